@@ -1,7 +1,8 @@
 """Whether a record is a CloudEvent, and in which mode (JUDGING.md#cloudevents, CloudEvents 1.0.2 protocol bindings).
 
 The exact reader of one record. ``match`` and ``run`` use it for every record that columns alone cannot decide;
-:mod:`bindings.kafka.facts` and :mod:`bindings.columns.envelopes` read the others, and tests check that they agree.
+:mod:`bindings.kafka.record_columns` and :mod:`bindings.columns.envelopes` read the others, and tests check that they
+agree.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import msgspec
 
 from catalog.record import MAX_DEPTH
-from catalog.schemas.contract import holds_json, is_json
+from catalog.schemas.contract import is_json, is_json_data
 
 DEFAULT_CONTENT_TYPE: Final = "application/json"
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -211,7 +211,7 @@ def _data(
     data = members.get("data")
     if data is None:
         return None
-    if isinstance(data, str) and not isinstance(data, _Number) and not holds_json(content_type):
+    if isinstance(data, str) and not isinstance(data, _Number) and not is_json_data(content_type):
         if not _encodable(data):
             faults.append("data: a lone surrogate is not valid Unicode")
         return data.encode("utf-8", "replace")

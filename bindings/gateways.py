@@ -159,7 +159,7 @@ def _accept_all(_subscriptions: Sequence[EndpointSubscription]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Receiving:
+class ReceivingBinding:
     """How messages of one protocol are received from brokers.
 
     ``addresses`` returns what to subscribe to for an endpoint (topic filters, nodes, subjects), the broadest ones only:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from bindings.amqp import binding as amqp
 from bindings.amqp.binding import AMQP, AmqpSending
 from bindings.envelope import AttributeRule, Envelope, envelope_of
-from bindings.gateways import Receiving
+from bindings.gateways import ReceivingBinding
 from bindings.http import binding as http
 from bindings.http.binding import HttpSending
 from bindings.kafka import binding as kafka
@@ -19,7 +19,7 @@ from bindings.mqtt.binding import MQTT_3, MQTT_5, MqttSending
 from bindings.nats import binding as nats
 from bindings.nats.binding import NATS, NatsSending
 from bindings.parts import NativeForm, Part, Parts, first
-from bindings.sending import Sending
+from bindings.sending import SendingBinding
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Binding:
     parts: Callable[[Mapping[str, Any]], list[Part]]
     native: Callable[[list[Part]], dict[str, Any]]
     rule: AttributeRule
-    sending: Sending
-    receiving: Receiving | None = None
+    sending: SendingBinding
+    receiving: ReceivingBinding | None = None
     id_key: str = ""
     time_key: str = ""
     partition_key: str = ""
@@ -112,7 +112,7 @@ def binding_of(protocol: str) -> Binding | None:
     return next((binding for binding in BINDINGS.values() if binding.is_called(name)), None)
 
 
-def sending_of(family: str) -> Sending:
+def sending_of(family: str) -> SendingBinding:
     """Return the sending side of a protocol family, such as ``mqtt``."""
     return next(binding.sending for binding in BINDINGS.values() if binding.sending.family == family)
 

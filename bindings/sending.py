@@ -1,8 +1,8 @@
 """The sending side of protocols: messages, their outcomes, and each protocol's own rules.
 
 Sinks build :class:`Outbound` messages of parts, the form in which our codecs read records, and pass them to a
-:class:`Publisher`. How a protocol addresses and builds messages is in its :class:`Sending`, in the protocol's folder;
-:data:`bindings.protocols.BINDINGS` lists it.
+:class:`Publisher`. How a protocol addresses and builds messages is in its :class:`SendingBinding`, in the protocol's
+folder; :data:`bindings.protocols.BINDINGS` lists it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Translating(Generic[M]):
         self.client.close()
 
 
-class Sending:
+class SendingBinding:
     """A protocol's rules for addresses and parts when sending; one subclass per protocol family.
 
     The defaults are for a protocol with headers whose address is one part of the message, such as a topic.
@@ -239,9 +239,9 @@ def headers_of(parts: Iterable[Part], prefix: str = "headers.") -> Iterator[tupl
 # says that the message is at fault, and still ends the connection at this one. If no other message shows that the
 # broker works, that needs many calls.
 
-ALONE: Final = 3
+MAX_SOLO_ATTEMPTS: Final = 3
 """Times that a message alone ends the connection before it is a suspect."""
-LONELY: Final = 10
+MAX_CALLS_WITHOUT_PROOF: Final = 10
 """Calls in which a message was a suspect before it is given up without another message to compare with."""
 IN_A_ROW: Final = 8
 """Consecutive suspects after which the broker counts as down."""
@@ -292,7 +292,7 @@ class Calls:
             self._calls.pop(key, None)
 
 
-class Suspects(Generic[R]):
+class PoisonIsolator(Generic[R]):
     """Sends messages past those at which the broker ends the connection. *refusal* turns a reason into an outcome."""
 
     def __init__(self, refusal: Callable[[str], R], *, pause: float = PAUSE) -> None:
@@ -317,7 +317,7 @@ class Suspects(Generic[R]):
             for lane, (place, ended) in list(held.items()):
                 key = items[place].key
                 works = ended.sure or any(outcome is None for outcome in settled.values())
-                if not works and self._calls.count(key) < LONELY:
+                if not works and self._calls.count(key) < MAX_CALLS_WITHOUT_PROOF:
                     raise ended
                 try:
                     exchange((place,))
@@ -330,7 +330,7 @@ class Suspects(Generic[R]):
 
 
 class _Run(Generic[R]):
-    """One call of :meth:`Suspects.send`."""
+    """One call of :meth:`PoisonIsolator.send`."""
 
     def __init__(
         self,
@@ -359,7 +359,7 @@ class _Run(Generic[R]):
                     size = 1
                     continue
                 tries += 1
-                if tries < ALONE:
+                if tries < MAX_SOLO_ATTEMPTS:
                     # Jitter is for other clients' sake and changes nothing that is sent.
                     time.sleep(self._pause * tries * random.uniform(0.5, 1.0))
                     continue

@@ -263,7 +263,7 @@ class RequiredValue:
         return self.form == "literal" and self.type == "binary" and self.key.startswith("p.")
 
 
-def asked_of(definition: Definition) -> dict[str, list[RequiredValue]]:
+def constraints_by_key(definition: Definition) -> dict[str, list[RequiredValue]]:
     """Return the constraints of a definition on each property that filters, by key."""
     asks: dict[str, list[RequiredValue]] = {}
     for prop in definition.envelopemetadata:
@@ -294,10 +294,10 @@ def property_relation(before: Sequence[RequiredValue], after: Sequence[RequiredV
 
 def covers(big: Definition, small: Definition) -> bool:
     """Whether *big* certainly matches every record that *small* matches, without defaults of endpoints."""
-    return covers_asked(big, small, asked_of(big), asked_of(small))
+    return constraints_cover(big, small, constraints_by_key(big), constraints_by_key(small))
 
 
-def covers_asked(
+def constraints_cover(
     big: Definition,
     small: Definition,
     wanted: Mapping[str, Sequence[RequiredValue]],
@@ -593,7 +593,7 @@ def _only(definition: Definition) -> Definition:
 
 def _properties(before: Definition, after: Definition) -> Iterator[CatalogChange]:
     one, other = _by_key(before), _by_key(after)
-    asked, asks = asked_of(before), asked_of(after)
+    asked, asks = constraints_by_key(before), constraints_by_key(after)
     for key in dict.fromkeys((*one, *other)):
         old, new = one.get(key, []), other.get(key, [])
         if old == new:

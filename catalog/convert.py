@@ -14,8 +14,15 @@ from typing import Any, Final
 
 import yaml
 
-from catalog.definitions.constraints import MEMBERS, Laid, Level, giving, laid, levels_of
-from catalog.definitions.inheritance import TO, overlaid, said_of, short_entry, target_of
+from catalog.definitions.constraints import (
+    MEMBERS,
+    Level,
+    MergedProperty,
+    applicable_levels,
+    levels_of,
+    merged_properties,
+)
+from catalog.definitions.inheritance import TO, overlaid, relation_attributes, short_entry, target_of
 from catalog.dialects.messages import flat_attributes
 from catalog.dialects.reading import default_version
 from catalog.findings import (
@@ -27,7 +34,7 @@ from catalog.findings import (
     DeclaredMessage,
     is_harmless,
 )
-from catalog.linting.attributes import refusing
+from catalog.linting.attributes import rejecting_errors
 from catalog.model import PROTOCOLS, Catalog, Property
 from catalog.protocols.properties import (
     AMQP_SECTIONS,
@@ -119,7 +126,7 @@ def message_form(
     for name in ("envelope", "protocol"):
         if own.get(name) is not None:
             form[name] = own[name]
-    written = [each for each in laid(levels) if each.own or _differs(each)]
+    written = [each for each in merged_properties(levels) if each.own or _differs(each)]
     form.update(_sections(written, own, levels[0].spelling))
     form.update({name: own[name] for name in _PLAIN if own.get(name) is not None})
     return form
@@ -139,7 +146,7 @@ def flat_form(
     envelope = levels[0].envelope
     if envelope is not None:
         form["envelope"] = envelope
-    properties = laid(levels)
+    properties = merged_properties(levels)
     declared = any(level.message.attributes.get("protocol") for level in levels)
     if levels[0].protocol is not None and (declared or not own_group or own_group.protocol != levels[0].protocol):
         described = any(each.section == "protocoloptions" for each in properties)
@@ -150,7 +157,7 @@ def flat_form(
     form.update(_sections([_alone(each) for each in properties], plain, levels[0].spelling, keep=False))
     form.update({name: plain[name] for name in _PLAIN if plain.get(name) is not None})
     for level in levels[1:]:
-        for name, value in said_of(level.message).items():
+        for name, value in relation_attributes(level.message).items():
             form.setdefault(name, target_of(level.message, value) if name == TO else value)
     return form
 
@@ -194,12 +201,12 @@ def _described(form: Mapping[str, Any]) -> bool:
     return bool(form.keys() - _OF_XREF)
 
 
-def _differs(each: Laid) -> bool:
+def _differs(each: MergedProperty) -> bool:
     """Tell a property that nobody lays over and that still is another here, as with another default type."""
     return each.inherited is not None and each.inherited != each.property
 
 
-def _alone(each: Laid) -> Laid:
+def _alone(each: MergedProperty) -> MergedProperty:
     """Return the property as if the message itself said all of it."""
     said = {name: word.value for name, word in each.members.items()}
     body = {**(each.body if isinstance(each.body, dict) else {}), **said}
@@ -207,7 +214,7 @@ def _alone(each: Laid) -> Laid:
 
 
 def _sections(
-    properties: Sequence[Laid], plain: Mapping[str, Any], spelling: str | None, *, keep: bool = True
+    properties: Sequence[MergedProperty], plain: Mapping[str, Any], spelling: str | None, *, keep: bool = True
 ) -> dict[str, Any]:
     """Return envelope metadata and options, and the protocol's options; *keep* also what no protocol knows."""
     metadata: dict[str, Any] = {}
@@ -246,7 +253,7 @@ def _unknown(given: Any, spelling: str | None, known: Mapping[str, Any]) -> dict
     return unknown
 
 
-def _body(each: Laid) -> dict[str, Any]:
+def _body(each: MergedProperty) -> dict[str, Any]:
     """Return ``{type, value, required, …}`` such that, laid over what is inherited, it makes the property."""
     raw = each.body if isinstance(each.body, dict) else {}
     prop, base = each.property, each.inherited
@@ -276,7 +283,7 @@ def _add_value(body: dict[str, Any], prop: Property, base: Property | None, *, s
 def _merged(levels: Sequence[Level]) -> dict[str, Any]:
     """Return the attributes about data and the envelope's options as all levels make them."""
     merged: dict[str, Any] = {}
-    for names, those in ((_PLAIN, levels), (("envelopeoptions",), giving("envelopeoptions", levels))):
+    for names, those in ((_PLAIN, levels), (("envelopeoptions",), applicable_levels("envelopeoptions", levels))):
         for level in reversed(those):
             given = level.message.attributes
             merged = overlaid(merged, {name: given[name] for name in names if name in given})
@@ -447,7 +454,7 @@ class _Messages:
             else:
                 self._members.setdefault(message.group, []).append(message)
         self._tails = _tails(catalog)
-        self._errors = {(each.file, each.pointer) for each in refusing(catalog.findings)}
+        self._errors = {(each.file, each.pointer) for each in rejecting_errors(catalog.findings)}
 
     def of(self, group: str) -> dict[str, Any]:
         """Return the messages of a group or an endpoint by id."""

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from catalog.definitions.constraints import Laid, Level, Said, giving, laid, levels_of
+from catalog.definitions.constraints import (
+    Level,
+    LevelValue,
+    MergedProperty,
+    applicable_levels,
+    levels_of,
+    merged_properties,
+)
 from catalog.dialects.reading import default_version
 from catalog.findings import Declarations, SourceLocation
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
@@ -42,7 +49,7 @@ class PropertyOrigin:
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedValue:
     """One attribute of a definition: the effective value, and those it overrides, nearest first."""
 
     name: str
@@ -60,9 +67,9 @@ class TracedProperty:
 
     section: str
     name: str
-    type: Traced
-    value: Traced | None
-    required: Traced
+    type: TracedValue
+    value: TracedValue | None
+    required: TracedValue
 
     def to_json(self) -> dict[str, Any]:
         """Return ``{section, name, type, value, required, from}``."""
@@ -73,7 +80,7 @@ class TracedProperty:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class OfferingEndpoint:
     """An endpoint that offers a definition, with the envelope and protocol that the definition has there."""
 
     endpoint: str
@@ -87,12 +94,12 @@ class Explanation:
 
     definition: Definition
     place: SourceLocation
-    envelope: Traced | None
-    protocol: Traced | None
-    attributes: tuple[Traced, ...]
-    envelopeoptions: tuple[Traced, ...]
+    envelope: TracedValue | None
+    protocol: TracedValue | None
+    attributes: tuple[TracedValue, ...]
+    envelopeoptions: tuple[TracedValue, ...]
     properties: tuple[TracedProperty, ...]
-    endpoints: tuple[Expected, ...]
+    endpoints: tuple[OfferingEndpoint, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the form of ``catalog show --format json``."""
@@ -126,7 +133,7 @@ def explain(definition: Definition, catalog: Catalog, declarations: Declarations
     levels = levels_of((definition.xid, *definition.base), declarations)
     envelope = _selector("envelope", levels)
     protocol = _selector("protocol", levels)
-    giving_options = giving("envelopeoptions", levels)
+    giving_options = applicable_levels("envelopeoptions", levels)
     options = {name: None for level in giving_options for name in level.message.attributes.get("envelopeoptions") or {}}
     return Explanation(
         definition,
@@ -135,7 +142,7 @@ def explain(definition: Definition, catalog: Catalog, declarations: Declarations
         protocol,
         tuple(_attributes(levels)),
         tuple(filter(None, (_option(name, giving_options) for name in options))),
-        tuple(_property(each, definition, levels[0].xid) for each in laid(levels)),
+        tuple(_property(each, definition, levels[0].xid) for each in merged_properties(levels)),
         tuple(_expected(definition, catalog, declarations, envelope, protocol)),
     )
 
@@ -164,7 +171,7 @@ def _of_level(level: Level, nearest: str, value: Any, place: SourceLocation | No
     return PropertyOrigin(value, "message" if level.xid == nearest else "base", level.xid, place)
 
 
-def _selector(name: str, levels: Sequence[Level]) -> Traced | None:
+def _selector(name: str, levels: Sequence[Level]) -> TracedValue | None:
     """Trace envelope or protocol: those of messages, nearest first, then those of their groups, farthest first."""
     origins: list[PropertyOrigin] = []
     for level in levels:
@@ -176,10 +183,10 @@ def _selector(name: str, levels: Sequence[Level]) -> Traced | None:
         if value and level.group:
             origins.append(PropertyOrigin(value, "group", level.group.xid, level.group.place))
     known = list(dict.fromkeys(origins))
-    return Traced(name, known[0], tuple(known[1:])) if known else None
+    return TracedValue(name, known[0], tuple(known[1:])) if known else None
 
 
-def _attributes(levels: Sequence[Level]) -> Iterator[Traced]:
+def _attributes(levels: Sequence[Level]) -> Iterator[TracedValue]:
     """Trace data attributes; the ways to declare a schema exclude each other, so only the nearest count."""
     written = [{name for name in SCHEMA if name in level.message.attributes} for level in levels]
     nearest = next((names for names in written if names), set())
@@ -190,7 +197,7 @@ def _attributes(levels: Sequence[Level]) -> Iterator[Traced]:
             if level.message.attributes.get(name) is not None
         ]
         if origins and (name not in SCHEMA or name in nearest):
-            yield Traced(name, origins[0], tuple(origins[1:]))
+            yield TracedValue(name, origins[0], tuple(origins[1:]))
 
 
 def _shown(name: str, value: Any) -> Any:
@@ -198,50 +205,52 @@ def _shown(name: str, value: Any) -> Any:
     return True if name == "dataschema" else value
 
 
-def _option(name: str, levels: Sequence[Level]) -> Traced | None:
+def _option(name: str, levels: Sequence[Level]) -> TracedValue | None:
     origins = []
     for level in levels:
         given = level.message.attributes.get("envelopeoptions") or {}
         if given.get(name) is not None:
             place = level.message.at("envelopeoptions") / name
             origins.append(_of_level(level, levels[0].xid, given[name], place))
-    return Traced(name, origins[0], tuple(origins[1:])) if origins else None
+    return TracedValue(name, origins[0], tuple(origins[1:])) if origins else None
 
 
-def _property(each: Laid, definition: Definition, nearest: str) -> TracedProperty:
+def _property(each: MergedProperty, definition: Definition, nearest: str) -> TracedProperty:
     table = _table(each, definition)
     kind, required = _part(each, "type", nearest, table), _part(each, "required", nearest, table)
     return TracedProperty(each.section, each.property.name, kind, _value(each, nearest), required)
 
 
-def _part(each: Laid, member: Literal["type", "required"], nearest: str, table: Mapping[str, Source]) -> Traced:
+def _part(
+    each: MergedProperty, member: Literal["type", "required"], nearest: str, table: Mapping[str, Source]
+) -> TracedValue:
     """Trace type or ``required``; if CloudEvents requires the attribute, a declared False is not its origin."""
     effective = getattr(each.property, member)
     said = each.members.get(member)
     if said is None or (effective is True and said.value is False):
-        return Traced(member, PropertyOrigin(effective, table[member]), _overridden(each, member, nearest))
-    return Traced(member, replace(_said(said, nearest), value=effective), _overridden(each, member, nearest))
+        return TracedValue(member, PropertyOrigin(effective, table[member]), _overridden(each, member, nearest))
+    return TracedValue(member, replace(_said(said, nearest), value=effective), _overridden(each, member, nearest))
 
 
-def _value(each: Laid, nearest: str) -> Traced | None:
+def _value(each: MergedProperty, nearest: str) -> TracedValue | None:
     """Trace the value; None if there is no value and none is overridden."""
     said, over = each.members.get("value"), _overridden(each, "value", nearest)
     if each.property.value is None and not over:
         return None
     origin = _said(said, nearest) if said is not None else PropertyOrigin(None, "message", nearest)
-    return Traced("value", replace(origin, value=each.property.value), over)
+    return TracedValue("value", replace(origin, value=each.property.value), over)
 
 
-def _overridden(each: Laid, member: str, nearest: str) -> tuple[PropertyOrigin, ...]:
+def _overridden(each: MergedProperty, member: str, nearest: str) -> tuple[PropertyOrigin, ...]:
     words = (word for word in reversed(each.hidden) if word.member == member and word.value is not None)
     return tuple(_said(word, nearest) for word in words)
 
 
-def _said(said: Said, nearest: str) -> PropertyOrigin:
+def _said(said: LevelValue, nearest: str) -> PropertyOrigin:
     return _of_level(said.level, nearest, said.value, said.place)
 
 
-def _table(each: Laid, definition: Definition) -> dict[str, Source]:
+def _table(each: MergedProperty, definition: Definition) -> dict[str, Source]:
     """Return which table the type and ``required`` of a property come from if no level declares them."""
     name = each.property.name
     if each.section == "envelopemetadata":
@@ -259,13 +268,13 @@ def _expected(
     definition: Definition,
     catalog: Catalog,
     declarations: Declarations,
-    envelope: Traced | None,
-    protocol: Traced | None,
-) -> Iterator[Expected]:
+    envelope: TracedValue | None,
+    protocol: TracedValue | None,
+) -> Iterator[OfferingEndpoint]:
     for endpoint in catalog.endpoints.values():
         if definition.xid in endpoint.candidates:
             place = declarations.endpoints[endpoint.xid].place
-            yield Expected(
+            yield OfferingEndpoint(
                 endpoint.xid,
                 envelope.origin if envelope else _endpoint_default("envelope", endpoint, place),
                 protocol.origin if protocol else _endpoint_default("protocol", endpoint, place),

@@ -21,8 +21,8 @@ from catalog.documents.connecting import Logins, Reach
 from catalog.documents.documents import (
     MAX_SHRINK,
     Document,
-    Doubtful,
     Sizes,
+    UnconfirmedCatalog,
     candidates_of,
     first_of,
     read_documents,
@@ -33,11 +33,11 @@ from catalog.documents.fetching import Cache, Fetcher, is_url
 from catalog.documents.registry_api import own_address
 from catalog.findings import Declarations, DeclaredEndpoint, DocumentError, Findings, SourceLocation
 from catalog.linting import Subject, lint
-from catalog.linting.attributes import refusing
+from catalog.linting.attributes import rejecting_errors
 from catalog.model import Catalog, Definition, Endpoint, Finding, Property, Relation
 from catalog.parsing.nearest import Suggestions
 from catalog.protocols.properties import AMQP_SECTIONS
-from catalog.references import Abroad, Following, ReferenceResolver
+from catalog.references import AddressFollower, ExternalDocuments, ReferenceResolver
 from catalog.schemas.library import SchemaAddresses
 from catalog.schemas.linking import link_schemas
 
@@ -200,7 +200,7 @@ def paused_gc() -> Iterator[None]:
             gc.enable()
 
 
-def set_aside_from_gc() -> None:
+def freeze_for_gc() -> None:
     """Collect cycles once, and exclude all current objects from further collections until the next call.
 
     A plan of ten thousand definitions is some 160,000 objects, for which a collection takes 0.1 to 0.2 s and blocks all
@@ -254,10 +254,10 @@ def build(
     The *fetcher* gets what they refer to; without one there is no network. *base_uri* is as for :func:`load`.
     """
     given = fetcher if fetcher is not None else Fetcher(network=False)
-    following = Following(given, findings)
+    following = AddressFollower(given, findings)
     documents = tuple(following.completed(document) for document in documents)
     declarations = _declared(documents, Declarations() if into is None else into, findings)
-    abroad = Abroad(documents, declarations, given, findings, _declared, following)
+    abroad = ExternalDocuments(documents, declarations, given, findings, _declared, following)
     resolver = ReferenceResolver(declarations.messages, declarations.groups, abroad)
     near = Suggestions(declarations.groups)
     listed = {each.xid: _listed_groups(each, resolver, findings, near) for each in declarations.endpoints.values()}
@@ -383,7 +383,7 @@ WAKE_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedCatalog:
+class RejectedCatalog:
     """A changed catalog that is rejected, with everything that is wrong with it; the last valid one stays in use."""
 
     findings: tuple[Finding, ...]
@@ -395,7 +395,7 @@ class RefusedCatalog:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingCatalog:
     """A catalog that is unavailable at present or refers to something that is; the last valid one stays in use.
 
     ``uris`` are the unavailable addresses.
@@ -412,7 +412,7 @@ def new_errors(catalog: Catalog, known: Sequence[Finding], *, elsewhere: bool = 
     old = {("" if elsewhere else finding.file, finding.rule, finding.message) for finding in known}
     return tuple(
         finding
-        for finding in refusing(catalog.findings)
+        for finding in rejecting_errors(catalog.findings)
         if ("" if elsewhere else finding.file, finding.rule, finding.message) not in old
     )
 
@@ -507,7 +507,7 @@ class CatalogWatcher:
         """Why the latest catalog needs a second check; empty if it does not."""
         return self._doubts
 
-    def poll(self) -> Catalog | RefusedCatalog | Waiting | Doubtful | None:
+    def poll(self) -> Catalog | RejectedCatalog | PendingCatalog | UnconfirmedCatalog | None:
         """Return a new catalog, a rejection, what one waits for, why one needs confirmation, or None.
 
         None if nothing changed, if it is too early, and while a file is being written.
@@ -534,7 +534,7 @@ class CatalogWatcher:
         self._doubts = self._doubted(catalog, sizes, fetcher, before)
         if self._doubts:
             self._held = (catalog, sizes)
-            return Doubtful(self._doubts)
+            return UnconfirmedCatalog(self._doubts)
         return self._judged(catalog, sizes)
 
     def _doubted(self, catalog: Catalog, sizes: Sizes, fetcher: Fetcher, before: Mapping[str, str]) -> tuple[str, ...]:
@@ -546,14 +546,14 @@ class CatalogWatcher:
         emptied = () if doubts or self._unfit(catalog) else sizes.emptied(self._sizes, self._max_shrink)
         return first_of((*doubts, *emptied))
 
-    def _second_look(self) -> Catalog | RefusedCatalog | Waiting | None:
+    def _second_look(self) -> Catalog | RejectedCatalog | PendingCatalog | None:
         """Accept the catalog that needed confirmation, since it is unchanged."""
         if self._held is None:
             return None
         held, self._held, self._doubts = self._held, None, ()
         return self._judged(*held)
 
-    def _judged(self, catalog: Catalog, sizes: Sizes) -> Catalog | RefusedCatalog | Waiting | None:
+    def _judged(self, catalog: Catalog, sizes: Sizes) -> Catalog | RejectedCatalog | PendingCatalog | None:
         errors = self._new_errors(catalog)
         if errors:
             return self._refusal(errors)
@@ -563,7 +563,7 @@ class CatalogWatcher:
             return None
         if catalog.pending and self._epoch not in (None, catalog.epoch):
             reported, self._awaited = self._awaited, catalog.pending
-            return Waiting(catalog.pending) if reported != catalog.pending else None
+            return PendingCatalog(catalog.pending) if reported != catalog.pending else None
         if not catalog.definitions:
             # This is a mistake or an outage far more often than intended, and all records would become dead letters.
             return self._refusal((Finding("", "", "error", "no-definitions", "the catalog has no usable definition"),))
@@ -590,20 +590,20 @@ class CatalogWatcher:
             load_seconds=LOOK_SECONDS,
         )
 
-    def _unreadable(self, error: DocumentError) -> RefusedCatalog | Waiting | None:
+    def _unreadable(self, error: DocumentError) -> RejectedCatalog | PendingCatalog | None:
         if self._trouble == str(error):
             return None
         self._trouble = str(error)
         if error.transient and self._epoch is not None:
             self._refused = True
             reported, self._awaited = self._awaited, (error.file,)
-            return Waiting(self._awaited) if reported != self._awaited else None
+            return PendingCatalog(self._awaited) if reported != self._awaited else None
         findings = Findings()
         findings.error(SourceLocation(error.file, error.pointer), "unreadable-document", str(error), error.hint)
         return self._refusal(findings.sorted())
 
-    def _refusal(self, findings: tuple[Finding, ...]) -> RefusedCatalog:
+    def _refusal(self, findings: tuple[Finding, ...]) -> RejectedCatalog:
         """Remember that the sources are unfit: nothing is pending, and the next fit catalog is reported."""
         self._refused = True
         self._awaited = ()
-        return RefusedCatalog(findings)
+        return RejectedCatalog(findings)

@@ -42,7 +42,7 @@ class ReferenceResolver:
         self,
         messages: Mapping[str, DeclaredMessage],
         groups: Mapping[str, DeclaredGroup],
-        abroad: Abroad | None = None,
+        abroad: ExternalDocuments | None = None,
     ) -> None:
         self._messages = messages
         self._groups = groups
@@ -85,7 +85,7 @@ class ReferenceResolver:
         group = match.group(2)
         xids = [f"/messagegroups/{name}" for name in (group, *_unescaped(group))]
         address, fragment = _document_of(reference, match)
-        target: Land | None = None
+        target: ExternalDocument | None = None
         if address:
             try:
                 target = self._land(address, fragment, f"messagegroups/{group}", file)
@@ -108,7 +108,7 @@ class ReferenceResolver:
         """Return an endpoint of a document outside the sources."""
         return self._abroad.endpoint(name) if self._abroad is not None else None
 
-    def _land(self, address: str, fragment: bool, group: str, file: str) -> Land | None:
+    def _land(self, address: str, fragment: bool, group: str, file: str) -> ExternalDocument | None:
         """Return the document of a reference; None for the sources.
 
         Raises:
@@ -118,13 +118,13 @@ class ReferenceResolver:
             return None
         return self._abroad.document(address, file) if fragment else self._abroad.registry(address, group, file)
 
-    def _message_in(self, land: Land | None, xids: Iterable[str]) -> str | None:
+    def _message_in(self, land: ExternalDocument | None, xids: Iterable[str]) -> str | None:
         if land is None or self._abroad is None:
             return self._known("", self._messages, xids)
         known = self._known(land.name, land.declarations.messages, xids)
         return None if known is None else self._abroad.adopt(land, known)
 
-    def _group_in(self, land: Land | None, xids: Iterable[str]) -> str | None:
+    def _group_in(self, land: ExternalDocument | None, xids: Iterable[str]) -> str | None:
         if land is None or self._abroad is None:
             return self._known("groups", self._groups, xids)
         known = self._known(f"groups {land.name}", land.declarations.groups, xids)
@@ -165,7 +165,7 @@ def _document_of(reference: str, match: re.Match[str]) -> tuple[str, bool]:
     return ("", False) if prefix in ("", ".") else (prefix, False)
 
 
-def _siblings(reference: str, source: str, land: Land | None) -> list[str]:
+def _siblings(reference: str, source: str, land: ExternalDocument | None) -> list[str]:
     """Return the xid that a bare name means: a message beside *source*."""
     name = reference.rsplit("/", 1)[-1].lstrip("#")
     plain = re.fullmatch(r"(?:\.\.?/)*(?:messages/)?[^/?#:]+", reference)
@@ -203,7 +203,7 @@ _SHOWN: Final = frozenset({"versions", "xref", "uri", "meta", "xid", "messageid"
 
 
 @dataclass(slots=True)
-class Following:
+class AddressFollower:
     """Reads what the documents of one load refer to. ``pending`` are the addresses that are unavailable at present."""
 
     fetcher: Fetcher
@@ -401,7 +401,7 @@ Declare = Callable[[Iterable[Document], Declarations, Findings], Declarations]
 
 
 @dataclass(slots=True)
-class Land:
+class ExternalDocument:
     """One document or registry outside the sources. ``name`` is the prefix of its xids."""
 
     name: str
@@ -409,7 +409,7 @@ class Land:
     findings: Findings = field(default_factory=Findings)
 
 
-class Abroad:
+class ExternalDocuments:
     """Finds, reads and caches external documents; referenced messages are declared under their long name.
 
     ``pending`` are the addresses that are unavailable at present.
@@ -422,7 +422,7 @@ class Abroad:
         fetcher: Fetcher,
         findings: Findings,
         declare: Declare,
-        following: Following,
+        following: AddressFollower,
     ) -> None:
         self.pending: dict[str, None] = {}
         self._declarations = declarations
@@ -431,8 +431,8 @@ class Abroad:
         self._declare = declare
         self._following = following
         self._home: set[str] = set()
-        self._lands: dict[str, Land | DocumentError] = {}
-        self._of: dict[str, Land] = {}
+        self._lands: dict[str, ExternalDocument | DocumentError] = {}
+        self._of: dict[str, ExternalDocument] = {}
         self._documents = 0
         folders: list[str] = []
         for document in documents:
@@ -443,16 +443,16 @@ class Abroad:
                 folders.append(os.path.dirname(os.path.abspath(document.file)))
         self._folder = os.path.commonpath(folders) if folders else os.path.abspath(os.curdir)
 
-    def land_of(self, xid: str) -> Land | None:
+    def land_of(self, xid: str) -> ExternalDocument | None:
         """Return the document of a message or group from outside the sources; None for those of the catalog."""
         return self._of.get(xid)
 
     def at(self, file: str) -> Declarations | None:
         """Return the declarations of the document at *file*, if it was read from outside the sources."""
         land = self._lands.get(self._key(file))
-        return land.declarations if isinstance(land, Land) else None
+        return land.declarations if isinstance(land, ExternalDocument) else None
 
-    def document(self, address: str, base: str) -> Land | None:
+    def document(self, address: str, base: str) -> ExternalDocument | None:
         """Return the document that *address*, written in the document at *base*, means; None for a source.
 
         Raises:
@@ -469,7 +469,7 @@ class Abroad:
             raise land.with_traceback(None)
         return land
 
-    def registry(self, prefix: str, group: str, base: str) -> Land | None:
+    def registry(self, prefix: str, group: str, base: str) -> ExternalDocument | None:
         """Return the registry at *prefix*, with its *group* (``messagegroups/G``) read; None for a source.
 
         Raises:
@@ -480,8 +480,8 @@ class Abroad:
             return None
         if not is_url(target):
             return self.document(f"{prefix}/{INDEX}", base)
-        land = self._lands.setdefault(f"{target}/", Land(target))
-        if not isinstance(land, Land):
+        land = self._lands.setdefault(f"{target}/", ExternalDocument(target))
+        if not isinstance(land, ExternalDocument):
             raise land.with_traceback(None)
         address = f"{target}/{group}"
         if address not in self._lands:
@@ -492,7 +492,7 @@ class Abroad:
             raise known.with_traceback(None)
         return land
 
-    def adopt(self, land: Land, xid: str) -> str:
+    def adopt(self, land: ExternalDocument, xid: str) -> str:
         """Declare a message of *land* in the catalog, only as a target of references; return its name."""
         name = land.name + xid
         if name not in self._declarations.messages:
@@ -500,7 +500,7 @@ class Abroad:
             self._report(land, land.declarations.messages[xid].place)
         return name
 
-    def adopt_group(self, land: Land, xid: str) -> str:
+    def adopt_group(self, land: ExternalDocument, xid: str) -> str:
         """Declare a message group of *land* in the catalog, with all its messages as candidates; return its name."""
         name = land.name + xid
         if name not in self._declarations.groups:
@@ -513,7 +513,7 @@ class Abroad:
             self._report(land, group.place)
         return name
 
-    def _declare_message(self, land: Land, xid: str, *, hidden: bool) -> None:
+    def _declare_message(self, land: ExternalDocument, xid: str, *, hidden: bool) -> None:
         message = land.declarations.messages[xid]
         adopted = replace(message, xid=land.name + xid, group=land.name + message.group, hidden=hidden)
         self._declarations.messages[adopted.xid] = adopted
@@ -522,7 +522,7 @@ class Abroad:
         if home is not None:
             self._declarations.beyond[adopted.group] = replace(home, xid=adopted.group)
 
-    def _report(self, land: Land, place: SourceLocation) -> None:
+    def _report(self, land: ExternalDocument, place: SourceLocation) -> None:
         """Copy the findings about what is used; others concern only the author of the document."""
         for each in land.findings.sorted():
             if each.file == place.file and f"{each.pointer}/".startswith(f"{place.pointer}/"):
@@ -538,9 +538,9 @@ class Abroad:
         land = self._of.get(name)
         return land.declarations.endpoints.get(name.removeprefix(land.name)) if land is not None else None
 
-    def _discovered(self, address: str, land: Land | None = None) -> Land | DocumentError:
+    def _discovered(self, address: str, land: ExternalDocument | None = None) -> ExternalDocument | DocumentError:
         """Read a document as one of its own, or as part of its registry."""
-        destination = land if land is not None else Land(f"{self.label(address)}#")
+        destination = land if land is not None else ExternalDocument(f"{self.label(address)}#")
         findings = Findings()
         try:
             if self._documents >= MAX_EXTERNAL_DOCUMENTS:

@@ -17,9 +17,9 @@ from typing import Annotated, Final
 import typer
 
 from catalog.findings import CatalogError, DocumentError
-from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError, registry_away
-from router.lazy import HELP, UsageError, lazy_group
-from router.terminal import close_output, leave_output, say
+from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError, unreachable_registry
+from router.lazy_commands import HELP, UsageError, lazy_group
+from router.terminal import close_output, leave_output, print_text
 
 DEBUG: Final = "XROUTER_DEBUG"
 USAGE: Final = 2
@@ -59,7 +59,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        say(f"xrouter {version('xregistry-router')}")
+        print_text(f"xrouter {version('xregistry-router')}")
         raise typer.Exit
 
 
@@ -71,7 +71,7 @@ def _root(
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
-        say(context.get_help())
+        print_text(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -99,9 +99,9 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
         for each in (error, *getattr(error, "others", ())):
             message, hint, _ = _described(each)
             for line in _lines(each, message):
-                say(_flat(f"xrouter: error: {line}"), err=True)
+                print_text(_flat(f"xrouter: error: {line}"), err=True)
             if hint:
-                say(_flat(f"hint: {hint}"), err=True)
+                print_text(_flat(f"hint: {hint}"), err=True)
         return _described(error)[2]
 
 
@@ -121,7 +121,7 @@ def _described(error: Exception) -> tuple[str, str, int]:
         return error.message, error.hint, error.exit_code
     if isinstance(error, DocumentError):
         return str(error), error.hint, CatalogUnavailable("").exit_code
-    if away := registry_away(error):
+    if away := unreachable_registry(error):
         return away, "retry when it is reachable", BrokerUnreachable("").exit_code
     if isinstance(error, CatalogError):
         return str(error), "", 1

@@ -234,7 +234,7 @@ def is_unreadable(error: BaseException) -> bool:
     return any(pair == _UNREADABLE for pair in pairwise(name for name, _ in _java_chain(error)))
 
 
-def registry_away(error: BaseException) -> str:
+def unreachable_registry(error: BaseException) -> str:
     """Return which schema registry is unreachable, and why, if that caused the error; else ``""``."""
     if isinstance(error, RegistryUnavailableError):
         return str(error)[:REASON_CAP]
@@ -294,14 +294,14 @@ def cause_of(text: str) -> str:
     return (causes[-1] if causes else lines[0] if lines else "unknown").removeprefix("Caused by: ")[:400]
 
 
-def is_lost(text: str) -> bool:
+def is_data_loss(text: str) -> bool:
     """Whether an error says that a broker no longer has records that were to be read."""
     return any(sign in text for sign in _LOST)
 
 
-def lasting_error(query: str, text: str) -> StateError | None:
+def permanent_error(query: str, text: str) -> StateError | None:
     """Return the error of a failed query that a restart does not fix; None if the query may be restarted."""
-    if is_lost(text):
+    if is_data_loss(text):
         which = _WHICH.search(text)
         lost = (which[1].strip(" .") if which else "") or cause_of(text)
         return StateError(

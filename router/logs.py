@@ -162,7 +162,7 @@ def _masked(value: Any) -> Any:
     return value
 
 
-def few(names: Sequence[str]) -> str:
+def shorten_list(names: Sequence[str]) -> str:
     """Return the first of these names, and how many more there are, for one line."""
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")

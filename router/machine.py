@@ -12,7 +12,7 @@ from typing import Final
 
 from catalog.values import whole_number
 from router.errors import ConfigError
-from router.settings import Settings, revealed
+from router.settings import Settings, plain_options
 
 # How the memory of the machine is divided: Spark's JVM, each Python worker, and the batch that goes through both.
 #
@@ -98,7 +98,7 @@ def divided(settings: Settings, machine: int | None = None, cores: int | None = 
     """
     machine = machine or memory_of_machine()
     cores = cores or len(os.sched_getaffinity(0))
-    given = revealed(settings.spark.conf).get(HEAP_OPTION)
+    given = plain_options(settings.spark.conf).get(HEAP_OPTION)
     heap = _jvm_size(given) if given is not None else settings.memory.heap or _heap(machine)
     worker = settings.memory.worker or _within(machine // 8 // cores, _WORKER_LEAST, _WORKER_MOST)
     batch = settings.max_bytes_per_batch or _within(heap // _COPIES, _BATCH_LEAST, _BATCH_MOST)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
 from bindings.kafka.binding import PROTOCOL
 from bindings.kafka.client import KafkaUnreachable
-from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE, HEADER, LINEAGE, VERSION
-from bindings.kafka.ranges import KafkaEnds
+from bindings.kafka.offsets import KafkaOffsets
+from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE, HEADER, LINEAGE, VERSION
 from bindings.kafka.store import first_text
-from bindings.private import private_folder
+from bindings.private_files import private_folder
 from catalog.definitions.constraints import CONTENT, Constraint, MatchCandidate
 from catalog.schemas.ids.deciding import first_byte
 from router.errors import BrokerUnreachable, ConfigError
@@ -214,7 +214,8 @@ def _header(key: str) -> str | None:
 # Rows of Kafka as columns of the JVM: which of them the table of settled types decides, and what they become.
 #
 # No condition here may let a record through that the matcher, or the exact codec, would decide otherwise; each may err
-# on the other side, where records are left to them. The conditions are those of :mod:`bindings.kafka.facts`, coarser.
+# on the other side, where records are left to them. The conditions are those of :mod:`bindings.kafka.record_columns`,
+# coarser.
 
 SETTLED: Final = "settled"
 NUMBER: Final = "number"
@@ -677,7 +678,7 @@ def require_rest_topic(settings: Settings, state: StateFolder) -> None:
             )
         return
     try:
-        known = KafkaEnds(rest_client(settings)).partitions([settings.realtime.rest])
+        known = KafkaOffsets(rest_client(settings)).partitions([settings.realtime.rest])
     except KafkaUnreachable as error:
         raise BrokerUnreachable(
             f"fallback topic: {error}", hint="start the broker, or correct bootstrap_servers"
@@ -701,8 +702,8 @@ def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> Non
     """
     assert plan.settings.realtime is not None
     try:
-        read = KafkaEnds(source_client(plan.sources[0])).partitions(topics)
-        rest = KafkaEnds(rest_client(plan.settings)).partitions([plan.settings.realtime.rest])
+        read = KafkaOffsets(source_client(plan.sources[0])).partitions(topics)
+        rest = KafkaOffsets(rest_client(plan.settings)).partitions([plan.settings.realtime.rest])
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
     sources, others, there = sum(map(len, read.values())), sum(map(len, rest.values())), cores_of(spark)

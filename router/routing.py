@@ -12,25 +12,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.texts import numbered
+from bindings.columns.entries import numbered
 from catalog.definitions.constraints import TYPED_LITERALS, Constraint
-from router.matching.conformance import mismatches, rejection_detail
 from router.matching.context import CORRELATION, attribute_of
-from router.matching.facts import Facts
 from router.matching.index.classes import BoolArray, IntArray
 from router.matching.mapping import Program
 from router.matching.matcher import Matcher, MatchOutcomes
+from router.matching.record_columns import RecordColumns
+from router.matching.schema_validation import mismatches, rejection_detail
 from router.settings import (
+    RouteConditions,
     RouteSettings,
     Settings,
     Validate,
-    When,
+    dead_letter_routes,
+    dead_letter_sinks,
     event_routes,
     event_sinks,
-    letter_routes,
-    letter_sinks,
 )
-from router.settings.names import (
+from router.settings.routes import (
     ATTRIBUTE_PREFIX,
     CONTEXT_PREFIX,
     DEAD_LETTER_VARIABLES,
@@ -49,7 +49,7 @@ from router.settings.names import (
 # attributes that the definition fixes. Only the rest needs values of records. Dead letters are routed by endpoint and
 # reason only.
 
-DEAD: Final = -1
+DEFAULT_DEAD_LETTER_ROUTE: Final = -1
 """The route of a dead letter that goes to ``dead_letters.sinks``. Lower numbers are other routes of dead letters."""
 Known = Callable[[str], str | None]
 """Returns the fixed value of ``context.NAME`` or ``attributes.NAME``: '' if never present, None if records differ."""
@@ -86,11 +86,11 @@ class Routes:
         self.routes: Sequence[RouteSettings] = settings.routes
         self._mode = settings.match.validation
         self._events = [(number, route, _conditions(route.when)) for number, route in event_routes(settings.routes)]
-        self._letters = letter_routes(settings.routes)
+        self._letters = dead_letter_routes(settings.routes)
         self._default = settings.dead_letters.sinks
         self._known_letters: dict[tuple[str, str], int] = {}
         self.topics = _templates(settings, event_sinks(settings), EVENT_VARIABLES)
-        self.letter_topics = _templates(settings, letter_sinks(settings), DEAD_LETTER_VARIABLES)
+        self.letter_topics = _templates(settings, dead_letter_sinks(settings), DEAD_LETTER_VARIABLES)
         kafka = [(name, sink) for name in self.topics if (sink := settings.sinks[name].topics) is not None]
         self.strict = frozenset(name for name, sink in kafka if sink.missing == "reject")
         """Kafka sinks that reject events whose topic lacks a value."""
@@ -118,7 +118,10 @@ class Routes:
     def letter_sinks(self) -> dict[str, tuple[int, ...]]:
         """Return the routes of dead letters to each sink, sinks in the order of the routes, the default sinks last."""
         return _by_sink(
-            [*((letter_number(number), route.to) for number, route in self._letters), (DEAD, self._default)]
+            [
+                *((letter_number(number), route.to) for number, route in self._letters),
+                (DEFAULT_DEAD_LETTER_ROUTE, self._default),
+            ]
         )
 
     def rules(self, message: str, endpoint: str, known: Known) -> tuple[RouteRule, ...]:
@@ -147,7 +150,7 @@ class Routes:
                 for number, route in self._letters
                 if _any(route.when.endpoint, endpoint) and _any(route.when.reason, reason)
             )
-            known = self._known_letters[(endpoint, reason)] = next(takes, DEAD)
+            known = self._known_letters[(endpoint, reason)] = next(takes, DEFAULT_DEAD_LETTER_ROUTE)
         return known
 
     def always(self, route: int) -> bool:
@@ -170,7 +173,7 @@ def letter_number(route: int) -> int:
     return -2 - route
 
 
-def _conditions(when: When) -> tuple[RouteCondition, ...]:
+def _conditions(when: RouteConditions) -> tuple[RouteCondition, ...]:
     conditions = [(CONTEXT_PREFIX + name, globs) for name, globs in when.context.items()]
     conditions += [(ATTRIBUTE_PREFIX + name, globs) for name, globs in when.attributes.items()]
     return tuple(RouteCondition(name, globs, _pattern(globs)) for name, globs in conditions if globs)
@@ -202,7 +205,7 @@ def _pattern(globs: Sequence[str]) -> re.Pattern[str]:
 # A routed record above the limit of a Kafka sink on its route becomes a dead letter, ``sink-rejected``. A dead letter
 # above the limit of a Kafka sink on its route is *spilled*: it refers to a file in ``state/spill`` with all of it.
 
-ROOM: Final = 32_768
+HEADER_RESERVE: Final = 32_768
 """Bytes reserved for headers, ours included, of a sink's limit on whole records."""
 NONE: Final = np.iinfo(np.int64).max
 
@@ -212,7 +215,7 @@ class SizeLimits:
 
     def __init__(self, settings: Settings) -> None:
         self._routes = np.array([_least(settings, route.to) for route in settings.routes], np.int64)
-        self._letters = LetterLimits(settings)
+        self._letters = SpillLimits(settings)
 
     def of(self, route: int) -> int:
         """Return the maximum bytes that all sinks of an event route accept."""
@@ -220,13 +223,13 @@ class SizeLimits:
 
     def reject(self, outcomes: MatchOutcomes, sizes: IntArray, routes: np.ndarray[Any, np.dtype[np.int32]]) -> None:
         """Turn routed rows that are too large for their sinks into dead letters."""
-        routed = np.flatnonzero(routes != DEAD)
+        routed = np.flatnonzero(routes != DEFAULT_DEAD_LETTER_ROUTE)
         for row in routed[sizes[routed] > self._routes[routes[routed]]].tolist():
             limit = int(self._routes[routes[row]])
             outcomes.reasons[row] = "sink-rejected"
             outcomes.details[row] = f"{int(sizes[row])} bytes of key and data; a sink of its route accepts {limit}"
             outcomes.winners[row] = -1
-            routes[row] = DEAD
+            routes[row] = DEFAULT_DEAD_LETTER_ROUTE
 
     def spilled(self, outcomes: MatchOutcomes, sizes: IntArray, routes: pa.Array) -> list[int]:
         """Return the dead letters that are too large for a sink of their route."""
@@ -234,12 +237,12 @@ class SizeLimits:
         return [row for row in outcomes.reasons if sizes[row] > self._letters.of(int(numbers[row]))]
 
 
-class LetterLimits:
+class SpillLimits:
     """The maximum bytes of key and body of a dead letter that is not spilled, by its route."""
 
     def __init__(self, settings: Settings) -> None:
-        self._limits = {DEAD: _least(settings, settings.dead_letters.sinks)}
-        for number, route in letter_routes(settings.routes):
+        self._limits = {DEFAULT_DEAD_LETTER_ROUTE: _least(settings, settings.dead_letters.sinks)}
+        for number, route in dead_letter_routes(settings.routes):
             self._limits[letter_number(number)] = _least(settings, route.to)
 
     def of(self, route: int) -> int:
@@ -247,7 +250,7 @@ class LetterLimits:
         return self._limits[route]
 
 
-def sizes_of(facts: Facts, sizes: IntArray) -> IntArray:
+def sizes_of(facts: RecordColumns, sizes: IntArray) -> IntArray:
     """Return the bytes of each row of facts: those of its input row, or of the single event of a batch."""
     own = sizes[facts.sources]
     for row, reading in facts.readings.items():
@@ -258,7 +261,7 @@ def sizes_of(facts: Facts, sizes: IntArray) -> IntArray:
 
 def _least(settings: Settings, names: Iterable[str]) -> int:
     sinks = (settings.sinks[name] for name in names)
-    limits = [max(1, limit - ROOM) for sink in sinks if (limit := sink.record_limit) is not None]
+    limits = [max(1, limit - HEADER_RESERVE) for sink in sinks if (limit := sink.record_limit) is not None]
     return min(limits, default=int(NONE))
 
 
@@ -362,9 +365,9 @@ def _of_native(program: Program) -> dict[str, str | None]:
     return {attribute.name: attribute.constant for attribute in program.attributes}
 
 
-LISTED: Final = 1 << 20
+MAX_LISTED_CODES: Final = 1 << 20
 """Maximum number of pair codes in a lookup array: four megabytes."""
-REMEMBERED: Final = 50_000
+MAX_CACHED_DECISIONS: Final = 50_000
 """Maximum number of cached decisions by values; above it the cache is cleared."""
 RouteNumbers = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -440,7 +443,7 @@ class Destinations:
         self._routes = routes
         self._fields = routes.fields
         self._limits = limits
-        self._nowhere = RouteDecision(DEAD, (None,) * len(self._fields))
+        self._nowhere = RouteDecision(DEFAULT_DEAD_LETTER_ROUTE, (None,) * len(self._fields))
         self._numbers: dict[int, int] = {}
         self._by_code: RouteNumbers = np.zeros(0, np.int32)
         self._pairs: list[DefinitionRoutes] = []
@@ -510,7 +513,7 @@ class Destinations:
     def _pairs_of(self, codes: IntArray, width: int) -> IntArray:
         """Return the pair number of each row, by its code."""
         top = int(codes.max(initial=-1)) + 1
-        if top > LISTED:
+        if top > MAX_LISTED_CODES:
             distinct, inverse = numbered(codes)
             return np.array([self._number(code, width) for code in distinct.tolist()], np.int64)[inverse]
         if top > len(self._by_code):
@@ -583,7 +586,7 @@ class Destinations:
         key = (number, tuple(values.items()))
         known = self._decided.get(key)
         if known is None:
-            if len(self._decided) >= REMEMBERED:
+            if len(self._decided) >= MAX_CACHED_DECISIONS:
                 self._decided.clear()
             known = self._decided[key] = self._decision(self._pairs[number], values)
         return known
@@ -664,7 +667,7 @@ def _to_dead_letter(outcomes: MatchOutcomes, routes: RouteNumbers, row: int, rea
     outcomes.reasons[row] = reason
     outcomes.details[row] = detail
     outcomes.winners[row] = -1
-    routes[row] = DEAD
+    routes[row] = DEFAULT_DEAD_LETTER_ROUTE
 
 
 def _placed(column: pa.StringArray, rows: list[int], texts: list[str | None]) -> pa.StringArray:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from bindings.gateways import EndpointSubscription, GatewayError, Receiving
+from bindings.gateways import EndpointSubscription, GatewayError, ReceivingBinding
 from bindings.http.binding import path_of
 from bindings.kafka.binding import Brokers, brokers_for, brokers_of, group_of, start_of, topic_of
 from bindings.kafka.client import KafkaClient
@@ -22,7 +22,7 @@ from catalog.parsing.nearest import Suggestions
 from catalog.protocols.properties import refused_option, squash
 from catalog.templates import parse
 from router.errors import ConfigError
-from router.settings import Settings, SourceSettings, event_sinks, revealed
+from router.settings import Settings, SourceSettings, event_sinks, plain_options
 from router.settings.model import KafkaInboxSettings
 from router.settings.spark import kafka_client
 
@@ -198,7 +198,7 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) ->
             key="sources",
             hint="set bootstrap_servers of the source, or protocoloptions.endpoints in the catalog",
         )
-    told = revealed(settings.kafka)
+    told = plain_options(settings.kafka)
     if told.get("isolation.level") == "read_uncommitted":
         # It was the default of older routers: who asks for it reads on where these were, and so does who leaves it.
         del told["isolation.level"]
@@ -244,7 +244,7 @@ def _brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
         [settings.bootstrap_servers] if settings.bootstrap_servers else endpoint.uris,
         tls=settings.tls is not None,
         login=settings.username is not None,
-        options=revealed(settings.kafka),
+        options=plain_options(settings.kafka),
     )
     if fault:
         hint = "correct bootstrap_servers of the source, or its protocoloptions.endpoints in the catalog"
@@ -277,7 +277,9 @@ def _http(endpoint: Endpoint, settings: SourceSettings, _start: Start | None) ->
     )
 
 
-def _broker(endpoint: Endpoint, kind: str, receiving: Receiving, settings: SourceSettings, catalog: Catalog) -> Source:
+def _broker(
+    endpoint: Endpoint, kind: str, receiving: ReceivingBinding, settings: SourceSettings, catalog: Catalog
+) -> Source:
     uris = settings.uris or endpoint.uris
     if not uris:
         raise ConfigError(

@@ -25,7 +25,7 @@ WIDE: Final = 200
 """Columns of a table when the output is not a terminal, so that no cell is truncated."""
 
 
-def say(text: str = "", *, err: bool = False) -> None:
+def print_text(text: str = "", *, err: bool = False) -> None:
     """Write one or more lines; characters that the stream cannot encode become escapes."""
     stream = sys.stderr if err else sys.stdout
     encoding = stream.encoding or "utf-8"
@@ -33,17 +33,17 @@ def say(text: str = "", *, err: bool = False) -> None:
     stream.flush()
 
 
-def say_row(cells: Iterable[str], *, err: bool = False) -> None:
+def print_row(cells: Iterable[str], *, err: bool = False) -> None:
     """Write cells as one line, separated by tabs; tabs and newlines within a cell are escaped."""
-    say("\t".join(map(one_line, cells)), err=err)
+    print_text("\t".join(map(one_line, cells)), err=err)
 
 
-def say_json(form: object) -> None:
+def print_json(form: object) -> None:
     """Write one indented JSON document."""
     write_document(msgspec.json.format(msgspec.json.encode(form)) + b"\n")
 
 
-def say_json_lines(forms: Iterable[object]) -> None:
+def print_json_lines(forms: Iterable[object]) -> None:
     """Write JSON documents, one per line."""
     for form in forms:
         sys.stdout.buffer.write(escaped_json(msgspec.json.encode(form)) + b"\n")

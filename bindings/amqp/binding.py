@@ -16,9 +16,9 @@ from bindings.amqp.values import HEADER_FIELDS, PROPERTY_FIELDS, TYPES, AmqpValu
 from bindings.amqp.values import part as part_of
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
-from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, Receiving, paths_of
+from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, ReceivingBinding, paths_of
 from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, json_of, native_of, parts_of
-from bindings.sending import Expand, Sending
+from bindings.sending import Expand, SendingBinding
 from catalog.model import Catalog, Endpoint, Property
 from catalog.protocols.properties import AMQP_SECTIONS, squash
 from catalog.values import INT32_MAX, INT32_MIN, INT64_MAX, binary_value, is_valid
@@ -282,17 +282,17 @@ def _check(subscriptions: Sequence[EndpointSubscription]) -> None:
         check_options(subscription)
 
 
-AMQP: Final = Receiving(_addresses, operator.eq, _gateway, _check)
+AMQP: Final = ReceivingBinding(_addresses, operator.eq, _gateway, _check)
 
 
-# Addressing and building AMQP 1.0 messages; :mod:`bindings.amqp.sender` sends them.
+# Addressing and building AMQP 1.0 messages; :mod:`bindings.amqp.publisher` sends them.
 
 _INVALID_URI: Final = "a URI of an AMQP broker is not valid; write amqp://host:5672 or amqps://host:5671"
 _LONG_LIMIT: Final = 2**63
 
 
-class AmqpSending(Sending):
-    """See :class:`~bindings.sending.Sending`; an address is a node."""
+class AmqpSending(SendingBinding):
+    """See :class:`~bindings.sending.SendingBinding`; an address is a node."""
 
     family = "amqp"
     # The URI is not quoted in the text: one that cannot be parsed may have a password anywhere.

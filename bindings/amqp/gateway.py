@@ -23,8 +23,8 @@ from bindings.amqp.binding import capabilities_of, check_options, option, option
 from bindings.amqp.client import Dialer, Mailbox, hang_up, reason_of, reconnecting
 from bindings.amqp.values import row_of
 from bindings.gateways import EndpointSubscription, GatewayConfig, GatewayCounters, RowStore
-from bindings.handover import Handover
 from bindings.parts import InboxRow
+from bindings.store_and_ack import AckAfterStore
 
 # One connection of the gateway: attach links, store what arrives, then accept it.
 #
@@ -71,7 +71,7 @@ class _SettleModes(ReceiverOption):
             receiver.source.expiry_policy = Terminus.EXPIRE_NEVER
 
 
-class Inlet:
+class ReceivingLink:
     """A receiving link, attached anew whenever the broker detaches it.
 
     ``window`` is the maximum number of messages on their way to it or not stored yet; ``held`` counts the latter.
@@ -156,7 +156,7 @@ class AmqpDelivery:
     """
 
     row: InboxRow
-    inlet: Inlet | None = None
+    inlet: ReceivingLink | None = None
     receiver: proton.Receiver | None = None
     delivery: Delivery | None = None
 
@@ -173,7 +173,7 @@ class AmqpDelivery:
 
 
 class UnstoredDeliveries:
-    """Unstored messages of one connection, all on its thread; see :class:`bindings.handover.AckHandler`.
+    """Unstored messages of one connection, all on its thread; see :class:`bindings.store_and_ack.AckHandler`.
 
     ``kept`` are rows that nobody would send again; each connection passes them on to the next.
     """
@@ -181,7 +181,7 @@ class UnstoredDeliveries:
     def __init__(
         self, store: RowStore, counters: GatewayCounters, wake: Callable[[], None], kept: list[InboxRow]
     ) -> None:
-        self.handover = Handover(store, self, wake, reconnecting(), eager=EAGER)
+        self.handover = AckAfterStore(store, self, wake, reconnecting(), eager=EAGER)
         self._counters = counters
         self._kept = kept
 
@@ -228,7 +228,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Shared:
+class GatewayState:
     """State that the successive connections of one gateway share.
 
     ``kept`` are rows of pre-settled messages that the store refused: nobody would send them again. ``trouble`` is the
@@ -259,7 +259,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Signal that the store has answered; :class:`bindings.handover.Handover` has the answer."""
+    """Signal that the store has answered; :class:`bindings.store_and_ack.AckAfterStore` has the answer."""
 
 
 # Events are Any below: proton types every member of an event as optional, whatever its kind.
@@ -278,11 +278,11 @@ class _Later(Handler):
 class ReceivingConnection(Handler):
     """One connection. :meth:`live` is called once; all else runs on its thread, except the mailbox."""
 
-    def __init__(self, shared: Shared, subscriptions: Sequence[EndpointSubscription]) -> None:
+    def __init__(self, shared: GatewayState, subscriptions: Sequence[EndpointSubscription]) -> None:
         self.mailbox = Mailbox()
         self._shared = shared
-        self._inlets = [Inlet(each, shared.terms.client_id) for each in subscriptions]
-        self._by_name: dict[str, Inlet] = {}
+        self._inlets = [ReceivingLink(each, shared.terms.client_id) for each in subscriptions]
+        self._by_name: dict[str, ReceivingLink] = {}
         wake = partial(self.mailbox.post, Answered())
         self._holding = UnstoredDeliveries(shared.terms.store, shared.terms.counters, wake, shared.kept)
         self._handover = self._holding.handover
@@ -353,7 +353,7 @@ class ReceivingConnection(Handler):
         self._grant(inlet)
         self._report()
 
-    def _refuse_unfiltered(self, inlet: Inlet, ignored: Sequence[str]) -> None:
+    def _refuse_unfiltered(self, inlet: ReceivingLink, ignored: Sequence[str]) -> None:
         """Refuse messages from a broker that ignores the filters."""
         node = f"{inlet.subscription.endpoint}, node {inlet.subscription.address}"
         inlet.lose(f"{node}: the broker does not apply the source filter {', '.join(ignored)}; correct or remove it")
@@ -441,13 +441,13 @@ class ReceivingConnection(Handler):
         for inlet in self._inlets:
             self._grant(inlet)
 
-    def _grant(self, inlet: Inlet) -> None:
+    def _grant(self, inlet: ReceivingLink) -> None:
         if not self._stopping and not self._refusing:
             inlet.grant(1 if self._probing else inlet.window)
 
     # --- changes
 
-    def _attach(self, inlets: Sequence[Inlet]) -> None:
+    def _attach(self, inlets: Sequence[ReceivingLink]) -> None:
         if self._ended or self._stopping or self._container is None or self._connection is None:
             return
         self._share()
@@ -470,7 +470,7 @@ class ReceivingConnection(Handler):
                 inlet.shut()
                 inlet.leaving = True
         known = [inlet.subscription for inlet in kept]
-        new = [Inlet(each, self._shared.terms.client_id) for each in wanted if each not in known]
+        new = [ReceivingLink(each, self._shared.terms.client_id) for each in wanted if each not in known]
         self._inlets += new
         if self._open:
             self._attach(new)
@@ -539,7 +539,7 @@ class AmqpGateway:
         self._stopped = threading.Event()
         self._grace = 0.0
         self._connection: ReceivingConnection | None = None
-        self._shared: Shared | None = None
+        self._shared: GatewayState | None = None
         self._thread: threading.Thread | None = None
         self._failure = ""
 
@@ -566,7 +566,7 @@ class AmqpGateway:
         """
         for subscription in self._subscriptions:
             check_options(subscription)
-        self._shared = Shared(Dialer(self._terms.connection, self._terms.client_id), self._terms)
+        self._shared = GatewayState(Dialer(self._terms.connection, self._terms.client_id), self._terms)
         self._thread = threading.Thread(target=self._run, args=(self._shared,), name="amqp-gateway", daemon=True)
         self._thread.start()
 
@@ -600,7 +600,7 @@ class AmqpGateway:
         if thread.is_alive():
             _logger.warning("the AMQP gateway did not stop within %s s; unsettled messages are redelivered", grace)
 
-    def _run(self, shared: Shared) -> None:
+    def _run(self, shared: GatewayState) -> None:
         backoff = reconnecting()
         try:
             while not self._stopped.is_set():

@@ -290,7 +290,7 @@ def types_of(parts: Parts) -> dict[str, str]:
         return {}
 
 
-def together(parts: Iterable[Part], more: Iterable[Part]) -> tuple[Part, ...]:
+def merge_parts(parts: Iterable[Part], more: Iterable[Part]) -> tuple[Part, ...]:
     """Return both, with their AMQP types in one part; where both have a type, that of *parts* wins."""
     both = (tuple(parts), tuple(more))
     types = {**types_of(both[1]), **types_of(both[0])}

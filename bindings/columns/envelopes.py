@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.texts import (
+from bindings.columns.entries import (
     Bool,
     Int,
     PartEntries,
@@ -44,7 +44,7 @@ from bindings.envelope import (
 )
 from bindings.events import DEFAULT_CONTENT_TYPE, TEXTS
 from bindings.parts import BINARY_KIND, JSON_KIND
-from catalog.schemas.contract import holds_json
+from catalog.schemas.contract import is_json_data
 from catalog.values import media_type_of
 
 # CloudEvents in JSON as columns: a second evaluation of :func:`bindings.events.decode_event`.
@@ -352,7 +352,7 @@ class JsonEvents:
         self.types = pc.if_else(pa.array(places >= 0), pc.fill_null(given, DEFAULT_CONTENT_TYPE), given)
         self.types = pc.if_else(pa.array(self.events), self.types, None)
         encoded = pc.dictionary_encode(given, null_encoding="encode")
-        json = np.array([holds_json(name) for name in encoded.dictionary.to_pylist()], bool)
+        json = np.array([is_json_data(name) for name in encoded.dictionary.to_pylist()], bool)
         inner = _at(quoted, places) & ~json[encoded.indices.to_numpy()]
         rows = np.flatnonzero(places >= 0)
         own, bare = places[rows], inner[rows]

@@ -11,7 +11,7 @@ from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.http.request import query_parts
 from bindings.parts import NativeForm, Part, native_of, parts_of
-from bindings.sending import Expand, Outbound, Sending
+from bindings.sending import Expand, Outbound, SendingBinding
 from catalog.model import Definition, Endpoint
 from catalog.protocols.properties import CONNECTION_HEADERS, CREDENTIAL_HEADERS
 
@@ -32,7 +32,7 @@ def native(taken: list[Part]) -> dict[str, Any]:
     return native_of(taken, FORM)
 
 
-# Addressing and building HTTP messages; :mod:`bindings.http.poster` sends them.
+# Addressing and building HTTP messages; :mod:`bindings.http.publisher` sends them.
 
 _CLIENT: Final = frozenset({"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"})
 """Headers in which an HTTP client describes itself."""
@@ -43,8 +43,8 @@ _NEVER_SENT: Final = frozenset({"path", "status"})
 _DEFAULT_METHOD: Final = "POST"
 
 
-class HttpSending(Sending):
-    """See :class:`~bindings.sending.Sending`; an address is a URL, and a record has its path and query."""
+class HttpSending(SendingBinding):
+    """See :class:`~bindings.sending.SendingBinding`; an address is a URL, and a record has its path and query."""
 
     family = "http"
     form = AddressForm("HTTP", {"http": 80}, {"https": 443})

@@ -32,7 +32,7 @@ class OutOfReach(Exception):
     """A host that must not be connected to; the message names the host, but not its address."""
 
 
-class JudgedTransport(httpx.BaseTransport):
+class CheckedTransport(httpx.BaseTransport):
     """Sends with *inner* to the addresses that *reach* allows."""
 
     def __init__(self, inner: httpx.BaseTransport, reach: Reach) -> None:
@@ -48,7 +48,7 @@ class JudgedTransport(httpx.BaseTransport):
         """
         url = request.url
         host = url.raw_host.decode("ascii")
-        addresses = admitted(host, url.port, self._reach)
+        addresses = allowed_addresses(host, url.port, self._reach)
         for number, address in enumerate(addresses, 1):
             # The header Host comes from the name, and the certificate is verified for the name.
             judged = httpx.Request(
@@ -70,7 +70,7 @@ class JudgedTransport(httpx.BaseTransport):
         self._inner.close()
 
 
-def admitted(host: str, port: int | None, reach: Reach) -> list[str]:
+def allowed_addresses(host: str, port: int | None, reach: Reach) -> list[str]:
     """Return the addresses of a host, all of which are allowed.
 
     Raises:
@@ -144,7 +144,7 @@ def client(
         headers=[("user-agent", "xrouter"), *headers],
         auth=basic,
         timeout=timeout,
-        transport=transport if reach is None else JudgedTransport(transport, reach),
+        transport=transport if reach is None else CheckedTransport(transport, reach),
         follow_redirects=False,
         trust_env=False,
     )
@@ -228,7 +228,7 @@ class SubscriptionFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribed:
+class ManagedSubscription:
     """A subscription at the manager: its URL, and the manager's document."""
 
     url: str
@@ -251,7 +251,7 @@ class SubscriptionManager:
         self._context = context
         self._seconds = seconds
 
-    def create(self, document: Mapping[str, Any]) -> Subscribed:
+    def create(self, document: Mapping[str, Any]) -> ManagedSubscription:
         """Create a subscription.
 
         Raises:
@@ -259,15 +259,15 @@ class SubscriptionManager:
         """
         answer = self._asked("POST", self.url, document)
         created = _document(answer)
-        return Subscribed(self._place(answer.headers.get("location", ""), created), created)
+        return ManagedSubscription(self._place(answer.headers.get("location", ""), created), created)
 
-    def renew(self, url: str, document: Mapping[str, Any]) -> Subscribed:
+    def renew(self, url: str, document: Mapping[str, Any]) -> ManagedSubscription:
         """Replace a subscription, which restarts its lifetime.
 
         Raises:
             SubscriptionFailed: it is unchanged, or ``gone``.
         """
-        return Subscribed(url, _document(self._asked("PUT", url, document)))
+        return ManagedSubscription(url, _document(self._asked("PUT", url, document)))
 
     def delete(self, url: str) -> None:
         """Delete a subscription; one that is already gone counts as deleted.
@@ -281,7 +281,7 @@ class SubscriptionManager:
             if not error.gone:
                 raise
 
-    def delivering(self, sink: str) -> list[Subscribed]:
+    def delivering(self, sink: str) -> list[ManagedSubscription]:
         """Return the subscriptions that deliver to a sink; none if the manager does not list any.
 
         Raises:
@@ -291,7 +291,9 @@ class SubscriptionManager:
         listed = _decoded(answer) if answer.is_success else []
         subscriptions = listed.get("subscriptions", list(listed.values())) if isinstance(listed, dict) else listed
         each = (one for one in subscriptions if isinstance(one, dict)) if isinstance(subscriptions, list) else ()
-        return [Subscribed(self._place("", one), one) for one in each if one.get("sink") == sink and one.get("id")]
+        return [
+            ManagedSubscription(self._place("", one), one) for one in each if one.get("sink") == sink and one.get("id")
+        ]
 
     def _place(self, location: str, document: Mapping[str, Any]) -> str:
         """Return a subscription's URL: the location if it is on the manager's server, else its id below the manager."""

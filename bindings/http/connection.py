@@ -279,7 +279,7 @@ class Handler(Protocol):
         """Decide by the head alone; with a reply the body is not read."""
 
 
-class Ledger(Protocol):
+class ConnectionPool(Protocol):
     """State that all connections share."""
 
     limits: ServerLimits
@@ -322,7 +322,7 @@ class HttpConnection(asyncio.Protocol):
     time).
     """
 
-    def __init__(self, ledger: Ledger, address: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, ledger: ConnectionPool, address: str, loop: asyncio.AbstractEventLoop) -> None:
         self.address = address
         self.phase = Phase.OPENING
         self.held = 0

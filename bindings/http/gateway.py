@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bindings.gateways import GatewayCounters, GatewayError, RowStore
-from bindings.handover import next_group
 from bindings.http.binding import PROTOCOL
 from bindings.http.connection import AcceptedRequest, Answer, too_large
 from bindings.http.request import (
@@ -36,6 +35,7 @@ from bindings.http.request import (
 from bindings.http.server import HttpServer
 from bindings.inbox.space import InboxError, InboxRowError
 from bindings.parts import InboxRow
+from bindings.store_and_ack import next_group
 
 # Messages on their way to the inbox: those of one turn of the event loop are one group.
 #

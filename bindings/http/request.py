@@ -362,7 +362,7 @@ _GAP = None
 Pattern = tuple[str | None, ...]
 
 
-def shadows(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRoute, HttpRoute]]:
+def shadowing_routes(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRoute, HttpRoute]]:
     """Yield each pair of an earlier and a later route where the earlier accepts senders that the later excludes.
 
     That is so if some path and method match both, and the earlier is open to all or to somebody who is not in ``users``

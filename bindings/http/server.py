@@ -34,7 +34,7 @@ from bindings.http.request import Reply, RequestHead, ServerLimits, unavailable
 # keep connections open do not lock out those that send. A request that waits for its answer is never cut off.
 
 
-class Ranking:
+class EvictionOrder:
     """Connections in the order in which they are closed for others."""
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class Connections:
     def __init__(self, limits: ServerLimits, most: int) -> None:
         self._limits = limits
         self._most = most
-        self._all = Ranking()
-        self._by_address: defaultdict[str, Ranking] = defaultdict(Ranking)
+        self._all = EvictionOrder()
+        self._by_address: defaultdict[str, EvictionOrder] = defaultdict(EvictionOrder)
         self.held = 0
 
     def __iter__(self) -> Iterator[HttpConnection]:
@@ -134,7 +134,7 @@ class Connections:
             connection.abort()
         return True
 
-    def _close_one(self, ranking: Ranking) -> bool:
+    def _close_one(self, ranking: EvictionOrder) -> bool:
         connection = next((each for each in ranking if not each.waiting), None)
         if connection is None:
             return False

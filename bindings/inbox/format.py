@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from bindings.inbox.space import InboxDamaged, InboxFormatError, InboxRowError
 from bindings.parts import InboxRow
-from bindings.private import FILE_MODE, private_folder, replaced, sync_path
+from bindings.private_files import FILE_MODE, private_folder, replaced, sync_path
 from catalog.parsing.regular import read_regular
 from catalog.values import whole_number
 

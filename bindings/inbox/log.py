@@ -38,7 +38,7 @@ from bindings.inbox.format import (
 )
 from bindings.inbox.space import InboxClosed, InboxDamaged, InboxError, InboxFull, InboxLimits, InboxRowError, Space
 from bindings.parts import InboxRow
-from bindings.private import FILE_MODE, private_folder, replaced, sync_path
+from bindings.private_files import FILE_MODE, private_folder, replaced, sync_path
 
 # Compaction: the many small frames of a closed segment become few large ones.
 #

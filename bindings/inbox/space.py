@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bindings.private import FILE_MODE
+from bindings.private_files import FILE_MODE
 
 # Errors of the durable inbox.
 

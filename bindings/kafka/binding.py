@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from bindings.envelope import AttributeRule
 from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, native_of, parts_of
-from bindings.sending import Sending, origin_of
+from bindings.sending import SendingBinding, origin_of
 from catalog.definitions.constraints import BASE64_KEY
 from catalog.findings import RecordError
 from catalog.model import Property
@@ -198,8 +198,8 @@ _PORT: Final = 9092
 """The usual port of brokers."""
 
 
-class KafkaSending(Sending):
-    """See :class:`~bindings.sending.Sending`; an address is a topic."""
+class KafkaSending(SendingBinding):
+    """See :class:`~bindings.sending.SendingBinding`; an address is a topic."""
 
     family = "kafka"
     literal = (re.compile(r"[A-Za-z0-9._-]*"), "letters, digits, '.', '_' and '-'")

@@ -16,13 +16,13 @@ from bindings.gateways import (
     Gateway,
     GatewayConfig,
     GatewayError,
-    Receiving,
+    ReceivingBinding,
     paths_of,
     templates_of,
 )
 from bindings.mqtt import messages
 from bindings.parts import NativeForm, Part, native_of, parts_of
-from bindings.sending import Sending
+from bindings.sending import SendingBinding
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.protocols.properties import squashed
 from catalog.values import whole_number
@@ -75,8 +75,8 @@ def _check(subscriptions: Sequence[EndpointSubscription]) -> None:
     messages.requests_of(subscriptions)
 
 
-MQTT_5: Final = Receiving(_addresses, messages.overlap, partial(_gateway, "MQTT/5.0"), _check)
-MQTT_3: Final = Receiving(_addresses, messages.overlap, partial(_gateway, "MQTT/3.1.1"), _check)
+MQTT_5: Final = ReceivingBinding(_addresses, messages.overlap, partial(_gateway, "MQTT/5.0"), _check)
+MQTT_3: Final = ReceivingBinding(_addresses, messages.overlap, partial(_gateway, "MQTT/3.1.1"), _check)
 
 
 # Addressing and building MQTT messages; :mod:`bindings.mqtt.publisher` sends them.
@@ -85,8 +85,8 @@ _INVALID_ADDRESS: Final = "{address} is not a valid MQTT address"
 _MOST_BYTES: Final = 65_535
 
 
-class MqttSending(Sending):
-    """See :class:`~bindings.sending.Sending`; an address is a topic."""
+class MqttSending(SendingBinding):
+    """See :class:`~bindings.sending.SendingBinding`; an address is a topic."""
 
     family = "mqtt"
     form = AddressForm(

@@ -34,7 +34,7 @@ VERSIONS: Final = {"MQTT/5.0": MQTTProtocolVersion.MQTTv5, "MQTT/3.1.1": MQTTPro
 
 
 @dataclass(frozen=True, slots=True)
-class LinkTerms:
+class LinkConfig:
     """Connection parameters. ``clean``: the session ends with the connection; else it lasts ``options.expiry`` seconds
     longer. ``receive`` is the receive maximum, which only MQTT 5 can tell a broker; ``tls`` is for addresses with TLS.
     """
@@ -70,7 +70,7 @@ class LinkClient(paho.Client):
     as errors, so that a change in paho shows.
     """
 
-    def __init__(self, terms: LinkTerms, take: Callable[[MqttDelivery], None]) -> None:
+    def __init__(self, terms: LinkConfig, take: Callable[[MqttDelivery], None]) -> None:
         super().__init__(
             CallbackAPIVersion.VERSION2,
             client_id=terms.client_id,
@@ -122,7 +122,7 @@ class LinkClient(paho.Client):
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
-def client_for(terms: LinkTerms, address: Address, take: Callable[[MqttDelivery], None]) -> LinkClient:
+def client_for(terms: LinkConfig, address: Address, take: Callable[[MqttDelivery], None]) -> LinkClient:
     """Return a client that is ready to connect to *address*, and passes every received message to *take*."""
     client = LinkClient(terms, take)
     client.on_socket_open = _send_at_once
@@ -217,7 +217,7 @@ class MqttLink:
     ``code`` is the reason code of the broker's DISCONNECT, None without one (MQTT 5 section 3.14.2.1).
     """
 
-    def __init__(self, terms: LinkTerms, address: Address, owner: LinkOwner) -> None:
+    def __init__(self, terms: LinkConfig, address: Address, owner: LinkOwner) -> None:
         self.accepted = False
         self.session_present = False
         self.limits = BrokerLimits()
@@ -439,7 +439,7 @@ class Connector:
     """Opens links to the addresses in turn."""
 
     addresses: tuple[Address, ...]
-    terms: LinkTerms
+    terms: LinkConfig
 
     def open(self, turn: int, owner: LinkOwner) -> MqttLink:
         """Connect to the address with this number, counted from 0 and modulo their count; blocks up to the network's
@@ -480,7 +480,7 @@ def connector_of(
     if not addresses:
         raise GatewayError("an MQTT connection has no address; set one in the endpoint, such as mqtts://host:8883")
     tls = tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
-    terms = LinkTerms(known, client_id, session_options(connection.options), clean, receive, tls)
+    terms = LinkConfig(known, client_id, session_options(connection.options), clean, receive, tls)
     return Connector(addresses, terms)
 
 

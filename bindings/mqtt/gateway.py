@@ -18,10 +18,10 @@ from typing import Final
 
 from bindings.background import Backoff
 from bindings.gateways import EndpointSubscription, GatewayConfig, GatewayCounters
-from bindings.handover import Handover
 from bindings.mqtt.client import Connector, LinkError, MqttLink, Wakeup, connector_of
 from bindings.mqtt.messages import MqttDelivery, SubscribeRequest, Version, matches, requests_of, row_of, uncovered
 from bindings.parts import InboxRow
+from bindings.store_and_ack import AckAfterStore
 
 # What to subscribe to, the endpoint of a message, and synchronizing the broker's subscriptions.
 
@@ -70,7 +70,7 @@ class SubscriptionTable:
         return taking
 
 
-class Tables:
+class SubscriptionTables:
     """The current table and earlier ones: a broker may still deliver what it queued under those."""
 
     def __init__(self, table: SubscriptionTable) -> None:
@@ -94,7 +94,7 @@ class Tables:
         return None
 
 
-class Copies:
+class CopyDetector:
     """Distinguishes copies of one message from equal messages.
 
     Overlapping subscriptions deliver a message once for each, or once for all; every delivery names its subscriptions
@@ -228,8 +228,8 @@ class UnstoredMessage:
     mid: int
 
 
-class Acknowledging:
-    """Acknowledges messages of any link to their brokers; see :class:`bindings.handover.AckHandler`."""
+class MqttAckHandler:
+    """Acknowledges messages of any link to their brokers; see :class:`bindings.store_and_ack.AckHandler`."""
 
     def __init__(self, counters: GatewayCounters) -> None:
         self._counters = counters
@@ -259,13 +259,15 @@ class MqttGateway:
     def __init__(self, terms: GatewayConfig, version: Version) -> None:
         self._terms = terms
         self._version = version
-        self._tables = Tables(SubscriptionTable(terms.subscriptions))
+        self._tables = SubscriptionTables(SubscriptionTable(terms.subscriptions))
         self._replacement: SubscriptionTable | None = None
         self._lock = threading.Lock()
         self._wakeup = Wakeup()
-        self._handover = Handover(terms.store, Acknowledging(terms.counters), self._wakeup.wake, Backoff(0.1, 10.0))
+        self._handover = AckAfterStore(
+            terms.store, MqttAckHandler(terms.counters), self._wakeup.wake, Backoff(0.1, 10.0)
+        )
         self._subscriber = TopicSubscriber(self._tables.current.requests)
-        self._copies = Copies()
+        self._copies = CopyDetector()
         self._backoff = Backoff()
         self._strays: set[str] = set()
         self._thread: threading.Thread | None = None

@@ -21,7 +21,7 @@ from bindings.gateways import Connection
 from bindings.mqtt.client import BrokerLimits, LinkError, MqttLink, connector_of, packed_size, properties_for
 from bindings.mqtt.messages import MqttDelivery, Version, topic_fault
 from bindings.parts import Part
-from bindings.sending import Ended, MessageRefusal, Outbound, OutgoingMessage, Suspects, Unsettled, headers_of
+from bindings.sending import Ended, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, headers_of
 
 # A message to send, its MQTT 5 properties, and why a broker can never accept it.
 
@@ -163,7 +163,7 @@ class MqttPublisher:
         self._timeout = timeout
         self._link: MqttLink | None = None
         self._turn = 0
-        self._suspects = Suspects(MessageRefusal)
+        self._suspects = PoisonIsolator(MessageRefusal)
         self._sending = _Sending((), (), {})
 
     def __enter__(self) -> MqttPublisher:

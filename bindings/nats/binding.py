@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
-from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, Receiving, templates_of
+from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, ReceivingBinding, templates_of
 from bindings.parts import JSON_KIND, InboxRow, NativeForm, Part, native_of, parts_of
-from bindings.sending import Sending
+from bindings.sending import SendingBinding
 from catalog.model import Catalog, Endpoint
 from catalog.protocols.properties import BLANK, PLACEHOLDER, squashed, subject_fault
 from catalog.values import whole_number
@@ -40,8 +40,8 @@ def native(taken: list[Part]) -> dict[str, Any]:
 _NAME: Final = re.compile(r"[!-9;-~]+")
 
 
-class NatsSending(Sending):
-    """See :class:`~bindings.sending.Sending`; an address is a subject."""
+class NatsSending(SendingBinding):
+    """See :class:`~bindings.sending.SendingBinding`; an address is a subject."""
 
     family = "nats"
     form = AddressForm(
@@ -286,7 +286,7 @@ def _check(subscriptions: Sequence[EndpointSubscription]) -> None:
     plans_of(subscriptions, {})
 
 
-NATS: Final = Receiving(_addresses, overlap, _gateway, _check)
+NATS: Final = ReceivingBinding(_addresses, overlap, _gateway, _check)
 
 
 # From a message as NATS delivered it to a row of the inbox (JUDGING.md#records).

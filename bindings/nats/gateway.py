@@ -39,7 +39,6 @@ from bindings.gateways import (
     GatewayLimits,
     RowStore,
 )
-from bindings.handover import Handover
 from bindings.nats.binding import (
     CorePlan,
     NatsDelivery,
@@ -54,6 +53,7 @@ from bindings.nats.binding import (
 )
 from bindings.nats.publisher import ConnectFault, Dialling, RawClient, Sink, connect, dialling_of, within
 from bindings.parts import InboxRow
+from bindings.store_and_ack import AckAfterStore
 from catalog.values import whole_number
 
 # Receiving a JetStream stream through a durable pull consumer.
@@ -92,12 +92,12 @@ class PulledMessage:
     since: float = 0.0
 
 
-class Storing:
+class MessageStorer:
     """Passes messages to the store, and outcomes to their owners; used on one event loop only."""
 
     def __init__(self, store: RowStore, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._handover = Handover(store, self, self._wake, Backoff(_LOWEST_SECONDS, _HIGHEST_SECONDS))
+        self._handover = AckAfterStore(store, self, self._wake, Backoff(_LOWEST_SECONDS, _HIGHEST_SECONDS))
         self._due: asyncio.Handle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -153,7 +153,7 @@ _ACK: Final = b"+ACK"
 _PROGRESS: Final = b"+WPI"
 
 
-class Answers:
+class PendingAcks:
     """Messages of one consumer that this connection delivered and that are not acknowledged yet.
 
     An acknowledgement is only sent over the connection that delivered the message: by then the stream may have been
@@ -252,7 +252,12 @@ class Puller:
     """One consumer on one connection. ``share`` is the maximum number of requested and unstored messages."""
 
     def __init__(
-        self, plan: StreamPlan, client: RawClient, storing: Storing, limits: GatewayLimits, counters: GatewayCounters
+        self,
+        plan: StreamPlan,
+        client: RawClient,
+        storing: MessageStorer,
+        limits: GatewayLimits,
+        counters: GatewayCounters,
     ) -> None:
         self.plan = plan
         self.share = limits.max_in_flight
@@ -262,7 +267,7 @@ class Puller:
         self._storing = storing
         self._limits = limits
         self._counters = counters
-        self._answers = Answers(client, plan.ack_wait, counters)
+        self._answers = PendingAcks(client, plan.ack_wait, counters)
         self._backoff = Backoff(_SHORTEST_PULL_SECONDS, _LONGEST_PULL_SECONDS)
         self._wake = asyncio.Event()
         self._answers.freed = self._wake.set
@@ -452,7 +457,7 @@ class CoreIntake:
     is full, and further ones are dropped and counted in ``dropped``.
     """
 
-    def __init__(self, storing: Storing, limits: GatewayLimits, counters: GatewayCounters) -> None:
+    def __init__(self, storing: MessageStorer, limits: GatewayLimits, counters: GatewayCounters) -> None:
         self._storing = storing
         self._limits = limits
         self._counters = counters
@@ -490,7 +495,12 @@ class NatsSession:
     """The subscriptions on one connection; created anew with each."""
 
     def __init__(
-        self, client: RawClient, core: CoreIntake, storing: Storing, limits: GatewayLimits, counters: GatewayCounters
+        self,
+        client: RawClient,
+        core: CoreIntake,
+        storing: MessageStorer,
+        limits: GatewayLimits,
+        counters: GatewayCounters,
     ) -> None:
         self.client = client
         self._core = core
@@ -613,7 +623,7 @@ class NatsGateway:
         self._deadline = 0.0
         self._session: NatsSession | None = None
         self._core: CoreIntake | None = None
-        self._storing: Storing | None = None
+        self._storing: MessageStorer | None = None
         self._fault = ""
 
     @property
@@ -695,7 +705,7 @@ class NatsGateway:
 
     async def _work(self, dialling: Dialling) -> None:
         self._loop = asyncio.get_running_loop()
-        self._storing = storing = Storing(self._terms.store, self._loop)
+        self._storing = storing = MessageStorer(self._terms.store, self._loop)
         self._core = CoreIntake(storing, self._terms.limits, self._terms.counters)
         self._ready.set()
         backoff = Backoff(_GATEWAY_LOWEST_SECONDS, _GATEWAY_HIGHEST_SECONDS)

@@ -27,7 +27,7 @@ from nats.aio.subscription import Subscription as ClientSubscription
 from bindings.certificates import Address, addresses_of, tls_context
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from bindings.nats.binding import NatsDelivery, NatsSending, block_of, is_subject, status_of
-from bindings.sending import Ended, MessageRefusal, Outbound, OutgoingMessage, Suspects, Unsettled, headers_of
+from bindings.sending import Ended, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, headers_of
 from catalog.parsing.regular import read_regular
 
 # One connection to a NATS server: its address, its login, and what nats-py does not do by itself.
@@ -345,7 +345,7 @@ class NatsPublisher:
         self._inbox = ""
         self._numbers = itertools.count()
         self._waiting: dict[bytes, asyncio.Future[MessageRefusal | None]] = {}
-        self._suspects = Suspects(MessageRefusal)
+        self._suspects = PoisonIsolator(MessageRefusal)
 
     def send(self, messages: Sequence[NatsMessage]) -> list[MessageRefusal | None]:
         """Send messages in order and wait until each is confirmed; return a refusal, or None, for each.

@@ -490,7 +490,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LevelValue:
     """One level's value of one member of a property (``type``, ``value`` or ``required``)."""
 
     level: Level
@@ -500,7 +500,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class MergedProperty:
     """A property merged from all levels. ``members`` are the values that count, ``hidden`` the overridden ones.
 
     ``own`` says whether the nearest level sets it; ``inherited`` is the property of the bases. ``body`` is what the
@@ -509,8 +509,8 @@ class Laid:
 
     property: Property
     section: str
-    members: Mapping[str, Said]
-    hidden: tuple[Said, ...]
+    members: Mapping[str, LevelValue]
+    hidden: tuple[LevelValue, ...]
     own: bool
     body: Any
     inherited: Property | None
@@ -524,8 +524,8 @@ class _Body:
     ``nearest`` says whether the nearest level sets it, ``raw`` is what the last level writes.
     """
 
-    members: dict[str, Said] = field(default_factory=dict)
-    hidden: list[Said] = field(default_factory=list)
+    members: dict[str, LevelValue] = field(default_factory=dict)
+    hidden: list[LevelValue] = field(default_factory=list)
     scalar: bool = False
     nearest: bool = False
     raw: Any = None
@@ -559,25 +559,27 @@ def levels_of(chain: Sequence[str], declarations: Declarations) -> tuple[Level, 
     return tuple(reversed(levels))
 
 
-def giving(section: str, levels: Sequence[Level]) -> Sequence[Level]:
+def applicable_levels(section: str, levels: Sequence[Level]) -> Sequence[Level]:
     """Return the levels whose *section* applies to the nearest one: same envelope or protocol."""
     return [level for level in levels if section not in foreign_sections(level, levels[0])]
 
 
-def laid(levels: Sequence[Level]) -> tuple[Laid, ...]:
+def merged_properties(levels: Sequence[Level]) -> tuple[MergedProperty, ...]:
     """Return every property of the definition that *levels* make, in the order of the definition."""
     bases = levels[1:]
     before: dict[tuple[str, str], list[Property]] = {}
     for section, inherited, _, _ in _effective(bases, levels[0]):
         before.setdefault((section, inherited.name), []).append(inherited)
-    properties: list[Laid] = []
+    properties: list[MergedProperty] = []
     effective = list(_effective(levels, levels[0]))
     times = Counter((section, prop.name) for section, prop, _, _ in effective)
     for section, prop, body, default in effective:
         known = before.get((section, prop.name), [])
         single = known[0] if len(known) == times[section, prop.name] == 1 else None  # else nothing is merged
         raw = body.raw if body.nearest else None
-        properties.append(Laid(prop, section, body.members, tuple(body.hidden), body.nearest, raw, single, default))
+        properties.append(
+            MergedProperty(prop, section, body.members, tuple(body.hidden), body.nearest, raw, single, default)
+        )
     return tuple(properties)
 
 
@@ -625,9 +627,9 @@ def _bodies(level: Level, *, nearest: bool) -> dict[str, dict[str, Any]]:
 
     def body(raw: Any, place: SourceLocation | None) -> _Body:
         if not isinstance(raw, dict):
-            return _Body({"value": Said(level, "value", raw, place)}, scalar=True, nearest=nearest, raw=raw)
+            return _Body({"value": LevelValue(level, "value", raw, place)}, scalar=True, nearest=nearest, raw=raw)
         given = (name for name in MEMBERS if raw.get(name) is not None)
-        members = {name: Said(level, name, raw[name], place and place / name) for name in given}
+        members = {name: LevelValue(level, name, raw[name], place and place / name) for name in given}
         return _Body(members, nearest=nearest, raw=raw)
 
     written: dict[str, dict[str, Any]] = {}

@@ -530,7 +530,7 @@ def relation_of(
     target = ""
     for xid in (definition.xid, *definition.base):
         message = declarations.messages[xid]
-        for name, value in said_of(message).items():
+        for name, value in relation_attributes(message).items():
             if name == TO and TO not in said:
                 target = target_of(message, value)
             said.setdefault(name, value)
@@ -570,6 +570,6 @@ def keys_of(via: str, definition: Definition) -> tuple[str, str]:
     return "", ""
 
 
-def said_of(message: DeclaredMessage) -> dict[str, str]:
+def relation_attributes(message: DeclaredMessage) -> dict[str, str]:
     """Return the relation attributes that a message itself declares, by name."""
     return {name: text for name in _NAMES if isinstance(text := message.other.get(name), str) and text}

@@ -175,7 +175,7 @@ SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Doubtful:
+class UnconfirmedCatalog:
     """A changed catalog that is taken if the next look finds the same; the last good one goes on until then."""
 
     reasons: tuple[str, ...]

@@ -310,7 +310,7 @@ def rules() -> Mapping[str, Rule]:
     )
 
 
-def refusing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def rejecting_errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the errors for which a changed catalog is rejected: those of rules that are not idle."""
     return tuple(
         each for each in findings if each.severity == "error" and not (each.rule in rules() and rules()[each.rule].idle)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from catalog.comparing import RequiredValue, asked_of, covers_asked
+from catalog.comparing import RequiredValue, constraints_by_key, constraints_cover
 from catalog.definitions.candidates import Candidate, candidate_of
 from catalog.definitions.constraints import MEDIA_PROPERTIES
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
@@ -68,7 +68,9 @@ def literal_marks(properties: Iterable[tuple[str, Property]]) -> Marks:
     }
 
 
-def pairs(few: Sequence[Marks], every: Callable[[int], Marks], looked: list[int]) -> Iterator[tuple[int, int]]:
+def compatible_pairs(
+    few: Sequence[Marks], every: Callable[[int], Marks], looked: list[int]
+) -> Iterator[tuple[int, int]]:
     """Yield the pairs, by number, that no mark excludes, until ``looked[0]`` comparisons are used up.
 
     *few* are the marks for the first division; what stays together is divided by *every* mark.
@@ -158,7 +160,7 @@ def witness(one: Asks, other: Asks) -> dict[str, str] | None:
     return None
 
 
-def with_content(asks: Asks, other: Asks, content: str | None) -> Asks:
+def add_content_type(asks: Asks, other: Asks, content: str | None) -> Asks:
     """Add the data type *content* to the constraints on each content type that either side names."""
     if not content:
         return asks
@@ -338,7 +340,7 @@ def _among(
     asks = cache(lambda number: _asks(sides[number], event=event))
     marks = cache(lambda number: marks_of(asks(number), sides[number].definition.datacontenttype))
     few = [literal_marks(each.properties(events=event)) for each in sides]
-    for left, right in pairs(few, marks, looks):
+    for left, right in compatible_pairs(few, marks, looks):
         one, other = sides[left], sides[right]
         if _apart(one, other):
             continue
@@ -349,8 +351,8 @@ def _among(
         if _covered(one, other, mine, its, event=event):
             continue
         contents = one.definition.datacontenttype, other.definition.datacontenttype
-        first = with_content(mine, its, contents[0])
-        values = witness(first, with_content(its, first, contents[1]))
+        first = add_content_type(mine, its, contents[0])
+        values = witness(first, add_content_type(its, first, contents[1]))
         if values is not None:
             protocol = one.protocol or other.protocol
             yield Overlap(scope, endpoint, one.definition, other.definition, protocol, event, values)
@@ -365,7 +367,7 @@ def _apart(one: Candidate, other: Candidate) -> bool:
 
 
 def _asks(candidate: Candidate, *, event: bool) -> dict[str, list[RequiredValue]]:
-    return asked_of(_seen(candidate, candidate.protocol, event=event))
+    return constraints_by_key(_seen(candidate, candidate.protocol, event=event))
 
 
 def _seen(candidate: Candidate, protocol: str | None, *, event: bool) -> Definition:
@@ -386,4 +388,4 @@ def _covered(one: Candidate, other: Candidate, mine: Asks, its: Asks, *, event: 
     # The constraints do not depend on the other's protocol: without a protocol, no option filters.
     protocol = one.protocol or other.protocol
     first, second = (_seen(each, protocol, event=event) for each in (one, other))
-    return covers_asked(first, second, mine, its) or covers_asked(second, first, its, mine)
+    return constraints_cover(first, second, mine, its) or constraints_cover(second, first, its, mine)

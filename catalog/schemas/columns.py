@@ -29,7 +29,7 @@ from catalog.schemas.contract import (
     UnfitValue,
     WriterSchema,
     fault,
-    holds_json,
+    is_json_data,
     short,
     unusable,
 )
@@ -771,7 +771,7 @@ class PayloadMaker:
 
     def _plain(self, content_type: str, number: int) -> bytes | None:
         media = media_type_of(content_type)
-        if holds_json(content_type):
+        if is_json_data(content_type):
             return msgspec.json.encode({"message": self._definition.messageid, "number": number})
         if media.endswith(("/xml", "+xml")):
             return f"<message name={quoteattr(self._definition.messageid)} number='{number}'/>".encode()

@@ -112,7 +112,7 @@ class MissingTypeError(SchemaError):
     """A schema lacks the type or location that a reference names; the schema itself may be valid."""
 
 
-class TooCostly(Exception):
+class CostExceeded(Exception):
     """Validating a body may need too much time or memory for this process.
 
     ``refused`` means that the body is known to be invalid, but not where.
@@ -325,7 +325,7 @@ def is_json(content_type: str | None) -> bool:
     return media_type_of(content_type).endswith(("/json", "+json"))
 
 
-def holds_json(content_type: str | None) -> bool:
+def is_json_data(content_type: str | None) -> bool:
     """Whether data of a content type is JSON; also without content type, as in the CloudEvents JSON format."""
     return content_type is None or is_json(content_type)
 

@@ -20,7 +20,7 @@ from catalog.findings import Declarations, DeclaredMessage, DocumentError, Sourc
 from catalog.model import Definition
 from catalog.parsing.pointers import unescaped
 from catalog.parsing.texts import parse_text
-from catalog.references import Abroad
+from catalog.references import ExternalDocuments
 from catalog.schemas.contract import SchemaFamily, SchemaSource
 from catalog.schemas.families import SchemaFormat, evident_family, family_of, parse_format
 from catalog.values import is_valid, text_of
@@ -383,7 +383,7 @@ class SchemaAddresses:
     """Tells the absolute URI of schemas; *base* is that of the registry as the settings have it, empty for none."""
 
     declarations: Declarations
-    abroad: Abroad
+    abroad: ExternalDocuments
     base: str = ""
 
     def of(self, definition: Definition, writer: DeclaredMessage | None, registry: SchemaRegistry) -> str | None:

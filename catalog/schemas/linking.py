@@ -17,7 +17,7 @@ from catalog.findings import Declarations, DeclaredMessage, DocumentError, Findi
 from catalog.model import Definition, Severity
 from catalog.parsing.nearest import nearest
 from catalog.parsing.texts import parse_text
-from catalog.references import Abroad, Land
+from catalog.references import ExternalDocument, ExternalDocuments
 from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource, short
 from catalog.schemas.families import (
     FAMILIES,
@@ -72,7 +72,7 @@ class Gathering:
     """
 
     registry: SchemaRegistry
-    abroad: Abroad
+    abroad: ExternalDocuments
     fetcher: Fetcher
     findings: Findings
     schemas: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -225,7 +225,7 @@ class Gathering:
             raise DocumentError(f"schema {fragment} not found in {document or place.file}", file=place.file, hint=hint)
         return self.linked(link, place)
 
-    def _registry(self, land: Land) -> SchemaRegistry:
+    def _registry(self, land: ExternalDocument) -> SchemaRegistry:
         if land.name not in self._registries:
             self._registries[land.name] = SchemaRegistry(land.declarations, land.name)
         return self._registries[land.name]
@@ -314,7 +314,7 @@ class LinkedSchemas:
 def link_schemas(
     definitions: Mapping[str, Definition],
     declarations: Declarations,
-    abroad: Abroad,
+    abroad: ExternalDocuments,
     fetcher: Fetcher,
     findings: Findings,
     addresses: SchemaAddresses,

@@ -15,12 +15,12 @@ from catalog.model import Catalog, Definition
 from catalog.schemas.contract import (
     MAX_BODY_BYTES,
     Accepting,
+    CostExceeded,
     Library,
     MessagePlace,
     SchemaError,
     SchemaFault,
     SchemaSource,
-    TooCostly,
     Validator,
     WriterSchema,
     fault,
@@ -30,7 +30,7 @@ from catalog.schemas.families import compile_schema, family_of, fingerprint
 from catalog.schemas.ids.client import WrittenSchema
 from catalog.schemas.ids.deciding import ID_ENDS, PLAIN, Begin, SchemaIdRule, frame_of, message_place
 from catalog.schemas.library import CatalogLibrary, schema_source
-from catalog.schemas.trial import Trial
+from catalog.schemas.sandbox import SandboxedValidation
 
 MAX_RESOLVED: Final = 256
 """Maximum number of writer's schemas cached by one validator."""
@@ -57,7 +57,7 @@ class BoundedValidation:
         self._source = source
         self._library = library
         self._family = family_of(source.family)
-        self._trial: Trial | None = None
+        self._trial: SandboxedValidation | None = None
         self._resolved: dict[tuple[str, str, MessagePlace], BoundedValidation] = {}
 
     def fault(self, body: bytes, content_type: str | None, begin: Begin = PLAIN) -> SchemaFault | None:
@@ -139,9 +139,9 @@ class BoundedValidation:
     def _fault(self, body: bytes, content_type: str | None) -> SchemaFault | None:
         try:
             return self._validator.fault(body, content_type)
-        except TooCostly as cost:
+        except CostExceeded as cost:
             if self._trial is None:
-                self._trial = Trial(fingerprint(self._source, self._library), self._source, self._library)
+                self._trial = SandboxedValidation(fingerprint(self._source, self._library), self._source, self._library)
             return self._trial.fault(body, content_type, cost)
 
     def faults(self, body: bytes | None, content_type: str | None, begin: Begin = PLAIN) -> list[SchemaFault]:
@@ -155,7 +155,7 @@ class BoundedValidation:
                 return []  # the first says all
         try:
             return reads._validator.faults(body, content_type)
-        except TooCostly:
+        except CostExceeded:
             return []
 
 

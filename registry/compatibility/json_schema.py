@@ -15,7 +15,7 @@ import jsonschema_rs
 import msgspec
 
 from catalog.parsing.pointers import at_pointer
-from catalog.schemas.contract import SchemaError, SchemaSource, TooCostly, Validator
+from catalog.schemas.contract import CostExceeded, SchemaError, SchemaSource, Validator
 from catalog.schemas.families import compile_schema, family_of
 from catalog.schemas.filling import Filling, Unfillable
 from catalog.schemas.jsonschema.validating import REGEX_OPTIONS, draft_of
@@ -629,7 +629,7 @@ def witness(smaller: SchemaSource, larger: SchemaSource) -> str:
 def _is_valid(validator: Validator, body: bytes) -> bool | None:
     try:
         return validator.fault(body, None) is None
-    except TooCostly:
+    except CostExceeded:
         return None
 
 

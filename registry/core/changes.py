@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row
 
 from registry.core.views import CHECKS
 from registry.store import history
-from registry.store.entities import Entity, PendingWrites, Resource, Version, Work, text_of
+from registry.store.entities import Entity, PendingWrites, Resource, Version, WriteTransaction, text_of
 from registry.store.history import MODEL, Mark, WriteMarks, digest_of, is_by_xid, marked
 
 _ORDER: Final = ("updated", "created", "deleted")
@@ -77,7 +77,7 @@ class ChangeLog:
         ]
 
 
-def log_of(work: Work) -> ChangeLog:
+def log_of(work: WriteTransaction) -> ChangeLog:
     """Return all changes of a write, before or after it is flushed."""
     log = ChangeLog()
     if work.registry_touched:
@@ -125,7 +125,7 @@ def _deprecated(entity: Entity) -> Mapping[str, Any]:
     return deprecated if isinstance(deprecated, Mapping) else {}
 
 
-def _relate(log: ChangeLog, work: Work) -> None:
+def _relate(log: ChangeLog, work: WriteTransaction) -> None:
     """Record on owners that entities were added or deleted, and on resources what their default version changes."""
     for xid, before, now in _moved(work.groups):
         plural = xid.split("/")[1]
@@ -183,7 +183,7 @@ def _events(change: EntityChange) -> Iterator[tuple[str, str | None]]:
 # group, a version with its document, a resource with its meta, and the model.
 
 
-def mark(work: Work) -> None:
+def mark(work: WriteTransaction) -> None:
     """Mark what a local write has changed; entities that it touched but did not change keep their marks."""
     _mark_by_xid(work)
     groups = [xid for xid in work.groups.touched if not is_by_xid(xid)]
@@ -205,7 +205,7 @@ def mark(work: Work) -> None:
     marks.flush()
 
 
-def _mark_by_xid(work: Work) -> None:
+def _mark_by_xid(work: WriteTransaction) -> None:
     moved = set(_owners(work.versions))
     gone = [
         xid for each in (work.versions, work.resources, work.groups) for xid in _touched(each) if each.now[xid] is None
@@ -247,7 +247,7 @@ def _owners(versions: PendingWrites[Version]) -> Iterator[str]:
             yield xid.rpartition("/versions/")[0]
 
 
-def _state(work: Work, entity: Entity) -> Mapping[str, Any]:
+def _state(work: WriteTransaction, entity: Entity) -> Mapping[str, Any]:
     if isinstance(entity, Version):
         return state_of_version(entity, work.document(entity))
     return state_of_resource(entity) if isinstance(entity, Resource) else entity.attributes
@@ -286,7 +286,7 @@ def _mark_group(marks: WriteMarks, xid: str, now: Any) -> None:
     put_own(marks, group_mark)
 
 
-def _mark_version(marks: WriteMarks, xid: str, work: Work, known: dict[str, dict[str, Mark]]) -> None:
+def _mark_version(marks: WriteMarks, xid: str, work: WriteTransaction, known: dict[str, dict[str, Mark]]) -> None:
     owner, _, name = xid.rpartition("/versions/")
     now, mark = work.versions.now[xid], known[owner].get(name)
     if now is None:
@@ -323,7 +323,7 @@ _ESCAPES: Final = str.maketrans({"~": "~0", "/": "~1"})
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class HistoryQuery:
     """A query of the history.
 
     ``xid`` is an entity, '' for all; ``below`` includes entities below it. ``oldest`` means oldest first. ``after`` is
@@ -338,7 +338,7 @@ class Question:
     who: bool = True
 
 
-def page(connection: Connection, asked: Question, most: int) -> tuple[list[dict[str, Any]], bool]:
+def page(connection: Connection, asked: HistoryQuery, most: int) -> tuple[list[dict[str, Any]], bool]:
     """Return a page of entries, and whether more follow; a page holds about *most* bytes."""
     found: list[dict[str, Any]] = []
     weight = 0
@@ -358,7 +358,7 @@ def _entry(row: Row[Any], *, who: bool) -> dict[str, Any]:
     # Without the previous entry an update has no diff; of a created entity everything is new.
     if row.action == "created" or row.earlier is not None:
         before = None if row.action == "created" else row.before
-        entry["changed"] = dict(differences("", _tree(before), _tree(row.entity)))
+        entry["changed"] = dict(json_differences("", _tree(before), _tree(row.entity)))
     return entry
 
 
@@ -366,7 +366,7 @@ def _tree(text: str | None) -> Mapping[str, Any]:
     return {} if text is None else msgspec.json.decode(text)
 
 
-def differences(
+def json_differences(
     place: str, old: Mapping[str, Any], new: Mapping[str, Any], depth: int = 1
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield JSON pointers of differences, with ``old`` unless added and ``new`` unless removed."""
@@ -375,7 +375,7 @@ def differences(
         one, other = old.get(name), new.get(name)
         if name in old and name in new:
             if isinstance(one, Mapping) and isinstance(other, Mapping) and depth < _MAX_DEPTH:
-                yield from differences(pointer, one, other, depth + 1)
+                yield from json_differences(pointer, one, other, depth + 1)
             elif one != other or isinstance(one, bool) != isinstance(other, bool):
                 yield pointer, {"old": one, "new": other}
         elif name in old:

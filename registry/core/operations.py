@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from registry.core.lineage import given_time
+from registry.core.ancestry import given_time
 from registry.core.requests import ABSENT, RegistryRequest, ResourcePath
-from registry.core.writing import Deleter, EntityWriter
+from registry.core.writing import EntityDeleter, EntityWriter
 from registry.errors import Refusal
-from registry.model.attributes import GroupType, Model, ModelAttribute, ResourceType, settled
-from registry.model.reading import read_model
-from registry.store.entities import Entity, EntityReader, GroupEntity, Work
+from registry.model.attributes import GroupType, Model, ModelAttribute, ResourceType, validated
+from registry.model.compiler import read_model
+from registry.store.entities import Entity, EntityReader, GroupEntity, WriteTransaction
 
 
 class WrittenEntity:
@@ -50,7 +50,7 @@ class Operation:
         return self._add() if request.verb == "add" else self._update()
 
     def _delete(self) -> None:
-        request, deleter = self._request, Deleter(self._writer)
+        request, deleter = self._request, EntityDeleter(self._writer)
         if self._place.is_collection:
             deleter.delete_all(self._place, None if request.body is ABSENT else request.body)
         else:
@@ -126,7 +126,7 @@ def _epoch(request: RegistryRequest) -> int | None:
     return int(text)
 
 
-def keep_exact(work: Work, model: Model, tree: Mapping[str, Any]) -> None:
+def keep_exact(work: WriteTransaction, model: Model, tree: Mapping[str, Any]) -> None:
     """Set the epochs and times of the written entities to those in a document of the whole registry."""
     work.registry_touched = True
     _set_exact(work.registry, tree)
@@ -229,7 +229,7 @@ class _ModelMigration:
         """Fill in missing defaults of an entity; return whether there were any."""
         kept = {name: value for name, value in entity.attributes.items() if name == "readonly"}
         own = {name: value for name, value in entity.attributes.items() if name not in kept}
-        values = {**settled(entity.xid, own, attributes), **kept}
+        values = {**validated(entity.xid, own, attributes), **kept}
         if values == entity.attributes:
             return False
         entity.attributes = values
@@ -285,6 +285,6 @@ def _served(kind: ResourceType, name: str) -> bool:
 
 def _fault(xid: str, values: Mapping[str, Any], attributes: Any) -> Iterator[str]:
     try:
-        settled(xid, {name: value for name, value in values.items() if name != "readonly"}, attributes)
+        validated(xid, {name: value for name, value in values.items() if name != "readonly"}, attributes)
     except Refusal as error:
         yield error.title

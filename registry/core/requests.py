@@ -152,7 +152,7 @@ class RegistryRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Paging:
+class PageInfo:
     """Where the next page begins ('' for no more), and the number of entities if known."""
 
     after: str
@@ -176,7 +176,7 @@ class Response:
     location: str = ""
     version: str = ""
     etag: str = ""
-    paging: Paging | None = None
+    paging: PageInfo | None = None
     interaction: str = ""
     findings: tuple[Mapping[str, str], ...] = ()
 
@@ -479,7 +479,7 @@ def read_filters(given: Sequence[str], path: str) -> Clauses:
     return clauses
 
 
-def surviving(
+def remaining_clauses(
     clauses: Clauses,
     shown: Mapping[str, Any],
     collections: Iterable[str],

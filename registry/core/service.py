@@ -12,18 +12,8 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection
 
-from registry.core.answering import (
-    CONFIGURED,
-    OPENAPI,
-    Answerer,
-    capabilities_of,
-    check_specversion,
-    chosen_of,
-    counting,
-    ignorable,
-)
+from registry.core.ancestry import Linter, Options
 from registry.core.changes import log_of, mark
-from registry.core.lineage import Linter, Options
 from registry.core.operations import Operation, WrittenEntity, change_model, keep_exact
 from registry.core.requests import (
     ABSENT,
@@ -36,12 +26,22 @@ from registry.core.requests import (
     tag_of,
     tag_of_body,
 )
+from registry.core.responses import (
+    CONFIGURED,
+    OPENAPI,
+    Answerer,
+    capabilities_of,
+    check_specversion,
+    chosen_of,
+    counting,
+    ignorable,
+)
 from registry.core.writing import EntityWriter
 from registry.errors import Refusal
 from registry.model.attributes import Model, later, model_source, now
-from registry.model.reading import read_model
+from registry.model.compiler import read_model
 from registry.store.engine import Database
-from registry.store.entities import EntityReader, Registry, Work, create_registry
+from registry.store.entities import EntityReader, Registry, WriteTransaction, create_registry
 
 _logger = logging.getLogger(__name__)
 _MODELS: Final = 4
@@ -160,7 +160,7 @@ class RegistryService:
     def perform_over(self, connection: Connection, request: RegistryRequest) -> Response:
         """Carry out a request within a transaction; for :class:`RegistrySession`."""
         if request.verb != "read":
-            work = Work(connection)
+            work = WriteTransaction(connection)
             return self._write(work, counting(request, work.registry.capabilities))
         reader = EntityReader(connection)
         registry, model = self._present(reader)
@@ -227,7 +227,7 @@ class RegistryService:
             raise Refusal("action_not_supported", request.path, action=request.verb)
         return place
 
-    def _write(self, work: Work, request: RegistryRequest) -> Response:
+    def _write(self, work: WriteTransaction, request: RegistryRequest) -> Response:
         model = self.model_of(work.registry)
         check_specversion(request.flags, request.path)
         place = self._place(model, request)
@@ -270,7 +270,7 @@ class RegistryService:
             if not request.may_write(group):
                 raise Refusal("forbidden", place.xid, error_detail=f"these credentials do not allow writes to {group}")
 
-    def _authorize(self, work: Work, request: RegistryRequest) -> None:
+    def _authorize(self, work: WriteTransaction, request: RegistryRequest) -> None:
         """Raise if the writer may not write to a changed group."""
         touched = {
             "/".join(xid.split("/")[:3])
@@ -305,7 +305,7 @@ class RegistryService:
             change_model(writer, source)
 
     def _shown(
-        self, work: Work, model: Model, place: ResourcePath | str, request: RegistryRequest, names: Any
+        self, work: WriteTransaction, model: Model, place: ResourcePath | str, request: RegistryRequest, names: Any
     ) -> Response:
         answerer = Answerer(work.reader, model, work.registry, request)
         if isinstance(place, str):
@@ -335,7 +335,7 @@ def registry_of(reader: EntityReader) -> Registry:
     return registry
 
 
-def _choose(work: Work, given: object, request: RegistryRequest) -> None:
+def _choose(work: WriteTransaction, given: object, request: RegistryRequest) -> None:
     """Store the capabilities of a body; they take effect with the next request."""
     registry = work.registry
     registry.capabilities = chosen_of(given, registry.capabilities, patch=request.verb == "patch")

@@ -22,8 +22,8 @@ from registry.core.requests import (
     ResourcePath,
     Sorting,
     SortKey,
+    remaining_clauses,
     shown_document,
-    surviving,
     within,
 )
 from registry.errors import Refusal
@@ -213,7 +213,7 @@ class EntityView:
         shown: dict[str, Any] = {"specversion": SPECVERSION, "registryid": entity.id, "self": self._self("/", "")}
         shown |= {"xid": "/", "epoch": entity.epoch, **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
-        clauses = surviving(view.clauses, shown, self._model.groups, self._any_group)
+        clauses = remaining_clauses(view.clauses, shown, self._model.groups, self._any_group)
         if clauses == NOTHING:
             return None
         inlined = {"capabilities": capabilities, "model": None, "modelsource": entity.modelsource}
@@ -231,7 +231,7 @@ class EntityView:
         kind = place.group
         shown = {f"{kind.singular}id": entity.id, **self._identity(entity, pointer), **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
-        left = surviving(clauses, shown, kind.resources, lambda name, clause: self._any(place, name, clause))
+        left = remaining_clauses(clauses, shown, kind.resources, lambda name, clause: self._any(place, name, clause))
         if left == NOTHING:
             return None
         for plural in kind.resources:
@@ -252,7 +252,7 @@ class EntityView:
         shown_meta = below(inline, "meta") is not None
         meta = self.meta(place, shown_resource, f"{pointer}/meta") if shown_meta or clauses is not None else None
         if clauses is not None:
-            left = surviving(
+            left = remaining_clauses(
                 clauses,
                 {**shown, "meta": meta},
                 ("versions",),
@@ -298,7 +298,7 @@ class EntityView:
         shown: dict[str, Any] = {f"{kind.singular}id": place.rid}
         shown |= self._version_attributes(place, entity, is_default=is_default)
         shown |= {"self": self._self(place.xid, pointer, details=kind.hasdocument), "xid": place.xid}
-        if surviving(clauses, shown, (), lambda *_: False) == NOTHING:
+        if remaining_clauses(clauses, shown, (), lambda *_: False) == NOTHING:
             return None
         if below(inline, kind.singular) is not None:
             self._document(place, entity, shown)

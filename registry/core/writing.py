@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from registry.core.lineage import as_object, compare_epoch, compare_id, constraints_of, merged, set_times, value_at
+from registry.core.ancestry import as_object, compare_epoch, compare_id, constraints_of, merged, set_times, value_at
 from registry.core.requests import Given, ResourcePath, check_id, target_of
-from registry.core.settling import FEW, Creator, Settler
+from registry.core.resource_rules import FEW, EntityCreator, ResourceRules
 from registry.errors import Refusal
-from registry.model.attributes import GroupType, settled
+from registry.model.attributes import GroupType, validated
 from registry.store.entities import Entity, GroupEntity, Resource, Version
 
 _SHOWN_OF_XREF: Final = frozenset(("self", "shortself", "xid", "metaurl", "versionsurl", "versionscount", "$schema"))
 
 
-class EntityWriter(Creator):
+class EntityWriter(EntityCreator):
     """Writes into one :class:`Work`. *root* is whether the entity is the target of the request.
 
     All methods raise :class:`Refusal`; the changes made must then not be flushed.
@@ -27,7 +27,7 @@ class EntityWriter(Creator):
 
     def finish(self) -> None:
         """Apply the rules that depend on the whole request."""
-        settler = Settler(self.work, self.model, self.options, self.bump)
+        settler = ResourceRules(self.work, self.model, self.options, self.bump)
         for each in self.pending.values():
             settler.settle(each)
 
@@ -38,7 +38,7 @@ class EntityWriter(Creator):
             compare_id(body, "registry", registry.id, "/")
         compare_epoch(body, registry, "/", self.options)
         own = {name: value for name, value in body.items() if name not in self.model.groups}
-        registry.attributes = settled(
+        registry.attributes = validated(
             "/", merged(registry.attributes, own, self.model.attributes, patch=patch), self.model.attributes
         )
         set_times(registry, body, "/", self.options)
@@ -69,7 +69,7 @@ class EntityWriter(Creator):
             compare_id(body, kind.singular, place.gid, place.xid)
         own = {name: value for name, value in body.items() if name not in kind.resources}
         values = merged(group.attributes, own, kind.attributes, patch=patch)
-        group.attributes = settled(place.xid, values, kind.attributes)
+        group.attributes = validated(place.xid, values, kind.attributes)
         set_times(group, body, place.xid, self.options)
         self.bump(group)
         self.work.groups.put(group)
@@ -256,7 +256,7 @@ class EntityWriter(Creator):
                 body = {**body, "epoch": resource.epoch}
             compare_epoch(body, resource, subject, self.options)
         kept = resource.attributes.get("readonly")
-        values = settled(subject, merged(resource.attributes, body, kind.meta, patch=patch), kind.meta)
+        values = validated(subject, merged(resource.attributes, body, kind.meta, patch=patch), kind.meta)
         values.pop("readonly", None)
         if self.options.administrator and isinstance(body.get("readonly"), bool):
             kept = body["readonly"]
@@ -359,7 +359,7 @@ def _text_id(given: object, place: ResourcePath) -> str | None:
 # Deleting one entity, some of a collection, or all of it (core ``spec.md``, Deleting Entities).
 
 
-class Deleter:
+class EntityDeleter:
     """Deletes through an :class:`EntityWriter`, whose ``finish`` must follow. All methods raise :class:`Refusal`."""
 
     def __init__(self, writer: EntityWriter) -> None:

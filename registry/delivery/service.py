@@ -13,7 +13,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from catalog.documents.connecting import Reach
-from registry.delivery.subscriptions import PATH, DeliverySettings, Sources, SubscriberDelivery, shown, subscription_of
+from registry.delivery.subscriptions import (
+    PATH,
+    DeliverySettings,
+    Sources,
+    SubscriberDelivery,
+    subscription_of,
+    without_secrets,
+)
 from registry.delivery.targets import DeliveryConfig, delivery_of
 from registry.errors import Refusal
 from registry.store import history
@@ -67,7 +74,7 @@ class SubscriptionApi:
             first = newest_outbox_row(connection)
             history.add(connection, SubscriberRow(identifier, "api", owner, body, allowed, 1, first, asked.expires))
         self._changed()
-        return identifier, shown(identifier, asked.document)
+        return identifier, without_secrets(identifier, asked.document)
 
     def read(self, identifier: str, who: str | None) -> dict[str, Any]:
         """Return a subscription.
@@ -103,7 +110,7 @@ class SubscriptionApi:
             body, allowed = _text(asked.document), _text(permission)
             history.change(connection, replace(subscriber, body=body, permission=allowed, expires=asked.expires))
         self._changed()
-        return shown(identifier, asked.document)
+        return without_secrets(identifier, asked.document)
 
     def delete(self, identifier: str, who: str | None) -> dict[str, Any]:
         """Delete a subscription, and return its last state.
@@ -159,7 +166,7 @@ def _may(subscriber: SubscriberRow, who: str | None) -> bool:
 
 
 def _shown(subscriber: SubscriberRow) -> dict[str, Any]:
-    return shown(subscriber.id, msgspec.json.decode(subscriber.body))
+    return without_secrets(subscriber.id, msgspec.json.decode(subscriber.body))
 
 
 def _permission(subscriber: SubscriberRow) -> Permission:

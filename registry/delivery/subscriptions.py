@@ -362,7 +362,7 @@ def everything(_: Mapping[str, str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Wants:
+class EventFilter:
     """Selects the events of a subscriber: those of ``kinds`` that match every other non-empty member.
 
     ``types`` are event types, ``entities`` kinds such as ``resource``. ``below`` are xids, with all entities below.
@@ -395,7 +395,7 @@ class SubscriberDelivery:
         GatewayError, OSError: a certificate or an address is permanently unusable.
     """
 
-    wants: Wants
+    wants: EventFilter
     composer: EventMessages
     sender: Callable[[], Sender]
 
@@ -421,7 +421,7 @@ class Subscription:
     """A validated subscription: ``document`` is its stored form, ``expires`` is RFC 3339 in UTC or None."""
 
     document: Mapping[str, Any]
-    wants: Wants
+    wants: EventFilter
     protocol: str
     sink: str
     settings: Mapping[str, Any]
@@ -460,7 +460,7 @@ def subscription_of(given: Any, sources: Sources) -> Subscription:
     )
 
 
-def shown(identifier: str, document: Mapping[str, Any]) -> dict[str, Any]:
+def without_secrets(identifier: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a subscription for clients: with its id, and without secrets."""
     subscription = {"id": identifier, **document}
     if "sinkCredential" in subscription:
@@ -477,7 +477,7 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _wants(document: Mapping[str, Any], sources: Sources) -> Wants:
+def _wants(document: Mapping[str, Any], sources: Sources) -> EventFilter:
     types = document.get("types", [])
     if not isinstance(types, list) or len(types) > MAX_TYPES or not all(isinstance(each, str) for each in types):
         raise invalid(PATH, "types", f"must be an array of up to {MAX_TYPES} strings")
@@ -490,7 +490,7 @@ def _wants(document: Mapping[str, Any], sources: Sources) -> Wants:
         chosen = filter_of(given)
     except SubscriptionFilterError as error:
         raise invalid(PATH, "filters" if "filters" in document else "filter", str(error)) from None
-    return Wants(_kinds(document, types, given, sources), frozenset(types), chosen)
+    return EventFilter(_kinds(document, types, given, sources), frozenset(types), chosen)
 
 
 def _kinds(document: Mapping[str, Any], types: list[str], filters: Any, sources: Sources) -> tuple[Kind, ...]:

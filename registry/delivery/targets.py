@@ -20,12 +20,12 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from bindings.amqp.sender import AmqpSender
-from bindings.amqp.sender import message_of as amqp_message
+from bindings.amqp.publisher import AmqpSender
+from bindings.amqp.publisher import message_of as amqp_message
 from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
 from bindings.http.client import ALLOWED, ASK, OutOfReach, Version, client
-from bindings.http.poster import OutRequest, fault_of, request_of, retry_after
+from bindings.http.publisher import OutRequest, invalid_header_of, request_of, retry_after
 from bindings.kafka.client import KafkaClient, SaslLogin
 from bindings.kafka.publisher import KafkaPublisher
 from bindings.mqtt.publisher import MqttPublisher
@@ -231,7 +231,7 @@ class WebhookSender:
         return DELIVERED
 
     def _post(self, client: httpx.Client, request: OutRequest) -> DeliveryResult:
-        fault = fault_of(request)
+        fault = invalid_header_of(request)
         if fault:
             return DeliveryResult("held", fault)
         headers = [(name.encode("ascii"), value) for name, value in request.headers]

@@ -28,13 +28,13 @@ PREFIX: Final = "xregistry-"
 _SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 
-def encoded(value: Any) -> bytes:
+def encode_header(value: Any) -> bytes:
     """Encode a scalar as a header value."""
     text = ("true" if value else "false") if isinstance(value, bool) else str(value)
     return quote(text, safe=_SAFE).encode("ascii")
 
 
-def decoded(value: bytes, name: str, path: str) -> str:
+def decode_header(value: bytes, name: str, path: str) -> str:
     """Decode a header value.
 
     Raises:
@@ -49,7 +49,7 @@ def decoded(value: bytes, name: str, path: str) -> str:
         raise Refusal("header_error", path, name=name, error_detail="it is not valid UTF-8") from None
 
 
-def shown(attributes: Mapping[str, Any], kind: ResourceType) -> Iterator[tuple[bytes, bytes]]:
+def headers_of_attributes(attributes: Mapping[str, Any], kind: ResourceType) -> Iterator[tuple[bytes, bytes]]:
     """Yield the headers of attributes: scalars, and maps of scalars, without the document."""
     tree, encoded_name, _ = kind.document_names
     for name, value in attributes.items():
@@ -61,9 +61,9 @@ def shown(attributes: Mapping[str, Any], kind: ResourceType) -> Iterator[tuple[b
                 continue
             for key, each in value.items():
                 if not isinstance(each, dict | list):
-                    yield f"xRegistry-{name}.{key}".encode("ascii"), encoded(each)
+                    yield f"xRegistry-{name}.{key}".encode("ascii"), encode_header(each)
         elif not isinstance(value, list):
-            yield f"xRegistry-{name}".encode("ascii"), encoded(value)
+            yield f"xRegistry-{name}".encode("ascii"), encode_header(value)
 
 
 def given(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def given(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: st
         if name in kind.document_names[:2]:
             why = "a document must be in the body, not in a header"
             raise Refusal("extra_xregistry_header", path, name=name, error_detail=why)
-        text = decoded(value, name, path)
+        text = decode_header(value, name, path)
         plural, dot, key = name.partition(".")
         if dot:
             members = attributes.setdefault(plural, {})
@@ -167,7 +167,7 @@ class RequestTarget:
     cursor: str
 
 
-def asked(head: RequestHead) -> RequestTarget:
+def parse_target(head: RequestHead) -> RequestTarget:
     """Parse path and query.
 
     Raises:
@@ -387,7 +387,7 @@ class Roles:
     anonymous: bool = False
 
 
-class Gatekeeper:
+class Authorizer:
     """Authenticates senders and determines their permissions.
 
     Without an :class:`Access` the clients' *certificates* identify the sender; without those anybody may do everything.
@@ -435,7 +435,7 @@ class Gatekeeper:
         )
 
 
-class Pace:
+class WriteRateLimiter:
     """Limits the rate of writes of each sender, with a burst.
 
     Only the MAX_SENDERS most recent senders are remembered.
@@ -470,7 +470,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """One request to an API.
 
     ``path`` is the raw path below the API, ``url`` the API's URL without a final slash, ``registry`` the core API's.
@@ -487,10 +487,10 @@ class Call:
     max_answer: int
 
 
-class Face(Protocol):
+class RegistryApi(Protocol):
     """An API over the store. Thread-safe; at most one thread at a time writes."""
 
-    def reply(self, call: Call) -> Reply:
+    def reply(self, call: ApiCall) -> Reply:
         """Carry out a request, including OPTIONS.
 
         Raises:
@@ -501,7 +501,7 @@ class Face(Protocol):
         """Return the error reply of this API; *url* is the API's own. Does not raise."""
 
 
-FaceType = Callable[[RegistryService], Face]
+RegistryApiFactory = Callable[[RegistryService], RegistryApi]
 """Creates an API over a registry."""
 
 
@@ -579,10 +579,10 @@ def _replies_document(
     kind = place.resource
     if answer.elsewhere and request.verb == "read":
         status = 303
-        fields.append((b"Location", encoded(answer.elsewhere)))
+        fields.append((b"Location", encode_header(answer.elsewhere)))
     if content is not None:
         fields.insert(0, (b"Content-Type", _plain(content)))
-    fields += shown(body, kind)
+    fields += headers_of_attributes(body, kind)
     fields.append((b"Content-Disposition", answer.name.encode("ascii")))
     return Reply(status, tuple(fields), answer.document)
 
@@ -604,11 +604,11 @@ def _next(head: RequestHead, request: RegistryRequest, answer: Response) -> byte
 def finding_header(finding: Mapping[str, str]) -> tuple[bytes, bytes]:
     """Return the header that reports a finding."""
     text = f"{finding['severity']} {finding['rule']} {finding['place']}: {finding['message']}"
-    return FINDING, encoded(text).replace(b"%20", b" ")
+    return FINDING, encode_header(text).replace(b"%20", b" ")
 
 
 def _location(url: str) -> bytes:
-    return encoded(url)
+    return encode_header(url)
 
 
 def _plain(text: str) -> bytes:
@@ -635,7 +635,7 @@ _MAX_PREFLIGHT_BYTES: Final = 8192
 """Bytes of header names that a preflight may request."""
 
 
-class Browsers:
+class CorsPolicy:
     """Allows web pages of some *origins* to use a registry; ``*`` allows all, but without the browser's credentials.
 
     Without origins it changes nothing.

@@ -31,21 +31,21 @@ from registry.http.access import (
     JSON,
     READING,
     VERBS,
-    Browsers,
-    Call,
-    Face,
-    FaceType,
-    Gatekeeper,
-    Pace,
+    ApiCall,
+    Authorizer,
+    CorsPolicy,
     PageSizes,
+    RegistryApi,
+    RegistryApiFactory,
     RequestSender,
+    WriteRateLimiter,
     limit_of,
     once,
     query_of,
     refusal_of,
 )
 from registry.http.openapi import HISTORY_SORTS, MEDIA
-from registry.http.pages import PageFace
+from registry.http.pages import PagesApi
 from registry.store.engine import is_full
 
 _logger = logging.getLogger(__name__)
@@ -77,22 +77,22 @@ class RegistryApplication:
     def __init__(
         self,
         service: RegistryService,
-        keeper: Gatekeeper,
-        pace: Pace,
+        keeper: Authorizer,
+        pace: WriteRateLimiter,
         limits: RequestLimits,
         base: str,
-        faces: Mapping[str, FaceType],
+        faces: Mapping[str, RegistryApiFactory],
         *,
         secure: bool,
         open_paths: Collection[str] = (),
     ) -> None:
         self._faces = [(path.encode("ascii"), face(service)) for path, face in faces.items()]
         self._open = {path.encode("ascii") for path in open_paths}
-        self._core = PageFace(service)
+        self._core = PagesApi(service)
         self._keeper = keeper
         self._pace = pace
         self._limits = limits
-        self._browsers = Browsers(limits.origins)
+        self._browsers = CorsPolicy(limits.origins)
         self._base = base.rstrip("/")
         self._scheme = "https" if secure else "http"
         self._readers = ThreadPoolExecutor(limits.readers, "registry-reader")
@@ -167,7 +167,7 @@ class RegistryApplication:
         url = base + path.decode("ascii")
         try:
             below = head.path[len(path) :]
-            return face.reply(Call(head, body, below, url, base, writer, limits.pages, limits.max_answer))
+            return face.reply(ApiCall(head, body, below, url, base, writer, limits.pages, limits.max_answer))
         except Refusal as refusal:
             return face.refused(head, url, refusal)
         except SQLAlchemyError as error:
@@ -179,7 +179,7 @@ class RegistryApplication:
             _logger.exception("%s %s failed", head.method, head.path.decode("latin-1"))
         return face.refused(head, url, Refusal("server_error", head.path.decode("latin-1")))
 
-    def _face(self, head: RequestHead) -> tuple[bytes, Face]:
+    def _face(self, head: RequestHead) -> tuple[bytes, RegistryApi]:
         """Return the path and the API of a request."""
         for path, face in self._faces:
             if head.path == path or head.path.startswith(path + b"/"):
@@ -233,13 +233,13 @@ _PAGE_BYTES: Final = 8 * 2**20
 _MAX_NUMBER: Final = 2**63 - 1
 
 
-class HistoryFace:
-    """Implements :class:`registry.http.access.Face`; anonymous readers do not see the names of writers."""
+class HistoryApi:
+    """Implements :class:`registry.http.access.RegistryApi`; anonymous readers do not see the names of writers."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
 
-    def reply(self, call: Call) -> Reply:
+    def reply(self, call: ApiCall) -> Reply:
         """Return a page of entries."""
         path = call.head.path.decode("latin-1")
         if call.path.strip(b"/"):
@@ -256,7 +256,7 @@ class HistoryFace:
             raise Refusal("bad_sort", path, value=str(values["sort"]), error_detail=why)
         if "\0" in (values["xid"] or ""):  # which no text of PostgreSQL can hold
             raise Refusal("bad_request", path, error_detail="xid contains a NUL character")
-        asked = changes.Question(
+        asked = changes.HistoryQuery(
             xid=values["xid"] or "",
             below="below" in given,
             oldest=values["sort"] in HISTORY_SORTS[:2],
@@ -298,13 +298,15 @@ _ONE: Final = (b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS")
 _RATE: Final = RATE.lower().encode("ascii")
 
 
-class SubscriptionsFace:
-    """Implements :class:`registry.http.access.Face`, for writers (own subscriptions) and administrators (all)."""
+class SubscriptionsHttpApi:
+    """Implements :class:`registry.http.access.RegistryApi`, for writers (own subscriptions) and administrators
+    (all).
+    """
 
     def __init__(self, subscriptions: SubscriptionApi) -> None:
         self._subscriptions = subscriptions
 
-    def reply(self, call: Call) -> Reply:
+    def reply(self, call: ApiCall) -> Reply:
         """Carry out a request."""
         name = _name_of(call)
         methods = _ONE if name else _COLLECTION
@@ -322,7 +324,7 @@ class SubscriptionsFace:
         """Return the error reply, like the core API."""
         return refusal_of(head, url, refusal)
 
-    def _collection(self, call: Call, who: str | None) -> Reply:
+    def _collection(self, call: ApiCall, who: str | None) -> Reply:
         if call.head.method != "POST":
             return _json(HTTPStatus.OK, self._subscriptions.all(who))
         fault = _fault(call)
@@ -332,7 +334,7 @@ class SubscriptionsFace:
         location = (b"Location", f"{call.url}/{identifier}".encode("latin-1", "replace"))
         return _json(HTTPStatus.CREATED, created, location)
 
-    def _one(self, call: Call, name: str, who: str | None) -> Reply:
+    def _one(self, call: ApiCall, name: str, who: str | None) -> Reply:
         if call.head.method == "PUT":
             fault = _fault(call)
             return fault or _json(HTTPStatus.OK, self._subscriptions.replace(name, _tree(call), who))
@@ -340,13 +342,13 @@ class SubscriptionsFace:
         return _json(HTTPStatus.OK, act(name, who))
 
 
-class PermissionFace:
+class PermissionApi:
     """Receives permissions by ``WebHook-Request-Callback``, authorized by a key instead of credentials."""
 
     def __init__(self, subscriptions: SubscriptionApi) -> None:
         self._subscriptions = subscriptions
 
-    def reply(self, call: Call) -> Reply:
+    def reply(self, call: ApiCall) -> Reply:
         """Store a permission."""
         if call.head.method not in ("GET", "POST"):
             return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "use GET or POST", (b"Allow", b"GET, POST")).reply()
@@ -363,14 +365,14 @@ class PermissionFace:
         return refusal_of(head, url, refusal)
 
 
-def _name_of(call: Call) -> str:
+def _name_of(call: ApiCall) -> str:
     name = call.path.strip(b"/").decode("latin-1")
     if "/" in name or len(name) > 128:
         raise Refusal("api_not_found", call.head.path.decode("latin-1"))
     return name
 
 
-def _fault(call: Call) -> Reply | None:
+def _fault(call: ApiCall) -> Reply | None:
     media = (call.head.header(b"content-type") or b"").decode("latin-1").partition(";")[0].strip().lower()
     if media not in _TAKEN:
         return HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {MEDIA}").reply()
@@ -379,7 +381,7 @@ def _fault(call: Call) -> Reply | None:
     return None
 
 
-def _tree(call: Call) -> Any:
+def _tree(call: ApiCall) -> Any:
     try:
         return msgspec.json.decode(call.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -13,11 +13,11 @@ from registry.core.service import Change, RegistryService
 from registry.errors import Refusal
 from registry.http.access import (
     READING,
-    Call,
+    ApiCall,
     RequestTarget,
-    asked,
     json_reply,
     options_of,
+    parse_target,
     refusal_of,
     repeated_keys,
     reply_of,
@@ -33,14 +33,14 @@ DISCOVERY: Final = (b"/.well-known/xregistry", b"/.xregistry")
 """Paths of discovery (core ``spec.md``, xRegistry Discovery)."""
 
 
-class CoreFace:
-    """Implements :class:`registry.http.access.Face`."""
+class CoreApi:
+    """Implements :class:`registry.http.access.RegistryApi`."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
         self._kept = _KeptAnswers()
 
-    def reply(self, call: Call) -> Reply:
+    def reply(self, call: ApiCall) -> Reply:
         """Carry a request out."""
         place: ResourcePath | str | None = None
         try:
@@ -48,7 +48,7 @@ class CoreFace:
                 return json_reply(call.url, {"registries": [call.url]})
             if call.head.method in ("GET", "HEAD"):
                 return self._read(call)
-            given = asked(call.head)
+            given = parse_target(call.head)
             place = self._service.find(given.segments, given.path)
             if call.head.method == "OPTIONS":
                 return options_of(call.url, place)
@@ -60,13 +60,13 @@ class CoreFace:
         except Refusal as refusal:
             return refusal_of(call.head, call.url, refusal, place)
 
-    def _read(self, call: Call) -> Reply:
+    def _read(self, call: ApiCall) -> Reply:
         """Return the response to a read, in one transaction, or from the cache if nothing has changed since."""
         with self._service.session(writing=False) as session:
             key = session.change, call.url, call.head.path, call.head.query
             kept = self._kept.get(key)
             if kept is None:
-                given = asked(call.head)
+                given = parse_target(call.head)
                 place = session.find(given.segments, given.path)
                 request = _request(call, given, place)
                 new = request, place, session.perform(request)
@@ -81,7 +81,7 @@ class CoreFace:
         return refusal_of(head, url, refusal)
 
 
-def _request(call: Call, given: RequestTarget, place: ResourcePath | str) -> RegistryRequest:
+def _request(call: ApiCall, given: RequestTarget, place: ResourcePath | str) -> RegistryRequest:
     return request_of(call.head, call.body, given, place, call.url, call.writer, call.pages, call.max_answer)
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bindings.http.request import Access
-from registry.core.answering import CONFIGURED, is_on
-from registry.core.lineage import IGNORABLE
+from registry.core.ancestry import IGNORABLE
 from registry.core.requests import ResourcePath, Verb
+from registry.core.responses import CONFIGURED, is_on
 from registry.core.service import METHODS
 from registry.core.views import SPECVERSION
 from registry.delivery.service import PERMISSIONS

@@ -13,12 +13,13 @@ from typing import Any, Final
 import msgspec
 
 from bindings.http.request import Reply, RequestHead
-from registry.core import changes, looking
+from registry.core import changes
+from registry.core import search as looking
 from registry.core.requests import RegistryRequest, ResourcePath, Response, tag_of_page
 from registry.core.service import RegistryService, RegistrySession
 from registry.errors import Refusal
-from registry.http.access import Call, asked, once, query_of, seen_before
-from registry.http.core import CoreFace
+from registry.http.access import ApiCall, once, parse_target, query_of, seen_before
+from registry.http.core import CoreApi
 from registry.http.markup import (
     MAX_DOCUMENT,
     Child,
@@ -66,14 +67,14 @@ _UNTRUSTED: Final = (
 """Headers of documents, which a browser would open as pages of this origin."""
 
 
-class PageFace:
-    """The core API, with pages for those who ask for HTML; see :class:`registry.http.access.Face`."""
+class PagesApi:
+    """The core API, with pages for those who ask for HTML; see :class:`registry.http.access.RegistryApi`."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
-        self._core = CoreFace(service)
+        self._core = CoreApi(service)
 
-    def reply(self, call: Call) -> Reply:
+    def reply(self, call: ApiCall) -> Reply:
         """Carry out a request."""
         head = call.head
         if head.method not in ("GET", "HEAD"):
@@ -88,20 +89,20 @@ class PageFace:
         """Return the error page or reply to a refusal without a path."""
         return self._core.refused(head, url, refusal)
 
-    def _is_page(self, call: Call) -> bool:
+    def _is_page(self, call: ApiCall) -> bool:
         """Whether a page is requested: an entity, a collection, or an unknown path, without flags of the API."""
         if not query_of(call.head.query).keys() <= set(FLAGS) or call.head.path.endswith(b"$details"):
             return False
         try:
-            given = asked(call.head)
+            given = parse_target(call.head)
             return not isinstance(self._service.find(given.segments, given.path), str)
         except Refusal:
             return not call.head.path.startswith(b"/.")
 
-    def _page(self, call: Call) -> Reply:
+    def _page(self, call: ApiCall) -> Reply:
         tag = ""
         try:
-            given = asked(call.head)
+            given = parse_target(call.head)
             values = {name: once(query_of(call.head.query), name, given.path) or "" for name in FLAGS}
             if any("\0" in each for each in values.values()):  # not allowed in PostgreSQL texts
                 raise Refusal("bad_request", given.path, error_detail="a flag contains a NUL character")
@@ -145,7 +146,7 @@ class _View:
 class _Page:
     """One page, within one transaction."""
 
-    def __init__(self, session: RegistrySession, call: Call, place: ResourcePath, given: Mapping[str, str]) -> None:
+    def __init__(self, session: RegistrySession, call: ApiCall, place: ResourcePath, given: Mapping[str, str]) -> None:
         self._session = session
         self._call = call
         self._place = place
@@ -379,7 +380,7 @@ class _Page:
             raise Refusal("bad_request", place.xid, error_detail="cursor must be the number of an entry")
         xid = "" if place.kind == "registry" else place.xid
         who = writer.administrator or bool(writer.name)
-        question = changes.Question(xid, bool(xid), False, int(cursor) if cursor else None, _ROWS, who)
+        question = changes.HistoryQuery(xid, bool(xid), False, int(cursor) if cursor else None, _ROWS, who)
         entries, more = changes.page(self._session.reader.connection, question, _HISTORY_BYTES)
         if gone and not entries:
             raise Refusal("not_found", place.xid)
@@ -428,7 +429,7 @@ class _Page:
         ]
         view = h("input", type="hidden", name="view", value="diff")
         form = h("form", view, *fields, h("button", "Compare", type="submit"), action=self._links.to(place.xid))
-        differences = changes.differences("", _shared(old), _shared(new))
+        differences = changes.json_differences("", _shared(old), _shared(new))
         rows = [(pointer, *_two(values)) for pointer, values in differences]
         attributes = table("Different attributes", ("Attribute", older, newer), rows[: 4 * _ROWS], "No differences.")
         left = h("p", f"{4 * _ROWS} of {len(rows)} are shown.", class_="quiet") if len(rows) > 4 * _ROWS else None
@@ -504,12 +505,12 @@ class _Page:
         return crumbs
 
 
-def _links(call: Call) -> PageLinks:
+def _links(call: ApiCall) -> PageLinks:
     """Return the links of the pages of a registry, whose URL may have a path."""
     return PageLinks("/".join(["", *call.url.split("/")[3:]]).rstrip("/"))
 
 
-def _refused(call: Call, refusal: Refusal) -> Reply:
+def _refused(call: ApiCall, refusal: Refusal) -> Reply:
     """Return the error page of a refusal."""
     links = _links(call)
     said = h("p", refusal.title)

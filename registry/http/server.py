@@ -32,17 +32,23 @@ from bindings.http.request import (
     server_tls,
 )
 from bindings.http.server import HttpServer
-from registry.core.lineage import Linter, Strictness
+from registry.backup import HistoryKeeper, HistoryLimits
+from registry.core.ancestry import Linter, Strictness
 from registry.core.service import RegistryService
-from registry.delivery.courier import Dispatch
 from registry.delivery.service import PERMISSIONS, SubscriptionApi
+from registry.delivery.subscriber_worker import Dispatch
 from registry.delivery.subscriptions import PATH, DeliverySettings, SubscriberTally, sources_of
-from registry.http.access import FaceType, Gatekeeper, Pace, Roles
-from registry.http.application import HistoryFace, PermissionFace, RegistryApplication, RequestLimits, SubscriptionsFace
+from registry.http.access import Authorizer, RegistryApiFactory, Roles, WriteRateLimiter
+from registry.http.application import (
+    HistoryApi,
+    PermissionApi,
+    RegistryApplication,
+    RequestLimits,
+    SubscriptionsHttpApi,
+)
 from registry.http.openapi import HISTORY, openapi_of
 from registry.replication.peers import Peer, PeerTally, Replication
 from registry.store.engine import Database, open_database, store_error
-from registry.upkeep import HistoryKeeper, HistoryLimits
 
 # The monitoring server: ``/metrics`` (Prometheus or OpenMetrics), ``/healthz`` (the process is alive) and ``/readyz``
 # (it accepts requests).
@@ -233,7 +239,7 @@ class RegistrySettings:
     write_burst: int = 1000
     limits: RequestLimits = field(default_factory=RequestLimits)
     server: ServerLimits = field(default_factory=ServerLimits)
-    faces: Mapping[str, FaceType] = field(default_factory=dict)
+    faces: Mapping[str, RegistryApiFactory] = field(default_factory=dict)
     delivery: DeliverySettings | None = field(default_factory=DeliverySettings)
     metrics: tuple[str, int] | None = None
     authority: str = ""
@@ -300,11 +306,11 @@ class RegistryServer:
         chosen = self._settings
         tls = server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
         self._database, service = open_service(chosen)
-        keeper = Gatekeeper(chosen.access, chosen.roles, certificates=chosen.tls_clients is not None)
-        pace = Pace(chosen.writes_per_second, chosen.write_burst)
+        keeper = Authorizer(chosen.access, chosen.roles, certificates=chosen.tls_clients is not None)
+        pace = WriteRateLimiter(chosen.writes_per_second, chosen.write_burst)
         self._listener = listener = listen(chosen.host, chosen.port, "the registry")
         self.port = listener.getsockname()[1]
-        faces: dict[str, FaceType] = {**chosen.faces, HISTORY: HistoryFace}
+        faces: dict[str, RegistryApiFactory] = {**chosen.faces, HISTORY: HistoryApi}
         if chosen.delivery is not None:
             faces |= self._deliver(self._database, chosen.delivery, secure=tls is not None)
         self._application = RegistryApplication(
@@ -336,7 +342,7 @@ class RegistryServer:
         if self._settings.tls_certificate is not None:
             yield CertificateCollector({"http.tls": self._settings.tls_certificate})
 
-    def _deliver(self, database: Database, chosen: DeliverySettings, *, secure: bool) -> dict[str, FaceType]:
+    def _deliver(self, database: Database, chosen: DeliverySettings, *, secure: bool) -> dict[str, RegistryApiFactory]:
         """Create the delivery of events, and return the APIs of subscriptions."""
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         base = self._settings.base.rstrip("/") or f"{'https' if secure else 'http'}://{host}:{self.port}"
@@ -348,7 +354,10 @@ class RegistryServer:
         self._dispatch = dispatch
         if not chosen.subscriptions:
             return {}
-        return {PATH: lambda _: SubscriptionsFace(subscriptions), PERMISSIONS: lambda _: PermissionFace(subscriptions)}
+        return {
+            PATH: lambda _: SubscriptionsHttpApi(subscriptions),
+            PERMISSIONS: lambda _: PermissionApi(subscriptions),
+        }
 
     @property
     def alive(self) -> bool:

@@ -319,7 +319,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str]]] = {
 # Validation of an entity's attributes; defaults are filled in.
 
 
-def settled(subject: str, values: Mapping[str, Any], attributes: Mapping[str, ModelAttribute]) -> dict[str, Any]:
+def validated(subject: str, values: Mapping[str, Any], attributes: Mapping[str, ModelAttribute]) -> dict[str, Any]:
     """Return the validated values of an entity, with defaults; attributes written only by the server are skipped.
 
     Raises:

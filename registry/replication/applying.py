@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
+from registry.core.ancestry import rank
 from registry.core.changes import new_uid, put_own
-from registry.core.lineage import rank
 from registry.core.requests import RegistryRequest, Verb
 from registry.core.service import RegistrySession
 from registry.errors import Refusal
@@ -19,9 +19,9 @@ from registry.replication.entities import (
     ChangePage,
     EntityMerger,
     ReplicatedChange,
+    decide,
     home_of,
     is_shortened,
-    judged,
     owners_for,
 )
 from registry.store.entities import EntityReader, Version
@@ -51,7 +51,7 @@ class MergePlan:
     gone: tuple[str, ...] = ()
 
 
-def fitted(owner: str, reader: EntityReader, marks: WriteMarks) -> dict[str, Mark]:
+def reconciled_marks(owner: str, reader: EntityReader, marks: WriteMarks) -> dict[str, Mark]:
     """Return the marks of a definition by uid, reconciled with the store.
 
     A process of a release without marks may have written to the store. Versions without a mark get a local one, and
@@ -85,7 +85,7 @@ class DefinitionMerger:
         self._owner = owner
         self._reader = reader
         self._marks = marks
-        self._states = {uid: WantedVersion(each) for uid, each in fitted(owner, reader, marks).items()}
+        self._states = {uid: WantedVersion(each) for uid, each in reconciled_marks(owner, reader, marks).items()}
         self._before = marked(each.mark for each in self._states.values())
         self._before_names = {each.uid: name for name, each in self._before.items()}
         self._store = self._versions()
@@ -102,7 +102,7 @@ class DefinitionMerger:
             self._settle()
             return True
         mark = state.mark
-        verdict = judged(mark, change, digest)
+        verdict = decide(mark, change, digest)
         moved = self._move(state, change)
         if verdict.winner == "mine" and verdict.seen == mark.seen and not moved:
             return False
@@ -222,7 +222,7 @@ MAX_REPORTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Author:
+class ChangeAuthor:
     """The writer of changes: its name in history, and its permissions."""
 
     name: str
@@ -246,7 +246,7 @@ class AppliedPage:
 class Applier:
     """Applies changes within one writing session as *author*; *authority* is this catalog's."""
 
-    def __init__(self, session: RegistrySession, author: Author, authority: str) -> None:
+    def __init__(self, session: RegistrySession, author: ChangeAuthor, authority: str) -> None:
         self._session = session
         self._reader = session.reader
         self._author = author
@@ -321,7 +321,7 @@ class Applier:
         path, aside = owners_for(change.group, change.definition, change.authority)
         if not self._author.may_write(_group_of(aside)):
             self._check_permission(_group_of(path))
-        known = {path: fitted(path, self._reader, self.marks), **self.marks.versions([aside])}
+        known = {path: reconciled_marks(path, self._reader, self.marks), **self.marks.versions([aside])}
         here = next((each for each in (path, aside) if change.uid in known[each]), "")
         if here:
             return here
@@ -358,7 +358,7 @@ class Applier:
         mine = self._mark_of(xid)
         theirs = change.attributes
         digest = "" if theirs is None else digest_of(theirs)
-        verdict = judged(mine, change, digest)
+        verdict = decide(mine, change, digest)
         if verdict.winner == "mine" and verdict.seen == mine.seen:
             return False
         mine.seen = verdict.seen

@@ -114,7 +114,7 @@ class MergeDecision:
     seen: dict[str, int]
 
 
-def judged(mine: Mark, theirs: ReplicatedChange, digest: str) -> MergeDecision:
+def decide(mine: Mark, theirs: ReplicatedChange, digest: str) -> MergeDecision:
     """Decide between our state and another catalog's; *digest* is of the other's content."""
     seen = {name: max(mine.seen.get(name, 0), theirs.seen.get(name, 0)) for name in {**mine.seen, **theirs.seen}}
     gone = theirs.attributes is None
@@ -269,7 +269,7 @@ class EntityMerger:
             place_of(self._session.model, names, change.xid)
         mine = self._mark_of(change.xid)
         theirs = change.attributes
-        verdict = judged(mine, change, "" if theirs is None else digest_of_state(theirs))
+        verdict = decide(mine, change, "" if theirs is None else digest_of_state(theirs))
         if verdict.seen == mine.seen and verdict.winner == "mine":
             return False
         before = state_at(self._reader, change.xid)

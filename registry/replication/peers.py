@@ -18,7 +18,7 @@ from catalog.documents.fetching import Fetcher
 from catalog.documents.registry_api import post
 from catalog.findings import DocumentError
 from registry.core.service import RegistryService
-from registry.replication.applying import MAX_REPORTED, Applier, Author
+from registry.replication.applying import MAX_REPORTED, Applier, ChangeAuthor
 from registry.replication.entities import (
     ChangePage,
     ReplicatedChange,
@@ -153,7 +153,7 @@ class Peer:
 
 
 @dataclass(slots=True)
-class Round:
+class ReplicationRound:
     """The result of a round: changes transferred, changes that took effect, and refused ones.
 
     ``reported`` has the first refused changes with the reason. ``answered`` is whether the peer accepted a page,
@@ -201,8 +201,8 @@ class PeerExchange:
         peer: Peer,
         direction: Literal["pull", "push"],
         stopping: threading.Event | None = None,
-        done: Round | None = None,
-    ) -> Round:
+        done: ReplicationRound | None = None,
+    ) -> ReplicationRound:
         """Continue from the last position until there are no more changes, or until *stopping* is set.
 
         The results are added to *done*, page by page.
@@ -210,13 +210,13 @@ class PeerExchange:
         Raises:
             DocumentError: the peer is unreachable, refuses us, or is not a catalog; earlier pages stay applied.
         """
-        done = Round() if done is None else done
+        done = ReplicationRound() if done is None else done
         more = True
         while more and not (stopping is not None and stopping.is_set()):
             more = (self._pull if direction == "pull" else self._push)(peer, done)
         return done
 
-    def _pull(self, peer: Peer, done: Round) -> bool:
+    def _pull(self, peer: Peer, done: ReplicationRound) -> bool:
         name = f"pull all {peer.url}"  # separate from `pull`, which was of messages only
         with self._service.session(writing=False) as session:
             catalog, position = WriteMarks(session.reader.connection).reached(name)
@@ -231,7 +231,7 @@ class PeerExchange:
         if page.more and page.position <= position:
             raise DocumentError(f"{peer.url} sends the same changes again and again", file=peer.url)
         with self._service.session(writing=True) as session:
-            applier = Applier(session, Author(f"replication of {peer.url}", True), self._authority)
+            applier = Applier(session, ChangeAuthor(f"replication of {peer.url}", True), self._authority)
             if applier.marks.catalog == page.catalog:
                 raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
             taken = applier.apply(page)
@@ -239,7 +239,7 @@ class PeerExchange:
         done.add(len(page.changes), taken.applied, taken.refused, taken.reported)
         return page.more
 
-    def _push(self, peer: Peer, done: Round) -> bool:
+    def _push(self, peer: Peer, done: ReplicationRound) -> bool:
         if not done.answered:
             self._begin(peer, done)
             return True
@@ -265,7 +265,7 @@ class PeerExchange:
         done.add(len(page.changes), answer.applied, max(answer.refusedcount, len(answer.refused)), answer.refused)
         return page.more or changed
 
-    def _pass_over(self, peer: Peer, page: ChangePage, name: str, done: Round) -> bool:
+    def _pass_over(self, peer: Peer, page: ChangePage, name: str, done: ReplicationRound) -> bool:
         """Skip a change that is too large for a peer; it counts as refused."""
         with self._service.session(writing=True) as session:
             marks = WriteMarks(session.reader.connection)
@@ -275,7 +275,7 @@ class PeerExchange:
         done.add(len(page.changes), 0, len(page.changes), [(subject, "too large for the peer")])
         return page.more
 
-    def _begin(self, peer: Peer, done: Round) -> None:
+    def _begin(self, peer: Peer, done: ReplicationRound) -> None:
         """Push an empty page, to learn whether the peer is available, what it supports, and its catalog id."""
         with self._service.session(writing=False) as session:
             ours = WriteMarks(session.reader.connection).catalog
@@ -324,7 +324,7 @@ def _pushed(peer: Peer, *, whole: bool) -> str:
     return f"push all {peer.url}" if whole else f"push {peer.url}"
 
 
-def _renew(peer: Peer, done: Round) -> None:
+def _renew(peer: Peer, done: ReplicationRound) -> None:
     """Record that a peer is another catalog than before, which may happen once in a round."""
     if done.renewed:
         raise DocumentError(f"{peer.url} is a different catalog at each request", file=peer.url)
@@ -414,7 +414,7 @@ class Replication:
             self._stopping.wait(pause)
 
     def _round(self, peer: Peer, direction: Literal["pull", "push"], tally: PeerTally) -> None:
-        begun, done = time.time(), Round()
+        begun, done = time.time(), ReplicationRound()
         try:
             self._exchange.run(peer, direction, self._stopping, done)
         finally:

@@ -50,7 +50,7 @@ _SUFFIX: Final = "-delivery"
 _FILE_MODE: Final = 0o600
 
 
-class Claim(Protocol):
+class ProcessLock(Protocol):
     """A lock that this process holds until it releases it or ends."""
 
     @property
@@ -63,14 +63,14 @@ class Claim(Protocol):
         ...
 
 
-class FileClaim:
+class FileLock:
     """A lock on a file beside the SQLite file; the system releases it when the process ends."""
 
     def __init__(self, file: int | None) -> None:
         self._file = file
 
     @classmethod
-    def of(cls, database: str | None) -> FileClaim | None:
+    def of(cls, database: str | None) -> FileLock | None:
         """Return the lock of a database file, None if another process holds it; always granted for one in memory.
 
         Raises:
@@ -98,14 +98,14 @@ class FileClaim:
             self._file = None
 
 
-class SessionClaim:
+class AdvisoryLock:
     """A PostgreSQL advisory lock, tied to a connection that nothing else uses."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     @classmethod
-    def of(cls, connection: Connection) -> SessionClaim | None:
+    def of(cls, connection: Connection) -> AdvisoryLock | None:
         """Return the lock, None while another connection holds it.
 
         Raises:
@@ -224,15 +224,15 @@ class Database:
             finally:
                 connection.info.pop("writing", None)
 
-    def claim(self) -> Claim | None:
+    def claim(self) -> ProcessLock | None:
         """Return a lock that one process holds at a time, None while another holds it.
 
         Raises:
             SQLAlchemyError, OSError: the database, or the folder of its file, is unavailable.
         """
         if self._sqlite:
-            return FileClaim.of(self._engine.url.database)
-        return SessionClaim.of(self._engine.connect())
+            return FileLock.of(self._engine.url.database)
+        return AdvisoryLock.of(self._engine.connect())
 
     def close(self) -> None:
         """Close all connections; those in use are closed when they are returned."""

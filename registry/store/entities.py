@@ -403,7 +403,8 @@ def _first(row: Row) -> tuple[str, str, int, str, str, dict[str, Any]]:
 
 # One write: entities are looked up, changed in memory, and written together with their history and events.
 #
-# To change an entity, get it from here and put it back; nothing reaches the database before :meth:`Work.flush`.
+# To change an entity, get it from here and put it back; nothing reaches the database before
+# :meth:`WriteTransaction.flush`.
 
 E = TypeVar("E", GroupEntity, Resource, Version)
 
@@ -454,7 +455,7 @@ class PendingWrites(Generic[E]):
         self.touched[xid] = None
 
 
-class Work:
+class WriteTransaction:
     """The entities of one write."""
 
     def __init__(self, connection: Connection) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from router.batches.attempt import Journal
 from router.batches.plans import LoadedPlan, PlanHolder
-from router.batches.splitting import BatchPart, Bounding
+from router.batches.splitting import BatchPart, BatchSizeLimiter
 from router.errors import SinkError
 from router.evaluation.outputs import Tally
 from router.logs import get_logger
 from router.reading.generations import reads
-from router.relating import NAME as PAIRS
-from router.relating import Pairing
+from router.request_reply import NAME as PAIRS
+from router.request_reply import Pairing
 from router.state.state import BatchNotes, Hold, Park, StateFolder
 from router.watching.batches import HELD
 from router.writing.outcomes import HeldBack, Ordering, Outcomes, Rejections
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from router.watching.metrics import Metrics
     from router.watching.status import RouterStatus
 
-ASIDE: Final = "moved to dead letters by an operator"
+PARKED: Final = "moved to dead letters by an operator"
 _log = get_logger()
 
 
-class TooManyLetters(Exception):
+class TooManyDeadLetters(Exception):
     """The circuit breaker: a batch has too many dead letters, and is blocked before its first write."""
 
 
@@ -43,7 +43,7 @@ class BatchJournal(Journal):
     state: StateFolder
     notes: BatchNotes
     ordering: Ordering
-    bounding: Bounding
+    bounding: BatchSizeLimiter
     batch: BatchId
     loaded: LoadedPlan
     part: BatchPart
@@ -132,8 +132,8 @@ class BatchJournal(Journal):
         held = self.notes.held(batch.query, batch.number, batch.generation)
         noted = held.taken if held and held.part == batch.label else ()
         taken = writer.taken(batch).union(noted)
-        why = {held.sink: f"{ASIDE}: {held.reason.removeprefix(f'sink {held.sink}: ')}"} if held and held.sink else {}
-        return {name: why.get(name, ASIDE) for name in writer.lacking(taken)}
+        why = {held.sink: f"{PARKED}: {held.reason.removeprefix(f'sink {held.sink}: ')}"} if held and held.sink else {}
+        return {name: why.get(name, PARKED) for name in writer.lacking(taken)}
 
     def _keep(self, name: str, line: bytes, what: str, *, letter: str) -> None:
         self.state.spill(name, line)
@@ -141,9 +141,9 @@ class BatchJournal(Journal):
 
 
 def check_ratio(tally: Tally, most: float | None) -> None:
-    """Raise :class:`TooManyLetters` when dead letters make up more of a batch than the circuit breaker allows."""
+    """Raise :class:`TooManyDeadLetters` when dead letters make up more of a batch than the circuit breaker allows."""
     if most is not None and tally.total and tally.dead / tally.total > most:
-        raise TooManyLetters(
+        raise TooManyDeadLetters(
             f"{tally.dead} of {tally.total} records would be dead letters, more than dead_letters.max_ratio {most:g}; "
             "fix the catalog or raise the limit"
         )
@@ -152,14 +152,16 @@ def check_ratio(tally: Tally, most: float | None) -> None:
 # A blocked batch is logged, recorded beside its pin, and retried after growing pauses.
 
 RETRY_FIRST: Final = 0.5
-RETRY_MOST: Final = 30.0
+RETRY_MAX: Final = 30.0
 ERROR_SECONDS: Final = 60.0
 """After this time a blocked batch is logged as an error: an operator must act."""
-LOOK: Final = 1.0
+PARK_CHECK_SECONDS: Final = 1.0
 """Seconds between checks whether an operator moves a blocked batch to dead letters."""
 FOREVER: Final = float("inf")
-AWAY: Final = "the batch is retried until the registry answers; or store its ids on disk with `xrouter schemas pull`"
-MEND: Final = "fix the catalog, and the batch is evaluated again; or raise dead_letters.max_ratio and restart"
+REGISTRY_HINT: Final = (
+    "the batch is retried until the registry answers; or store its ids on disk with `xrouter schemas pull`"
+)
+BREAKER_HINT: Final = "fix the catalog, and the batch is evaluated again; or raise dead_letters.max_ratio and restart"
 _REGISTRY: Final = "schema-registry"
 """The metric label of a batch blocked by the schema registry, in place of a sink's name."""
 
@@ -170,8 +172,8 @@ class Draining(Exception):
 
 def pauses() -> Iterator[float]:
     """Yield the seconds before each retry of a batch that a sink blocks."""
-    yield from (min(RETRY_FIRST * 2**n, RETRY_MOST) for n in range(16))
-    yield from itertools.repeat(RETRY_MOST)
+    yield from (min(RETRY_FIRST * 2**n, RETRY_MAX) for n in range(16))
+    yield from itertools.repeat(RETRY_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +223,7 @@ class BatchRetry:
         Raises:
             Draining: the query must end.
         """
-        self._report(batch, reason, _REGISTRY, hint=AWAY, retry_seconds=seconds)
+        self._report(batch, reason, _REGISTRY, hint=REGISTRY_HINT, retry_seconds=seconds)
         self._note(batch, reason, "", loaded.writer.taken(batch))
         self._wait(batch, seconds, parked=parked)
 
@@ -232,7 +234,7 @@ class BatchRetry:
             Draining: the query must end.
         """
         self.logged.clear()
-        self._report(batch, reason, "", error=True, hint=MEND)
+        self._report(batch, reason, "", error=True, hint=BREAKER_HINT)
         self._note(batch, reason, "", frozenset())
         self._wait(batch, FOREVER, plan=loaded.plan)
 
@@ -280,7 +282,7 @@ class BatchRetry:
         self.status.steps.turn(self.query, HELD)
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            self.pause(min(left, LOOK))
+            self.pause(min(left, PARK_CHECK_SECONDS))
             if not parked and self.notes.parked(self.query, batch.number, batch.generation) is not None:
                 return
             if plan is not None and self.plans.active.id != plan.id:

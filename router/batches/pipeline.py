@@ -23,11 +23,11 @@ from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxError
 from bindings.kafka.client import KafkaUnreachable
 from router.batches.attempt import attempt
-from router.batches.journal import RETRY_FIRST, BatchJournal, BatchRetry, Draining, TooManyLetters, pauses
+from router.batches.journal import RETRY_FIRST, BatchJournal, BatchRetry, Draining, TooManyDeadLetters, pauses
 from router.batches.plans import PlanHolder
-from router.batches.splitting import BatchPart, BatchParts, Bounding, Measure, TooLarge
-from router.errors import DiskError, Fault, RouterError, SinkError, fault_of, is_unreadable, registry_away
-from router.evaluation.judging import Kind
+from router.batches.splitting import BatchPart, BatchParts, BatchSizeLimiter, Measure, TooLarge
+from router.errors import DiskError, Fault, RouterError, SinkError, fault_of, is_unreadable, unreachable_registry
+from router.evaluation.evaluator import Kind
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Plan
 from router.logs import get_logger
@@ -35,7 +35,7 @@ from router.machine import BatchSizing, divided
 from router.reading.backlogs import extents, first_of
 from router.reading.generations import Generation, Spans, bounds, cluster_of, offsets_of, reads, records_in, turned_back
 from router.reading.streams import Losses, ReadTopics, places_of
-from router.relating import Pairing
+from router.request_reply import Pairing
 from router.state.state import Accounts, BatchNotes, StateFolder
 from router.watching.batches import Watch
 from router.watching.coverage import by_endpoint
@@ -59,7 +59,7 @@ _TOPICS: Final = "kafka-"
 _log = get_logger()
 
 
-class Accounting:
+class ConservationCheck:
     """Count what one query read and what its sinks received; not thread-safe.
 
     With ``on_data_loss: stop`` Spark fails the query when records are lost, so an offset without a record is a
@@ -197,7 +197,7 @@ def _offsets(
     return taken, spans
 
 
-class TopicsRenewed(Exception):
+class TopicsRecreated(Exception):
     """Ends a query before the first write of a batch because topics were deleted and recreated."""
 
 
@@ -216,7 +216,7 @@ class Pipeline:
         restore: Callable[[bytes], Plan],
         *,
         final: int | None = None,
-        bounding: Bounding | None = None,
+        bounding: BatchSizeLimiter | None = None,
         came_by: str = "",
         restored: Callable[[DataFrame], DataFrame] | None = None,
         pairing: Pairing | None = None,
@@ -245,11 +245,11 @@ class Pipeline:
         self._idle = threading.Event()
         self._idle.set()
         self._notes = BatchNotes(state.batches)
-        self._bounding = bounding or Bounding(kind, generation, BatchSizing.of(plans.active.settings), None)
+        self._bounding = bounding or BatchSizeLimiter(kind, generation, BatchSizing.of(plans.active.settings), None)
         self._retry = BatchRetry(name, self._notes, plans, metrics, status, self._draining)
         self._ordering = Ordering(state, name, self._notes, self._retry.pause)
         self._watch = Watch(name, metrics, status, lambda: reads(plans.active.sources, name))
-        self._accounting = Accounting(
+        self._accounting = ConservationCheck(
             name, generation, state, accounts or Accounts(state), None if topics is None else topics.losses
         )
         self._topics = topics
@@ -337,7 +337,7 @@ class Pipeline:
         self.renewed = {**anew, **cut}
         if self.renewed:
             _log.warning("reading topics from their first record", topics=sorted(self.renewed))
-            raise TopicsRenewed
+            raise TopicsRecreated
 
     def _write_all(self, rows: DataFrame, number: int) -> Tally:
         """Write the rest of a batch part by part; mostly it is one part.
@@ -411,11 +411,11 @@ class Pipeline:
                 return tally
             except SinkError as error:
                 self._retry.by_sink(loaded, batch, error, next(waits), parked=park is not None)
-            except TooManyLetters as error:
+            except TooManyDeadLetters as error:
                 self._retry.by_breaker(loaded, batch, str(error))
                 waits = pauses()
             except Exception as error:
-                if not (away := registry_away(error)):
+                if not (away := unreachable_registry(error)):
                     raise
                 self._retry.by_registry(loaded, batch, away, next(waits), parked=park is not None)
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from router.batches.splitting import BatchPart
 from router.errors import BatchPinError
-from router.evaluation.comparing import Shadow, notes_of
-from router.evaluation.judging import Kind, TallyAccumulator
+from router.evaluation.comparing import Shadow, catalog_notes
+from router.evaluation.evaluator import Kind, TallyAccumulator
 from router.evaluation.outputs import Tally, collect
 from router.evaluation.plan import Plan
-from router.evaluation.stages import condemned, converts, judged, prepared, unified
+from router.evaluation.stages import converts, evaluated, normalized_rows, poison_outcome, unified_outcomes
 from router.logs import get_logger
 from router.state.state import StateFolder
 from router.watching.shadow import EpochPair
 from router.writing.outcomes import SparkOutcomes, save_to_kafka
-from router.writing.outgoing import OnePass, OutgoingColumns
+from router.writing.outgoing import OutgoingColumns, SingleWrite
 from router.writing.staging import BatchId, RowsForSink, SinkRows, StagingPass, results_of
 from router.writing.writer import BatchWriter, Counted, Nulled, Timed, uncounted, untimed
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
     from pyspark.sql import DataFrame, SparkSession
 
-    from router.evaluation.plan import Judge
+    from router.evaluation.plan import Evaluator
     from router.watching.metrics import Metrics
 
 _NO_ROUTE: Final = 2**31 - 1
@@ -51,7 +51,7 @@ class LoadedPlan:
     """A plan that is broadcast to the workers, with its writer."""
 
     plan: Plan
-    judge: Broadcast[Judge]
+    judge: Broadcast[Evaluator]
     writer: BatchWriter
     tallies: dict[str, Accumulator[dict[str, str]]] = field(default_factory=dict)
     """Counts of the workers, by query. Spark never frees accumulators, so attempts and plans share them."""
@@ -102,7 +102,7 @@ class LoadedPlan:
         if not plan.pairs and all(
             plan.settings.sinks[name].tabular for name in (*routes.event_sinks, *routes.letter_sinks)
         ):
-            results_of(StagingPass(SinkRows.of(batch, plan), ()).of_source(prepared(rows, kind), self.judge))
+            results_of(StagingPass(SinkRows.of(batch, plan), ()).of_source(normalized_rows(rows, kind), self.judge))
             return
         outcomes = alone.outcomes(rows, batch, BatchPart(), arrived=True)
         try:
@@ -128,9 +128,9 @@ class LoadedPlan:
         """
         kind = batch.kind
         if part.condemned:
-            source = prepared(rows, kind)
-            decided, tally = condemned(source, kind, self.plan, part.condemned, bare=part.bare)
-            rows_of = partial(unified, decided, kind, batch.first_query, arrived=arrived)
+            source = normalized_rows(rows, kind)
+            decided, tally = poison_outcome(source, kind, self.plan, part.condemned, bare=part.bare)
+            rows_of = partial(unified_outcomes, decided, kind, batch.first_query, arrived=arrived)
             bare = source if part.bare else None
             return SparkOutcomes(
                 rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge, may_reject=arrived
@@ -141,10 +141,10 @@ class LoadedPlan:
         outgoing = self._columns(key, texts).of_rows(rows, batch.failed) if at_once else None
 
         def unify() -> DataFrame:
-            outcomes = judged(prepared(rows, kind), kind, self.judge, texts)
-            return unified(outcomes, kind, batch.first_query, arrived=arrived)
+            outcomes = evaluated(normalized_rows(rows, kind), kind, self.judge, texts)
+            return unified_outcomes(outcomes, kind, batch.first_query, arrived=arrived)
 
-        staging = None if at_once or arrived or self.plan.pairs else self._staging(prepared(rows, kind), batch)
+        staging = None if at_once or arrived or self.plan.pairs else self._staging(normalized_rows(rows, kind), batch)
         # A replayed dead letter stays stored, whatever becomes of its record.
         rejects = arrived or kind == "letters"
         how: dict[str, Any] = {"outgoing": outgoing, "staging": staging, "judge": self.judge, "may_reject": rejects}
@@ -169,7 +169,7 @@ class LoadedPlan:
     def _columns(self, key: _ColumnsKey, tallies: Accumulator[dict[str, str]]) -> OutgoingColumns:
         columns = self.once.get(key)
         if columns is None:
-            one_pass = OnePass.of(self.plan, key.kind, key.first_query)
+            one_pass = SingleWrite.of(self.plan, key.kind, key.first_query)
             judge = self.plan.judge if self.without_shadow is None else self.judge.value
             columns = OutgoingColumns.of(one_pass, judge, self.judge, tallies, converts=key.converts)
             self.once[key] = columns
@@ -306,7 +306,7 @@ class PlanHolder:
             return
         pair = EpochPair(loaded.plan.epoch, shadow.epoch)
         if pair.before == pair.after or loaded.without_shadow is not None:
-            notes = list(notes_of(loaded.plan, shadow))
+            notes = list(catalog_notes(loaded.plan, shadow))
             self._metrics.shadow.judging(pair, len(shadow.catalog.definitions), notes)
 
     def _load(self, plan: Plan) -> LoadedPlan:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from router.errors import Fault, StateError
-from router.evaluation.judging import Kind
+from router.evaluation.evaluator import Kind
 from router.evaluation.outputs import Tally
 from router.logs import get_logger
 from router.machine import BatchSizing
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 # (:class:`router.sinks.contract.Commit`): a sink that has the whole batch, or a part that was split further, has its
 # parts too. So tables have every row once through crashes, retries and further splits.
 #
-# A part that failed :data:`ALIKE` times with the same fault, also across restarts, is split. A single record becomes a
-# dead letter ``undecodable`` that names the fault; if that fails in the same way, one without what Python would render.
+# A part that failed :data:`SAME_FAILURES` times with the same fault, also across restarts, is split. A single record
+# becomes a dead letter ``undecodable`` that names the fault; if that fails in the same way, one without what Python
+# would render.
 
-ALIKE: Final = 3
+SAME_FAILURES: Final = 3
 """Consecutive failures with the same fault after which a part is split."""
-UNLIKE: Final = 10
+ANY_FAILURES: Final = 10
 """Failures of any kind after which a part is split."""
 PIECES: Final = 8
 Path = tuple[int, ...]
@@ -127,7 +128,7 @@ class BatchParts:
     def failed(self, fault: Fault) -> bool:
         """Count a failure of the current part, durably; return whether to split it now (:meth:`divide`)."""
         self.failures.add(fault)
-        enough = self.failures.alike >= ALIKE or self.failures.all >= UNLIKE
+        enough = self.failures.alike >= SAME_FAILURES or self.failures.all >= ANY_FAILURES
         # A fault that already split a larger part, or a timeout, splits at once. A single record must fail three times.
         again = (fault.digest in self.known or fault.kind == "time") and not self._is_one
         if enough or again:
@@ -149,13 +150,13 @@ class BatchParts:
         part = self.left[0]
         if places.num_rows > 1:
             self.cut(places)
-        elif places.num_rows == 1 and self.failures.alike < ALIKE and self.failures.all < UNLIKE:
+        elif places.num_rows == 1 and self.failures.alike < SAME_FAILURES and self.failures.all < ANY_FAILURES:
             # A batch of one record that timed out: retry it.
-            self.left[0] = replace(part, path=(*part.path, 0), ranges=cut_one(places))
+            self.left[0] = replace(part, path=(*part.path, 0), ranges=single_range(places))
             self._note()
         elif places.num_rows == 1 and not part.bare:
             # A new path: rows that the failed attempt left in a table must not count as the dead letter.
-            ranges = cut_one(places)
+            ranges = single_range(places)
             condemned = part.condemned or fault.text
             self.left[0] = BatchPart((*part.path, 0), ranges, condemned, bare=bool(part.condemned))
             self._divided()
@@ -189,7 +190,7 @@ class BatchParts:
         self.notes.note_parts(self.query, self.number, note)
 
 
-def cut_one(places: pa.Table) -> Ranges:
+def single_range(places: pa.Table) -> Ranges:
     """Return the range of the only row in *places*."""
     channel, first, second, _ = (column[0].as_py() for column in places.itercolumns())
     return (Range(channel, (first, second), (first, second)),)
@@ -211,7 +212,7 @@ class TooLarge(Exception):
     """An evaluated batch, or a part of one, is too large; nothing of it has been written."""
 
 
-class Bounding:
+class BatchSizeLimiter:
     """Limits the bytes of one query's batches: measures batches that may be too large, and reads them in parts.
 
     *read* returns the records between offsets, *own* reads ranges with our own Kafka client; both are None for sources

@@ -88,7 +88,7 @@ def usable_catalog(
     return catalog
 
 
-def pairs_of(given: list[str], option: str) -> dict[str, str]:
+def name_values(given: list[str], option: str) -> dict[str, str]:
     """Return ``name=value`` arguments as a dict.
 
     Raises:
@@ -113,7 +113,7 @@ class DocumentFormat(StrEnum):
     yaml = "yaml"
 
 
-def form_of(asked: DocumentFormat | None, output: Path | None) -> DocumentFormat:
+def document_format(asked: DocumentFormat | None, output: Path | None) -> DocumentFormat:
     """Return the requested format, else that of the file's suffix, else JSON."""
     if asked is not None:
         return asked
@@ -124,7 +124,7 @@ def form_of(asked: DocumentFormat | None, output: Path | None) -> DocumentFormat
     )
 
 
-def text_of(document: Mapping[str, Any], form: DocumentFormat) -> str:
+def document_text(document: Mapping[str, Any], form: DocumentFormat) -> str:
     """Return a document as text.
 
     Raises:
@@ -133,7 +133,7 @@ def text_of(document: Mapping[str, Any], form: DocumentFormat) -> str:
     return yaml_text(document) if form is DocumentFormat.yaml else json_text(document)
 
 
-def check_free(output: Path | None, *, force: bool) -> None:
+def require_absent(output: Path | None, *, force: bool) -> None:
     """Raise if *output* exists, unless *force* allows overwriting it.
 
     Raises:

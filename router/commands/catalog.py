@@ -24,26 +24,26 @@ from catalog.documents.fetching import Fetcher, is_url
 from catalog.documents.registry_api import NESTED, post
 from catalog.explaining import entity_to_json, known_xids
 from catalog.findings import Declarations, DocumentError, Findings
-from catalog.linting.attributes import refusing
+from catalog.linting.attributes import rejecting_errors
 from catalog.load import build, listing, load
 from catalog.model import Catalog
 from catalog.parsing.texts import parse_text
-from catalog.references import Following
+from catalog.references import AddressFollower
 from router.commands.arguments import (
     AllowAddresses,
     DocumentFormat,
     LoginsOption,
     OutputFormat,
     Sources,
-    check_free,
+    document_format,
+    document_text,
     fetcher,
-    form_of,
-    text_of,
+    require_absent,
     write_text,
 )
 from router.errors import CatalogUnavailable, RouterError
-from router.lazy import lazy_group
-from router.terminal import counted, say, say_json, say_json_lines, say_row, shown_value, styled, terminal
+from router.lazy_commands import lazy_group
+from router.terminal import counted, print_json, print_json_lines, print_row, print_text, shown_value, styled, terminal
 
 # ``xrouter catalog show``: one thing of a catalog, with where every value of it comes from.
 
@@ -69,14 +69,14 @@ def show(
     if form is None:
         raise _unknown(xid, catalog, declarations, sources)
     if format is OutputFormat.json:
-        say_json(form)
+        print_json(form)
         return
     rows = list(_message_rows(form) if form["kind"] == "message" else _rows(form))
     if sys.stdout.isatty():
         terminal().print(_table(form, rows))
     else:
         for row in ((form["kind"], form["xid"], _place(form)), *rows):
-            say_row(row if any(row[2:]) else row[: 2 if row[1] else 1])
+            print_row(row if any(row[2:]) else row[: 2 if row[1] else 1])
 
 
 def _unknown(xid: str, catalog: Catalog, declarations: Declarations, sources: list[str]) -> RouterError:
@@ -185,12 +185,12 @@ def list_definitions(
     """
     catalog = load(sources, fetcher=fetcher(logins))
     if format is OutputFormat.json:
-        say_json_lines(listing(definition, catalog) for definition in catalog.definitions.values())
+        print_json_lines(listing(definition, catalog) for definition in catalog.definitions.values())
     elif sys.stdout.isatty():
         terminal().print(_definition_table(catalog))
     else:
         for xid, row in _definition_rows(catalog).items():
-            say_row((xid, *row))
+            print_row((xid, *row))
 
 
 def _definition_rows(catalog: Catalog) -> dict[str, tuple[str, str, str]]:
@@ -230,22 +230,22 @@ def convert_catalog(
 
     Example: xrouter catalog convert catalog.cereg --output catalog.xreg.json
     """
-    check_free(output, force=force)
+    require_absent(output, force=force)
     declarations = Declarations()
     catalog = load(sources, fetcher=fetcher(logins), declarations=declarations)
     if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
         hint = f"`xrouter check {sources[0]}` shows what it is"
         raise CatalogUnavailable(f"{', '.join(sources)} holds nothing to convert", hint=hint)
     done = convert(catalog, declarations, flatten=flatten)
-    write_text(text_of(done.document, form_of(to, output)), output)
+    write_text(document_text(done.document, document_format(to, output)), output)
     _warn(done)
 
 
 def _warn(done: Converted) -> None:
     for xid in done.left_out:
-        say(f"xrouter: warning: {xid} has an error and is left out", err=True)
+        print_text(f"xrouter: warning: {xid} has an error and is left out", err=True)
     for xid in done.not_flat:
-        say(f"xrouter: warning: {xid} keeps its base, whose group gives its protocol", err=True)
+        print_text(f"xrouter: warning: {xid} keeps its base, whose group gives its protocol", err=True)
 
 
 # ``xrouter catalog diff``: what changed between two catalogs, and whether one can go on with the second.
@@ -274,11 +274,11 @@ def diff(
     try:
         before, after = _loaded(old, logins), _loaded(new, logins)
     except DocumentError as error:
-        say(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
+        print_text(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
         raise typer.Exit(UNREADABLE) from error
     difference = compare(before, after)
     if format is OutputFormat.json:
-        say_json(difference.to_json())
+        print_json(difference.to_json())
     else:
         write_difference(difference)
     raise typer.Exit(COMPATIBLE if difference.compatible else INCOMPATIBLE)
@@ -342,7 +342,7 @@ NAMED: Final = 5
 """Definitions that a warning names."""
 
 
-def whole(url: str, by: Fetcher) -> Document:
+def read_registry(url: str, by: Fetcher) -> Document:
     """Read a registry with everything that it links to.
 
     Raises:
@@ -351,7 +351,7 @@ def whole(url: str, by: Fetcher) -> Document:
     """
     findings = Findings()
     (read,) = read_documents([url], findings, fetcher=by)
-    following = Following(by, findings)
+    following = AddressFollower(by, findings)
     document = following.completed(read)
     for finding in findings.sorted():
         if finding.severity == "error" or (finding.rule, finding.severity) == ("unreadable-document", "warning"):
@@ -454,11 +454,11 @@ def pull(
     if not is_url(url):
         hint = f"`xrouter catalog convert {url}` converts files"
         raise RouterError(f"{url} is not an http or https URL of a registry", hint=hint)
-    check_free(file, force=force)
+    require_absent(file, force=force)
     by = fetcher(logins, allow or ())
-    document = whole(url, by)
+    document = read_registry(url, by)
     pulled = standalone(document, by)
-    write_text(text_of(pulled, form_of(to, file)), file)
+    write_text(document_text(pulled, document_format(to, file)), file)
     _compare(
         build([document], Findings(), fetcher=by),
         build([Document(str(file or "-"), pulled)], Findings(), fetcher=by),
@@ -473,7 +473,7 @@ def _compare(registry: Catalog, file: Catalog) -> None:
     if not other and not rest and all(file.schemas.get(key) == held for key, held in registry.schemas.items()):
         return
     text = f"the file differs from the registry: {named(other) or 'its endpoints or schemas'}"
-    say(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
+    print_text(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
 
 
 # ``xrouter catalog push``: a checked catalog into a registry, after a look at what that changes.
@@ -504,7 +504,7 @@ def groups_of(catalog: Tree, registry: Tree) -> dict[str, Any]:
     return overlay
 
 
-def laid_over(registry: Tree, groups: Tree) -> dict[str, Any]:
+def overlay(registry: Tree, groups: Tree) -> dict[str, Any]:
     """Return the document of a *registry* that has taken in *groups*."""
     tree = dict(registry)
     for plural, resources in RESOURCES.items():
@@ -594,10 +594,10 @@ def push(
         raise RouterError(f"{url} is not an http or https URL of a registry", hint=hint)
     by = fetcher(logins, allow or ())
     catalog, document = _checked(path, by)
-    registry = whole(url, by)
+    registry = read_registry(url, by)
     tree = standalone(registry, by)
     groups = groups_of(document, tree)
-    before, after = (_built(Document(registry.file, each), by) for each in (tree, laid_over(tree, groups)))
+    before, after = (_built(Document(registry.file, each), by) for each in (tree, overlay(tree, groups)))
     write_difference(compare(before, after))
     if dry_run:
         return
@@ -617,7 +617,7 @@ def _push_compare(catalog: Catalog, registry: Catalog) -> None:
     ]
     if other:
         text = f"the registry differs from the catalog: {named(other)}"
-        say(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
+        print_text(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
 
 
 def _checked(path: str, by: Fetcher) -> tuple[Catalog, Mapping[str, Any]]:
@@ -629,9 +629,9 @@ def _checked(path: str, by: Fetcher) -> tuple[Catalog, Mapping[str, Any]]:
     """
     declarations = Declarations()
     catalog = load([path], fetcher=by, declarations=declarations)
-    errors = refusing(catalog.findings)
+    errors = rejecting_errors(catalog.findings)
     for each in errors:
-        say(f"error: {each.file}{each.pointer}: {each.message}", err=True)
+        print_text(f"error: {each.file}{each.pointer}: {each.message}", err=True)
     hint = f"`xrouter check {path}` shows more"
     if errors:
         raise CatalogUnavailable(f"{path} has {counted(len(errors), 'error')} and is not pushed", hint=hint)
@@ -669,9 +669,9 @@ def _send(url: str, groups: Mapping[str, Any], by: Fetcher) -> None:
     if not 200 <= receipt.status < 300:
         raise _refused(by.address(url), receipt.status, receipt.data)
     for note in receipt.notes:
-        say(f"the registry notes: {unquote(note)}", err=True)
+        print_text(f"the registry notes: {unquote(note)}", err=True)
     numbers = ", ".join(counted(len(each), plural.removesuffix("s")) for plural, each in groups.items())
-    say(f"pushed {numbers}")
+    print_text(f"pushed {numbers}")
 
 
 def _refused(url: str, status: int, data: bytes) -> RouterError:

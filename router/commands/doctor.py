@@ -13,34 +13,34 @@ from catalog.findings import DocumentError
 from catalog.load import load, new_errors
 from catalog.model import Catalog
 from router.errors import ConfigError, StateError
-from router.examining import Diagnosis, diagnoses, machine_checks, place_checks, reach_checks
+from router.preflight import CheckResult, local_checks, machine_checks, remote_checks, run_checks
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
 from router.sources import missing_sources, sources_of
 from router.state.durable import Pins, clients_of, distrusted
-from router.terminal import counted, say, styled, terminal
+from router.terminal import counted, print_text, styled, terminal
 
 # The checks of ``doctor``: those of startup, plus settings and catalog.
 
 
-def examine(config: Path | None = None) -> Iterator[Diagnosis]:
+def examine(config: Path | None = None) -> Iterator[CheckResult]:
     """Yield the findings; without *config*, those of the machine only. No check waits longer than 30 s."""
     if config is None:
-        yield from diagnoses(machine_checks())
+        yield from run_checks(machine_checks())
         return
     try:
         settings = load_settings(config)
     except ConfigError as error:
-        yield from diagnoses(machine_checks())
-        yield Diagnosis("settings", "fail", "; ".join(error.problems), error.hint or f"correct {config}")
+        yield from run_checks(machine_checks())
+        yield CheckResult("settings", "fail", "; ".join(error.problems), error.hint or f"correct {config}")
         return
-    yield from diagnoses([*machine_checks(), *place_checks(settings)])
-    yield Diagnosis("settings", "ok", str(config))
+    yield from run_checks([*machine_checks(), *local_checks(settings)])
+    yield CheckResult("settings", "ok", str(config))
     read = settings.catalog
     try:
         catalog = _load(read.source, settings)
     except DocumentError as error:
-        yield Diagnosis("catalog", "fail", str(error), error.hint or "correct catalog.source")
+        yield CheckResult("catalog", "fail", str(error), error.hint or "correct catalog.source")
         return
     yield _catalog(catalog, settings)
     if read.shadow:
@@ -52,56 +52,56 @@ def _load(sources: Sequence[str], settings: Settings) -> Catalog:
     return load(sources, fetcher=fetcher_of(settings), base_uri=settings.catalog.base_uri)
 
 
-def _catalog(catalog: Catalog, settings: Settings) -> Diagnosis:
+def _catalog(catalog: Catalog, settings: Settings) -> CheckResult:
     summary = f"{len(catalog.definitions)} definitions, {len(catalog.endpoints)} endpoints, epoch {catalog.epoch}"
     sources = " ".join(map(str, settings.catalog.source))
     if not catalog.definitions:
-        return Diagnosis("catalog", "fail", "no usable definition", f"see `xrouter check {sources}`")
+        return CheckResult("catalog", "fail", "no usable definition", f"see `xrouter check {sources}`")
     if missing := missing_sources(catalog, settings):
-        return Diagnosis("catalog", "warn", f"{summary}; missing: {', '.join(missing)}", next(iter(missing.values())))
+        return CheckResult("catalog", "warn", f"{summary}; missing: {', '.join(missing)}", next(iter(missing.values())))
     errors = [finding for finding in catalog.findings if finding.severity == "error"]
     if errors:
         text = f"{summary}; {counted(len(errors), 'error')}, first: {errors[0].message}"
-        return Diagnosis("catalog", "warn", text, f"see `xrouter check {sources}`")
-    return Diagnosis("catalog", "ok", summary)
+        return CheckResult("catalog", "warn", text, f"see `xrouter check {sources}`")
+    return CheckResult("catalog", "ok", summary)
 
 
-def _shadow(catalog: Catalog, settings: Settings) -> Diagnosis:
+def _shadow(catalog: Catalog, settings: Settings) -> CheckResult:
     """Check the shadow catalog; a router runs without a usable one."""
     read = settings.catalog
     sources = " ".join(map(str, read.shadow))
     try:
         shadow = _load(read.shadow, settings)
     except DocumentError as error:
-        return Diagnosis("shadow", "warn", str(error), error.hint or "correct catalog.shadow")
+        return CheckResult("shadow", "warn", str(error), error.hint or "correct catalog.shadow")
     errors = new_errors(shadow, catalog.findings, elsewhere=True)
     if errors or not shadow.definitions:
         what = errors[0].message if errors else "no usable definition"
-        return Diagnosis("shadow", "warn", f"would be ignored: {what}", f"see `xrouter check {sources}`")
-    return Diagnosis("shadow", "ok", f"{len(shadow.definitions)} definitions, epoch {shadow.epoch}")
+        return CheckResult("shadow", "warn", f"would be ignored: {what}", f"see `xrouter check {sources}`")
+    return CheckResult("shadow", "ok", f"{len(shadow.definitions)} definitions, epoch {shadow.epoch}")
 
 
-def _others(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:
+def _others(catalog: Catalog, settings: Settings) -> Iterator[CheckResult]:
     """Yield the findings about brokers and servers; those that must not see our credentials are not contacted."""
     try:
         sources = sources_of(catalog, settings)
     except ConfigError as error:
-        yield Diagnosis("sources", "fail", error.message, error.hint)
+        yield CheckResult("sources", "fail", error.message, error.hint)
         return
     pins = Pins(Path(settings.state))
     try:
         wrong = distrusted(clients_of(settings, catalog, sources), pins)
         known = pins.known()
     except StateError as error:
-        yield Diagnosis("addresses", "fail", error.message, error.hint)
+        yield CheckResult("addresses", "fail", error.message, error.hint)
         return
     for finding in wrong:
-        yield Diagnosis("addresses", "fail", finding.message, finding.hint)
+        yield CheckResult("addresses", "fail", finding.message, finding.hint)
     if wrong:
         return
     for name, addresses in known.items():
-        yield Diagnosis("addresses", "ok", f"{name}: credentials are sent to {', '.join(addresses)}")
-    yield from diagnoses(list(reach_checks(settings, catalog, sources, beside=True)))
+        yield CheckResult("addresses", "ok", f"{name}: credentials are sent to {', '.join(addresses)}")
+    yield from run_checks(list(remote_checks(settings, catalog, sources, beside=True)))
 
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -125,11 +125,11 @@ def doctor(
     else:
         for each in diagnoses:
             remedy = f" (remedy: {each.remedy})" if each.remedy else ""
-            say(f"{each.state:4} {each.name}: {each.observation}{remedy}")
+            print_text(f"{each.state:4} {each.name}: {each.observation}{remedy}")
     raise typer.Exit(1 if any(each.state == "fail" for each in diagnoses) else 0)
 
 
-def _table(diagnoses: list[Diagnosis]) -> Table:
+def _table(diagnoses: list[CheckResult]) -> Table:
     table = Table("", "check", "result", "remedy")
     for each in diagnoses:
         table.add_row(styled((each.state, _COLOURS[each.state])), each.name, each.observation, each.remedy)

@@ -13,7 +13,7 @@ import typer
 from catalog.convert import json_text, yaml_text
 from router.commands.arguments import schema_option, write_text
 from router.errors import RouterError
-from router.terminal import say
+from router.terminal import print_text
 
 # The first catalog per protocol, and the broker to try it with.
 
@@ -23,7 +23,7 @@ KAFKA_IMAGE: Final = "apache/kafka:4.1.1"
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class ProtocolTemplate:
     """One protocol of the generated files.
 
     ``options`` and ``address`` belong to the endpoint. ``message`` has the protocol options that a plain message must
@@ -55,9 +55,11 @@ _TOPIC: Final = (
     "until /opt/kafka/bin/kafka-topics.sh --bootstrap-server localhost:9092"
     " --create --if-not-exists --topic garden --partitions 4; do sleep 1; done"
 )
-PROTOCOLS: Final[Sequence[First]] = (
-    First("http", "HTTP", {"path": "/beds/{bed}/{what}"}, message={"path": _template("/beds/{bed}/moisture")}),
-    First(
+PROTOCOLS: Final[Sequence[ProtocolTemplate]] = (
+    ProtocolTemplate(
+        "http", "HTTP", {"path": "/beds/{bed}/{what}"}, message={"path": _template("/beds/{bed}/moisture")}
+    ),
+    ProtocolTemplate(
         "kafka",
         "KAFKA",
         {"topic": "garden"},
@@ -74,7 +76,7 @@ PROTOCOLS: Final[Sequence[First]] = (
             },
         },
     ),
-    First(
+    ProtocolTemplate(
         "mqtt",
         "MQTT/5.0",
         {"topic": "garden/+/moisture"},
@@ -88,7 +90,7 @@ PROTOCOLS: Final[Sequence[First]] = (
             }
         },
     ),
-    First(
+    ProtocolTemplate(
         "amqp",
         "AMQP/1.0",
         {"node": "garden"},
@@ -101,7 +103,7 @@ PROTOCOLS: Final[Sequence[First]] = (
             }
         },
     ),
-    First(
+    ProtocolTemplate(
         "nats",
         "NATS",
         {"subject": "garden.*.moisture"},
@@ -112,7 +114,7 @@ PROTOCOLS: Final[Sequence[First]] = (
 )
 
 
-def catalog_of(chosen: Sequence[First]) -> dict[str, Any]:
+def catalog_of(chosen: Sequence[ProtocolTemplate]) -> dict[str, Any]:
     """Return a catalog with an endpoint per protocol, and one event that all of them carry."""
     return {
         "specversion": "1.0-rc4",
@@ -124,13 +126,13 @@ def catalog_of(chosen: Sequence[First]) -> dict[str, Any]:
     }
 
 
-def compose_of(chosen: Sequence[First]) -> dict[str, Any]:
+def compose_of(chosen: Sequence[ProtocolTemplate]) -> dict[str, Any]:
     """Return a compose file with the brokers of the protocols; empty when none needs a broker."""
     services = {name: service for each in chosen for name, service in each.services.items()}
     return {"services": services} if services else {}
 
 
-def _endpoint(first: First) -> dict[str, Any]:
+def _endpoint(first: ProtocolTemplate) -> dict[str, Any]:
     where = {"endpoints": [{"uri": first.address}]} if first.address else {}
     groups = [GROUP] if first.message is None else [GROUP, _group(first)]
     return {
@@ -141,7 +143,7 @@ def _endpoint(first: First) -> dict[str, Any]:
     }
 
 
-def _group(first: First) -> str:
+def _group(first: ProtocolTemplate) -> str:
     return f"{GROUP}.{first.name.capitalize()}"
 
 
@@ -157,7 +159,7 @@ def _event() -> dict[str, Any]:
     }
 
 
-def _native(first: First) -> dict[str, Any]:
+def _native(first: ProtocolTemplate) -> dict[str, Any]:
     """Return a definition, by id, that maps plain messages to the same event."""
     return {
         f"{_group(first)}.Moisture": {
@@ -219,13 +221,13 @@ _COMPOSE: Final = """\
 """
 
 
-def settings_text(chosen: Sequence[First]) -> str:
+def settings_text(chosen: Sequence[ProtocolTemplate]) -> str:
     """Return the settings of a router that consumes the endpoints of these protocols."""
     sources = "\n".join(f"  - {{endpoint: /endpoints/{each.endpoint}}}" for each in chosen)
     return _SETTINGS.format(schema=SCHEMA_COPY, name=SETTINGS_NAME, catalog=CATALOG_NAME, sources=sources)
 
 
-def compose_text(chosen: Sequence[First]) -> str:
+def compose_text(chosen: Sequence[ProtocolTemplate]) -> str:
     """Return the compose file; empty when no protocol needs a broker."""
     document = compose_of(chosen)
     return _COMPOSE.format(settings=SETTINGS_NAME) + yaml_text(document) if document else ""
@@ -265,10 +267,10 @@ def init(
         raise RouterError(f"{folder} cannot be created: {error.strerror}", hint="use another folder") from error
     for name, text in written.items():
         write_text(text, folder / name)
-    say(_next(folder, chosen, written))
+    print_text(_next(folder, chosen, written))
 
 
-def _files(chosen: list[First]) -> dict[str, str]:
+def _files(chosen: list[ProtocolTemplate]) -> dict[str, str]:
     texts = {
         SETTINGS_NAME: settings_text(chosen),
         CATALOG_NAME: json_text(catalog_of(chosen)),
@@ -278,7 +280,7 @@ def _files(chosen: list[First]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text}
 
 
-def _next(folder: Path, chosen: list[First], written: dict[str, str]) -> str:
+def _next(folder: Path, chosen: list[ProtocolTemplate], written: dict[str, str]) -> str:
     program = Path(sys.argv[0]).name if Path(sys.argv[0]).name == "xrouter" else "python -m router"
     steps = [(f"cd {folder}", "")] if folder != Path() else []
     if COMPOSE_NAME in written:

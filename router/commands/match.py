@@ -28,12 +28,12 @@ from router.commands.arguments import (
     usable_catalog,
 )
 from router.commands.test.cases import LINES, MAX_BYTES, outcome_faults
-from router.commands.test.running import ValueMismatch, differences
+from router.commands.test.runner import ValueMismatch, differences
 from router.errors import RouterError
-from router.matching.explanation import BEST, FITS, EventExplained, ExplainedCandidate, Explainer, RecordExplained
+from router.matching.explanation import BEST, FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.nearest import ConstraintResult
 from router.matching.records import RecordMatcher, to_line
-from router.terminal import counted, say, shown_value, styled, terminal
+from router.terminal import counted, print_text, shown_value, styled, terminal
 
 # Output of ``xrouter match --explain``: colored on a terminal, plain elsewhere.
 
@@ -59,7 +59,7 @@ class ExplanationWriter:
         fancy = self._shows("✓✗…")
         self._yes, self._no, self._cut = ("✓", "✗", "…") if fancy else ("+", "-", "...")
 
-    def write(self, explained: RecordExplained) -> None:
+    def write(self, explained: RecordExplanation) -> None:
         """Write one record's explanation, and an empty line."""
         for text, style in (*self._record(explained), ("", "")):
             safe = one_line(text).encode(self._encoding, "backslashreplace").decode(self._encoding)
@@ -72,7 +72,7 @@ class ExplanationWriter:
             return False
         return True
 
-    def _record(self, explained: RecordExplained) -> Iterator[Line]:
+    def _record(self, explained: RecordExplanation) -> Iterator[Line]:
         at = f" at {self._text(explained.endpoint)}" if explained.endpoint else ""
         yield f"record {explained.number}: {self._text(explained.protocol) or 'no record'}{at}", "bold"
         if explained.error:
@@ -86,7 +86,7 @@ class ExplanationWriter:
         for event in explained.events:
             yield from self._event(event)
 
-    def _event(self, event: EventExplained) -> Iterator[Line]:
+    def _event(self, event: EventExplanation) -> Iterator[Line]:
         if event.place >= 0:
             yield f"  event {event.place} of the batch", "bold"
         yield f"  envelope: {_MODES.get(event.mode, event.mode)}", ""
@@ -258,7 +258,7 @@ class Validate(StrEnum):
     always = "always"
 
 
-class Tied(StrEnum):
+class AmbiguousPolicy(StrEnum):
     """Outcome of records that several definitions match equally well."""
 
     dead_letter = "dead-letter"
@@ -298,8 +298,8 @@ def match(
     base_uri: BaseUri = "",
     logins: LoginsOption = None,
     ambiguous: Annotated[
-        Tied, typer.Option(help="Outcome of a record that several definitions match equally well.")
-    ] = Tied.dead_letter,
+        AmbiguousPolicy, typer.Option(help="Outcome of a record that several definitions match equally well.")
+    ] = AmbiguousPolicy.dead_letter,
     framing: Annotated[
         MatchFraming,
         typer.Option(help="Kafka: schema id framing of bodies; `auto`: `confluent` where present."),
@@ -339,11 +339,11 @@ def match(
     for outcome in matcher.outcomes(sys.stdin.buffer):
         output.write(escaped_json(to_line(outcome)))
         for line in () if expected is None else expected.compare(outcome):
-            say(line, err=True)
+            print_text(line, err=True)
     output.flush()
     if expected is not None:
         text, good = expected.summary()
-        say(text, err=True)
+        print_text(text, err=True)
         raise typer.Exit(0 if good else NOT_AS_EXPECTED)
 
 

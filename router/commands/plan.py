@@ -19,7 +19,7 @@ import typer
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxDamaged, InboxFormatError
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.ranges import RangeUnreadable, shared, tail_of
+from bindings.kafka.offsets import RangeUnreadable, share_equally, tail_of
 from bindings.kafka.store import inbox_rows_of
 from catalog.comparing import CatalogChange, compare
 from catalog.documents.fetching import CASES
@@ -29,35 +29,35 @@ from catalog.parsing.regular import open_input
 from router.commands.arguments import OutputFormat, usable_catalog
 from router.commands.catalog import description
 from router.commands.test.cases import read_cases
-from router.commands.test.running import letter_of_entry
-from router.dead_letters.letter import Letter
+from router.commands.test.runner import letter_of_entry
+from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import latest_letters, moment_of
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, marks_of, marks_of_settings, redactor_of
 from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
 from router.evaluation.comparing import (
     KINDS,
     CatalogOutcome,
-    Changed,
+    ChangedRecord,
     Chunk,
     Comparison,
     DifferenceKind,
     SinksByRoute,
+    catalog_notes,
     compare_outcomes,
     count_groups,
-    notes_of,
 )
-from router.evaluation.judging import INBOX_COLUMNS, JUDGING, SIZE
+from router.evaluation.evaluator import EVALUATORS, INBOX_COLUMNS, SIZE
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
-from router.matching.conformance import DATA
 from router.matching.records import entry_of
-from router.replay.replaying import rows_of
+from router.matching.schema_validation import DATA
+from router.replay.batches import rows_of
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
 from router.sources import Source, inbox_client, source_client
 from router.state.durable import Pins, clients_of, require_trusted
 from router.state.ledger import LetterLedger
-from router.terminal import counted, say_json, shown_value, styled, terminal
+from router.terminal import counted, print_json, shown_value, styled, terminal
 
 # Changes by a new catalog: records to evaluate, counts, and samples with their first cause.
 
@@ -72,11 +72,11 @@ BYTES: Final = 256 << 20
 
 
 @dataclass(slots=True)
-class ReadLocation:
+class RecordFeed:
     """A source of records; ``notes`` and ``records`` are set after reading."""
 
     name: str
-    read: Callable[[ReadLocation], Iterator[Chunk]]
+    read: Callable[[RecordFeed], Iterator[Chunk]]
     records: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -105,10 +105,10 @@ def inbox_chunk(batch: pa.RecordBatch) -> Chunk:
     return Chunk("inbox", batch.select(list(INBOX_COLUMNS)))
 
 
-def letter_of(chunk: Chunk, row: int, reason: str) -> Letter:
+def letter_of(chunk: Chunk, row: int, reason: str) -> DeadLetter:
     """Return a record as a dead letter, so that it can be redacted."""
     binding, parts, body = chunk.taken_apart(row)
-    return Letter(
+    return DeadLetter(
         id="",
         reason=reason,
         detail="",
@@ -162,7 +162,7 @@ class ChangeSampler:
                 changes.setdefault(xid, []).append(change)
         return changes
 
-    def sample(self, chunk: Chunk, changed: Changed) -> ChangedSample:
+    def sample(self, chunk: Chunk, changed: ChangedRecord) -> ChangedSample:
         """Return the redacted sample of one record."""
         before, after = changed.verdicts()
         reasons = (before.reason, after.reason)
@@ -252,7 +252,7 @@ class ChangeTally:
     samples: dict[DifferenceKind, list[ChangedSample]] = field(default_factory=dict)
     _sampled: Counter[tuple[DifferenceKind, str, str]] = field(default_factory=Counter)
 
-    def add(self, chunk: Chunk, compared: Comparison, sample: Callable[[Chunk, Changed], ChangedSample]) -> None:
+    def add(self, chunk: Chunk, compared: Comparison, sample: Callable[[Chunk, ChangedRecord], ChangedSample]) -> None:
         """Count the outcomes of a chunk, and add samples up to the limit."""
         self.outcomes += compared.outcomes
         self.changed += len(compared.changed)
@@ -272,9 +272,7 @@ class ChangeTally:
         """Whether there is a change of one of these kinds."""
         return any(self.kinds[kind] for kind in kinds)
 
-    def to_json(
-        self, places: Iterable[ReadLocation], notes: Iterable[str], epochs: Mapping[str, str]
-    ) -> dict[str, Any]:
+    def to_json(self, places: Iterable[RecordFeed], notes: Iterable[str], epochs: Mapping[str, str]) -> dict[str, Any]:
         """Return the report in its JSON form."""
         return {
             **epochs,
@@ -297,16 +295,16 @@ MAX_LINE: Final = 64 * 1024 * 1024
 _HINT: Final = "records are lines as `xrouter emit` writes and `xrouter match` reads them, or cases"
 
 
-def file_of(path: Path, most: int, since: datetime | None) -> ReadLocation:
+def file_of(path: Path, most: int, since: datetime | None) -> RecordFeed:
     """Return a file of records, or of cases (``*.cases.yaml``), as a source.
 
     Reading it raises:
         RouterError: it cannot be read, or a line is not a record; names the line.
     """
-    return ReadLocation(f"file {path}", partial(_chunks, path, most, since))
+    return RecordFeed(f"file {path}", partial(_chunks, path, most, since))
 
 
-def _chunks(path: Path, most: int, since: datetime | None, place: ReadLocation) -> Iterator[Chunk]:
+def _chunks(path: Path, most: int, since: datetime | None, place: RecordFeed) -> Iterator[Chunk]:
     letters = _letters(path, _last(path, most, place))
     if since is not None:
         letters = (each for each in letters if each.received is not None and each.received >= since)
@@ -314,7 +312,7 @@ def _chunks(path: Path, most: int, since: datetime | None, place: ReadLocation) 
         yield from (Chunk("letters", batch) for batch in rows_of(some).select(list(INBOX_COLUMNS)).to_batches())
 
 
-def _last(path: Path, most: int, place: ReadLocation) -> Iterable[tuple[str, bytes]]:
+def _last(path: Path, most: int, place: RecordFeed) -> Iterable[tuple[str, bytes]]:
     """Return the newest records of a file, each with its position."""
     kept: deque[tuple[str, bytes]] = deque()
     there = size = 0
@@ -349,7 +347,7 @@ def _records(path: Path) -> Iterator[tuple[str, bytes]]:
         raise RouterError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error
 
 
-def _letters(path: Path, records: Iterable[tuple[str, bytes]]) -> Iterator[Letter]:
+def _letters(path: Path, records: Iterable[tuple[str, bytes]]) -> Iterator[DeadLetter]:
     for number, (position, line) in enumerate(records):
         try:
             yield replace(letter_of_entry(entry_of(number, line)[0]), position=position)
@@ -368,32 +366,32 @@ _INBOX: Final = "inbox"
 
 
 @dataclass(slots=True)
-class LastRecords:
+class RecordSelection:
     """Select the newest ``most`` records per source, or those since ``since`` (at most ``most``)."""
 
     most: int
     since: datetime | None = None
     _seen: set[str] = field(default_factory=set)
 
-    def topics(self, plan: Plan) -> Iterator[ReadLocation]:
+    def topics(self, plan: Plan) -> Iterator[RecordFeed]:
         """Yield the topics that a plan reads."""
         known: set[tuple[str, str]] = set()
         for source in plan.sources:
             if not source.pushed and (source.servers, source.topic) not in known:
                 known.add((source.servers, source.topic))
-                yield ReadLocation(f"topic {source.topic}", partial(self._topic, source))
+                yield RecordFeed(f"topic {source.topic}", partial(self._topic, source))
 
-    def inbox(self, settings: Settings) -> Iterator[ReadLocation]:
+    def inbox(self, settings: Settings) -> Iterator[RecordFeed]:
         """Yield the inbox, if it exists."""
         folder = Path(settings.state) / _INBOX
         if settings.inbox.kafka is not None or folder.is_dir():
-            yield ReadLocation(_INBOX, partial(self._inbox, settings, folder))
+            yield RecordFeed(_INBOX, partial(self._inbox, settings, folder))
 
-    def letters(self, settings: Settings) -> Iterator[ReadLocation]:
+    def letters(self, settings: Settings) -> Iterator[RecordFeed]:
         """Yield the dead letters; read them last, since those already read from topics and inbox are skipped."""
-        yield ReadLocation("dead letters", partial(self._letters, settings))
+        yield RecordFeed("dead letters", partial(self._letters, settings))
 
-    def _topic(self, source: Source, place: ReadLocation) -> Iterator[Chunk]:
+    def _topic(self, source: Source, place: RecordFeed) -> Iterator[Chunk]:
         chunks = map(kafka_chunk, self._records(source_client(source), source.topic, place))
         return self._answered(f"source {source.endpoint}", chunks)
 
@@ -406,7 +404,7 @@ class LastRecords:
         except (KafkaUnreachable, RangeUnreadable) as error:
             raise BrokerUnreachable(f"{name}: {error}", hint=_NO_STATE_HINT) from error
 
-    def _records(self, client: KafkaClient, topic: str, place: ReadLocation) -> Iterator[pa.RecordBatch]:
+    def _records(self, client: KafkaClient, topic: str, place: RecordFeed) -> Iterator[pa.RecordBatch]:
         since = None if self.since is None else int(self.since.timestamp() * 1000)
         tail = tail_of(client, topic, self.most, since)
         if tail is None:
@@ -418,7 +416,7 @@ class LastRecords:
         elif self.since is not None and not tail.whole:
             self._note(place, self.most + 1)
 
-    def _inbox(self, settings: Settings, folder: Path, place: ReadLocation) -> Iterator[Chunk]:
+    def _inbox(self, settings: Settings, folder: Path, place: RecordFeed) -> Iterator[Chunk]:
         topic = settings.inbox.kafka
         if topic is not None:
             batches = self._records(inbox_client(topic), topic.topic, place)
@@ -429,7 +427,7 @@ class LastRecords:
             spans = {number: (view.first(number), view.end(number)) for number in view.partitions}
             rows = {number: view.count(number, *span) for number, span in spans.items()}
             self._note(place, sum(rows.values()))
-            for number, share in shared(rows, self.most).items():
+            for number, share in share_equally(rows, self.most).items():
                 first, end = spans[number]
                 start = view.advance(number, first, rows[number] - share, end)
                 for batch in view.read(number, view.spans(number, start, end)):
@@ -446,7 +444,7 @@ class LastRecords:
         moment = pa.scalar(self.since, pa.timestamp("us", tz="UTC"))
         return batch.filter(pc.greater_equal(batch.column("received"), moment))
 
-    def _letters(self, settings: Settings, place: ReadLocation) -> Iterator[Chunk]:
+    def _letters(self, settings: Settings, place: RecordFeed) -> Iterator[Chunk]:
         try:
             letters = latest_letters(settings, min(self.most, MOST_LETTERS))
         except ConfigError as error:
@@ -471,7 +469,7 @@ class LastRecords:
         for batch in rows_of(mine).select(list(INBOX_COLUMNS)).to_batches():
             yield Chunk("letters", batch)
 
-    def _note(self, place: ReadLocation, there: int) -> None:
+    def _note(self, place: RecordFeed, there: int) -> None:
         """Add a note if the number of records is not the requested one."""
         if self.since is None and there < self.most:
             place.notes.append(f"it has no more than {there}" if there else "it is empty")
@@ -486,7 +484,7 @@ SHOWN_GROUPS: Final = 20
 _STYLES: Final = {"dead-letter": "bold red", "definition": "bold red", "matched": "bold green"}
 
 
-def write_report(tally: ChangeTally, places: Iterable[ReadLocation], notes: Iterable[str]) -> None:
+def write_report(tally: ChangeTally, places: Iterable[RecordFeed], notes: Iterable[str]) -> None:
     """Print the changes by kind, and the sources."""
     console = terminal(soft_wrap=True)
     for place in places:
@@ -617,23 +615,23 @@ def plan(
     marks = old_marks | new_marks | marks_of_settings(settings.dead_letters.redact)
     sampling = ChangeSampler(old, coming, redactor_of(marks, reveal=reveal))
     moment = moment_of(since, "--since")
-    wanted = LastRecords((LAST if last is None else last) if moment is None else MOST, moment)
+    wanted = RecordSelection((LAST if last is None else last) if moment is None else MOST, moment)
     read = origins if origins else [] if records else list(RecordSource)
     if read:
         # Do not contact servers that must not see our credentials: the router may have rejected what the catalog says
         # now.
         require_trusted(clients_of(settings, old, before.sources), Pins(Path(settings.state)))
-    places: list[ReadLocation] = []
+    places: list[RecordFeed] = []
     tally, ways = ChangeTally(samples), SinksByRoute.of(settings)
     for place in _places(wanted, before, read, records or ()):
         places.append(place)
         for chunk in place.chunks():
-            judge = JUDGING[chunk.kind]
+            judge = EVALUATORS[chunk.kind]
             one, other = judge(before.judge, chunk.rows), judge(after.judge, chunk.rows)
             tally.add(chunk, compare_outcomes(chunk, one, other, ways), sampling.sample)
-    notes = list(notes_of(before, after))
+    notes = list(catalog_notes(before, after))
     if format is OutputFormat.json:
-        say_json(tally.to_json(places, notes, {"before": old.epoch, "after": coming.epoch}))
+        print_json(tally.to_json(places, notes, {"before": old.epoch, "after": coming.epoch}))
     else:
         write_report(tally, places, notes)
     if tally.fails(cast(DifferenceKind, each.value) for each in chosen):
@@ -652,8 +650,8 @@ def _loaded(sources: list[str], settings: Settings) -> tuple[Catalog, SensitiveM
 
 
 def _places(
-    last: LastRecords, before: Plan, origins: Sequence[RecordSource], files: Sequence[Path]
-) -> Iterator[ReadLocation]:
+    last: RecordSelection, before: Plan, origins: Sequence[RecordSource], files: Sequence[Path]
+) -> Iterator[RecordFeed]:
     settings = before.settings
     if RecordSource.topics in origins:
         yield from last.topics(before)

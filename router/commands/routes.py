@@ -17,7 +17,7 @@ from router.overview.picture import UNKNOWN, Aim, DefinitionFlow, RouteSurvey, s
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, sightings_in
-from router.terminal import say_json_lines, say_row, terminal
+from router.terminal import print_json_lines, print_row, terminal
 
 NAMED: Final = 20
 """Definitions that a note names."""
@@ -53,7 +53,7 @@ def routes(
     if unseen:
         surveyed = _unseen(surveyed, seen)
     if format is OutputFormat.json:
-        say_json_lines(_objects(surveyed, seen or {}))
+        print_json_lines(_objects(surveyed, seen or {}))
         return
     console = terminal(soft_wrap=True)
     rows = [*_events(surveyed, seen), *_letters(surveyed)]
@@ -61,7 +61,7 @@ def routes(
         console.print(_table(rows, _COLUMNS if seen is None else (*_COLUMNS, _OCCURRED)))
     else:
         for row in rows:
-            say_row(row)
+            print_row(row)
     if unseen and not surveyed.flows:
         console.print("Every definition has occurred.")
     for note in (*_notes(surveyed), *_coverage(surveyed, seen)):

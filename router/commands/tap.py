@@ -28,28 +28,28 @@ from bindings.inbox.format import InboxPosition
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxDamaged, InboxError
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
-from bindings.kafka.ranges import KafkaEnds, batch_of, reading, row_of
+from bindings.kafka.offsets import KafkaOffsets, batch_of, reading, row_of
+from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE
 from bindings.kafka.store import inbox_rows_of
 from catalog.findings import Declarations
 from catalog.parsing.pointers import at_pointer
 from catalog.record import Record
 from router.commands.arguments import usable_catalog
 from router.commands.plan import inbox_chunk, kafka_chunk, letter_of
-from router.dead_letters.letter import BODY_SHOWN, CUT, body_lines, native_rows
+from router.dead_letters.dead_letter import BODY_SHOWN, CUT, body_lines, native_rows
 from router.dead_letters.redaction import Redaction, Redactor, marks_of, marks_of_settings, redactor_of
 from router.errors import BrokerUnreachable, ConfigError, RouterError
 from router.evaluation.comparing import Chunk, SinksByRoute
-from router.evaluation.judging import JUDGING
+from router.evaluation.evaluator import EVALUATORS
 from router.evaluation.outputs import RoutedOutcomes
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
-from router.matching.inbox_facts import arrival_times
+from router.matching.inbox_columns import arrival_times
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
-from router.settings.names import REASONS
+from router.settings.routes import REASONS
 from router.sources import inbox_client, source_client
-from router.terminal import counted, leave_output, say, say_json_lines, styled, terminal
+from router.terminal import counted, leave_output, print_json_lines, print_text, styled, terminal
 
 # What ``xrouter tap`` shows: records as they arrive, chosen, judged, and hidden or cut for people.
 
@@ -88,7 +88,7 @@ class TapFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SampleFilter:
     """The filter of samples. One of several values of an option must match; globs support ``*``, ``?``, ``[...]``."""
 
     endpoints: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ def choice_of(
     outcome: str | None = None,
     reasons: Sequence[str] | None = None,
     where: Sequence[str] | None = None,
-) -> Choice:
+) -> SampleFilter:
     """Return the filter of a command line.
 
     Raises:
@@ -137,7 +137,9 @@ def choice_of(
                 f"{option} is given too often or is too long", hint=f"at most {MOST} times {LONGEST} characters"
             )
     conditions = tuple(_condition(text) for text in where or ())
-    return Choice(tuple(endpoints or ()), tuple(messages or ()), outcome or "", frozenset(reasons or ()), conditions)
+    return SampleFilter(
+        tuple(endpoints or ()), tuple(messages or ()), outcome or "", frozenset(reasons or ()), conditions
+    )
 
 
 def _condition(text: str) -> TapFilter:
@@ -195,14 +197,14 @@ class TapSample:
 class TapSampler:
     """Evaluates incoming records as ``run`` does, and samples some of them."""
 
-    def __init__(self, plan: Plan, redactor: Redactor, choice: Choice) -> None:
+    def __init__(self, plan: Plan, redactor: Redactor, choice: SampleFilter) -> None:
         self._plan, self._redactor, self._choice = plan, redactor, choice
         self._ways = SinksByRoute.of(plan.settings)
         self.judged = 0
 
     def samples(self, chunk: Chunk, most: int) -> Iterator[TapSample]:
         """Yield up to *count* random samples: a fixed step could coincide with rhythms of the traffic."""
-        decided = JUDGING[chunk.kind](self._plan.judge, chunk.rows)
+        decided = EVALUATORS[chunk.kind](self._plan.judge, chunk.rows)
         self.judged += len(decided.order)
         taken = list(self._taken(decided))
         wanted = most if not self._choice.conditions else EXAMINED
@@ -384,7 +386,7 @@ class TopicFollower:
         """
         self.passed_over = 0
         self._inbox = inbox
-        ends = KafkaEnds(client).ends(list(topics))
+        ends = KafkaOffsets(client).ends(list(topics))
         self.lacking = tuple(topic for topic in topics if ends.get(topic) is None)
         """Topics that do not exist."""
         self._places = {
@@ -621,11 +623,11 @@ def _reader_gone() -> Callable[[], bool]:
 
 
 def _json(sample: TapSample) -> None:
-    say_json_lines([sample.document])
+    print_json_lines([sample.document])
 
 
 def _record(sample: TapSample) -> None:
-    say_json_lines([sample.record.to_json()])
+    print_json_lines([sample.record.to_json()])
 
 
 def _text(sample: TapSample) -> None:
@@ -635,4 +637,4 @@ def _text(sample: TapSample) -> None:
 
 
 def _note(text: str) -> None:
-    say(text, err=True)
+    print_text(text, err=True)

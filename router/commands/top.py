@@ -23,7 +23,7 @@ from router.commands.arguments import OutputFormat
 from router.errors import RouterError
 from router.settings import Settings, load_settings
 from router.settings.model import MetricsSettings
-from router.terminal import Terminal, counted, say_row, styled, terminal, write_document
+from router.terminal import Terminal, counted, print_row, styled, terminal, write_document
 
 # ``/status.json`` of a running router (deploy/STATUS.md), asked for over HTTP and read into types.
 
@@ -34,7 +34,7 @@ MOST_BYTES: Final = 8 * 2**20
 _HINT: Final = "is a router running with these settings? check `metrics.host` and `metrics.port`"
 
 
-class Count(msgspec.Struct, frozen=True):
+class RecordRate(msgspec.Struct, frozen=True):
     """Records in total, and per second over the last minute."""
 
     records: int = 0
@@ -45,8 +45,8 @@ class EndpointStatus(msgspec.Struct, frozen=True):
     """A consumed endpoint."""
 
     endpoint: str
-    routed: Count
-    dead_letters: Count
+    routed: RecordRate
+    dead_letters: RecordRate
     protocol: str | None = None
     pushed: bool = False
     lag: int | None = None
@@ -80,7 +80,7 @@ class FlowStatus(msgspec.Struct, frozen=True):
     left_out: dict[str, int] = {}
 
 
-class Now(msgspec.Struct, frozen=True):
+class CurrentStep(msgspec.Struct, frozen=True):
     """The current step of a batch, and its seconds so far."""
 
     step: str
@@ -94,7 +94,7 @@ class StepStatus(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Last(msgspec.Struct, frozen=True):
+class LastBatch(msgspec.Struct, frozen=True):
     """The last finished batch."""
 
     records: int
@@ -105,8 +105,8 @@ class Last(msgspec.Struct, frozen=True):
 class Times(msgspec.Struct, frozen=True):
     """The time that batches of a query spend in each step."""
 
-    now: Now | None = None
-    last: Last | None = None
+    now: CurrentStep | None = None
+    last: LastBatch | None = None
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -227,10 +227,10 @@ def metrics_address(metrics: MetricsSettings) -> str:
     """
     if not metrics.port:
         raise RouterError("metrics.port is 0: the port differs at each start", hint="set metrics.port to a fixed port")
-    return f"http://{reached(metrics.host)}:{metrics.port}"
+    return f"http://{local_address(metrics.host)}:{metrics.port}"
 
 
-def reached(host: str) -> str:
+def local_address(host: str) -> str:
     """Return the address at which a listener on *host* is reachable from this machine."""
     try:
         address = ipaddress.ip_address(host)
@@ -376,7 +376,7 @@ def _table(head: Row, rows: Sequence[Row], width: int) -> Table:
     return table
 
 
-def _of(count: Count) -> str:
+def _of(count: RecordRate) -> str:
     return _rate(count.rate)
 
 
@@ -422,7 +422,7 @@ def top(
             write_document(answer.document)
         elif once or not console.is_terminal:
             for row in lines(answer.status):
-                say_row(row)
+                print_row(row)
         else:
             _watch(client, console, answer, every)
 

@@ -10,11 +10,11 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from router.commands.top import metrics_address, reached
+from router.commands.top import local_address, metrics_address
 from router.errors import BrokerUnreachable, RouterError
 from router.settings import Settings, load_settings
 from router.settings.load import read_file
-from router.terminal import say
+from router.terminal import print_text
 
 POLL_SECONDS: Final = 0.2
 ANSWER_SECONDS: Final = 5.0
@@ -43,7 +43,7 @@ def wait(
                 hint = "if it has stopped, see its log; `xrouter doctor CONFIG` shows what startup waits for"
                 raise BrokerUnreachable(f"not ready after {timeout:g} s: {problem}", hint=hint)
             if problem != reported:
-                say(f"waiting: {problem}", err=True)
+                print_text(f"waiting: {problem}", err=True)
                 reported = problem
             time.sleep(POLL_SECONDS)
 
@@ -62,7 +62,7 @@ def _address(config: Path) -> str:
         return f"{metrics_address(registry.metrics)}/readyz"
     if not registry.http.port:
         raise RouterError("http.port is 0: the port differs at each start", hint="set http.port to a fixed port")
-    return f"{'https' if registry.http.tls else 'http'}://{reached(registry.http.host)}:{registry.http.port}/"
+    return f"{'https' if registry.http.tls else 'http'}://{local_address(registry.http.host)}:{registry.http.port}/"
 
 
 def _problem(client: httpx.Client, url: str) -> str | None:

@@ -31,14 +31,14 @@ from pyarrow.fs import LocalFileSystem
 from catalog.model import Catalog
 from catalog.schemas.ids.deciding import Frames
 from router.dead_letters import stores
-from router.dead_letters.letter import Letter
+from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.redaction import HIDDEN, Redaction, Redactor
 from router.errors import ConfigError, RouterError, SinkError
-from router.matching.explanation import FITS, EventExplained, ExplainedCandidate, Explainer, RecordExplained
+from router.matching.explanation import FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.records import RecordMatcher
 from router.schemaids.framing import frames_of
-from router.settings import JsonLinesSink, KafkaSink, Settings, SourceSettings, TableSink, letter_sinks
-from router.settings.names import REASONS
+from router.settings import JsonLinesSink, KafkaSink, Settings, SourceSettings, TableSink, dead_letter_sinks
+from router.settings.routes import REASONS
 from router.settings.values import parse_duration
 from router.sinks.jsonlines import DEAD_LETTER
 from router.sinks.tables.head import dataset_of
@@ -47,7 +47,7 @@ from router.state.ledger import LedgerEntry, LetterLedger, Standing, instant, pa
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
-def read_letters(settings: Settings, *, sinks: Sequence[str] = (), bodies: bool = True) -> Iterator[Letter]:
+def read_letters(settings: Settings, *, sinks: Sequence[str] = (), bodies: bool = True) -> Iterator[DeadLetter]:
     """Yield the dead letters of these sinks (default: all that can be read), each id once, oldest first per sink.
 
     Without *bodies*, tables are not asked for them, which is much faster; letters may then have none.
@@ -65,7 +65,7 @@ def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str,
     Raises:
         ConfigError: one of *wanted* takes no dead letters or cannot be read back, or no sink at all can.
     """
-    takers = letter_sinks(settings)
+    takers = dead_letter_sinks(settings)
     readable = tuple(name for name in takers if settings.sinks[name].readable)
     others = (
         f"read {', '.join(readable)} instead" if readable else "add a table, a folder or a topic to dead_letters.sinks"
@@ -81,7 +81,7 @@ def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str,
     return tuple(dict.fromkeys(wanted)) or readable
 
 
-def _once(settings: Settings, names: Iterable[str], bodies: bool) -> Iterator[Letter]:
+def _once(settings: Settings, names: Iterable[str], bodies: bool) -> Iterator[DeadLetter]:
     # Ids are 32 hexadecimal digits; as integers they take a third of the room.
     seen: set[int | str] = set()
     for name in names:
@@ -92,10 +92,10 @@ def _once(settings: Settings, names: Iterable[str], bodies: bool) -> Iterator[Le
                 yield letter
 
 
-def _read(name: str, settings: Settings, bodies: bool) -> Iterator[Letter]:
+def _read(name: str, settings: Settings, bodies: bool) -> Iterator[DeadLetter]:
     sink = settings.sinks[name]
     read = resolve_name(sink.reader)
-    return cast(Iterator[Letter], read(name, sink, Path(settings.state) / "spill", bodies=bodies))
+    return cast(Iterator[DeadLetter], read(name, sink, Path(settings.state) / "spill", bodies=bodies))
 
 
 def _compact(letter: str) -> int | str:
@@ -127,7 +127,7 @@ Wanted = Callable[[list[tuple[datetime, str]]], set[str]]
 """Selects ids from the newest dead letters, each with the time it was written."""
 
 
-def latest_letters(settings: Settings, most: int) -> list[Letter]:
+def latest_letters(settings: Settings, most: int) -> list[DeadLetter]:
     """Return the newest dead letters, newest first, complete; at most *most*.
 
     Raises:
@@ -136,7 +136,7 @@ def latest_letters(settings: Settings, most: int) -> list[Letter]:
     return _looked_at(settings, lambda looked: {letter for _, letter in heapq.nlargest(most, looked)})[:most]
 
 
-def recent_letter(settings: Settings, letter: str) -> Letter:
+def recent_letter(settings: Settings, letter: str) -> DeadLetter:
     """Return a dead letter by its id, if it is among the newest.
 
     Raises:
@@ -149,8 +149,8 @@ def recent_letter(settings: Settings, letter: str) -> Letter:
     return letters[0]
 
 
-def _looked_at(settings: Settings, wanted: Wanted) -> list[Letter]:
-    letters: dict[str, Letter] = {}
+def _looked_at(settings: Settings, wanted: Wanted) -> list[DeadLetter]:
+    letters: dict[str, DeadLetter] = {}
     for name in readable_sinks(settings):
         sink = settings.sinks[name]
         if not sink.latest:
@@ -160,7 +160,7 @@ def _looked_at(settings: Settings, wanted: Wanted) -> list[Letter]:
     return sorted(letters.values(), key=lambda each: (each.failed or _BEGINNING, each.id), reverse=True)
 
 
-def in_table(name: str, sink: TableSink, spill: Path, wanted: Wanted) -> list[Letter]:
+def in_table(name: str, sink: TableSink, spill: Path, wanted: Wanted) -> list[DeadLetter]:
     """Return the selected ones of the newest dead letters in a table.
 
     Raises:
@@ -203,7 +203,7 @@ def _of_folder(folder: Path) -> tuple[Iterable[Any], pa.Schema]:
     return [form.make_fragment(str(path), LocalFileSystem()) for path in files], DEAD_LETTER
 
 
-def _rows(name: str, fragments: Iterable[Any], schema: pa.Schema, wanted: Wanted) -> list[Letter]:
+def _rows(name: str, fragments: Iterable[Any], schema: pa.Schema, wanted: Wanted) -> list[DeadLetter]:
     looked: list[tuple[datetime, str]] = []
     groups: list[Any] = []
     for fragment in fragments:
@@ -219,20 +219,20 @@ def _rows(name: str, fragments: Iterable[Any], schema: pa.Schema, wanted: Wanted
     return list(_whole(name, groups, schema, chosen)) if chosen else []
 
 
-def _whole(name: str, groups: Iterable[Any], schema: pa.Schema, chosen: set[str]) -> Iterator[Letter]:
+def _whole(name: str, groups: Iterable[Any], schema: pa.Schema, chosen: set[str]) -> Iterator[DeadLetter]:
     only = pads.field("letter").isin(pa.array(sorted(chosen), pa.string()))
     for group in groups:
         for batch in group.to_batches(schema=schema, columns=DEAD_LETTER.names, filter=only, batch_size=_ROWS):
             yield from stores.letters_of(batch, name)
 
 
-def in_files(name: str, sink: JsonLinesSink, spill: Path, wanted: Wanted) -> list[Letter]:
+def in_files(name: str, sink: JsonLinesSink, spill: Path, wanted: Wanted) -> list[DeadLetter]:
     """Return the selected ones of the dead letters at the ends of the newest JSON lines files.
 
     Raises:
         SinkError: the folder cannot be read.
     """
-    letters: list[Letter] = []
+    letters: list[DeadLetter] = []
     try:
         for path in _newest_files(Path(sink.path), stores.SUFFIX):
             with path.open("rb") as file:
@@ -248,14 +248,14 @@ def in_files(name: str, sink: JsonLinesSink, spill: Path, wanted: Wanted) -> lis
     return _chosen(letters, wanted)
 
 
-def in_topics(name: str, sink: KafkaSink, spill: Path, wanted: Wanted) -> list[Letter]:
+def in_topics(name: str, sink: KafkaSink, spill: Path, wanted: Wanted) -> list[DeadLetter]:
     """Return the selected ones of the dead letters at the ends of the partitions of a sink's topics.
 
     Raises:
         BrokerUnreachable: no broker answers.
     """
 
-    def letters() -> Iterator[Letter]:
+    def letters() -> Iterator[DeadLetter]:
         return stores.read_topics(name, sink, spill, last=LOOK_OFFSETS)
 
     # They are read twice: whole, all of them together may be larger than memory.
@@ -263,7 +263,7 @@ def in_topics(name: str, sink: KafkaSink, spill: Path, wanted: Wanted) -> list[L
     return [each for each in letters() if each.id in chosen] if chosen else []
 
 
-def _chosen(letters: Sequence[Letter], wanted: Wanted) -> list[Letter]:
+def _chosen(letters: Sequence[DeadLetter], wanted: Wanted) -> list[DeadLetter]:
     chosen = wanted([(each.failed or _BEGINNING, each.id) for each in letters])
     return [each for each in letters if each.id in chosen]
 
@@ -320,7 +320,7 @@ class Filter:
     until: datetime | None = None
     standings: frozenset[Standing] = frozenset()
 
-    def takes(self, letter: Letter, standing: Standing) -> bool:
+    def takes(self, letter: DeadLetter, standing: Standing) -> bool:
         """Whether the filter matches a dead letter with that standing."""
         return (
             (not self.ids or letter.id in self.ids)
@@ -444,7 +444,12 @@ class Listing:
 
 
 def listing(
-    letters: Iterable[Letter], ledger: LetterLedger, selection: Filter, redactor: Redactor, by: Sequence[By], limit: int
+    letters: Iterable[DeadLetter],
+    ledger: LetterLedger,
+    selection: Filter,
+    redactor: Redactor,
+    by: Sequence[By],
+    limit: int,
 ) -> Listing:
     """Count the dead letters that match the filter, and return the *limit* most recently written."""
     result = Listing(counts={each: Counter() for each in by})
@@ -466,7 +471,9 @@ def listing(
     return result
 
 
-def with_entries(letters: Iterable[Letter], ledger: LetterLedger) -> Iterator[tuple[Letter, LedgerEntry | None]]:
+def with_entries(
+    letters: Iterable[DeadLetter], ledger: LetterLedger
+) -> Iterator[tuple[DeadLetter, LedgerEntry | None]]:
     """Yield dead letters, each with its ledger entry or None; entries are read in blocks."""
     source = iter(letters)
     while chunk := list(islice(source, _CHUNK)):
@@ -480,14 +487,14 @@ def standing_of(entry: LedgerEntry | None) -> Standing:
     return entry.standing if entry is not None else "open"
 
 
-def find_letter(letters: Iterable[Letter], prefix: str) -> Letter:
+def find_letter(letters: Iterable[DeadLetter], prefix: str) -> DeadLetter:
     """Return the only dead letter whose id starts with *prefix*.
 
     Raises:
         RouterError: there is none, or there are several.
     """
     beginning = prefix.strip().lower()
-    matches: list[Letter] = []
+    matches: list[DeadLetter] = []
     for letter in letters:
         if not beginning or not letter.id.startswith(beginning):
             continue
@@ -506,7 +513,7 @@ def find_letter(letters: Iterable[Letter], prefix: str) -> Letter:
     return matches[0]
 
 
-def _listed(letter: Letter, entry: LedgerEntry | None, redactor: Redactor) -> Listed:
+def _listed(letter: DeadLetter, entry: LedgerEntry | None, redactor: Redactor) -> Listed:
     shown = redactor.redact(letter).letter
     return Listed(
         letter.id,
@@ -521,7 +528,7 @@ def _listed(letter: Letter, entry: LedgerEntry | None, redactor: Redactor) -> Li
     )
 
 
-def _group(letter: Letter, by: By) -> str:
+def _group(letter: DeadLetter, by: By) -> str:
     """Return the value that a dead letter is counted by; for ``nearest``, the first nearest definition."""
     if by == "reason":
         return letter.reason
@@ -535,7 +542,7 @@ def _group(letter: Letter, by: By) -> str:
 _BY_NAME = ("context", "cloudevent")
 
 
-def explained_now(letter: Letter, catalog: Catalog, settings: Settings) -> RecordExplained:
+def explain_with_catalog(letter: DeadLetter, catalog: Catalog, settings: Settings) -> RecordExplanation:
     """Explain a dead letter's record with *catalog*, using the matcher of ``match``.
 
     The candidates are those of the letter's endpoint; one without an endpoint is held against every definition.
@@ -564,7 +571,7 @@ def _frames(settings: Settings, endpoint: str | None) -> Frames:
     return frames_of(settings, [source])[source.endpoint]
 
 
-def redacted_story(story: RecordExplained, redaction: Redaction) -> RecordExplained:
+def redact_explanation(story: RecordExplanation, redaction: Redaction) -> RecordExplanation:
     """Return an explanation with the redactions of its dead letter applied."""
     return replace(
         story,
@@ -574,7 +581,7 @@ def redacted_story(story: RecordExplained, redaction: Redaction) -> RecordExplai
     )
 
 
-def _event(event: EventExplained, redaction: Redaction) -> EventExplained:
+def _event(event: EventExplanation, redaction: Redaction) -> EventExplanation:
     return replace(
         event,
         faults=tuple(map(redaction.text, event.faults)),

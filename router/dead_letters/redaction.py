@@ -24,7 +24,7 @@ from catalog.findings import Declarations, DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from catalog.parsing.pointers import steps_of
-from router.dead_letters.letter import Letter
+from router.dead_letters.dead_letter import DeadLetter
 from router.logs import get_logger
 from router.settings import Settings
 from router.settings.catalogs import fetcher_of
@@ -96,7 +96,7 @@ class Redactor:
         marks = self._marks
         return bool(marks.pointers or marks.members or marks.names or marks.everything)
 
-    def redact(self, letter: Letter) -> Redaction:
+    def redact(self, letter: DeadLetter) -> Redaction:
         """Return the redacted dead letter, with the hidden values so that they can be hidden elsewhere."""
         if not self.looks_at_bodies:
             return Redaction(self, letter, (), False)
@@ -194,7 +194,7 @@ class Redaction:
     """
 
     redactor: Redactor
-    letter: Letter
+    letter: DeadLetter
     values: tuple[str, ...]
     whole: bool
 

@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from bindings.background import Background
-from bindings.private import sync_path
+from bindings.private_files import sync_path
 from router.dead_letters.reading import read_letters, readable_sinks
 from router.dead_letters.stores import FAILED, PARQUET, first_failed, letter_of_line, ordered_files
 from router.dead_letters.stores import SUFFIX as JSON_LINES
@@ -32,7 +32,7 @@ from router.dead_letters.stores import first_failed_line as first_of_lines
 from router.errors import RouterError, SinkError, StateError
 from router.logs import get_logger
 from router.rendering.texts import INSTANT
-from router.settings import JsonLinesSink, Settings, TableSink, letter_sinks
+from router.settings import JsonLinesSink, Settings, TableSink, dead_letter_sinks
 from router.sinks.jsonlines import DEAD_LETTER
 from router.sinks.tables.head import dataset_of, refused, sole_rewriter, write_atomically
 from router.state.ledger import LetterLedger
@@ -323,7 +323,7 @@ def purge(
 
 def _doomed(settings: Settings, before: datetime | None, most: int) -> Iterator[OldRows | OldFiles]:
     """Yield the dead letters beyond the limits, per sink."""
-    for name in letter_sinks(settings):
+    for name in dead_letter_sinks(settings):
         sink = settings.sinks[name]
         if sink.retention and sink.readable:
             excess: OldRows | OldFiles | None = resolve_name(sink.retention)(name, sink, before=before, most=most)
@@ -364,7 +364,7 @@ def _free_keys(settings: Settings, ledger: LetterLedger) -> None:
 
 
 def _has_topics(settings: Settings) -> bool:
-    return any(settings.sinks[name].topics is not None for name in letter_sinks(settings))
+    return any(settings.sinks[name].topics is not None for name in dead_letter_sinks(settings))
 
 
 def _spilled(root: Path, before: datetime | None, *, remove: bool) -> list[Removed]:

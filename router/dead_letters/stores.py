@@ -27,11 +27,11 @@ from catalog.findings import RecordError
 from catalog.parsing.regular import read_regular
 from catalog.record import parse_record
 from catalog.values import whole_number
-from router.dead_letters.letter import Letter, parse_native, parse_nearest
+from router.dead_letters.dead_letter import DeadLetter, parse_native, parse_nearest
 from router.errors import BrokerUnreachable, SinkError
 from router.logs import get_logger
 from router.settings import JsonLinesSink, KafkaSink, TableSink
-from router.settings.names import DEAD_LETTER_VARIABLES, KAFKA_LIMIT, parse_name
+from router.settings.routes import DEAD_LETTER_VARIABLES, KAFKA_LIMIT, parse_name
 from router.sinks.jsonlines import DEAD_LETTER
 from router.sinks.messages.sink import LINEAGE
 from router.sinks.tables.head import dataset_of
@@ -52,14 +52,14 @@ _HINT: Final = "check the permissions, and that the table was written by this ro
 _log = get_logger()
 
 
-def read_table(name: str, sink: TableSink, spill: Path, *, bodies: bool = True) -> Iterator[Letter]:
+def read_table(name: str, sink: TableSink, spill: Path, *, bodies: bool = True) -> Iterator[DeadLetter]:
     """Yield the dead letters in the table of a sink; Parquet tables are local."""
     if sink.format == "parquet":
         return read_parquet(name, Path(sink.path), bodies=bodies)
     return read_delta(name, sink.path, bodies=bodies)
 
 
-def read_delta(sink: str, uri: str, *, bodies: bool = True) -> Iterator[Letter]:
+def read_delta(sink: str, uri: str, *, bodies: bool = True) -> Iterator[DeadLetter]:
     """Yield the dead letters of a Delta table, oldest file first; none if there is no table yet.
 
     Raises:
@@ -75,7 +75,7 @@ def read_delta(sink: str, uri: str, *, bodies: bool = True) -> Iterator[Letter]:
         raise SinkError(sink, f"{uri} cannot be read: {error}", hint=_HINT) from error
 
 
-def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[Letter]:
+def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[DeadLetter]:
     """Yield the dead letters of a folder of Parquet files, oldest file first; none if there is no folder yet.
 
     Raises:
@@ -119,13 +119,13 @@ def moment(microseconds: int | None) -> datetime | None:
         return None
 
 
-def letter_of(row: Mapping[str, Any], sink: str) -> Letter:
+def letter_of(row: Mapping[str, Any], sink: str) -> DeadLetter:
     """Return the dead letter of a row whose instants are microseconds.
 
     Raises:
         ValueError: its native record is no JSON object.
     """
-    return Letter(
+    return DeadLetter(
         id=row["letter"] or "",
         reason=row["reason"] or "",
         detail=row["detail"] or "",
@@ -143,14 +143,14 @@ def letter_of(row: Mapping[str, Any], sink: str) -> Letter:
     )
 
 
-def _in_order(sink: str, fragments: list[Any], schema: pa.Schema, bodies: bool) -> Iterator[Letter]:
+def _in_order(sink: str, fragments: list[Any], schema: pa.Schema, bodies: bool) -> Iterator[DeadLetter]:
     """Yield a table's files by the time of their first dead letter."""
     dated = [(_least(fragment.metadata) or _EPOCH, fragment.path, fragment) for fragment in fragments]
     for _, _, fragment in sorted(dated, key=lambda each: each[:2]):
         yield from _letters(sink, fragment, bodies, schema)
 
 
-def _letters(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = None) -> Iterator[Letter]:
+def _letters(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = None) -> Iterator[DeadLetter]:
     columns = [name for name in DEAD_LETTER.names if bodies or name != BODY]
     options = {"columns": columns, "batch_size": ROWS, "batch_readahead": 1, "fragment_readahead": 1}
     scanner = rows.scanner(**options) if schema is None else rows.scanner(schema=schema, **options)
@@ -158,7 +158,7 @@ def _letters(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = None
         yield from letters_of(batch, sink)
 
 
-def letters_of(batch: pa.RecordBatch, sink: str) -> Iterator[Letter]:
+def letters_of(batch: pa.RecordBatch, sink: str) -> Iterator[DeadLetter]:
     """Yield the dead letters of these rows; damaged ones are skipped and logged."""
     for row in _plain(batch).to_pylist():
         try:
@@ -229,7 +229,7 @@ class _Line(msgspec.Struct):
 _LINE: Final = msgspec.json.Decoder(_Line)
 
 
-def read_lines(sink: str, folder: Path) -> Iterator[Letter]:
+def read_lines(sink: str, folder: Path) -> Iterator[DeadLetter]:
     """Yield the dead letters of a folder, oldest file first; none if there is no folder yet.
 
     A line that is no dead letter is left out and logged with its place.
@@ -244,7 +244,7 @@ def read_lines(sink: str, folder: Path) -> Iterator[Letter]:
         raise SinkError(sink, f"{folder} cannot be read: {error.strerror}", hint=_LINES_HINT) from error
 
 
-def read_lines_of(name: str, sink: JsonLinesSink, spill: Path, *, bodies: bool = True) -> Iterator[Letter]:
+def read_lines_of(name: str, sink: JsonLinesSink, spill: Path, *, bodies: bool = True) -> Iterator[DeadLetter]:
     """Yield the dead letters in the files of a sink; see :func:`read_lines`."""
     return read_lines(name, Path(sink.path))
 
@@ -260,7 +260,7 @@ def first_failed_line(path: Path) -> datetime | None:
         return None  # Gone, or damaged; reading says so line by line.
 
 
-def letter_of_line(line: bytes, sink: str) -> Letter:
+def letter_of_line(line: bytes, sink: str) -> DeadLetter:
     """Return the dead letter of a line.
 
     Raises:
@@ -271,7 +271,7 @@ def letter_of_line(line: bytes, sink: str) -> Letter:
         body = None if form.body is None else base64.b64decode(form.body, validate=True)
     except (msgspec.DecodeError, binascii.Error) as error:
         raise ValueError(f"not a dead letter: {error}") from error
-    return Letter(
+    return DeadLetter(
         id=form.letter,
         reason=form.reason or "",
         detail=form.detail or "",
@@ -289,7 +289,7 @@ def letter_of_line(line: bytes, sink: str) -> Letter:
     )
 
 
-def letters_of_lines(lines: Iterable[tuple[int | None, bytes]], sink: str, path: Path) -> Iterator[Letter]:
+def letters_of_lines(lines: Iterable[tuple[int | None, bytes]], sink: str, path: Path) -> Iterator[DeadLetter]:
     """Yield the dead letters of these lines, with line numbers if known; other lines are skipped and logged."""
     for number, line in lines:
         try:
@@ -298,7 +298,7 @@ def letters_of_lines(lines: Iterable[tuple[int | None, bytes]], sink: str, path:
             _log.warning("line skipped", sink=sink, file=str(path), line=number, problem=str(error))
 
 
-def _file(sink: str, path: Path) -> Iterator[Letter]:
+def _file(sink: str, path: Path) -> Iterator[DeadLetter]:
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -457,7 +457,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 def read_topics(
     sink: str, settings: KafkaSink, spill: Path, *, bodies: bool = True, last: int | None = None
-) -> Iterator[Letter]:
+) -> Iterator[DeadLetter]:
     """Yield the dead letters in the topics of a sink, by time written; *spill* is the folder of large ones.
 
     With *last*, only so many records at the end of each partition are read.
@@ -489,7 +489,7 @@ def fitting(template: str) -> re.Pattern[str]:
     return re.compile(f"(?:{''.join(pieces)}|{capped})" if name.variables else "".join(pieces))
 
 
-def letter_of_record(message: Message, sink: str, spill: Path) -> Letter | None:
+def letter_of_record(message: Message, sink: str, spill: Path) -> DeadLetter | None:
     """Return the dead letter of a record; None if it lacks our headers.
 
     Raises:
@@ -504,7 +504,7 @@ def letter_of_record(message: Message, sink: str, spill: Path) -> Letter | None:
     body, form = message.value(), _native(lineage, message.key(), headers[:at])
     if f"{LINEAGE}spill" in lineage:
         form, body = _spilled(spill / f"{lineage[FIRST]}.json")
-    return Letter(
+    return DeadLetter(
         id=lineage[FIRST],
         reason=lineage.get(f"{LINEAGE}reason", ""),
         detail=lineage.get(f"{LINEAGE}detail", ""),

@@ -20,17 +20,17 @@ import pyarrow.compute as pc
 
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.kafka.binding import parts_of_row
-from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
+from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
-from router.evaluation.judging import JUDGING, Kind
+from router.evaluation.evaluator import EVALUATORS, Kind
 from router.evaluation.outputs import RoutedOutcomes
-from router.matching.inbox_facts import UNKNOWN, inbox_parts
-from router.routing import DEAD, letter_number
+from router.matching.inbox_columns import UNKNOWN, inbox_parts
+from router.routing import DEFAULT_DEAD_LETTER_ROUTE, letter_number
 from router.settings import Settings
 
 if TYPE_CHECKING:
-    from router.evaluation.plan import Judge, Plan
+    from router.evaluation.plan import Evaluator, Plan
 
 # Rows of one kind of source, and the parts of their records.
 
@@ -113,13 +113,13 @@ class SinksByRoute:
 
     def sinks(self, route: int) -> tuple[str, ...]:
         """Return the sinks of a route, by its number in outcomes."""
-        if route == DEAD:
+        if route == DEFAULT_DEAD_LETTER_ROUTE:
             return self.letters
         return self.routes[route if route >= 0 else letter_number(route)]
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedRecord:
     """A record, or an event of a batch, with different outcomes. ``verdicts`` returns both."""
 
     row: int
@@ -135,7 +135,7 @@ class Comparison:
     """The comparison of a chunk: the number of outcomes by endpoint, and the changed ones."""
 
     endpoints: Mapping[str, int]
-    changed: Sequence[Changed]
+    changed: Sequence[ChangedRecord]
 
     @property
     def outcomes(self) -> int:
@@ -160,7 +160,7 @@ def compare_outcomes(
     endpoints = pc.fill_null(old.column("endpoint").cast(pa.string()), "")
     of_changed = endpoints.take(pa.array(wanted, pa.int64())).to_pylist()
     changed = [
-        Changed(
+        ChangedRecord(
             int(pairs[at, 0]),
             endpoint,
             tuple(kind for kind, flag in flags.items() if flag[at]),
@@ -308,12 +308,12 @@ def _name(key: str) -> str:
     return "datacontenttype" if key == CONTENT_TYPE else key.removeprefix(ATTRIBUTE)
 
 
-def count_groups(changed: Sequence[Changed]) -> Counter[tuple[DifferenceKind, str, str]]:
+def count_groups(changed: Sequence[ChangedRecord]) -> Counter[tuple[DifferenceKind, str, str]]:
     """Count the differences of a chunk by kind, and by both outcomes."""
     return Counter((kind, each.before, each.after) for each in changed for kind in each.kinds)
 
 
-def notes_of(before: Plan, after: Plan) -> Iterator[str]:
+def catalog_notes(before: Plan, after: Plan) -> Iterator[str]:
     """Yield notes about a new catalog that comparing records cannot show."""
     errors = sum(finding.severity == "error" for finding in after.catalog.findings)
     if errors:
@@ -334,22 +334,22 @@ SAME: Final = "unchanged"
 CHANGED: Final = "changed"
 FAILED: Final = "failed"
 """The result of records that the shadow catalog could not evaluate or compare; the error type is counted with it."""
-GROUPS: Final = 1_000
+MAX_GROUPS: Final = 1_000
 """Maximum number of different pairs of outcomes that one sample counts separately."""
 OTHERS: Final = "others"
-FIRST: Final = 100
+FIRST_SAMPLE_ROWS: Final = 100
 """Rows of the first sample, before its cost is known."""
-LEAST: Final = 50
+MIN_SAMPLE_ROWS: Final = 50
 """Minimum rows of a sample, if there are as many."""
-MOST: Final = 5_000
+MAX_SAMPLE_ROWS: Final = 5_000
 CountKey = tuple[str, str, str, str]
 """Endpoint, result or difference, and the outcomes of both catalogs."""
 _SHUFFLED: Final = np.random.default_rng(0)
-KEPT_SECONDS: Final = 1.0
+MAX_SAVED_SECONDS: Final = 1.0
 """Maximum CPU seconds to save up, besides what the current batch adds."""
 
 
-class Allowance:
+class ShadowBudget:
     """The CPU budget of the shadow in a worker: a share of the evaluation time. Overdraft is paid back first."""
 
     def __init__(self, share: float) -> None:
@@ -359,15 +359,15 @@ class Allowance:
 
     def earn(self, seconds: float) -> None:
         """Add a share of the *seconds* of an evaluation."""
-        self._seconds = min(self._seconds, KEPT_SECONDS) + seconds * self._share
+        self._seconds = min(self._seconds, MAX_SAVED_SECONDS) + seconds * self._share
 
     def rows(self, given: int) -> int:
         """Return how many of *given* rows the budget allows."""
         if self._seconds <= 0:
             return 0
-        affordable = FIRST if self._each is None else int(self._seconds / self._each)
-        rows = min(given, affordable, MOST)
-        return rows if rows >= min(given, LEAST) else 0
+        affordable = FIRST_SAMPLE_ROWS if self._each is None else int(self._seconds / self._each)
+        rows = min(given, affordable, MAX_SAMPLE_ROWS)
+        return rows if rows >= min(given, MIN_SAMPLE_ROWS) else 0
 
     def spend(self, seconds: float, rows: int) -> None:
         """Subtract the *seconds* of a sample of *rows* rows."""
@@ -380,7 +380,7 @@ class Allowance:
 class Shadow:
     """The shadow catalog in a worker; ``before`` is the active epoch, ``after`` the shadow's."""
 
-    judge: Judge
+    judge: Evaluator
     ways: SinksByRoute
     before: str
     after: str
@@ -393,10 +393,10 @@ class Shadow:
         ways, share = SinksByRoute.of(settings), settings.catalog.shadow_share
         return cls(shadow.judge, ways, active.epoch, shadow.epoch, share)
 
-    def beside(self, kind: Kind, judge: Judge, rows: pa.RecordBatch) -> RoutedOutcomes:
+    def beside(self, kind: Kind, judge: Evaluator, rows: pa.RecordBatch) -> RoutedOutcomes:
         """Evaluate an Arrow batch with the active plan's *judge*, and add the shadow's differences to its counts."""
         began = time.thread_time()
-        decided = JUDGING[kind](judge, rows)
+        decided = EVALUATORS[kind](judge, rows)
         allowance = _allowance_of(self)
         allowance.earn(time.thread_time() - began)
         counts: Counter[CountKey] = Counter()
@@ -417,7 +417,7 @@ class Shadow:
 
     def _compared(self, kind: Kind, rows: pa.RecordBatch, decided: RoutedOutcomes, chosen: Ints) -> Counter[CountKey]:
         looked_at = rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
-        after = JUDGING[kind](self.judge, looked_at)
+        after = EVALUATORS[kind](self.judge, looked_at)
         return counts_of(compare_outcomes(Chunk(kind, rows), decided, after, self.ways, chosen))
 
     def _failed(self, decided: RoutedOutcomes, chosen: Ints, error: str) -> Counter[CountKey]:
@@ -438,18 +438,18 @@ def counts_of(compared: Comparison) -> Counter[CountKey]:
         mine = [each for each in compared.changed if each.endpoint == endpoint]
         groups.update({(endpoint, *group): number for group, number in count_groups(mine).items()})
     for place, ((endpoint, kind, before, after), number) in enumerate(groups.most_common()):
-        labels = (before, after) if place < GROUPS else (OTHERS, OTHERS)
+        labels = (before, after) if place < MAX_GROUPS else (OTHERS, OTHERS)
         counts[endpoint, kind, *labels] += number
     return +counts
 
 
-_allowances: dict[tuple[str, str], Allowance] = {}
+_allowances: dict[tuple[str, str], ShadowBudget] = {}
 
 
-def _allowance_of(shadow: Shadow) -> Allowance:
+def _allowance_of(shadow: Shadow) -> ShadowBudget:
     """Return the budget of this worker; a different catalog starts a new one."""
     key = (shadow.before, shadow.after)
     if key not in _allowances:
         _allowances.clear()
-        _allowances[key] = Allowance(shadow.share)
+        _allowances[key] = ShadowBudget(shadow.share)
     return _allowances[key]

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from bindings.envelope import attribute_name
 from bindings.events import typed_names
-from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
+from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE
 from bindings.protocols import BINDINGS
 from catalog.values import YEAR_10000
-from router.evaluation.carried import (
+from router.evaluation.forwarding import (
     HEADERS,
     PARTITION_KEY,
     Filling,
@@ -26,17 +26,17 @@ from router.evaluation.carried import (
     attributes_from_json,
     attributes_of,
     data_from_json,
-    filled,
+    forwarded_headers_of,
+    forwarded_name,
     key_of,
     keys_of,
-    passed_name,
-    passed_of,
+    scattered,
     typed_from_json,
     typed_of,
 )
-from router.matching.facts import EVENT_MEDIA, NO_SOURCE, SCHEMA_ID, ExactReading, Facts
 from router.matching.index.classes import IntArray
 from router.matching.matcher import Matcher, MatchOutcomes
+from router.matching.record_columns import EVENT_MEDIA, NO_SOURCE, SCHEMA_ID, ExactReading, RecordColumns
 from router.routing import Destinations, Routes, SizeLimits, sizes_of
 
 if TYPE_CHECKING:
@@ -387,7 +387,7 @@ class OutputBuilder:
         counts = tally(placed, outcomes.reasons, decided, order, arrived, own, empty=empty, ids=ids, **kept)
         return RoutedOutcomes(outcomes, columns, order, offsets, counts)
 
-    def _empty(self, facts: Facts) -> Counter[str]:
+    def _empty(self, facts: RecordColumns) -> Counter[str]:
         """Return the number of empty batches of events by endpoint, "" if unknown."""
         named = (self._channels[each].endpoint_of(-1) if each >= 0 else None for each in facts.empty)
         return Counter(name or "" for name in named)
@@ -420,7 +420,7 @@ def output_type(routes: Routes, relating: RelationColumns | None = None, *, ids:
     return pa.struct(fields)
 
 
-def in_order(facts: Facts, rows: int) -> tuple[IntArray, Any]:
+def in_order(facts: RecordColumns, rows: int) -> tuple[IntArray, Any]:
     """Return the rows of facts in the order of their input rows, and the offsets of each input row's range."""
     real = np.flatnonzero(facts.sources != NO_SOURCE)
     order = real[np.argsort(facts.sources[real], kind="stable")]
@@ -430,7 +430,7 @@ def in_order(facts: Facts, rows: int) -> tuple[IntArray, Any]:
 
 def sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
     """Return a column with *values* by row, and null elsewhere."""
-    return filled(rows, kind, [_filling(values, kind)])
+    return scattered(rows, kind, [_filling(values, kind)])
 
 
 def _filling(values: Mapping[int, Any], kind: pa.DataType) -> Filling:
@@ -485,8 +485,8 @@ def _exact(outcomes: MatchOutcomes) -> dict[str, pa.Array]:
     return {
         "attributes": _all_attributes(outcomes, attributes),
         "typed": _typed(outcomes, typed),
-        "passed": filled(rows, HEADERS, [listed, *(passed_of(outcomes, each) for each in settled)]),
-        "data": filled(rows, pa.binary(), datas),
+        "passed": scattered(rows, HEADERS, [listed, *(forwarded_headers_of(outcomes, each) for each in settled)]),
+        "data": scattered(rows, pa.binary(), datas),
         "came": sparse(came, rows, pa.binary()),
         "replaced": pa.array(replaced),
         "place": sparse(places, rows, pa.int32()),
@@ -520,7 +520,7 @@ def _passed(reading: ExactReading, protocol: int) -> Pairs:
     rule = _RULES[protocol]
     pairs: Pairs = []
     for part in reading.parts:
-        name = passed_name(part.key)
+        name = forwarded_name(part.key)
         if name is not None and not (reading.envelope.is_event and attribute_name(part.key, rule) is not None):
             pairs.append((name, part.value))
     return pairs
@@ -539,7 +539,7 @@ def _all_attributes(outcomes: MatchOutcomes, exact: Mapping[int, Pairs]) -> pa.A
         )
         entries = pa.StructArray.from_arrays([kafka, mapped.values.field("value")], names=["key", "value"])
         fillings.append((outcomes.mapped, pa.ListArray.from_arrays(mapped.offsets, entries).cast(HEADERS)))
-    return filled(outcomes.facts.columns.rows, HEADERS, fillings)
+    return scattered(outcomes.facts.columns.rows, HEADERS, fillings)
 
 
 def _typed(outcomes: MatchOutcomes, exact: Mapping[int, str]) -> pa.StringArray:
@@ -547,7 +547,7 @@ def _typed(outcomes: MatchOutcomes, exact: Mapping[int, str]) -> pa.StringArray:
     fillings = [_filling(exact, pa.string())]
     for each in outcomes.facts.settled:
         fillings += (typed_of(outcomes, each), typed_from_json(outcomes, each))
-    return filled(outcomes.facts.columns.rows, pa.string(), fillings)
+    return scattered(outcomes.facts.columns.rows, pa.string(), fillings)
 
 
 def _keys(outcomes: MatchOutcomes, keys: Mapping[int, bytes | None]) -> pa.Array:
@@ -562,7 +562,7 @@ def _keys(outcomes: MatchOutcomes, keys: Mapping[int, bytes | None]) -> pa.Array
         places = np.flatnonzero(pc.equal(mapped.values.field("key"), PARTITION_KEY).to_numpy(zero_copy_only=False))
         owners = np.searchsorted(mapped.offsets.to_numpy(), places, "right") - 1
         fillings.append((outcomes.mapped[owners], mapped.values.field("value").take(pa.array(places))))
-    return filled(outcomes.facts.columns.rows, pa.binary(), fillings)
+    return scattered(outcomes.facts.columns.rows, pa.binary(), fillings)
 
 
 def _entries(pairs: Pairs) -> list[dict[str, Any]]:

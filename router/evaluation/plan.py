@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.kafka.facts import KafkaReader
+from bindings.kafka.record_columns import KafkaReader
 from catalog.findings import DocumentError
 from catalog.load import catalog_from_json, catalog_to_json, load, paused_gc
 from catalog.model import Catalog
 from catalog.schemas.ids.deciding import Frames, SchemaIdRule
 from catalog.schemas.validation import PayloadValidation
 from router.errors import BatchPinError, CatalogUnavailable
-from router.evaluation.carried import RelationColumns
+from router.evaluation.forwarding import RelationColumns
 from router.evaluation.outputs import OutputBuilder
 from router.machine import divided
 from router.matching.channels import ChannelBuilder
 from router.matching.context import RELATED
-from router.matching.facts import SCHEMA_ID
 from router.matching.matcher import Matcher
+from router.matching.record_columns import SCHEMA_ID
 from router.routing import Routes, SizeLimits
 from router.schemaids.framing import SinkFrames, WrittenFrame, frames_of
 from router.settings import Settings, settings_from_dict
@@ -155,7 +155,7 @@ class Plan:
 
     @cached_property
     @paused_gc()
-    def judge(self) -> Judge:
+    def judge(self) -> Evaluator:
         """The compiled matcher and outputs, broadcast to the workers once per plan."""
         match = self.settings.match
         builder = ChannelBuilder(self.catalog, hop_by_hop=match.hop_by_hop, ambiguous=match.ambiguous)
@@ -177,7 +177,7 @@ class Plan:
         outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings), relating)
         wanted = any(self.settings.sinks[name].typed for name in self.routes.event_sinks)
         typed = _typed(self.catalog) if wanted else Catalog()
-        return Judge(matcher, outputs, numbers, divided(self.settings).worker, typed)
+        return Evaluator(matcher, outputs, numbers, divided(self.settings).worker, typed)
 
     @cached_property
     def _document(self) -> bytes:
@@ -196,7 +196,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class Evaluator:
     """A compiled plan in a worker: the matcher, the output builder, channel numbers by name.
 
     ``memory`` is the limit of a worker in bytes. ``typed`` has the definitions with their schemas, if a sink has typed

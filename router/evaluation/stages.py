@@ -16,21 +16,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.kafka.facts import SOURCE_SCHEMA
+from bindings.kafka.record_columns import SOURCE_SCHEMA
 from bindings.kafka.store import first_bytes, first_text
 from catalog.values import YEAR_10000
-from router.evaluation.judging import INBOX_COLUMNS, SIZE, Kind, judged_columns, judging_column, outcome_lists
+from router.evaluation.evaluator import INBOX_COLUMNS, SIZE, Kind, evaluated_columns, evaluation_column, outcome_lists
 from router.evaluation.outputs import DEAD_LETTER, RoutedOutcomes, Tally
 from router.evaluation.plan import Plan
-from router.matching.inbox_facts import instants, positions_of
-from router.routing import LetterLimits
-from router.settings.names import dead_letter_values
+from router.matching.inbox_columns import instants, positions_of
+from router.routing import SpillLimits
+from router.settings.routes import dead_letter_values
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
     from pyspark.sql import Column, DataFrame
 
-    from router.evaluation.plan import Judge
+    from router.evaluation.plan import Evaluator
 
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 RAW_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {
@@ -46,12 +46,12 @@ ARRIVED: Final = "arrived"
 def converts(rows: DataFrame, kind: Kind) -> bool:
     """Whether the timestamps of the rows must be converted to milliseconds.
 
-    Rows of our own Kafka client already have milliseconds (:mod:`bindings.kafka.ranges`).
+    Rows of our own Kafka client already have milliseconds (:mod:`bindings.kafka.offsets`).
     """
     return kind == "kafka" and dict(rows.dtypes)["timestamp"] == "timestamp"
 
 
-def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
+def normalized_rows(rows: DataFrame, kind: Kind) -> DataFrame:
     """Return the source's rows with the columns for evaluation; Kafka's timestamp becomes milliseconds."""
     from pyspark.sql import functions as F
 
@@ -61,16 +61,18 @@ def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
     return rows.select(*(F.unix_millis(name).alias(name) if name == "timestamp" else F.col(name) for name in names))
 
 
-def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], tallies: Accumulator[dict[str, str]]) -> DataFrame:
+def evaluated(
+    rows: DataFrame, kind: Kind, judge: Broadcast[Evaluator], tallies: Accumulator[dict[str, str]]
+) -> DataFrame:
     """Return one row per outcome: the source's columns and ``m``; counts go to *tallies* when Spark runs it."""
     from pyspark.sql import functions as F
 
     decide, lists = partial(outcome_lists, kind), pa.list_(judge.value.outputs.type)
-    outcomes = judging_column(judged_columns(kind, judge.value), judge, decide, lists, tallies)
+    outcomes = evaluation_column(evaluated_columns(kind, judge.value), judge, decide, lists, tallies)
     return rows.select(*RAW_COLUMNS[kind], F.explode(outcomes).alias(MATCHED))
 
 
-def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -> DataFrame:
+def unified_outcomes(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -> DataFrame:
     """Return the outcomes with the same columns for every source, the source's own in the struct ``raw``.
 
     ``body`` is the event's data of a routed record, and the original body of a dead letter (or its one event of a
@@ -106,12 +108,12 @@ def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -
         F.when(F.col("m.replaced"), F.col("m.data")).otherwise(body).alias("body"),
         headers.alias("headers"),
         key.alias("key"),
-        letter_id(kind, query, whole).alias("letter"),
+        dead_letter_id(kind, query, whole).alias("letter"),
         *extra,
     )
 
 
-def letter_id(kind: Kind, query: str, position: Column) -> Column:
+def dead_letter_id(kind: Kind, query: str, position: Column) -> Column:
     """Return the dead letter id of a row; a replayed dead letter keeps its id."""
     from pyspark.sql import functions as F
 
@@ -120,13 +122,13 @@ def letter_id(kind: Kind, query: str, position: Column) -> Column:
     return F.substring(F.sha2(F.concat(F.lit(f"{query}|"), position), 256), 1, 32)
 
 
-def letter_ids(query: str, positions: pa.StringArray) -> list[str]:
+def dead_letter_ids(query: str, positions: pa.StringArray) -> list[str]:
     """Return the dead letter ids of positions in topics and the inbox, as :func:`letter_id` does."""
     texts = (f"{query}|{position}".encode() for position in positions.to_pylist())
     return [hashlib.sha256(text).hexdigest()[:32] for text in texts]
 
 
-def came_from(kind: Kind) -> Column:
+def arrival_endpoint(kind: Kind) -> Column:
     """Return the endpoint of a dead letter: the matcher's, else the one it arrived at, even if now unknown."""
     from pyspark.sql import functions as F
 
@@ -149,7 +151,7 @@ def event_headers() -> Column:
 def lineage_headers(epoch: str, related: Sequence[str] = ()) -> Column:
     """Return the lineage headers of an event (JUDGING.md#what-comes-out).
 
-    *related* are the plan's outcome columns of relations (:mod:`router.evaluation.carried`).
+    *related* are the plan's outcome columns of relations (:mod:`router.evaluation.forwarding`).
     """
     from pyspark.sql import functions as F
 
@@ -274,7 +276,9 @@ _PLACE: Final[dict[str, tuple[str, ...]]] = {
 """The columns of a bare dead letter."""
 
 
-def condemned(rows: DataFrame, kind: Kind, plan: Plan, fault: str, *, bare: bool = False) -> tuple[DataFrame, Tally]:
+def poison_outcome(
+    rows: DataFrame, kind: Kind, plan: Plan, fault: str, *, bare: bool = False
+) -> tuple[DataFrame, Tally]:
     """Return the one row of *rows* (:func:`prepared`) as a dead letter, and its count.
 
     If the source no longer has the record, *rows* and the result are empty.
@@ -287,7 +291,7 @@ def condemned(rows: DataFrame, kind: Kind, plan: Plan, fault: str, *, bare: bool
     size: Column = F.lit(0)
     for name in ("key", "value") if kind == "kafka" else ("body",):
         size = size + F.coalesce(F.length(name), F.lit(0))
-    spilled = size > F.lit(LetterLimits(plan.settings).of(route))
+    spilled = size > F.lit(SpillLimits(plan.settings).of(route))
     given: dict[str, Column] = {
         "endpoint": F.lit(endpoint),
         "reason": F.lit(REASON),
@@ -315,12 +319,12 @@ def condemned(rows: DataFrame, kind: Kind, plan: Plan, fault: str, *, bare: bool
     return rows.select(*raw, F.struct(*members).alias(MATCHED)), tally
 
 
-def raw_records(rows: DataFrame, kind: Kind, query: str) -> Iterator[tuple[str, bytes]]:
+def source_rows_json(rows: DataFrame, kind: Kind, query: str) -> Iterator[tuple[str, bytes]]:
     """Yield dead letter id and complete source row as JSON, written by the JVM; bytes are in base64."""
     from pyspark.sql import functions as F
 
     position = F.concat_ws("-", "topic", "partition", "offset") if kind == "kafka" else F.col("position")
-    lines = rows.select(letter_id(kind, query, position), F.to_json(F.struct(*RAW_COLUMNS[kind])))
+    lines = rows.select(dead_letter_id(kind, query, position), F.to_json(F.struct(*RAW_COLUMNS[kind])))
     for letter, line in lines.toLocalIterator():
         yield letter, line.encode("utf-8", "surrogatepass")
 

@@ -26,17 +26,17 @@ from bindings.gateways import (
 )
 from bindings.http.gateway import HttpGateway
 from bindings.http.gateway import HttpGatewayConfig as ServerSettings
-from bindings.http.request import HttpRoute, shadows
+from bindings.http.request import HttpRoute, shadowing_routes
 from bindings.inbox import Inbox, InboxError, InboxLimits
 from bindings.kafka.store import KafkaStore
 from bindings.protocols import BINDINGS
 from router.errors import ConfigError, StateError
 from router.evaluation.plan import Plan
-from router.logs import few, get_logger
+from router.logs import get_logger, shorten_list
 from router.settings import HttpSettings, Settings, SourceSettings
 from router.settings.catalogs import path_of, tls_of
-from router.settings.checks import cautions
-from router.settings.model import KafkaInboxSettings, access_of, limits_of
+from router.settings.checks import security_warnings
+from router.settings.model import KafkaInboxSettings, http_access, limits_of
 from router.sources import Source, by_connection, connection_options, inbox_client, subscriptions_of
 from router.state.durable import RESTORE, disk_of
 from router.state.state import StateFolder
@@ -178,7 +178,7 @@ class BrokerGateways:
         if up == bool(before):
             return
         self._connected[broker.key] = up
-        addresses = few([each.address for each in broker.subscriptions])
+        addresses = shorten_list([each.address for each in broker.subscriptions])
         connection = {"protocol": broker.protocol, "endpoints": broker.name, "addresses": addresses}
         if up:
             _log.info("connected" if before is None else "connected again", **connection)
@@ -348,7 +348,7 @@ class Intake:
             self._brokers = BrokerGateways(store.rows, self._settings, self._metrics, self._status, store.identity)
         self._brokers.take(plan.sources)
         routes = http_routes(plan)
-        for earlier, later in shadows(routes):
+        for earlier, later in shadowing_routes(routes):
             _log.warning("not safe", problem=shadow_text(earlier, later), hint=SHADOW_REMEDY)
         self._routes = routes
         if self._http is not None:
@@ -437,7 +437,7 @@ class Intake:
         self._status.gateway("http", True)
         scheme = "http" if chosen.tls is None else "https"
         _log.info("http gateway listening", address=f"{scheme}://{chosen.host}:{gateway.port}")
-        for key, caution in cautions(self._settings):
+        for key, caution in security_warnings(self._settings):
             _log.warning("not safe", key=key, problem=f"{key} {caution}")
         return gateway
 
@@ -450,7 +450,7 @@ def server_settings(chosen: HttpSettings) -> ServerSettings:
         max_body_bytes=chosen.max_body,
         max_in_flight=chosen.max_in_flight,
         limits=limits_of(chosen),
-        access=access_of(chosen.auth),
+        access=http_access(chosen.auth),
     )
     if chosen.tls is None:
         return server

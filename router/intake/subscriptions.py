@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from bindings.background import Background, Backoff
-from bindings.http.client import Subscribed, SubscriptionFailed, SubscriptionManager
+from bindings.http.client import ManagedSubscription, SubscriptionFailed, SubscriptionManager
 from catalog.documents.connecting import Logins, origin_of
 from catalog.findings import DocumentError
 from router.errors import StateError
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class StoredSubscription:
     """The stored location of a subscription; ``url`` is empty while it is being created."""
 
     manager: str
@@ -201,7 +201,7 @@ class RunningSubscription:
                 _log.warning("lost subscription created again", endpoint=self.source.endpoint, subscription=url)
         return self._pause(self._create(document, sought=note is not None and not note.url))
 
-    def _create(self, document: Mapping[str, Any], *, sought: bool) -> Subscribed:
+    def _create(self, document: Mapping[str, Any], *, sought: bool) -> ManagedSubscription:
         """Create the subscription; with *sought*, reuse one that a crash may have left."""
         existing = self._manager.delivering(self.chosen.sink) if sought else []
         if self._stop.is_set():
@@ -217,7 +217,7 @@ class RunningSubscription:
         _log.info("subscribed", endpoint=self.source.endpoint, subscription=subscription.url)
         return subscription
 
-    def _moved(self, note: Note) -> None:
+    def _moved(self, note: StoredSubscription) -> None:
         """Delete a subscription at another manager, or to another sink, as far as that manager allows."""
         if note.url:
             try:
@@ -245,7 +245,7 @@ class RunningSubscription:
             document["expiration"] = end.isoformat(timespec="seconds").replace("+00:00", "Z")
         return document
 
-    def _pause(self, subscription: Subscribed) -> float:
+    def _pause(self, subscription: ManagedSubscription) -> float:
         """Record when a subscription expires, and return the seconds until half of that time has passed.
 
         The manager's expiry overrides the requested one, unless it has passed already.
@@ -284,14 +284,14 @@ class RunningSubscription:
         self._metrics.request(self.source.endpoint, action, "ok")
         return done
 
-    def _stored_note(self) -> Note | None:
+    def _stored_note(self) -> StoredSubscription | None:
         form = read_object(self._path, hint="remove it, and delete the subscription at its manager")
         if form is None:
             return None
         members = (form.get("manager"), form.get("sink"), form.get("url"))
         if not all(isinstance(each, str) for each in members):
             raise damaged(self._path, "it has no subscription", hint="remove it, and delete the subscription")
-        return Note(*map(str, members))
+        return StoredSubscription(*map(str, members))
 
     def _store_note(self, url: str) -> None:
         """Store, durably, where the subscription is."""

@@ -15,7 +15,7 @@ from catalog.model import Catalog, Endpoint
 from catalog.schemas.ids.deciding import Frames
 from catalog.values import is_valid
 from router.matching.mapping import ChannelOrigin
-from router.matching.ties import Ambiguous, Ties
+from router.matching.tie_breaker import Ambiguous, TieBreaker
 
 _FRAMES: Final = Frames()
 
@@ -90,11 +90,11 @@ class ChannelBuilder:
             self._bases_of(number, None)
         return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=ChannelOrigin(name), frames=frames))
 
-    def ties(self) -> Ties:
+    def ties(self) -> TieBreaker:
         """Return the rule for targets that match equally well."""
         ranks = {xid: rank for rank, xid in enumerate(self._catalog.order)}
         known = [ranks.get(target.xid, len(ranks) + number) for number, target in enumerate(self.targets)]
-        return Ties(self._ambiguous, known, self._bases)
+        return TieBreaker(self._ambiguous, known, self._bases)
 
     def _bases_of(self, number: int, endpoint: Endpoint | None) -> tuple[int, ...]:
         if self._ambiguous != "base":

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.texts import valid
+from bindings.columns.entries import valid
 from catalog.definitions.constraints import Constraint, Keyed, MatchCandidate
 from catalog.templates import Placeholder, Template
 from catalog.values import percent_decode

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from bindings.parts import Part, first
 from catalog.schemas.ids.deciding import PROPERTY
-from router.matching.conformance import decides
-from router.matching.facts import Facts
 from router.matching.index.classes import IntArray
 from router.matching.index.index import MatchSet, members
 from router.matching.nearest import ConstraintResult, NearestRow
+from router.matching.record_columns import RecordColumns
 from router.matching.records import MatchedRecords, RecordMatcher, envelope_of_row
 from router.matching.schema_ids import FrameGroup
+from router.matching.schema_validation import decides
 
 BEST: Final = 5
 """Candidates that an explanation shows unless all are requested."""
@@ -68,7 +68,7 @@ class ExplainedCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class EventExplained:
+class EventExplanation:
     """One outcome. ``place`` is the event's index in a batch, -1 outside one; ``more`` counts omitted candidates."""
 
     place: int
@@ -95,7 +95,7 @@ class EventExplained:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordExplained:
+class RecordExplanation:
     """One line: its record, and the outcome of each event in it; ``error`` says why it is not a record."""
 
     number: int
@@ -103,7 +103,7 @@ class RecordExplained:
     endpoint: str | None = None
     main: tuple[tuple[str, str], ...] = ()
     size: int | None = None
-    events: tuple[EventExplained, ...] = ()
+    events: tuple[EventExplanation, ...] = ()
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -136,11 +136,11 @@ class Explainer:
         self._matcher = records.matcher
         self._most = None if everything else BEST
 
-    def explain(self, number: int, line: bytes | str) -> RecordExplained:
+    def explain(self, number: int, line: bytes | str) -> RecordExplanation:
         """Explain one line; *number* identifies it."""
         failed, together = self._records.judge([line])
         if not together:
-            return RecordExplained(number, error=str(failed[0]["detail"]))
+            return RecordExplanation(number, error=str(failed[0]["detail"]))
         (decided,) = together
         entry = decided.entries[0]
         ((_, outcome),) = self._records.numbered_outcomes(decided)
@@ -149,7 +149,7 @@ class Explainer:
         rows = [row for row, source in enumerate(decided.outcomes.facts.sources.tolist()) if source >= 0]
         events = tuple(self._event(judged, row, each) for row, each in zip(rows, outcomes, strict=True))
         body = entry.record.body
-        return RecordExplained(
+        return RecordExplanation(
             number,
             entry.record.protocol,
             entry.record.endpoint,
@@ -167,21 +167,21 @@ class Explainer:
         left = matcher.checks.check(facts, facts.identified.sets).sets
         return _Judged(decided, classes, matched, left)
 
-    def _event(self, judged: _Judged, row: int, outcome: Mapping[str, Any]) -> EventExplained:
+    def _event(self, judged: _Judged, row: int, outcome: Mapping[str, Any]) -> EventExplanation:
         facts = judged.decided.outcomes.facts
         reading = facts.readings.get(row)
         place = reading.place if reading is not None else -1
         envelope = envelope_of_row(facts, row, judged.decided.entries[0])
         faults = envelope.faults or ((envelope.detail,) if envelope.detail else ())
         if row in facts.faults or facts.channels[row] < 0:
-            return EventExplained(place, envelope.mode, faults, (), 0, None, "", outcome)
+            return EventExplanation(place, envelope.mode, faults, (), 0, None, "", outcome)
         row_facts = self._matcher.row(facts, row, judged.classes)
         candidates, best, chosen = self._candidates(judged, row, row_facts)
         winner = None if chosen is None else self._matcher.targets[chosen].xid
         total = self._matcher.index.channel_size(row_facts.channel)
         shown = candidates[: self._most]
         why = self._why(candidates, best, winner)
-        return EventExplained(place, envelope.mode, faults, shown, total - len(shown), winner, why, outcome)
+        return EventExplanation(place, envelope.mode, faults, shown, total - len(shown), winner, why, outcome)
 
     def _candidates(
         self, judged: _Judged, row: int, row_facts: NearestRow
@@ -215,7 +215,7 @@ class Explainer:
     def _bits(self, sets: IntArray, row: int) -> int:
         return self._matcher.index.sets[int(sets[row])].bits
 
-    def _verdicts(self, facts: Facts, judged: _Judged, row: int) -> dict[int, tuple[str, ...]]:
+    def _verdicts(self, facts: RecordColumns, judged: _Judged, row: int) -> dict[int, tuple[str, ...]]:
         identified = facts.identified
         number = int((judged.matched if identified is None else identified.sets)[row])
         by_target = self._matcher.checks.verdicts(facts, number, row)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.texts import printable
+from bindings.columns.entries import printable
 from bindings.envelope import ATTRIBUTE_NAME
 from bindings.events import FORBIDDEN
 from catalog.definitions.constraints import MatchCandidate, template_of
@@ -28,7 +28,7 @@ from catalog.templates import TEMPLATE_TYPES, Placeholder
 from catalog.values import is_any_timestamp, is_valid, percent_encode, text_of
 from router.matching.context import Slot
 from router.matching.index.classes import BatchColumns, IntArray, Ragged
-from router.matching.verdicts import WinnerChooser
+from router.matching.winners import WinnerChooser
 
 # The rules of CloudEvents 1.0.2 for attributes: the last check before a mapped event is sent (JUDGING.md#mapping).
 #

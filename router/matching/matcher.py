@@ -15,21 +15,21 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bindings.columns.texts import numbered
+from bindings.columns.entries import numbered
 from bindings.protocols import BINDINGS
 from catalog.definitions.constraints import MatchCandidate
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
-from router.matching.conformance import Checked, PayloadChecks, Validation, mismatches, rejection_detail
 from router.matching.context import CORRELATION, Correlations
-from router.matching.facts import NO_SOURCE, Facts
 from router.matching.index.classes import IntArray
 from router.matching.index.index import MatchIndex
 from router.matching.mapping import Mapper
-from router.matching.nearest import Nearest, NearestRow
+from router.matching.nearest import NearestFinder, NearestRow
+from router.matching.record_columns import NO_SOURCE, RecordColumns
 from router.matching.schema_ids import SchemaIdStage, detail_of, mismatches_of
-from router.matching.ties import Ties
-from router.matching.verdicts import AMBIGUOUS, Verdicts, WinnerChooser
+from router.matching.schema_validation import PayloadChecks, ValidatedSets, Validation, mismatches, rejection_detail
+from router.matching.tie_breaker import TieBreaker
+from router.matching.winners import AMBIGUOUS, WinnerChooser, Winners
 
 EXPLANATIONS: Final = 1_000
 """Most records of one batch that are explained; similar ones share an explanation, the others have none."""
@@ -46,7 +46,7 @@ class MatchOutcomes:
     ties were decided, for routed rows that several definitions match equally well.
     """
 
-    facts: Facts
+    facts: RecordColumns
     winners: IntArray
     reasons: dict[int, str]
     details: dict[int, str]
@@ -78,7 +78,7 @@ class Matcher:
         channels: Sequence[Channel],
         payloads: PayloadValidation | None = None,
         validation: Validation = "ambiguous",
-        ties: Ties | None = None,
+        ties: TieBreaker | None = None,
     ) -> None:
         """``payloads`` has the schemas of the targets' definitions; without it no body is validated.
 
@@ -91,7 +91,7 @@ class Matcher:
         self.ids = SchemaIdStage(self.index, self.channels, payloads)
         self.checks = PayloadChecks(self.index, self.channels, payloads, validation, self.ids)
         self.mapper = Mapper(self.chooser, self.targets, [channel.origin for channel in channels])
-        self.nearest = Nearest(self.index, list(BINDINGS), [channel.candidates for channel in channels])
+        self.nearest = NearestFinder(self.index, list(BINDINGS), [channel.candidates for channel in channels])
         self.correlations = Correlations(self.targets)
         self.keys = tuple(dict.fromkeys((*self.index.keys, *self.correlations.keys)))
         """The properties that columns must have: those that candidates constrain, and those that relate records."""
@@ -109,11 +109,11 @@ class Matcher:
             )
         return known
 
-    def winners(self, facts: Facts) -> IntArray:
+    def winners(self, facts: RecordColumns) -> IntArray:
         """Return the target that each row matches, negative for none, before mapping."""
         return self._decided(facts, self.index.classify(facts.columns))[2]
 
-    def _decided(self, facts: Facts, classes: Sequence[IntArray]) -> tuple[Checked, Verdicts, IntArray]:
+    def _decided(self, facts: RecordColumns, classes: Sequence[IntArray]) -> tuple[ValidatedSets, Winners, IntArray]:
         sets = self.index.match(classes, facts.channels, facts.protocols, facts.events)
         facts.identified = self.ids.drop(facts, self.chooser.drop_unequal(facts.columns, sets))
         checked = self.checks.check(facts, facts.identified.sets)
@@ -122,7 +122,7 @@ class Matcher:
         winners[np.fromiter(facts.faults, np.int64, len(facts.faults))] = -1
         return checked, verdicts, winners
 
-    def match(self, facts: Facts) -> MatchOutcomes:
+    def match(self, facts: RecordColumns) -> MatchOutcomes:
         """Evaluate every row of a batch."""
         columns = facts.columns
         classes = self.index.classify(columns)
@@ -151,7 +151,7 @@ class Matcher:
             for event in (False, True)
         ]
 
-    def _explain_ties(self, outcomes: MatchOutcomes, verdicts: Verdicts) -> None:
+    def _explain_ties(self, outcomes: MatchOutcomes, verdicts: Winners) -> None:
         """Record how a tie was decided for each routed row that several definitions match equally well."""
         texts: dict[int, str] = {}
         for row in verdicts.ties.tolist():
@@ -190,7 +190,7 @@ class Matcher:
             outcomes.details[row] = f"{self.targets[int(outcomes.winners[row])].xid}: {fault}"
             outcomes.winners[row] = -1
 
-    def _reject(self, outcomes: MatchOutcomes, checked: Checked) -> None:
+    def _reject(self, outcomes: MatchOutcomes, checked: ValidatedSets) -> None:
         """Explain the rows whose candidates were all dropped by schema ids or schemas."""
         identified = outcomes.facts.identified
         for row, group in identified.lost().items() if identified is not None else ():
@@ -203,7 +203,7 @@ class Matcher:
             outcomes.details[row] = rejection_detail(rejected)
             outcomes.nearest[row] = mismatches(rejected, self.targets)
 
-    def row(self, facts: Facts, row: int, classes: Sequence[IntArray]) -> NearestRow:
+    def row(self, facts: RecordColumns, row: int, classes: Sequence[IntArray]) -> NearestRow:
         """Return what explanations need of one row; ``classes`` are those of the whole batch."""
         values = {key: facts.values(row, key) for key in self.index.keys}
         return NearestRow(
@@ -214,7 +214,7 @@ class Matcher:
             lambda key: values.get(key, ()),
         )
 
-    def _explain(self, outcomes: MatchOutcomes, verdicts: Verdicts, classes: Sequence[IntArray]) -> None:
+    def _explain(self, outcomes: MatchOutcomes, verdicts: Winners, classes: Sequence[IntArray]) -> None:
         unmatched: list[int] = []
         for row in np.flatnonzero(outcomes.winners < 0).tolist():
             if row in outcomes.reasons or outcomes.facts.sources[row] == NO_SOURCE:

@@ -293,7 +293,7 @@ class _Change:
     literals: IntArray
 
 
-class Nearest:
+class NearestFinder:
     """Explains records that matched nothing; built once per plan, used only for dead letters."""
 
     def __init__(self, index: MatchIndex, protocols: Sequence[str], channels: Sequence[Sequence[int]]) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from bindings.envelope import Envelope
 from bindings.events import members_of
 from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.kafka.facts import SOURCE_SCHEMA, KafkaReader
+from bindings.kafka.record_columns import SOURCE_SCHEMA, KafkaReader
 from bindings.parts import Part, first
 from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.findings import RecordError
@@ -25,11 +25,11 @@ from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation
 from catalog.values import is_timestamp
 from router.matching.channels import ChannelBuilder
-from router.matching.conformance import Validation
-from router.matching.facts import Facts, RawFacts, RawRow
-from router.matching.inbox_facts import facts_of_kafka
+from router.matching.inbox_columns import facts_of_kafka
 from router.matching.matcher import Matcher, MatchOutcomes
-from router.matching.ties import Ambiguous
+from router.matching.record_columns import RawRow, RecordColumns, RecordColumnsBuilder
+from router.matching.schema_validation import Validation
+from router.matching.tie_breaker import Ambiguous
 
 CHUNK: Final = 5_000
 EVERYTHING: Final = "*"
@@ -109,7 +109,7 @@ class RecordMatcher:
         """Match these lines; return the outcomes of those that are not records by number, and the matched others."""
         failed: dict[int, dict[str, Any]] = {}
         kafka: list[NumberedRecord] = []
-        raw = RawFacts(self.matcher.keys)
+        raw = RecordColumnsBuilder(self.matcher.keys)
         others: list[NumberedRecord] = []
         for number, line in enumerate(lines):
             try:
@@ -145,7 +145,7 @@ class RecordMatcher:
             record.time,
         )
 
-    def _kafka(self, entries: list[NumberedRecord]) -> Facts:
+    def _kafka(self, entries: list[NumberedRecord]) -> RecordColumns:
         rows = [_kafka_row(entry) for entry in entries]
         batch = pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
         channels = np.array([self._channel(entry.record) for entry in entries], np.int64)
@@ -187,7 +187,7 @@ class RecordMatcher:
         return members_of(envelope_of_row(outcomes.facts, row, entry).attributes)
 
 
-def envelope_of_row(facts: Facts, row: int, entry: NumberedRecord) -> Envelope:
+def envelope_of_row(facts: RecordColumns, row: int, entry: NumberedRecord) -> Envelope:
     """Return the envelope of a row; Kafka rows that have only columns are read by the exact codec."""
     reading = facts.readings.get(row)
     if reading is not None:

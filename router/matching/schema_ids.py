@@ -1,9 +1,9 @@
 """Schema ids at the beginning of Kafka bodies: which candidates they leave, and how each body is read
 (JUDGING.md#schema-ids).
 
-A stage before :mod:`router.matching.conformance`, with every ``match.validate``. Each combination of a channel, a match
-set and a frame is decided once and cached; rows are only assigned to those. If an id is neither declared nor known and
-``framing`` is ``auto``, a body may also have no frame: such rows are validated whole.
+A stage before :mod:`router.matching.schema_validation`, with every ``match.validate``. Each combination of a channel, a
+match set and a frame is decided once and cached; rows are only assigned to those. If an id is neither declared nor
+known and ``framing`` is ``auto``, a body may also have no frame: such rows are validated whole.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from catalog.schemas.ids.deciding import (
 )
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
-from router.matching.facts import Facts, FoundIds, Payload, protocol_number
 from router.matching.index.classes import BoolArray, IntArray, SplitColumn
 from router.matching.index.index import MatchIndex
+from router.matching.record_columns import FoundIds, Payload, RecordColumns, protocol_number
 
 KEY: Final = f"p.{PROPERTY}"
 """The property of the id, as constraints have it."""
@@ -68,7 +68,7 @@ class FrameGroup:
 
 
 @dataclass(slots=True)
-class Identified:
+class IdFilteredSets:
     """The sets that ids leave. ``numbers`` are the rows' indexes in ``groups``, -1 for none."""
 
     sets: IntArray
@@ -146,7 +146,7 @@ class SchemaIdStage:
         """Return how bodies of a channel begin."""
         return self._frames[channel].framing if channel >= 0 else "none"
 
-    def find(self, facts: Facts, heads: pa.BinaryArray | None) -> None:
+    def find(self, facts: RecordColumns, heads: pa.BinaryArray | None) -> None:
         """Record the ids that bodies begin with; *heads* are the first bytes of the rows that have only columns."""
         wanted = np.flatnonzero(np.array([*self._framed, False], bool)[facts.channels] & (facts.protocols == _KAFKA))
         if not len(wanted):
@@ -170,7 +170,7 @@ class SchemaIdStage:
             known = pa.array(facts.ids.names, pa.string()).take(pa.array(codes, mask=codes < 0))
             facts.columns = replace(facts.columns, by_key={**facts.columns.by_key, KEY: SplitColumn(known)})
 
-    def _find_one_by_one(self, facts: Facts, wanted: IntArray, codes: IntArray, names: dict[str, int]) -> None:
+    def _find_one_by_one(self, facts: RecordColumns, wanted: IntArray, codes: IntArray, names: dict[str, int]) -> None:
         """Record the ids of rows that the codec read, and of bodies with a content coding."""
         coded = np.zeros(0, np.int64)
         if facts.codings is not None and facts.codings.null_count < len(facts.codings):
@@ -186,7 +186,7 @@ class SchemaIdStage:
             if frame is not None:
                 codes[row] = names.setdefault(frame.id, len(names))
 
-    def drop(self, facts: Facts, sets: IntArray) -> Identified:
+    def drop(self, facts: RecordColumns, sets: IntArray) -> IdFilteredSets:
         """Return the sets without the candidates that do not accept the ids of their records.
 
         Raises:
@@ -194,13 +194,13 @@ class SchemaIdStage:
         """
         found, none = facts.ids, np.full(facts.columns.rows, -1, np.int64)
         if found is None or self._payloads is None or not any(self._decides):
-            return Identified(sets, none)
+            return IdFilteredSets(sets, none)
         deciding = np.array([*self._decides, False], bool)[facts.channels] & (found.codes >= 0)
         deciding[list(facts.faults)] = False
         rows = np.flatnonzero(deciding)
         if not len(rows):
-            return Identified(sets, none)
-        identified = Identified(sets.copy(), none)
+            return IdFilteredSets(sets, none)
+        identified = IdFilteredSets(sets.copy(), none)
         width, depth = len(found.names), int(sets.max()) + 1
         keys = (facts.channels[rows] * depth + sets[rows]) * width + found.codes[rows]
         distinct, owners = np.unique(keys, return_inverse=True)
@@ -218,7 +218,7 @@ class SchemaIdStage:
         return identified
 
     def _grouped(
-        self, facts: Facts, rows: IntArray, channel: int, matched: int, name: str
+        self, facts: RecordColumns, rows: IntArray, channel: int, matched: int, name: str
     ) -> list[tuple[FrameGroup, IntArray]]:
         """Divide rows of one channel, set and id into groups, by named message and by schemas for the whole body."""
         frames, targets = self._frames[channel], self._index.sets[matched].targets
@@ -311,7 +311,7 @@ class SchemaIdStage:
                 bits &= ~(1 << target)
         return FrameGroup(asked, certain, decisions, self._index.set_number(bits, event=known.event), begins)
 
-    def begins(self, facts: Facts, rows: Sequence[int], xid: str) -> list[Begin]:
+    def begins(self, facts: RecordColumns, rows: Sequence[int], xid: str) -> list[Begin]:
         """Return how the bodies of rows are read for a definition: only those of Kafka have frames."""
         framings = [*(_BEGINS[each.framing] for each in self._frames), PLAIN]
         channels = np.where(facts.protocols == _KAFKA, facts.channels, -1)[rows].tolist()
@@ -325,7 +325,7 @@ class SchemaIdStage:
             for number, channel in zip(numbers, channels, strict=True)
         ]
 
-    def shown(self, facts: Facts) -> pa.StringArray:
+    def shown(self, facts: RecordColumns) -> pa.StringArray:
         """Return the ids of rows, null for a row without a frame or with an implausible one."""
         found = facts.ids
         if found is None:
@@ -333,7 +333,7 @@ class SchemaIdStage:
         shown = self._shown(facts, found)
         return pa.array(found.names, pa.string()).take(pa.array(found.codes, mask=~shown))
 
-    def _shown(self, facts: Facts, found: FoundIds) -> BoolArray:
+    def _shown(self, facts: RecordColumns, found: FoundIds) -> BoolArray:
         plausible = np.array([*(_plausible(name) for name in found.names), False], bool)[found.codes]
         sure = np.array([*(each.framing != "auto" for each in self._frames), False], bool)[facts.channels]
         if (identified := facts.identified) is not None and identified.groups:
@@ -344,7 +344,7 @@ class SchemaIdStage:
         shown: BoolArray = (found.codes >= 0) & (sure | plausible)
         return shown
 
-    def counted(self, facts: Facts, winners: IntArray, order: IntArray) -> list[list[Any]]:
+    def counted(self, facts: RecordColumns, winners: IntArray, order: IntArray) -> list[list[Any]]:
         """Count routed rows among *order* by their definition, their id, and what decided."""
         found = facts.ids
         if found is None:

@@ -30,7 +30,7 @@ import msgspec
 from bindings.http.connection import AcceptedRequest, Answer, too_large
 from bindings.http.request import HttpProblem, Reply, RequestHead, unavailable
 from catalog.schemas.ids.client import RegistryUnavailableError
-from router.dead_letters.letter import Letter
+from router.dead_letters.dead_letter import DeadLetter
 from router.errors import RouterError
 from router.evaluation.plan import VERSION, Plan
 from router.logs import get_logger
@@ -451,7 +451,7 @@ class Replays(ReplayPreview, Protocol):
     def end(self) -> None:
         """Begin no replay any more."""
 
-    def replay(self, plan: Plan, letter: Letter) -> dict[str, Any]:
+    def replay(self, plan: Plan, letter: DeadLetter) -> dict[str, Any]:
         """Begin to replay a letter, and return how that stands."""
 
     def recent(self) -> list[dict[str, Any]]:

@@ -21,12 +21,12 @@ from catalog.linting.events import names_in
 from catalog.model import Finding
 from router.evaluation.outputs import DEAD_LETTER, EMPTY, ROUTED
 from router.evaluation.plan import Plan
-from router.matching.conformance import decides
+from router.matching.schema_validation import decides
 from router.realtime import settled_types
-from router.routing import DEAD, FixedDestination, Known, RouteRule, letter_number
+from router.routing import DEFAULT_DEAD_LETTER_ROUTE, FixedDestination, Known, RouteRule, letter_number
 from router.settings import REASONS, Settings, event_routes
-from router.settings.checks import event_sinks, letter_sinks
-from router.settings.names import CONTEXT_PREFIX, DestinationTemplate, NameTemplate, event_values, value_name
+from router.settings.checks import dead_letter_sinks, event_sinks
+from router.settings.routes import CONTEXT_PREFIX, DestinationTemplate, NameTemplate, event_values, value_name
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of
 from router.watching.metrics import SinkProblem
 
@@ -496,7 +496,7 @@ def _letters(plan: Plan) -> Iterator[LetterFlow]:
     for routes, members in groups.items():
         for route in dict.fromkeys(routes):
             reasons = tuple(reason for reason, taken in zip(REASONS, routes, strict=True) if taken == route)
-            number = None if route == DEAD else letter_number(route)
+            number = None if route == DEFAULT_DEAD_LETTER_ROUTE else letter_number(route)
             names = plan.settings.dead_letters.sinks if number is None else plan.settings.routes[number].to
             aims = tuple(
                 Aim(name, _destination(plan.settings, name, lambda name: None, letters=True)) for name in names
@@ -695,7 +695,7 @@ def picture(
 
 
 def _sinks(plan: Plan, reading: FigureReading, problems: Problems) -> Iterable[dict[str, Any]]:
-    events, letters = set(event_sinks(plan.settings)), set(letter_sinks(plan.settings))
+    events, letters = set(event_sinks(plan.settings)), set(dead_letter_sinks(plan.settings))
     held: dict[str, list[str]] = {}
     for query, sink in reading.held():
         held.setdefault(sink, []).append(query)

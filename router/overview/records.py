@@ -21,11 +21,11 @@ from bindings.protocols import binding_of
 from catalog.findings import RecordError
 from catalog.record import Record, parse_record
 from catalog.schemas.ids.deciding import Frames
-from router.dead_letters.letter import BODY_SHOWN, CUT, Letter, body_lines, native_rows
-from router.dead_letters.reading import explainer_of, latest_letters, recent_letter, redacted_story, standing_of
+from router.dead_letters.dead_letter import BODY_SHOWN, CUT, DeadLetter, body_lines, native_rows
+from router.dead_letters.reading import explainer_of, latest_letters, recent_letter, redact_explanation, standing_of
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, marked_catalog, redactor_of
 from router.evaluation.plan import Plan
-from router.matching.explanation import Explainer, RecordExplained
+from router.matching.explanation import Explainer, RecordExplanation
 from router.settings.checks import is_loopback
 from router.settings.model import WatchSettings
 from router.state.ledger import LedgerEntry, LetterLedger, instant, parse_instant
@@ -44,7 +44,7 @@ _EXPLAINERS: Final = 4
 class ReplayPreview(Protocol):
     """Says what a replay would make of a letter, as :class:`router.replay.replay.SingleReplays` does."""
 
-    def verdict(self, plan: Plan, letter: Letter) -> Mapping[str, Any]:
+    def verdict(self, plan: Plan, letter: DeadLetter) -> Mapping[str, Any]:
         """Return ``outcome``, ``message``, ``sinks``, ``reason`` and ``detail``."""
 
 
@@ -72,7 +72,7 @@ class Records:
             entries = ledger.entries(letter.id for letter in letters)
         return {"letters": [_line(redactor.redact(each), entries.get(each.id)) for each in letters]}
 
-    def letter(self, plan: Plan, letter: str) -> Letter:
+    def letter(self, plan: Plan, letter: str) -> DeadLetter:
         """Return one letter as it is.
 
         Raises:
@@ -141,7 +141,7 @@ class Records:
         redaction = Redactor(SensitiveMarks()).redact(letter)
         return _now(self._explained(plan, letter), self._judging.verdict(plan, letter), redaction)
 
-    def _explained(self, plan: Plan, letter: Letter) -> RecordExplained:
+    def _explained(self, plan: Plan, letter: DeadLetter) -> RecordExplanation:
         frames = plan.frames.get(letter.endpoint or "", Frames())
         key = (plan.id, f"{frames.framing} {frames.registry.name if frames.registry is not None else ''}")
         explainer = self._explainers.get(key)
@@ -191,18 +191,18 @@ def _near(nearest: Mapping[str, Any]) -> dict[str, Any]:
     return {"message": _cut(str(nearest.get("message"))), "mismatches": mismatches}
 
 
-def _now(story: RecordExplained, verdict: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
+def _now(story: RecordExplanation, verdict: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
     """Return what a record is now: its story, and the verdict with the sinks that a replay would write to."""
     shown = {**verdict, "detail": _cut(redaction.detail(verdict["reason"], verdict["detail"]))}
-    explained: dict[str, Any] = _bounded(redacted_story(story, redaction).to_json())
+    explained: dict[str, Any] = _bounded(redact_explanation(story, redaction).to_json())
     return {"verdict": shown, "explained": explained}
 
 
-def _letter_of(record: Record) -> Letter:
+def _letter_of(record: Record) -> DeadLetter:
     """Return a record in the form in which it is judged again; one of Kafka has a place in its topic."""
     binding = binding_of(record.protocol)
     place = {"partition": 0, "offset": 0} if binding is not None and binding.protocol == KAFKA else {}
-    return Letter(
+    return DeadLetter(
         id="pasted",
         reason="",
         detail="",

@@ -18,8 +18,8 @@ from bindings.inbox.format import InboxPosition, positions_of
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxDamaged
 from bindings.kafka.client import KafkaClient
-from bindings.kafka.ranges import PLACES, FirstRecord, KafkaEnds, KafkaHeads
-from router.evaluation.judging import Kind
+from bindings.kafka.offsets import PLACES, FirstRecord, FirstUnreadRecords, KafkaOffsets
+from router.evaluation.evaluator import Kind
 from router.reading.generations import EARLIEST, Offsets
 from router.watching.backlogs import Backlog
 
@@ -78,8 +78,8 @@ class TopicBacklogs:
     def __init__(self, client: KafkaClient, now: Callable[[], float] = time.time) -> None:
         self.read_until = ReadUntil()
         self._now = now
-        self._ends = KafkaEnds(client)
-        self._heads = KafkaHeads(client)
+        self._ends = KafkaOffsets(client)
+        self._heads = FirstUnreadRecords(client)
         self._shown: dict[str, dict[str, dict[int, int]]] = {}
         """What each group was told last."""
         self._before: dict[str, dict[int, int]] = {}

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.ranges import KafkaEnds, KafkaRange
+from bindings.kafka.offsets import KafkaOffsets, KafkaRange
 from catalog.parsing.regular import read_regular
 from router.errors import BrokerUnreachable, ConfigError
-from router.logs import few, get_logger
+from router.logs import get_logger, shorten_list
 from router.sources import INBOX, REST, Source, Start, by_query, source_client
 from router.state.durable import damaged, missing, numbers_in, read_object, write_durably
 from router.state.state import StateFolder
@@ -121,7 +121,7 @@ class Positions:
 
 def _ends_of(client: KafkaClient, topics: Iterable[str]) -> dict[str, dict[int, int]]:
     try:
-        return KafkaEnds(client).ends(topics)
+        return KafkaOffsets(client).ends(topics)
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
 
@@ -471,7 +471,7 @@ def reads(sources: Sequence[Source], query: str) -> dict[str, str]:
     """Return what a query reads, for people: endpoints, and topics where these have some; a few of them."""
     members = [source for source in sources if source.query == query]
     names = {"endpoints": [source.endpoint for source in members], "topics": list(topics_of(members))}
-    return {name: few(values) for name, values in names.items() if any(values)}
+    return {name: shorten_list(values) for name, values in names.items() if any(values)}
 
 
 def topics_of(sources: Sequence[Source]) -> tuple[str, ...]:

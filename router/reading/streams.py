@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from bindings.inbox.source import NAME as INBOX_FORMAT
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.ranges import KafkaEnds, KafkaRange, mean_record_bytes, read_ranges
+from bindings.kafka.offsets import KafkaOffsets, KafkaRange, mean_record_bytes, read_ranges
 from bindings.kafka.store import inbox_columns
 from router.errors import BrokerUnreachable, StateError
-from router.logs import few, get_logger
+from router.logs import get_logger, shorten_list
 from router.machine import BatchSizing
 from router.reading.generations import Generation, Offsets, Spans, cluster_of, starting_offsets
 from router.settings import Settings
@@ -167,7 +167,7 @@ def _subscribed(client: KafkaClient, topics: Sequence[str]) -> dict[str, str]:
         BrokerUnreachable: the brokers do not say which topics exist.
     """
     try:
-        there = KafkaEnds(client).partitions(topics)
+        there = KafkaOffsets(client).partitions(topics)
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
     lacking = sorted(set(topics) - set(there))
@@ -184,7 +184,7 @@ def _beginning(client: KafkaClient, generation: Generation, topics: Sequence[str
     if generation.begun:
         return "earliest"  # Spark requires it, but follows its checkpoint.
     try:
-        partitions = KafkaEnds(client).partitions(topics)
+        partitions = KafkaOffsets(client).partitions(topics)
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
     # A partition added before Spark has looked as well fails the query, and its next start comes by here again.
@@ -241,7 +241,7 @@ class ReadTopics:
     """
 
     def __init__(self, client: KafkaClient, query: str, state: StateFolder, *, lossy: bool) -> None:
-        self._ends = KafkaEnds(client)
+        self._ends = KafkaOffsets(client)
         self._path = state.root / "ledger" / "topics.json"
         # Lanes share what they know of a cluster, as they share positions.
         self._key = query if query in (INBOX, REST) else cluster_of(query)
@@ -295,7 +295,9 @@ class ReadTopics:
             again[topic] = {number: (at, at) for number, at in numbers.items()}
         self._tell(self._told(again, anew) + lost)
         if open_:
-            raise BrokerUnreachable(f"records of an open transaction were read before: {few(open_)}; it must end first")
+            raise BrokerUnreachable(
+                f"records of an open transaction were read before: {shorten_list(open_)}; it must end first"
+            )
         return again
 
     def _gone(self, positions: Offsets, ids: Mapping[str, str]) -> dict[str, dict[int, int]]:
@@ -340,7 +342,7 @@ class ReadTopics:
         if not lost:
             return
         if not self._lossy:
-            raise StateError(f"records were lost at the broker before they were read: {few(lost)}", hint=HINT)
+            raise StateError(f"records were lost at the broker before they were read: {shorten_list(lost)}", hint=HINT)
         _log.error("records were lost at the broker before they were read", places=lost)
 
     def _anew(self, ids: Mapping[str, str], read: Collection[str]) -> dict[str, tuple[str, str]]:

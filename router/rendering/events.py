@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.texts import Bool, Entries, Int, base64_of, valid
+from bindings.columns.entries import Bool, Entries, Int, base64_of, valid
 from bindings.envelope import ATTRIBUTE_NAME, DATA, EVENT_MEDIA, AttributeRule, attribute_name, header_text
 from bindings.events import DEFAULT_CONTENT_TYPE, data_member, encode_event, with_types
 from bindings.kafka.binding import RULE
@@ -200,8 +200,8 @@ _NUMBERS: Final = ("partition", "offset", "timestamp")
 def native_texts(kind: Source, raw: pa.StructArray, place: pa.Int32Array) -> pa.StringArray:
     """Return the native record of each row as JSON, without the body.
 
-    ``raw`` has the columns that a source of that *kind* gives (``RAW_COLUMNS`` in :mod:`router.evaluation.stages`; a body
-    is not looked at). ``place`` is that of an event in its batch, null outside of one.
+    ``raw`` has the columns that a source of that *kind* gives (``RAW_COLUMNS`` in :mod:`router.evaluation.stages`; a
+    body is not looked at). ``place`` is that of an event in its batch, null outside of one.
     """
     if kind == "kafka":
         texts, odd = _of_kafka(raw)
@@ -476,9 +476,9 @@ def _joined(one: Attributes, other: Attributes) -> Attributes:
 def event_columns(kind: Source, raw: pa.StructArray, attributes: pa.ListArray, place: pa.Int32Array) -> pa.StructArray:
     """Return the struct ``EVENT`` of each routed row.
 
-    ``raw`` has the columns that a source of that *kind* gives (``RAW_COLUMNS`` in :mod:`router.evaluation.stages`; a body
-    is not looked at). ``attributes`` are an outcome's, as headers of Kafka's binary mode, null where the record's own
-    serve; ``place`` is that of an event in its batch, null outside of one. The arrays are of one length, and may be
+    ``raw`` has the columns that a source of that *kind* gives (``RAW_COLUMNS`` in :mod:`router.evaluation.stages`; a
+    body is not looked at). ``attributes`` are an outcome's, as headers of Kafka's binary mode, null where the record's
+    own serve; ``place`` is that of an event in its batch, null outside of one. The arrays are of one length, and may be
     slices. Every row comes out as :func:`router.rendering.texts.render_event` has it.
     """
     resolved = attributes_of_rows(kind, raw, attributes, place)

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.texts import Bool, Int, raw, texts_of
+from bindings.columns.entries import Bool, Int, raw, texts_of
 from bindings.kafka.binding import parts_of_row
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.values import YEAR_1, YEAR_10000, instant
-from router.matching.facts import single
-from router.matching.inbox_facts import inbox_parts
+from router.matching.inbox_columns import inbox_parts
+from router.matching.record_columns import single
 
 # Arrays of texts and bytes, worked on through their buffers: joined, and escaped for JSON.
 

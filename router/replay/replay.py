@@ -1,7 +1,7 @@
 """Replay dead letters (``xrouter dead-letters replay``), from the settings file to the summary.
 
 It runs beside a router or without one, in a process and a Spark of its own, and one at a time. Whatever ends it leaves
-nothing lost and no outcome twice: the batch in hand is finished by the next replay (:mod:`router.replay.replaying`).
+nothing lost and no outcome twice: the batch in hand is finished by the next replay (:mod:`router.replay.batches`).
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from bindings.private import open_to, private_folder
-from router.dead_letters.letter import Letter
+from bindings.private_files import private_folder, set_umask_for
+from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import Filter, read_letters
 from router.errors import CatalogUnavailable, RouterError
 from router.evaluation.plan import Plan, read_catalog
 from router.logs import configure_logs, get_logger
-from router.replay.replaying import (
-    Loads,
+from router.replay.batches import (
     ReplayBatch,
     Replayer,
     ReplayInterrupted,
     ReplayOutcome,
+    ReplayPlanCache,
     ReplayPlans,
     Selection,
     Summary,
     batches,
-    in_turn,
-    lacking,
+    missing_sinks,
     verdicts,
+    with_waiting,
 )
 from router.settings import Settings, load_settings
 from router.sinks import check_endpoints, close_targets
@@ -69,7 +69,7 @@ class ReplayOptions:
         return max(1, min(self.batch, int(self.rate) if self.rate is not None else self.batch))
 
 
-class Watcher(Protocol):
+class ReplayProgress(Protocol):
     """Receives the progress of a replay, for display."""
 
     def resumed(self, pending: PendingReplay) -> None:
@@ -92,7 +92,7 @@ class ReplayResult:
     interrupted: bool = False
 
 
-def matching(settings: Settings, wanted: Filter, options: ReplayOptions) -> int:
+def count_matching(settings: Settings, wanted: Filter, options: ReplayOptions) -> int:
     """Return how many dead letters a replay would select."""
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         selection = Selection(ledger, wanted, options.parked, options.limit)
@@ -105,18 +105,18 @@ def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Itera
     ``sinks`` of a verdict are those that would get the record: not the ones that have it. What waits for a letter that
     stays dead has the reason :data:`~router.state.ledger.HELD`.
     """
-    plan = plan_now(settings)
+    plan = current_plan(settings)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         selection = Selection(ledger, wanted, options.parked, options.limit)
         turns = Turns(ledger.order)
         for batch in batches(selection.choose(read_letters(settings)), CHUNK, turns):
-            for verdict in in_turn(verdicts(plan, batch.letters), turns):
+            for verdict in with_waiting(verdicts(plan, batch.letters), turns):
                 left = tuple(name for name in verdict.sinks if not batch.sinks or name in batch.sinks)
                 yield ReplayOutcome(verdict.letter, verdict.message, left, verdict.reason, verdict.detail)
         yield from (ReplayOutcome(letter, None, (), HELD) for letter in sorted(turns.left))
 
 
-def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher) -> ReplayResult:
+def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: ReplayProgress) -> ReplayResult:
     """Replay the dead letters that match the filter, with the current catalog and settings.
 
     SIGTERM and Ctrl-C end it after the batch in hand; while a sink is away, at once.
@@ -126,7 +126,7 @@ def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher)
     """
     settings = load_settings(path)
     configure_logs(settings.log)
-    open_to(settings.readable_by)
+    set_umask_for(settings.readable_by)
     root = Path(settings.state)
     stop = threading.Event()
     with signals(stop), LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
@@ -139,7 +139,9 @@ def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher)
         return run.result
 
 
-def replay_one(plan: Plan, base: Path, letter: Letter, watcher: Watcher, loads: Loads) -> ReplayResult:
+def replay_one(
+    plan: Plan, base: Path, letter: DeadLetter, watcher: ReplayProgress, loads: ReplayPlanCache
+) -> ReplayResult:
     """Replay one dead letter with the active plan, even if parked; give up if a sink is unavailable.
 
     What an earlier replay left unfinished is finished first, and not in the summary. *base* is the folder of the
@@ -166,7 +168,7 @@ def replay_one(plan: Plan, base: Path, letter: Letter, watcher: Watcher, loads: 
 class _Impatient:
     """Forwards progress, and stops the replay when a sink is unavailable."""
 
-    def __init__(self, watcher: Watcher, stop: threading.Event) -> None:
+    def __init__(self, watcher: ReplayProgress, stop: threading.Event) -> None:
         self._stop = stop
         self._held = watcher.held
         self.resumed, self.progress = watcher.resumed, watcher.progress
@@ -177,7 +179,7 @@ class _Impatient:
         self._held(reason, seconds)
 
 
-def plan_now(settings: Settings) -> Plan:
+def current_plan(settings: Settings) -> Plan:
     """Return the plan of the current catalog and settings.
 
     Raises:
@@ -206,12 +208,12 @@ class _Run:
         plans: ReplayPlans,
         wanted: Filter,
         options: ReplayOptions,
-        watcher: Watcher,
+        watcher: ReplayProgress,
         stop: threading.Event,
         stack: ExitStack,
         *,
-        letters: Callable[[], Iterator[Letter]] | None = None,
-        loads: Loads | None = None,
+        letters: Callable[[], Iterator[DeadLetter]] | None = None,
+        loads: ReplayPlanCache | None = None,
         plan: Plan | None = None,
         resumed: Summary | None = None,
     ) -> None:
@@ -286,7 +288,7 @@ class _Run:
         for batch in batches(selection.choose(self._there()), self._options.size, turns):
             if self._stop.is_set():
                 raise ReplayInterrupted
-            self._plan = self._plan or plan_now(self._settings)
+            self._plan = self._plan or current_plan(self._settings)
             self._batch(self._plan, batch)
             self._keep_rate(self.result.summary.settled - self._before)
         return turns.left
@@ -313,7 +315,7 @@ class _Run:
         self._opened().replay(plan, pending, letters, self._resumed)
         self._watcher.progress(self._resumed)
 
-    def _letters(self, ids: Sequence[str]) -> list[Letter]:
+    def _letters(self, ids: Sequence[str]) -> list[DeadLetter]:
         """Return dead letters by id, in that order, without those that no longer exist."""
         left, by_id = set(ids), {}
         for letter in read_letters(self._settings):
@@ -327,7 +329,7 @@ class _Run:
     def _opened(self) -> Replayer:
         """Start Spark on first use. It has its own folder, so a router may run at the same time."""
         if self._replayer is None:
-            loads = self._loads or Loads(self._stack.enter_context(self._session()))
+            loads = self._loads or ReplayPlanCache(self._stack.enter_context(self._session()))
             self._replayer = Replayer(loads, self._ledger, self._stop, self._watcher.held)
         return self._replayer
 
@@ -360,22 +362,22 @@ class SingleReplays:
     def __init__(self, base: Path) -> None:
         self._base = base
         self._lock = threading.Lock()
-        self._loads: Loads | None = None
+        self._loads: ReplayPlanCache | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
     def begin(self, spark: SparkSession) -> None:
         """Set the Spark session for replays; without one nothing is replayed."""
-        self._loads = Loads(spark)
+        self._loads = ReplayPlanCache(spark)
 
     def end(self) -> None:
         """Refuse further replays."""
         self._loads = None
 
-    def verdict(self, plan: Plan, letter: Letter) -> dict[str, Any]:
+    def verdict(self, plan: Plan, letter: DeadLetter) -> dict[str, Any]:
         """Return the outcome of replaying a dead letter with *plan*; ``sinks`` are those that lack its record."""
         (verdict,) = verdicts(plan, [letter])
         with LetterLedger.open(Path(plan.settings.state), create=False) as ledger:
-            without = lacking(ledger, letter, ledger.entries([letter.id]).get(letter.id))
+            without = missing_sinks(ledger, letter, ledger.entries([letter.id]).get(letter.id))
         return {
             "outcome": "routed" if verdict.reason is None else "dead-letter",
             "message": verdict.message,
@@ -384,7 +386,7 @@ class SingleReplays:
             "detail": verdict.detail,
         }
 
-    def replay(self, plan: Plan, letter: Letter) -> dict[str, Any]:
+    def replay(self, plan: Plan, letter: DeadLetter) -> dict[str, Any]:
         """Start to replay a dead letter, and return its state; :meth:`recent` has its progress.
 
         Raises:
@@ -412,7 +414,7 @@ class SingleReplays:
         with self._lock:
             return [dict(each) for each in reversed(self._recent)]
 
-    def _run(self, plan: Plan, letter: Letter, loads: Loads, entry: dict[str, Any]) -> None:
+    def _run(self, plan: Plan, letter: DeadLetter, loads: ReplayPlanCache, entry: dict[str, Any]) -> None:
         notes = _Notes()
         try:
             result = _outcome(replay_one(plan, self._base, letter, notes, loads), notes)

@@ -33,12 +33,12 @@ from catalog.model import Catalog
 from router.batches.splitting import BatchParts
 from router.errors import BatchPinError, CatalogUnavailable, RouterError, StateError
 from router.evaluation.plan import VERSION, Plan, read_catalog
-from router.logs import few, get_logger
+from router.logs import get_logger, shorten_list
 from router.overview.overview import Overview, Replays
 from router.reading import generations
 from router.reading.backlogs import InboxBacklog, TopicBacklogs
 from router.reading.generations import Generation, Offsets, Positions, cluster_of, reads, topics_of
-from router.running.reload import unless_stopped
+from router.running.reload import result_or_stopped
 from router.settings import Settings
 from router.sinks.tables.head import local_folder
 from router.sources import INBOX, REST, Source, inbox_client, rest_client, source_client
@@ -68,14 +68,14 @@ _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Monitored:
+class Monitoring:
     """What watchers see of this process, from before it has a catalog, at ``port``."""
 
     metrics: Metrics
     status: RouterStatus
     port: int
     overview: Overview
-    last: LastCatalog | None = None
+    last: SavedCatalog | None = None
 
     def announce(self, plan: Plan, endpoints: Iterable[str], *, stale: str = "") -> None:
         """Show a plan as the one in force, and series of these endpoints; *stale* is why its catalog was not read."""
@@ -89,7 +89,7 @@ class Monitored:
             self.last.keep(plan.catalog)
 
 
-class LastCatalog:
+class SavedCatalog:
     """The catalog that was in force last, in ``catalog.json`` of the state folder, for starts while it is away.
 
     It counts for the sources that it was read from, and for the version that wrote it. Who writes last has kept it.
@@ -130,7 +130,7 @@ class LastCatalog:
 
 
 @contextmanager
-def monitored(settings: Settings, status: RouterStatus, replays: Replays | None = None) -> Iterator[Monitored]:
+def serve_monitoring(settings: Settings, status: RouterStatus, replays: Replays | None = None) -> Iterator[Monitoring]:
     """Serve metrics and status for the time of the block; without *replays*, the status page shows no records.
 
     Raises:
@@ -144,7 +144,7 @@ def monitored(settings: Settings, status: RouterStatus, replays: Replays | None 
     server.start()
     try:
         with telemetry(settings.telemetry.otlp, metrics.registry, status.steps):
-            yield Monitored(metrics, status, server.port, overview, LastCatalog(settings))
+            yield Monitoring(metrics, status, server.port, overview, SavedCatalog(settings))
     finally:
         server.stop()
         overview.close()
@@ -157,7 +157,9 @@ def disks(settings: Settings) -> dict[str, Path]:
     return {"state": Path(settings.state), **local}
 
 
-def whole_catalog(settings: Settings, stop: threading.Event, monitoring: Monitored) -> tuple[Catalog, str] | None:
+def load_startup_catalog(
+    settings: Settings, stop: threading.Event, monitoring: Monitoring
+) -> tuple[Catalog, str] | None:
     """Load the catalog; where it cannot be reached now, take the one that was in force last, and return why.
 
     Without such a one a start holds until all that its catalog refers to is loaded or known to be unloadable. None when
@@ -169,7 +171,7 @@ def whole_catalog(settings: Settings, stop: threading.Event, monitoring: Monitor
     reported: tuple[str, ...] = ()
     while not stop.is_set():
         try:
-            catalog = unless_stopped(lambda: read_catalog(settings), stop)
+            catalog = result_or_stopped(lambda: read_catalog(settings), stop)
         except CatalogUnavailable as error:
             last = monitoring.last.read() if monitoring.last is not None and error.awaited else None
             if last is None:
@@ -190,11 +192,11 @@ def whole_catalog(settings: Settings, stop: threading.Event, monitoring: Monitor
     return None
 
 
-def _stale(monitoring: Monitored, awaited: tuple[str, ...], catalog: Catalog, kept: str) -> tuple[Catalog, str]:
+def _stale(monitoring: Monitoring, awaited: tuple[str, ...], catalog: Catalog, kept: str) -> tuple[Catalog, str]:
     """Say that the last good catalog is taken, since these addresses cannot be reached."""
     monitoring.status.awaiting(awaited)
     monitoring.metrics.awaited(len(awaited))
-    reason = f"the catalog is unreachable at {few(awaited)}; using the last valid one, saved {kept}"
+    reason = f"the catalog is unreachable at {shorten_list(awaited)}; using the last valid one, saved {kept}"
     _log.warning("started with the last valid catalog", unreachable=list(awaited), epoch=catalog.epoch, kept=kept)
     return catalog, reason
 

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.client import KafkaClient
-from bindings.kafka.ranges import KafkaEnds
+from bindings.kafka.offsets import KafkaOffsets
 from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
 from router.batches.plans import LoadedPlan, PlanHolder
-from router.batches.splitting import Bounding
-from router.errors import BrokerUnreachable, DiskError, cause_of, is_lost, lasting_error
-from router.evaluation.judging import Kind
+from router.batches.splitting import BatchSizeLimiter
+from router.errors import BrokerUnreachable, DiskError, cause_of, is_data_loss, permanent_error
+from router.evaluation.evaluator import Kind
 from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.machine import BatchSizing
@@ -44,7 +44,7 @@ from router.reading.streams import (
     topics_of_query,
 )
 from router.realtime import RealTimeQuery, require_cores, require_rest_topic, restored
-from router.relating import Pairing
+from router.request_reply import Pairing
 from router.running.monitoring import check_query
 from router.running.reload import in_background
 from router.sources import INBOX, REST, Source, by_query, query_client
@@ -66,7 +66,7 @@ PAUSE_FIRST: Final = 1.0
 
 
 @dataclass(slots=True)
-class Running:
+class QueryRun:
     """One query as it runs. ``sources`` are what it is to read; its generation may have others until it switches.
 
     While it is ``catching_up``, batches take the place of a real-time query until all that is there is read.
@@ -98,10 +98,10 @@ class Running:
 
 
 def _answers(client: KafkaClient) -> None:
-    KafkaEnds(client).partitions(())
+    KafkaOffsets(client).partitions(())
 
 
-class Starts:
+class QueryStarter:
     """Starts the queries of a router. Not for concurrent use."""
 
     def __init__(
@@ -128,7 +128,7 @@ class Starts:
         self._pairing = pairing
         self._succession = Succession(state)
 
-    def start(self, running: Running, others: Iterable[Running]) -> None:
+    def start(self, running: QueryRun, others: Iterable[QueryRun]) -> None:
         """Start a query on its generation: that of its unfinished batch, else the one for its sources.
 
         One that nothing is left of ends; one whose topics one of the *others* still reads is not started.
@@ -183,10 +183,10 @@ class Starts:
             running, generation, rows, sources, topics, final=generation.pending if running.switching else None
         )
 
-    def _topics(self, running: Running, sources: Sequence[Source]) -> ReadTopics | None:
+    def _topics(self, running: QueryRun, sources: Sequence[Source]) -> ReadTopics | None:
         return topics_of_query(self._plans.active.settings, running.name, sources, self._state)
 
-    def _whole(self, running: Running, current: Callable[[], Generation], topics: ReadTopics | None) -> Generation:
+    def _whole(self, running: QueryRun, current: Callable[[], Generation], topics: ReadTopics | None) -> Generation:
         """Return the *current* generation, or what takes its place where brokers have lost what it read on."""
         generation = current()
         if topics is None or not (again := topics.check(generation.positions())):
@@ -194,13 +194,13 @@ class Starts:
         self._renew(running, again, topics)
         return current()
 
-    def _renew(self, running: Running, again: Spans, topics: ReadTopics | None) -> None:
+    def _renew(self, running: QueryRun, again: Spans, topics: ReadTopics | None) -> None:
         """Read these partitions from their first record; a death in between does it again."""
         self._succession.renew(running.name, again)
         if topics is not None:
             topics.note(again)
 
-    def ask(self, running: Running) -> Future[None] | None:
+    def ask(self, running: QueryRun) -> Future[None] | None:
         """Ask in the background whether the brokers of a query answer; None where it has none.
 
         What the future raises (KafkaUnreachable) is why not.
@@ -210,7 +210,7 @@ class Starts:
         client = query_client(self._plans.active.settings, running.name, members) if apart or members else None
         return None if client is None else in_background(partial(_answers, client))
 
-    def explain_loss(self, running: Running) -> None:
+    def explain_loss(self, running: QueryRun) -> None:
         """Raise what brokers have lost of what a query was to read, if they tell.
 
         Raises:
@@ -229,7 +229,7 @@ class Starts:
         assert plan is not None
         return self._plans.pinned(plan, self._restore).plan.queries[query]
 
-    def _read_elsewhere(self, running: Running, others: Iterable[Running]) -> bool:
+    def _read_elsewhere(self, running: QueryRun, others: Iterable[QueryRun]) -> bool:
         """Whether another query of the cluster still reads a topic that this one is to read."""
         wanted = set(topics_of(running.sources))
         for other in others:
@@ -243,7 +243,7 @@ class Starts:
 
     def _launch(
         self,
-        running: Running,
+        running: QueryRun,
         generation: Generation,
         rows: DataFrame,
         sources: Sequence[Source],
@@ -266,7 +266,7 @@ class Starts:
             self._status,
             self._restore,
             final=final,
-            bounding=Bounding(kind, generation, running.sizing, read, own),
+            bounding=BatchSizeLimiter(kind, generation, running.sizing, read, own),
             came_by=next(iter(self._plans.active.queries), "") if is_rest else "",
             restored=restored if is_rest else None,
             pairing=self._pairing,
@@ -277,7 +277,7 @@ class Starts:
         running.query = start_query(rows, running.name, running.pipeline.batch, generation, settings, once=once)
         self._status.query(running.name, "running")
 
-    def _launch_real_time(self, running: Running, generation: Generation) -> None:
+    def _launch_real_time(self, running: QueryRun, generation: Generation) -> None:
         plan = self._plans.active
         require_cores(self._spark, plan, generation.topics)
         rows = kafka_rows(self._spark, plan.settings, running.sources, generation, None)
@@ -320,8 +320,10 @@ class Queries:
         self._accounts = accounts or Accounts(state)
         self._once = once
         self._succession = Succession(state)
-        self._starts = Starts(spark, state, plans, metrics, status, restore, self._accounts, once=once, pairing=pairing)
-        self._running: dict[str, Running] = {}
+        self._starts = QueryStarter(
+            spark, state, plans, metrics, status, restore, self._accounts, once=once, pairing=pairing
+        )
+        self._running: dict[str, QueryRun] = {}
 
     def place(self, sources: Sequence[Source], *, waits: bool = False) -> None:
         """Note where topics that are new begin; see :meth:`Succession.place`. It comes before anything says so.
@@ -350,7 +352,7 @@ class Queries:
         for name in left:
             _log.info("query has no sources; finishing its last batch", query=name)
         names = (*left, *wanted, *rest)
-        self._running = {name: Running(name, wanted.get(name, ()), self._sizing()) for name in names}
+        self._running = {name: QueryRun(name, wanted.get(name, ()), self._sizing()) for name in names}
         for running in self._running.values():
             self._status.query(running.name, "starting")
             self._begin(running)
@@ -410,7 +412,7 @@ class Queries:
             running, members = self._running.get(name), wanted.get(name, ())
             if running is None or running.ended:
                 if members:
-                    self._running[name] = Running(name, members, self._sizing())
+                    self._running[name] = QueryRun(name, members, self._sizing())
                     self._status.query(name, "starting")
                 continue
             changed = name != INBOX and topics_of(running.sources) != topics_of(members)
@@ -464,12 +466,12 @@ class Queries:
         self._accounts.keep_all()
         return not cut
 
-    def _switch(self, running: Running) -> None:
+    def _switch(self, running: QueryRun) -> None:
         if running.query is not None and running.pipeline is not None:
             running.switching = True
             running.pipeline.drain()
 
-    def _try_stop(self, running: Running) -> None:
+    def _try_stop(self, running: QueryRun) -> None:
         """Stop an idle query that is to switch; a busy one stops itself at its next batch.
 
         One that was started only to finish a batch drains once it has, and is left alone until then.
@@ -481,21 +483,21 @@ class Queries:
         elif running.pipeline.draining and running.pipeline.wait_idle(0) and self._committed(running):
             running.query.stop()
 
-    def _outdated(self, running: Running) -> bool:
+    def _outdated(self, running: QueryRun) -> bool:
         """Whether a real-time query goes by another plan than the active one, which a query in batches never does."""
         pipeline = running.pipeline
         return isinstance(pipeline, RealTimeQuery) and pipeline.plan.id != self._plans.active.id
 
-    def _committed(self, running: Running) -> bool:
+    def _committed(self, running: QueryRun) -> bool:
         pipeline = running.pipeline
         return pipeline is None or pipeline.last is None or pipeline.generation.committed(pipeline.last)
 
-    def _await_commit(self, running: Running, deadline: float) -> None:
+    def _await_commit(self, running: QueryRun, deadline: float) -> None:
         """Wait for Spark to note the last batch as done: stopping in between would repeat it."""
         while not self._committed(running) and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _ended(self, running: Running) -> None:
+    def _ended(self, running: QueryRun) -> None:
         assert running.query is not None and running.pipeline is not None
         error = running.query.exception()
         if running.pipeline.last is not None:
@@ -519,10 +521,10 @@ class Queries:
         else:
             self._failed(running, str(error))
 
-    def _failed(self, running: Running, text: str) -> None:
-        final = lasting_error(running.name, text)
+    def _failed(self, running: QueryRun, text: str) -> None:
+        final = permanent_error(running.name, text)
         if final is not None:
-            if is_lost(text):
+            if is_data_loss(text):
                 self._starts.explain_loss(running)
             raise final
         cause = cause_of(text)
@@ -539,13 +541,13 @@ class Queries:
         running.restart_at = time.monotonic() + running.pause
         running.pause = min(running.pause * 2, RESTART_MOST)
 
-    def _recovered(self, running: Running) -> None:
+    def _recovered(self, running: QueryRun) -> None:
         """Say that a query that had failed has written a batch again."""
         if running.failures and running.pipeline is not None and running.pipeline.last is not None:
             running.failures = 0
             _log.info("query recovered", **reads(running.sources, running.name), query=running.name)
 
-    def _begin(self, running: Running) -> None:
+    def _begin(self, running: QueryRun) -> None:
         """Start a query, or try again later what a broker or the disk does not let it do now."""
         try:
             with disk_of(self._state.root):
@@ -560,7 +562,7 @@ class Queries:
                 _log.info("brokers reachable again; starting query", **self._inputs(running), seconds=seconds)
                 running.away_since = None
 
-    def _answered(self, running: Running) -> bool:
+    def _answered(self, running: QueryRun) -> bool:
         """Whether a query may try to start: one that waits for brokers only once these have answered.
 
         They are asked in the background, since a broker that is away takes its time to say nothing.
@@ -577,7 +579,7 @@ class Queries:
             self._wait_for_brokers(running, str(error))
         return error is None
 
-    def _wait_for_brokers(self, running: Running, reason: str) -> None:
+    def _wait_for_brokers(self, running: QueryRun, reason: str) -> None:
         """Note that the brokers of a query do not answer, and say so once."""
         self._status.query(running.name, "starting" if running.pipeline is None else "failed", reason=reason)
         if running.away_since is None:
@@ -588,7 +590,7 @@ class Queries:
         running.pause = min(running.pause * 2, ASK_MOST)
 
     @staticmethod
-    def _inputs(running: Running) -> dict[str, str]:
+    def _inputs(running: QueryRun) -> dict[str, str]:
         return {**reads(running.sources, running.name), "query": running.name}
 
     def _sizing(self) -> BatchSizing:
@@ -620,7 +622,7 @@ _KAFKA: Final[Mapping[str, str]] = {
 """The columns of Spark's Kafka source."""
 
 
-class Warming:
+class WarmUp:
     """Judges rows of each kind of source that a plan reads. A context: nothing of it outlives its end."""
 
     def __init__(self, spark: SparkSession, loaded: LoadedPlan, status: RouterStatus) -> None:

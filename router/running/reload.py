@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from bindings.protocols import BINDINGS
 from catalog.comparing import CatalogChange, CatalogDiff, compare
-from catalog.documents.documents import Doubtful
+from catalog.documents.documents import UnconfirmedCatalog
 from catalog.linting.attributes import RECEIVING
-from catalog.load import CatalogWatcher, RefusedCatalog, Waiting, set_aside_from_gc
+from catalog.load import CatalogWatcher, PendingCatalog, RejectedCatalog, freeze_for_gc
 from catalog.model import CLOUDEVENTS, Catalog, Endpoint, Finding
 from catalog.parsing.nearest import Suggestions
 from router.batches.plans import PlanHolder
@@ -121,7 +121,7 @@ def _lost(xid: str, had: tuple[str, ...], after: Endpoint | None, active: Catalo
     return Finding(own[0].file if own else "", own[0].pointer if own else xid, "error", RULE, text, f"{hint} {meant}")
 
 
-class Comparisons:
+class CatalogComparisons:
     """Compares each catalog that takes effect with the one before, and reports to log, metrics and status page.
 
     It compares one at a time, in a thread of its own, so that large catalogs hold up nobody. If several take effect
@@ -280,14 +280,14 @@ class Reloader:
         if polled is None:
             _log.debug("catalog unchanged", epoch=self._active.epoch)
             return None
-        if isinstance(polled, RefusedCatalog):
+        if isinstance(polled, RejectedCatalog):
             self._refuse(polled.errors)
             return None
-        if isinstance(polled, Doubtful):
+        if isinstance(polled, UnconfirmedCatalog):
             hint = "if the change is intended, do nothing: the next poll applies it"
             _log.warning("catalog change needs confirmation", reasons=list(polled.reasons), hint=hint)
             return None
-        if isinstance(polled, Waiting):
+        if isinstance(polled, PendingCatalog):
             _log.warning(
                 "catalog has unreachable references; keeping the last valid one", unreachable=list(polled.uris)
             )
@@ -386,7 +386,7 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     return future
 
 
-def unless_stopped(work: Callable[[], T], stop: threading.Event) -> T | None:
+def result_or_stopped(work: Callable[[], T], stop: threading.Event) -> T | None:
     """Return what work gives, or None as soon as *stop* is set; raises what the work raises."""
     future = in_background(work)
     while not future.done():
@@ -406,7 +406,7 @@ LOGGED: Final = 20
 _REMEDY: Final = "records are still routed; fix the files of catalog.shadow, which are checked again"
 
 
-class Shadowing:
+class ShadowReloader:
     """Looks after ``catalog.shadow``; without one it does nothing. Not for concurrent use."""
 
     def __init__(self, plans: PlanHolder, figures: ShadowFigures) -> None:
@@ -458,7 +458,7 @@ class Shadowing:
             plan = look.result()
             if plan is not None:
                 self._plans.shadow(plan)
-                set_aside_from_gc()
+                freeze_for_gc()
                 # Only now: before, whoever reads that it is good would see the figures of the one before it.
                 self._figures.broken("")
         except Exception as error:  # Any fault of a new catalog is reported, and the stream goes on.
@@ -491,13 +491,13 @@ class Shadowing:
             self._figures.broken("")
         if polled is None:
             return None
-        if isinstance(polled, RefusedCatalog):
+        if isinstance(polled, RejectedCatalog):
             self._refuse(polled.errors)
             return None
-        if isinstance(polled, Waiting):
+        if isinstance(polled, PendingCatalog):
             self._wait_for(polled.uris)
             return None
-        if isinstance(polled, Doubtful):  # The next look takes it.
+        if isinstance(polled, UnconfirmedCatalog):  # The next look takes it.
             return None
         plan = Plan(polled, self._settings)
         _ = plan.judge

@@ -18,26 +18,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bindings.private import open_to
-from catalog.linting.attributes import refusing
-from catalog.load import set_aside_from_gc
+from bindings.private_files import set_umask_for
+from catalog.linting.attributes import rejecting_errors
+from catalog.load import freeze_for_gc
 from router.batches.plans import PlanHolder
 from router.dead_letters.retention import Housekeeping
 from router.errors import BrokerUnreachable, ConfigError, DiskError, SinkError
 from router.evaluation.plan import Plan, plan_of
-from router.examining import gateway_checks, require, router_checks
 from router.intake.intake import Intake, Store, local_store, topic_store
 from router.intake.subscriptions import RouterSubscriptions
 from router.logs import configure_logs, get_logger
 from router.machine import divided, raise_descriptor_limit
 from router.overview.overview import Replays
 from router.overview.picture import sink_topics
+from router.preflight import gateway_checks, require_checks, router_checks
 from router.reading.generations import Succession
 from router.realtime import require_real_time, require_rest_topic
-from router.relating import Pairing
-from router.running.monitoring import BacklogWatch, Monitored, check_state, monitored, whole_catalog
-from router.running.queries import Queries, Warming
-from router.running.reload import BackgroundReloads, Comparisons, Reloader, Shadowing, in_background
+from router.request_reply import Pairing
+from router.running.monitoring import BacklogWatch, Monitoring, check_state, load_startup_catalog, serve_monitoring
+from router.running.queries import Queries, WarmUp
+from router.running.reload import BackgroundReloads, CatalogComparisons, Reloader, ShadowReloader, in_background
 from router.settings import Settings, load_settings
 from router.settings.catalogs import logins_of
 from router.sinks import check_endpoints, close_targets
@@ -63,7 +63,7 @@ HOLD_MOST: Final = 60.0
 _log = get_logger()
 
 
-class CatalogSwitch:
+class PendingCatalog:
     """The change that waits to take effect, if there is one. Not for concurrent use."""
 
     def __init__(
@@ -113,7 +113,7 @@ class CatalogSwitch:
         self._queries.retarget(plan.sources)
         self._plans.activate(plan, self._queries.at_work)
         self._announce(plan)
-        set_aside_from_gc()
+        freeze_for_gc()
         self._intake.take(plan)
 
 
@@ -143,15 +143,15 @@ def run(
     """
     settings = load_settings(settings_path)
     configure_logs(settings.log)
-    open_to(settings.readable_by)
+    set_umask_for(settings.readable_by)
     raise_descriptor_limit()
     stop = Stopping()
     with (
         signals(stop),
         StateFolder.open(Path(settings.state)) as state,
-        monitored(settings, RouterStatus(), replays) as watched,
+        serve_monitoring(settings, RouterStatus(), replays) as watched,
     ):
-        loaded = whole_catalog(settings, stop, watched)
+        loaded = load_startup_catalog(settings, stop, watched)
         if loaded is None:
             return True
         plan, stale = Plan(loaded[0], settings), loaded[1]
@@ -172,7 +172,7 @@ def _report(plan: Plan) -> None:
         warnings=sum(finding.severity == "warning" for finding in findings),
         errors=len(errors),
     )
-    left_out = refusing(errors)
+    left_out = rejecting_errors(errors)
     for finding in errors:
         _log.warning(
             "definition left out" if finding in left_out else "catalog error; the rest is used",
@@ -209,7 +209,7 @@ class Service:
     """One started router."""
 
     def __init__(
-        self, plan: Plan, state: StateFolder, base: Path, stop: Stopping, monitoring: Monitored, *, stale: str = ""
+        self, plan: Plan, state: StateFolder, base: Path, stop: Stopping, monitoring: Monitoring, *, stale: str = ""
     ) -> None:
         """*stale* is why the catalog of *plan* is the one that was in force last, '' when it was read."""
         self._first = plan
@@ -222,7 +222,7 @@ class Service:
         self._in_order = True
         self._port, self._monitoring = monitoring.port, monitoring
         self._metrics, self._status, self._overview = monitoring.metrics, monitoring.status, monitoring.overview
-        self._comparisons = Comparisons(self._metrics, self._status)
+        self._comparisons = CatalogComparisons(self._metrics, self._status)
         make_metrics = partial(SubscriptionMetrics, self._metrics.registry)
         self._subscriptions = RouterSubscriptions(state.root, logins_of(plan.settings), self._status, make_metrics)
         endpoints = [source.endpoint for source in plan.sources]
@@ -246,7 +246,7 @@ class Service:
             check_state(self._state, names, inbox=self._settings.inbox.kafka is None)
         admit(clients_of(self._settings, self._first.catalog, self._first.sources), Pins(self._state.root))
         with self._stop.at_once():
-            require(router_checks(self._settings, self._first.catalog, self._first.sources, once=once))
+            require_checks(router_checks(self._settings, self._first.catalog, self._first.sources, once=once))
         require_real_time(self._first, once=once)
         with suppress(BrokerUnreachable):  # Its query waits for them, and asks again.
             require_rest_topic(self._settings, self._state)
@@ -267,15 +267,15 @@ class Service:
             watch_jvm(self._metrics.registry, jvm_pid())
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
             plans.activate(self._first)
-            shadowing = Shadowing(plans, self._metrics.shadow)
+            shadowing = ShadowReloader(plans, self._metrics.shadow)
             pairing = stack.enter_context(self._pairs())
-            warming = None if once else stack.enter_context(Warming(spark, plans.current(), self._status))
+            warming = None if once else stack.enter_context(WarmUp(spark, plans.current(), self._status))
             shared = (spark, self._state, plans, self._metrics, self._status, self._restore)
             queries = Queries(*shared, once=once, pairing=pairing, accounts=self._accounts)
             with disk_of(self._state.root):
                 queries.place(self._first.sources, waits=not once)
             self._announce(self._first, stale=self._stale)
-            set_aside_from_gc()
+            freeze_for_gc()
             self._stop.begin_work()
             # Whoever sends to us need not wait for the brokers of others.
             intake.take(self._first)
@@ -309,12 +309,12 @@ class Service:
         queries: Queries,
         intake: Intake,
         backlogs: BacklogWatch,
-        shadowing: Shadowing,
-        warming: Warming | None,
+        shadowing: ShadowReloader,
+        warming: WarmUp | None,
     ) -> None:
         """*warming* is None in a run that ends by itself."""
         once = warming is None
-        changes = CatalogSwitch(plans, queries, intake, self._announce, self._hold)
+        changes = PendingCatalog(plans, queries, intake, self._announce, self._hold)
         nudged = threading.Event()
         unread = bool(self._stale)
         reloader = Reloader(self._settings, self._first, self._metrics, self._status, nudged.set, unread=unread)
@@ -404,22 +404,22 @@ def serve(settings_path: Path) -> None:
         hint = "set inbox.kafka, or use `xrouter run`, which has its gateways and inbox in one process"
         raise ConfigError("separate gateways require a Kafka topic as the inbox", key="inbox.kafka", hint=hint)
     stop = threading.Event()
-    with signals(stop), monitored(settings, RouterStatus(routes=False)) as monitoring:
-        loaded = whole_catalog(settings, stop, monitoring)
+    with signals(stop), serve_monitoring(settings, RouterStatus(routes=False)) as monitoring:
+        loaded = load_startup_catalog(settings, stop, monitoring)
         if loaded is not None:
             _run(settings, Plan(loaded[0], settings), stop, monitoring, loaded[1])
 
 
-def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Monitored, stale: str) -> None:
+def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Monitoring, stale: str) -> None:
     chosen = settings.inbox.kafka
     assert chosen is not None
     pushed = _pushed(plan)
     if not pushed:
         raise ConfigError("no source needs a gateway", key="sources", hint="name endpoints of MQTT, AMQP, NATS or HTTP")
     admit(clients_of(settings, plan.catalog, plan.sources), Pins(Path(settings.state)))
-    require(gateway_checks(settings, plan.catalog, plan.sources))
+    require_checks(gateway_checks(settings, plan.catalog, plan.sources))
     metrics, status = monitoring.metrics, monitoring.status
-    comparisons = Comparisons(metrics, status)
+    comparisons = CatalogComparisons(metrics, status)
     comparisons.follow(plan.catalog)
     metrics.expect(endpoints=pushed)
     with ExitStack() as stack:

@@ -32,7 +32,7 @@ from catalog.schemas.ids.client import (
 from catalog.schemas.ids.deciding import Frames, SchemaIdRule
 from catalog.schemas.library import CatalogLibrary, schema_source
 from router.errors import SinkError
-from router.schemaids.kept import SCHEMAS, KeptIds, RegistryAddress, RegistryIds
+from router.schemaids.cache import SCHEMAS, RegistryAddress, RegistryIds, SchemaIdCache
 from router.settings.catalogs import default_registry, login_of
 from router.settings.model import Settings, SourceSettings
 from router.settings.sinks.kafka import KafkaSink
@@ -65,7 +65,7 @@ def schema_ids_of(settings: Settings, source: SourceSettings) -> RegistryIds | N
     if source.framing in UNREGISTERED and source.schema_registry is None:
         return None
     name = source.schema_registry or default_registry(settings.schema_registries)
-    return None if name is None else opened(settings, name)
+    return None if name is None else registry_client(settings, name)
 
 
 def frames_of(settings: Settings, sources: Iterable[SourceSettings]) -> dict[str, Frames]:
@@ -84,7 +84,7 @@ def frames_of(settings: Settings, sources: Iterable[SourceSettings]) -> dict[str
     return frames
 
 
-def opened(settings: Settings, name: str) -> RegistryIds:
+def registry_client(settings: Settings, name: str) -> RegistryIds:
     """Return the client of the schema registry of that name, with its files where executors see the folder."""
     folder = folder_of(settings, name)
     reached = settings.spark.reaches(str(folder))
@@ -184,7 +184,7 @@ class _Finder:
         name = sink.schema_registry or default_registry(settings.schema_registries) or ""
         self._address = address_of(settings, name)
         self._client: SchemaIdRegistry = self._address.client()
-        self._kept = KeptIds(folder_of(settings, name), self._address.url)
+        self._kept = SchemaIdCache(folder_of(settings, name), self._address.url)
         self._catalog = catalog
         self._library = CatalogLibrary(catalog.schemas)
         self._rule = rule

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from router.settings.catalogs import CatalogSettings, TlsSettings
-from router.settings.checks import event_sinks, letter_sinks
+from router.settings.checks import dead_letter_sinks, event_sinks
 from router.settings.load import load_settings, settings_from_dict, settings_reference
 from router.settings.model import (
     DeadLetterSettings,
@@ -15,12 +15,12 @@ from router.settings.model import (
     Settings,
     SourceSettings,
 )
-from router.settings.names import REASONS, RouteSettings, Validate, When, event_routes, letter_routes
+from router.settings.routes import REASONS, RouteConditions, RouteSettings, Validate, dead_letter_routes, event_routes
 from router.settings.sinks.kafka import KafkaSink
 from router.settings.sinks.kinds import Sink
 from router.settings.sinks.messages import AmqpSink, HttpSink, JsonLinesSink, MessageSink, MqttSink, NatsSink, TableSink
 from router.settings.spark import SparkSettings
-from router.settings.values import revealed
+from router.settings.values import plain_options
 
 __all__ = [
     "REASONS",
@@ -38,6 +38,7 @@ __all__ = [
     "MetricsSettings",
     "MqttSink",
     "NatsSink",
+    "RouteConditions",
     "RouteSettings",
     "Settings",
     "Sink",
@@ -46,13 +47,12 @@ __all__ = [
     "TableSink",
     "TlsSettings",
     "Validate",
-    "When",
+    "dead_letter_routes",
+    "dead_letter_sinks",
     "event_routes",
     "event_sinks",
-    "letter_routes",
-    "letter_sinks",
     "load_settings",
-    "revealed",
+    "plain_options",
     "settings_from_dict",
     "settings_reference",
 ]

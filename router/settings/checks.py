@@ -24,10 +24,10 @@ from router.settings.catalogs import (
     telemetry_faults,
 )
 from router.settings.model import HttpAuthSettings, KafkaInboxSettings, Settings, SourceSettings, subscription_faults
-from router.settings.names import REASONS, Numbered, When, event_routes, letter_routes
+from router.settings.routes import REASONS, NumberedRoute, RouteConditions, dead_letter_routes, event_routes
 from router.settings.sinks.contract import RemoteSink
 from router.settings.spark import broker_faults, kafka_login_faults, option_faults
-from router.settings.values import names_secret, revealed
+from router.settings.values import names_secret, plain_options
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
@@ -42,9 +42,9 @@ def event_sinks(settings: Settings) -> tuple[str, ...]:
     return _names(route.to for _, route in event_routes(settings.routes))
 
 
-def letter_sinks(settings: Settings) -> tuple[str, ...]:
+def dead_letter_sinks(settings: Settings) -> tuple[str, ...]:
     """Return the sinks of dead letters: those of routes, in order, then ``dead_letters.sinks``."""
-    return _names((*(route.to for _, route in letter_routes(settings.routes)), settings.dead_letters.sinks))
+    return _names((*(route.to for _, route in dead_letter_routes(settings.routes)), settings.dead_letters.sinks))
 
 
 def _names(lists: Iterable[Sequence[str]]) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def relation_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(settings.sinks) or 'none'}"
         yield "relations.to", f"sink {name!r} not found; {hint}"
         return
-    if name in event_sinks(settings) or name in letter_sinks(settings):
+    if name in event_sinks(settings) or name in dead_letter_sinks(settings):
         yield "relations.to", f"{name} receives events or dead letters; use a separate sink for request-reply pairs"
     yield from (("relations.to", f"{name} {fault}") for fault in sink.pair_faults())
     if settings.is_real_time:
@@ -81,7 +81,7 @@ _CATCH_ALL: Final = "matches every {}, so later routes are never reached; move i
 
 def route_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each contradiction of routes and dead letters; a fault names the fix."""
-    events, letters = event_routes(settings.routes), letter_routes(settings.routes)
+    events, letters = event_routes(settings.routes), dead_letter_routes(settings.routes)
     remedy = "add `- {to: [...]}` as the last route"
     if not events:
         yield "routes", f"records have no destination; {remedy}"
@@ -98,13 +98,13 @@ def route_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _letters(settings, letters)
 
 
-def _in_order(routes: list[Numbered], what: str) -> Iterator[tuple[str, str]]:
+def _in_order(routes: list[NumberedRoute], what: str) -> Iterator[tuple[str, str]]:
     for number, route in routes[:-1]:
         if route.when.always:
             yield f"routes.{number}", _CATCH_ALL.format(what)
 
 
-def _conditions(key: str, when: When) -> Iterator[tuple[str, str]]:
+def _conditions(key: str, when: RouteConditions) -> Iterator[tuple[str, str]]:
     if when.letters:
         for name in _OF_DEFINITIONS:
             if getattr(when, name):
@@ -121,7 +121,7 @@ def _conditions(key: str, when: When) -> Iterator[tuple[str, str]]:
             yield f"{key}.attributes", f"{name!r} is not a valid attribute name; use lower-case letters and digits"
 
 
-def _letters(settings: Settings, letters: list[Numbered]) -> Iterator[tuple[str, str]]:
+def _letters(settings: Settings, letters: list[NumberedRoute]) -> Iterator[tuple[str, str]]:
     events = event_sinks(settings)
     for name in settings.dead_letters.sinks:
         yield from _known(settings, "dead_letters.sinks", name)
@@ -234,7 +234,7 @@ def security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         yield from _auth("http.auth", settings.http.auth)
 
 
-def cautions(settings: Settings) -> Iterator[tuple[str, str]]:
+def security_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, caution)`` for what works but exposes secrets."""
     http = settings.http
     if http.auth is not None and http.tls is None and not is_loopback(http.host):
@@ -283,11 +283,11 @@ def _auth(key: str, auth: HttpAuthSettings) -> Iterator[tuple[str, str]]:
                 yield f"{key}.{kind}.{name}", "a user name cannot contain a colon (RFC 7617); choose another"
 
 
-def retention_cautions(settings: Settings) -> Iterator[tuple[str, str]]:
+def retention_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, caution)`` for each sink of dead letters that retention does not apply to."""
     if not settings.dead_letters.retention.on:
         return
-    for name in letter_sinks(settings):
+    for name in dead_letter_sinks(settings):
         if settings.sinks[name].topics is not None:
             yield (
                 "dead_letters.retention",
@@ -307,7 +307,7 @@ def faults(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _sink_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     folders: dict[str, str] = {}
-    events, letters = event_sinks(settings), letter_sinks(settings)
+    events, letters = event_sinks(settings), dead_letter_sinks(settings)
     for name, sink in settings.sinks.items():
         key = f"sinks.{name}"
         if sink.folder and sink.folder in folders:
@@ -364,9 +364,9 @@ def executor_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         return
     if spark.host is None:
         yield "spark.driver_host", "is required for a cluster; set the address where executors reach this machine"
-    if revealed(spark.conf).get(_DEPLOY_MODE, "client") != "client":
+    if plain_options(spark.conf).get(_DEPLOY_MODE, "client") != "client":
         yield f"spark.conf.{_DEPLOY_MODE}", "must be client: the router is the driver; remove it"
-    for name in sorted({*event_sinks(settings), *letter_sinks(settings)}):
+    for name in sorted({*event_sinks(settings), *dead_letter_sinks(settings)}):
         sink = settings.sinks[name]
         if sink.staged_at and not spark.reaches(sink.staged_at):
             fault = "is a local folder, but executors write there; set an address that all of them reach, or "
@@ -396,12 +396,12 @@ def inbox_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "spark.python", fault + "inbox.kafka"
 
 
-def executor_cautions(settings: Settings) -> Iterator[tuple[str, str]]:
+def executor_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, caution)`` for what works with a cluster but exposes records or secrets."""
     spark = settings.spark
     if spark.is_local or spark.host is None or is_loopback(spark.host):
         return
-    if revealed(spark.conf).get(_AUTHENTICATE, "false").lower() != "true":
+    if plain_options(spark.conf).get(_AUTHENTICATE, "false").lower() != "true":
         yield (
             f"spark.conf.{_AUTHENTICATE}",
             "is not true: anyone who reaches driver_host can run code here and read what executors receive, including "
@@ -412,7 +412,7 @@ def executor_cautions(settings: Settings) -> Iterator[tuple[str, str]]:
 def _partition_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.spark.min_partitions is None:
         return
-    taking = sorted({*event_sinks(settings), *letter_sinks(settings)})
+    taking = sorted({*event_sinks(settings), *dead_letter_sinks(settings)})
     if topics := [name for name in taking if settings.sinks[name].topics is not None]:
         yield (
             "spark.min_partitions",
@@ -425,7 +425,7 @@ def _file_faults(
     key: str, name: str, login: KafkaLogin, options: Options, settings: Settings
 ) -> Iterator[tuple[str, str]]:
     """Yield local files that Spark's Kafka client opens on executors; certificates of ``tls`` are sent to them."""
-    files = {f"{name}.{each}": path for each, path in revealed(options).items() if each.endswith(".location")}
+    files = {f"{name}.{each}": path for each, path in plain_options(options).items() if each.endswith(".location")}
     if login.token_ca is not None:
         files["token_ca"] = login.token_ca
     for each, path in files.items():
@@ -437,31 +437,31 @@ def _file_faults(
 #
 # Loopback is no exception: secrets without TLS require ``allow_plaintext_password``.
 
-Party = SourceSettings | KafkaInboxSettings | RemoteSink
+ClientSettings = SourceSettings | KafkaInboxSettings | RemoteSink
 """The settings of one client of an external server."""
 _ALLOWED: Final = "catalog.allow_plaintext_password"
 REMEDY: Final = "use an address with TLS, or set allow_plaintext_password if nobody can read this connection"
 
 
-def sends_secret(party: Party) -> bool:
+def sends_secret(party: ClientSettings) -> bool:
     """Whether a secret is sent; client keys, nkey seeds and NATS credentials never are."""
     if any(getattr(party, name, None) is not None for name in ("password", "token", "bearer", "api_key")):
         return True
     return any(names_secret(name) for name in party.client_options)
 
 
-def holds_secret(party: Party) -> bool:
+def holds_secret(party: ClientSettings) -> bool:
     """Whether the client logs in at all: then the server's identity matters."""
     files = any(getattr(party, name, None) is not None for name in ("credentials", "seed"))
     return sends_secret(party) or files or (party.tls is not None and party.tls.key is not None)
 
 
-def exposed(kind: str, addresses: Iterable[str], party: Party) -> str:
+def first_plaintext_address(kind: str, addresses: Iterable[str], party: ClientSettings) -> str:
     """Return the first of *addresses* that would carry a secret of *party* in plain text; empty for none."""
     if party.allow_plaintext_password or not sends_secret(party):
         return ""
     tls, login = party.tls is not None, getattr(party, "username", None) is not None
-    return sending_of(kind).exposed(addresses, tls=tls, login=login, options=revealed(party.client_options))
+    return sending_of(kind).exposed(addresses, tls=tls, login=login, options=plain_options(party.client_options))
 
 
 def plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -504,14 +504,14 @@ def _login_faults(login: CatalogLogin) -> Iterator[str]:
         yield f"{shown(login.token_endpoint or '')} would receive the client secret in plain text; {REMEDY}"
 
 
-def _faults(key: str, kind: str, addresses: Iterable[str], party: Party) -> Iterator[tuple[str, str]]:
-    address = exposed(kind, addresses, party)
+def _faults(key: str, kind: str, addresses: Iterable[str], party: ClientSettings) -> Iterator[tuple[str, str]]:
+    address = first_plaintext_address(kind, addresses, party)
     if address:
         yield f"{key}.allow_plaintext_password", f"{address} would receive a secret in plain text; {REMEDY}"
     yield from _tokens(key, party)
 
 
-def _tokens(key: str, party: Party) -> Iterator[tuple[str, str]]:
+def _tokens(key: str, party: ClientSettings) -> Iterator[tuple[str, str]]:
     endpoint = getattr(party, "token_endpoint", None) or ""
     if endpoint.lower().startswith("http://") and not party.allow_plaintext_password:
         yield f"{key}.token_endpoint", f"{shown(endpoint)} would receive the client secret in plain text; {REMEDY}"

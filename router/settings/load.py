@@ -32,12 +32,12 @@ from router.settings.sinks.kinds import KINDS
 from router.settings.values import (
     ENDPOINT,
     TYPE_NAMES,
-    Place,
+    KeyPath,
     Section,
     absolute,
     dotted,
-    holds_file,
-    holds_secret,
+    is_file_key,
+    is_secret_key,
     map_texts,
 )
 
@@ -50,7 +50,7 @@ _PLAIN: Final = {str: "string", int: "integer", float: "number", bool: "boolean"
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class SettingsNode:
     """The type at one key path: the annotation of its field."""
 
     annotation: Any
@@ -69,30 +69,30 @@ class Spot:
         """The known keys; empty if any key is allowed."""
         return tuple(dict.fromkeys(key for model in self.models for key in fields_of(model)))
 
-    def child(self, key: str, value: Any) -> Spot:
+    def child(self, key: str, value: Any) -> SettingsNode:
         """The spot below *key*; *value*'s ``type`` member selects the model of a union."""
         for member in self._members():
             if get_origin(member) in (dict, Mapping):
-                return Spot(get_args(member)[1])._settled(value)
+                return SettingsNode(get_args(member)[1])._settled(value)
             if get_origin(member) is tuple:
-                return Spot(get_args(member)[0])._settled(value)
+                return SettingsNode(get_args(member)[0])._settled(value)
         for model in self.models:
             if key in fields_of(model):
-                return Spot(_annotation(fields_of(model)[key]))
-        return Spot(str)
+                return SettingsNode(_annotation(fields_of(model)[key]))
+        return SettingsNode(str)
 
-    def _settled(self, value: Any) -> Spot:
+    def _settled(self, value: Any) -> SettingsNode:
         kind = value.get("type") if isinstance(value, Mapping) else None
         for model in self.models if len(self.models) > 1 else ():
             if kind in get_args(fields_of(model)["type"].annotation):
-                return Spot(model)
+                return SettingsNode(model)
         return self
 
     def _members(self) -> tuple[Any, ...]:
         return _members(self.annotation)
 
 
-ROOT: Final = Spot(Settings)
+ROOT: Final = SettingsNode(Settings)
 
 
 def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -124,10 +124,10 @@ def _nested(key: str, annotation: Any) -> list[tuple[str, type[BaseModel]]]:
     for member in _members(annotation):
         if isinstance(member, type) and issubclass(member, Section):
             return [(key, member)]
-        if get_origin(member) is tuple and Spot(get_args(member)[0]).models:
-            return [(f"{key}[]", model) for model in Spot(get_args(member)[0]).models]
-        if get_origin(member) is dict and Spot(get_args(member)[1]).models:
-            models = Spot(get_args(member)[1]).models
+        if get_origin(member) is tuple and SettingsNode(get_args(member)[0]).models:
+            return [(f"{key}[]", model) for model in SettingsNode(get_args(member)[0]).models]
+        if get_origin(member) is dict and SettingsNode(get_args(member)[1]).models:
+            models = SettingsNode(get_args(member)[1]).models
             if len(models) == 1:
                 return [(f"{key}.NAME", models[0])]
             return [(f"{key}.NAME[{get_args(fields_of(model)['type'].annotation)[0]}]", model) for model in models]
@@ -267,9 +267,9 @@ def resolve(unresolved: Mapping[str, Any], environ: Mapping[str, str], base: Pat
             text.
     """
 
-    def change(place: Place, text: str) -> str:
+    def change(place: KeyPath, text: str) -> str:
         try:
-            if holds_secret(place) and not is_reference(text):
+            if is_secret_key(place) and not is_reference(text):
                 raise ValueError("a secret must not be in plain text; use ${VAR} or file:/path")
             return _resolved(place, text, environ, base)
         except (ValueError, OSError) as error:
@@ -286,9 +286,9 @@ def is_reference(text: str) -> bool:
     return text.startswith(_FILE) or any(hit.group() != "$$" for hit in _LOAD_REFERENCE.finditer(text))
 
 
-def _resolved(place: Place, text: str, environ: Mapping[str, str], base: Path) -> str:
+def _resolved(place: KeyPath, text: str, environ: Mapping[str, str], base: Path) -> str:
     value = _LOAD_REFERENCE.sub(lambda hit: "$" if hit.group() == "$$" else _variable(hit[1], environ), text)
-    if holds_file(place):
+    if is_file_key(place):
         return absolute(value, base)
     if value.startswith(_FILE):
         return _content(value, base)
@@ -332,10 +332,10 @@ _NEAR: Final = 0.8
 _LOOSE: Final = re.compile(r"[.-]")
 
 
-def overlay(
+def apply_environment(
     written: Mapping[str, Any],
     environ: Mapping[str, str],
-    root: Spot = ROOT,
+    root: SettingsNode = ROOT,
     prefix: str = PREFIX,
     laid: dict[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -374,10 +374,10 @@ def _unknown(name: str, key: str, known: tuple[str, ...]) -> ConfigError:
     return ConfigError(f"environment variable {name} is not a setting: unknown key {key!r}", key=key, hint=hint)
 
 
-def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: Spot) -> Place:
+def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: SettingsNode) -> KeyPath:
     """Set the value of a variable at its key path, and return that path."""
     node: Any = merged
-    place: Place = ()
+    place: KeyPath = ()
     for depth, part in enumerate(keys):
         key = _key(node, spot, name, part)
         place = (*place, str(key))
@@ -397,7 +397,7 @@ def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: Sp
     return place
 
 
-def _key(node: Any, spot: Spot, name: str, part: str) -> str | int:
+def _key(node: Any, spot: SettingsNode, name: str, part: str) -> str | int:
     if isinstance(node, list):
         if not part.isdecimal() or int(part) > len(node):
             raise ConfigError(
@@ -427,8 +427,8 @@ def _put(node: Any, key: str | int, value: Any) -> None:
         node[key] = value
 
 
-def _value(place: Place, name: str, text: str) -> Any:
-    if holds_secret(place):
+def _value(place: KeyPath, name: str, text: str) -> Any:
+    if is_secret_key(place):
         return text if is_reference(text) else f"${{{name}}}"
     if text[:1] in ("[", "{"):
         try:
@@ -497,7 +497,7 @@ VARIABLE: Final = "environment variable "
 """Begins the location of a value from the environment."""
 
 
-def places_of(problems: Sequence[str], file: Path, laid: Mapping[str, str]) -> Iterator[str]:
+def fault_locations(problems: Sequence[str], file: Path, laid: Mapping[str, str]) -> Iterator[str]:
     """Yield the location of each problem, a line ``key: fault``.
 
     *laid* has the environment variable of each overridden key.
@@ -569,15 +569,15 @@ def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) ->
     file = Path(path)
     variables = os.environ if environ is None else environ
     laid: dict[str, str] = {}
-    unresolved = overlay(read_file(file), variables, laid=laid)
+    unresolved = apply_environment(read_file(file), variables, laid=laid)
     try:
         settings = settings_from_dict(unresolved, variables, file.resolve().parent, file=str(file))
         # Checked here only: settings stored with a plan must still load, so that an unfinished batch can finish.
         unwise = [*plaintext_faults(settings), *executor_faults(settings), *real_time_faults(settings)]
         if unwise:
-            raise failure(str(file), unwise)
+            raise settings_error(str(file), unwise)
     except ConfigError as error:
-        error.places = tuple(places_of(error.problems, file, laid))
+        error.places = tuple(fault_locations(error.problems, file, laid))
         raise
     return settings
 
@@ -594,15 +594,15 @@ def settings_from_dict(
         ConfigError: as :func:`load_settings`.
     """
     values = resolve(with_defaults(unresolved), environ, base.resolve(), file)
-    settings = validated(Settings, values, file)
+    settings = validate_model(Settings, values, file)
     problems = list(faults(settings))
     if problems:
-        raise failure(file, problems)
+        raise settings_error(file, problems)
     settings._unresolved = dict(unresolved)
     return settings
 
 
-def validated(model: type[M], values: Mapping[str, Any], file: str) -> M:
+def validate_model(model: type[M], values: Mapping[str, Any], file: str) -> M:
     """Return a validated model of resolved values; errors name *file*.
 
     Raises:
@@ -612,8 +612,8 @@ def validated(model: type[M], values: Mapping[str, Any], file: str) -> M:
         return model.model_validate(values)
     except ValidationError as error:
         # From None: pydantic's own text contains rejected values, which may be secrets.
-        problems = [_problem(detail, values, Spot(model)) for detail in error.errors()]
-        raise failure(file, problems) from None
+        problems = [_problem(detail, values, SettingsNode(model)) for detail in error.errors()]
+        raise settings_error(file, problems) from None
 
 
 def read_file(file: Path) -> dict[str, Any]:
@@ -667,7 +667,7 @@ def with_defaults(unresolved: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "sinks": sinks, "dead_letters": letters}
 
 
-def _problem(detail: ErrorDetails, values: Any, root: Spot) -> tuple[str, str]:
+def _problem(detail: ErrorDetails, values: Any, root: SettingsNode) -> tuple[str, str]:
     place, spot = _walk(detail["loc"], values, root)
     key = ".".join(place)
     kind = detail["type"]
@@ -696,7 +696,7 @@ def _sink_types() -> str:
     return ", ".join(get_args(kind.model_fields["type"].annotation)[0] for kind in KINDS)
 
 
-def _walk(loc: tuple[int | str, ...], values: Any, root: Spot) -> tuple[list[str], Spot]:
+def _walk(loc: tuple[int | str, ...], values: Any, root: SettingsNode) -> tuple[list[str], SettingsNode]:
     """Follow an error's location; return the key path, without pydantic's union tags, and the parent's spot."""
     place: list[str] = []
     spot = parent = root
@@ -715,7 +715,7 @@ def _item(node: Any, part: int | str) -> Any:
     return node[part] if isinstance(node, list | tuple) and isinstance(part, int) and part < len(node) else None
 
 
-def failure(file: str, problems: Sequence[tuple[str, str]]) -> ConfigError:
+def settings_error(file: str, problems: Sequence[tuple[str, str]]) -> ConfigError:
     """Return the error of a settings file with all its problems, each a key and a fault."""
     lines = tuple(f"{key}: {fault}" for key, fault in problems)
     more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
@@ -748,7 +748,7 @@ def read_logins(file: Path | None, environ: Mapping[str, str] | None = None) -> 
     )
     of_logins = {name: value for name, value in variables.items() if name.startswith(VARIABLES)}
     schemas = {_SCHEMAS: content[_SCHEMAS]} if content.get(_SCHEMAS) else {}
-    unresolved = overlay({"catalog": section, **schemas}, of_logins)
+    unresolved = apply_environment({"catalog": section, **schemas}, of_logins)
     base = file.resolve().parent if file is not None else Path.cwd()
     name = str(file) if file is not None else ""
     settings = settings_from_dict(unresolved, variables, base, file=name)

@@ -15,14 +15,25 @@ from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bindings.http.request import Access, ServerLimits
-from bindings.private import Readers
+from bindings.private_files import Readers
 from catalog.schemas.ids.client import Framing
-from router.matching.ties import Ambiguous
+from router.matching.tie_breaker import Ambiguous
 from router.settings.catalogs import CatalogSettings, KafkaLogin, SchemaRegistrySettings, TelemetrySettings, TlsSettings
-from router.settings.names import RouteSettings
+from router.settings.routes import RouteSettings
 from router.settings.sinks.kinds import Sink
 from router.settings.spark import SparkSettings
-from router.settings.values import ENDPOINT, REAL_TIME, Duration, Options, Section, Size, Text, Texts, Trigger, revealed
+from router.settings.values import (
+    ENDPOINT,
+    REAL_TIME,
+    Duration,
+    Options,
+    Section,
+    Size,
+    Text,
+    Texts,
+    Trigger,
+    plain_options,
+)
 
 # The HTTP gateway, the broker gateways and the inbox.
 
@@ -127,11 +138,11 @@ class InboxSettings(Section):
 # Settings of HTTP as the server's objects.
 
 
-def access_of(auth: HttpAuthSettings | None) -> Access | None:
+def http_access(auth: HttpAuthSettings | None) -> Access | None:
     """Return which clients may send; None is everyone."""
     if auth is None:
         return None
-    bearer, basic, keys = (revealed(each) for each in (auth.bearer, auth.basic, auth.api_keys))
+    bearer, basic, keys = (plain_options(each) for each in (auth.bearer, auth.basic, auth.api_keys))
     return Access(bearer, basic, keys, auth.api_key_header)
 
 
@@ -194,7 +205,7 @@ class MemorySettings(Section):
 
 # Real-time mode.
 
-LEAST_CHECKPOINT: Final = timedelta(seconds=5)
+MIN_CHECKPOINT: Final = timedelta(seconds=5)
 """The minimum that Spark accepts."""
 
 
@@ -210,7 +221,7 @@ class RealTimeSettings(Section):
     )
     checkpoint: Duration = Field(
         timedelta(minutes=1),
-        ge=LEAST_CHECKPOINT,
+        ge=MIN_CHECKPOINT,
         description="Interval between checkpoints; records since the last one are sent again after a crash.",
     )
 
@@ -344,7 +355,7 @@ def subscription_faults(key: str, chosen: SubscriptionSettings, *, plain: bool) 
             yield f"{key}.{name}", fault
 
 
-BETWEEN_BATCHES: Final = timedelta(milliseconds=500)
+DEFAULT_TRIGGER: Final = timedelta(milliseconds=500)
 
 
 class _SourceEndpoint(Section):
@@ -487,7 +498,7 @@ class Settings(BaseSettings):
         "only.",
     )
     trigger: Trigger = Field(
-        BETWEEN_BATCHES,
+        DEFAULT_TRIGGER,
         description="Minimum interval between batch starts; or `realtime`, which requires `realtime.rest`.",
     )
     realtime: RealTimeSettings | None = Field(None, description="Real-time mode.")
@@ -532,7 +543,7 @@ class Settings(BaseSettings):
     @property
     def between_batches(self) -> timedelta:
         """The minimum interval between batch starts; in real-time mode, for the fallback topic."""
-        return self.trigger if isinstance(self.trigger, timedelta) else BETWEEN_BATCHES
+        return self.trigger if isinstance(self.trigger, timedelta) else DEFAULT_TRIGGER
 
     @property
     def unresolved(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from bindings.kafka.binding import Brokers, brokers_of, contradiction
 from bindings.kafka.client import SaslLogin
 from router.settings.catalogs import KafkaLogin
-from router.settings.values import Duration, Options, Section, Texts, is_url, revealed
+from router.settings.values import Duration, Options, Section, Texts, is_url, plain_options
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
@@ -94,7 +94,7 @@ class SparkSettings(Section):
     @property
     def host(self) -> str | None:
         """The address where executors reach the router; None if a cluster's is missing."""
-        return revealed(self.conf).get(_HOST) or (LOOPBACK if self.is_local else self.driver_host)
+        return plain_options(self.conf).get(_HOST) or (LOOPBACK if self.is_local else self.driver_host)
 
     def reaches(self, path: str) -> bool:
         """Whether executors see the same file as the router at *path*, which is absolute or a URL."""
@@ -126,7 +126,7 @@ def kafka_client(brokers: Brokers, settings: KafkaLogin, options: Options) -> Ka
         ca=tls.ca if tls else None,
         cert=tls.cert if tls else None,
         key=tls.key if tls else None,
-        options=revealed(options),
+        options=plain_options(options),
     )
 
 
@@ -157,7 +157,7 @@ def broker_faults(key: str, servers: str | None, login: KafkaLogin, options: Opt
         yield key, str(error)
         return
     tls, named = login.tls is not None, login.username is not None
-    fault = contradiction(security, tls=tls, login=named, options=revealed(options))
+    fault = contradiction(security, tls=tls, login=named, options=plain_options(options))
     if fault:
         yield key, fault
 

@@ -92,7 +92,7 @@ def as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-def revealed(options: Mapping[str, SecretStr]) -> dict[str, str]:
+def plain_options(options: Mapping[str, SecretStr]) -> dict[str, str]:
     """Return the plain text of an option map; only for the client that needs it."""
     return {name: value.get_secret_value() for name, value in options.items()}
 
@@ -137,7 +137,7 @@ class Section(BaseModel):
 #
 # A key path is a tuple of keys, list items by index: ``("sinks", "bus", "topic")``, written ``sinks.bus.topic``.
 
-Place = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 _FILE_PLACES: Final = tuple(
     (
@@ -172,17 +172,17 @@ _SECRET_OPTION: Final = re.compile(
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
-def dotted(place: Place) -> str:
+def dotted(place: KeyPath) -> str:
     """Return a key path as users write it."""
     return ".".join(place)
 
 
-def holds_file(place: Place) -> bool:
+def is_file_key(place: KeyPath) -> bool:
     """Whether the value there is the path of a file or folder."""
     return _one_of(place, _FILE_PLACES)
 
 
-def holds_secret(place: Place) -> bool:
+def is_secret_key(place: KeyPath) -> bool:
     """Whether the value there is a secret: a password, or a client option named like one."""
     if place[-1] == "password" or (len(place) == 3 and place[-1] in _SECRET_NAMES):
         return True
@@ -209,7 +209,7 @@ def absolute(text: str, base: Path) -> str:
     return str((base / Path(text).expanduser()).resolve())
 
 
-def map_texts(value: Any, change: Callable[[Place, str], Any], place: Place = ()) -> Any:
+def map_texts(value: Any, change: Callable[[KeyPath, str], Any], place: KeyPath = ()) -> Any:
     """Return a copy of nested maps and lists with every text value changed; keys stay."""
     if isinstance(value, Mapping):
         return {key: map_texts(item, change, (*place, str(key))) for key, item in value.items()}
@@ -218,7 +218,7 @@ def map_texts(value: Any, change: Callable[[Place, str], Any], place: Place = ()
     return change(place, value) if isinstance(value, str) else value
 
 
-def _one_of(place: Place, patterns: tuple[str, ...]) -> bool:
+def _one_of(place: KeyPath, patterns: tuple[str, ...]) -> bool:
     """Compare key by key, so that a dot inside a key (``sasl.jaas.config``) does not separate."""
     for pattern in patterns:
         keys = pattern.split(".")

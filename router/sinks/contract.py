@@ -17,7 +17,7 @@ import pyarrow as pa
 from catalog.model import Catalog
 from router.settings.model import Settings
 from router.settings.sinks.kinds import Sink
-from router.sinks.tables.unwrapping import Framings
+from router.sinks.tables.payloads import Framings
 
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.texts import Bool, Entries, base64_of, valid
+from bindings.columns.entries import Bool, Entries, base64_of, valid
 from bindings.events import encode_event, members_of, with_types
-from bindings.private import sync_path
+from bindings.private_files import sync_path
 from catalog.findings import escaped_json
 from router.matching.context import RELATED
-from router.matching.facts import SCHEMA_ID
+from router.matching.record_columns import SCHEMA_ID
 from router.rendering.events import data_members, sound_json
 from router.rendering.texts import (
     INSTANT,
@@ -41,7 +41,7 @@ from router.rendering.texts import (
     string_member_if_any,
     together,
 )
-from router.settings.names import escape_value
+from router.settings.routes import escape_value
 from router.settings.sinks.messages import JsonLinesSink as JsonLinesSettings
 from router.sinks.contract import ArrowSink, Commit, WriteResult
 from router.sinks.tables.head import refused, write_atomically
@@ -209,7 +209,7 @@ def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
     return _with_exact(lines, rows, fallback, wide_to_json_line)
 
 
-def letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
+def dead_letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
     """Return the lines of rows of ``DEAD_LETTER``, equal to ``dead_letter_to_json_line`` of each.
 
     Instants are of the years 1 to 9999.
@@ -363,7 +363,7 @@ _LAST: Final = 253_402_300_799_999_999
 
 def open_lines(name: str, settings: JsonLinesSettings, kind: str, catalog: object, framings: object) -> ArrowSink:
     """Make the sink of lines for events or dead letters."""
-    lines = event_lines if kind == "events" else letter_lines
+    lines = event_lines if kind == "events" else dead_letter_lines
     if settings.is_stdout:
         return StandardOutputSink(name, lines)
     return JsonLinesFolder(name, Path(settings.path), lines)
@@ -373,7 +373,7 @@ class JsonLinesFolder(BatchFiles):
     """Writes each batch as ``APP-VERSION.jsonl``.
 
     ``lines`` makes them: :func:`~router.sinks.jsonlines.event_lines` of events,
-    :func:`~router.sinks.jsonlines.letter_lines` of dead letters.
+    :func:`~router.sinks.jsonlines.dead_letter_lines` of dead letters.
     """
 
     suffix = ".jsonl"

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bindings.private import waiting_lock
+from bindings.private_files import waiting_lock
 from catalog.findings import one_line
 from router.errors import ConnectorError
 

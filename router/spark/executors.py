@@ -18,7 +18,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import bindings
 import catalog
 import router
-from bindings.private import private_folder
+from bindings.private_files import private_folder
 from router.errors import BrokerUnreachable, ConfigError, JvmError, RouterError, cause_of
 from router.logs import get_logger
 from router.settings import SparkSettings

@@ -20,12 +20,12 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Final, TextIO
 
 from bindings.inbox.source import InboxDataSource
-from bindings.private import private_file, private_folder
+from bindings.private_files import private_file, private_folder
 from router.errors import ConfigError, JvmError, StateError
-from router.evaluation.judging import ENVIRONMENT as WORKER_ENVIRONMENT
+from router.evaluation.evaluator import ENVIRONMENT as WORKER_ENVIRONMENT
 from router.logs import get_logger, jvm_log_conf
 from router.machine import HEAP_OPTION, MIB, divided
-from router.settings import Settings, SparkSettings, revealed
+from router.settings import Settings, SparkSettings, plain_options
 from router.settings.checks import inbox_faults
 from router.settings.spark import LOOPBACK, is_local
 from router.sources import Source
@@ -587,7 +587,14 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     shares = {"spark.sql.warehouse.dir": str(state / "warehouse"), **memory_conf(settings), **_patience(settings)}
     workers = {} if cluster else DAEMON_CONF
     master = _master(settings)
-    chosen = {**_FIXED, **workers, **shares, **master, **_addresses(settings.spark), **revealed(settings.spark.conf)}
+    chosen = {
+        **_FIXED,
+        **workers,
+        **shares,
+        **master,
+        **_addresses(settings.spark),
+        **plain_options(settings.spark.conf),
+    }
     for place, options in (("driver", f"{_JIT} {OPTIONS}"), ("executor", _JIT)):
         name = f"spark.{place}.extraJavaOptions"
         chosen[name] = f"{options} {chosen.get(name, '')}".strip()

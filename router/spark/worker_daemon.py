@@ -23,7 +23,7 @@ from typing import Any, Final
 NEEDED: Final = {
     "pyspark.worker": (
         "pandas",  # pyarrow asks for it with the first array it makes
-        "router.evaluation.judging",
+        "router.evaluation.evaluator",
         "router.writing.outgoing",
         "router.writing.staging",
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bindings.kafka.binding import Brokers
-from bindings.private import private_folder, replaced, waiting_lock
+from bindings.private_files import private_folder, replaced, waiting_lock
 from bindings.protocols import sending_of
 from catalog.model import Catalog, Finding
 from catalog.parsing.regular import read_regular
@@ -22,7 +22,7 @@ from catalog.values import whole_number
 from router.errors import ConfigError, DiskError, RouterError, StateError
 from router.logs import get_logger
 from router.settings import Settings
-from router.settings.checks import REMEDY, Party, exposed, holds_secret
+from router.settings.checks import REMEDY, ClientSettings, first_plaintext_address, holds_secret
 from router.sources import Source
 
 DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
@@ -269,7 +269,7 @@ class Client:
     field: str
     kind: str
     addresses: tuple[str, ...]
-    party: Party
+    party: ClientSettings
     own: bool
     settable: bool = True
 
@@ -292,7 +292,7 @@ def clients_of(settings: Settings, catalog: Catalog, sources: Iterable[Source]) 
 def exposures(clients: Iterable[Client]) -> Iterator[Finding]:
     """Yield an error for each that would send its secret in plain text without the operator's permission."""
     for each in clients:
-        address = exposed(each.kind, each.addresses, each.party)
+        address = first_plaintext_address(each.kind, each.addresses, each.party)
         if address:
             text = f"{each.name}: {address} would receive a secret in plain text"
             pointer = _pointer(each.place, "allow_plaintext_password")

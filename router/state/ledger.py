@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from bindings.private import InUse, is_locked, private_file, private_folder, sync_path, take_lock
+from bindings.private_files import InUse, is_locked, private_file, private_folder, sync_path, take_lock
 from router.errors import DiskError, StateError
 from router.state.durable import read, write_durably
 

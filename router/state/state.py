@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from bindings.private import InUse, narrow, private_folder, sync_path, take_lock
+from bindings.private_files import InUse, private_folder, restrict_to_owner, sync_path, take_lock
 from catalog.values import whole_number
 from router.errors import StateError
 from router.logs import get_logger
@@ -288,7 +288,7 @@ class StateFolder:
 def _keep_private(root: Path) -> None:
     """Narrow what an earlier version, or a copy, left for others to read."""
     try:
-        if changed := narrow(root):
+        if changed := restrict_to_owner(root):
             _log.warning(
                 "state folder was accessible to other users; it is private now", folder=str(root), entries=changed
             )

@@ -43,7 +43,7 @@ from bindings.background import Background
 from router.evaluation.plan import VERSION
 from router.logs import get_logger
 from router.settings.catalogs import OtlpSettings
-from router.settings.values import revealed
+from router.settings.values import plain_options
 from router.watching.batches import FinishedBatch, Steps
 
 # Metrics of the Prometheus client as metrics of OpenTelemetry: the same names, labels and numbers.
@@ -269,7 +269,7 @@ def _connection(settings: OtlpSettings, kind: str) -> dict[str, Any]:
     tls = settings.tls
     return {
         "endpoint": f"{settings.endpoint}/v1/{kind}",
-        "headers": revealed(settings.headers),
+        "headers": plain_options(settings.headers),
         "timeout": _REQUEST_SECONDS,
         "compression": Compression.Gzip,
         "session": session,

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Counter as CounterMetric
 
 from catalog.model import Finding
-from router.evaluation.comparing import CHANGED, FAILED, GROUPS, KINDS, OTHERS, SAME
+from router.evaluation.comparing import CHANGED, FAILED, KINDS, MAX_GROUPS, OTHERS, SAME
 
 if TYPE_CHECKING:
     from router.evaluation.outputs import Tally
@@ -129,7 +129,7 @@ class ShadowFigures:
                     self._records.labels(self._label(endpoint), what).inc(number)
                     if mine:
                         since.kinds[endpoint, what] += number
-                        known = (what, was, now) in since.groups or len(since.groups) < GROUPS
+                        known = (what, was, now) in since.groups or len(since.groups) < MAX_GROUPS
                         since.groups[(what, was, now) if known else (what, OTHERS, OTHERS)] += number
                     continue
                 results[endpoint, what] += number

@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 import pyarrow as pa
 
 from bindings.kafka.client import KafkaUnreachable
-from bindings.kafka.ranges import KafkaEnds
-from router.errors import SinkError, fault_of, is_lost, is_unreadable, registry_away
-from router.evaluation.carried import EXCHANGE
+from bindings.kafka.offsets import KafkaOffsets
+from router.errors import SinkError, fault_of, is_data_loss, is_unreadable, unreachable_registry
+from router.evaluation.forwarding import EXCHANGE
 from router.evaluation.outputs import Tally
-from router.evaluation.plan import Judge, Plan
-from router.evaluation.stages import ARRIVED, HEADERS_TYPE, came_from, header, raw_records
+from router.evaluation.plan import Evaluator, Plan
+from router.evaluation.stages import ARRIVED, HEADERS_TYPE, arrival_endpoint, header, source_rows_json
 from router.logs import get_logger
-from router.matching.facts import EVENT_MEDIA, SCHEMA_ID
+from router.matching.record_columns import EVENT_MEDIA, SCHEMA_ID
 from router.rendering.texts import TIME_TEXT, TYPED
-from router.routing import LetterLimits, Routes
-from router.settings import KafkaSink, letter_sinks
-from router.settings.names import dead_letter_values
+from router.routing import Routes, SpillLimits
+from router.settings import KafkaSink, dead_letter_sinks
+from router.settings.routes import dead_letter_values
 from router.sinks.contract import Rejected, Staged, WriteResult
 from router.sinks.jsonlines import AMBIGUOUS, DEAD_LETTER, WIDE
 from router.state.ledger import LetterLedger, waits_for
 from router.state.state import BatchNotes, StateFolder
 from router.writing.outgoing import (
+    dead_letter_headers,
+    dead_letter_value,
     event_column,
     framed_value,
-    letter_headers,
-    letter_value,
     native_column,
     order_key,
     sent_headers,
@@ -42,7 +42,7 @@ from router.writing.outgoing import (
     spilled_records,
     structured_column,
 )
-from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedShares, StagingPass, results_of
+from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedFiles, StagingPass, results_of
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -107,7 +107,7 @@ class Outcomes(Protocol):
     def exchanges(self) -> Iterator[dict[str, Any]]:
         """Yield the columns for pairing: position, time of arrival, message, relation and exchange.
 
-        Only with a plan that pairs; the columns (:mod:`router.evaluation.carried`) have a bounded length.
+        Only with a plan that pairs; the columns (:mod:`router.evaluation.forwarding`) have a bounded length.
         """
 
     def topics(self, sink: str) -> list[str]:
@@ -196,7 +196,7 @@ def _plain(name: str) -> str:
 class Rejections:
     """The records of one batch that sinks rejected; *routes* route their dead letters, *limits* spill them."""
 
-    def __init__(self, routes: Routes, limits: LetterLimits) -> None:
+    def __init__(self, routes: Routes, limits: SpillLimits) -> None:
         self._routes = routes
         self._limits = limits
         self._records: dict[str, Rejected] = {}
@@ -496,7 +496,12 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = 
     try:
         rows.write.format("kafka").options(**options).save()
     except (PySparkException, Py4JJavaError) as error:
-        if is_lost(str(error)) or is_unreadable(error) or registry_away(error) or fault_of(error) is not None:
+        if (
+            is_data_loss(str(error))
+            or is_unreadable(error)
+            or unreachable_registry(error)
+            or fault_of(error) is not None
+        ):
             raise  # Not the sink's fault, and a retry would not help.
         told = str(error)
         if lacking := _ABSENT.search(told):
@@ -535,7 +540,7 @@ def create_topics(sink: KafkaSink, name: str, topics: Iterable[str]) -> None:
         "options": wanted.options,
     }
     try:
-        failed = KafkaEnds(sink.cluster()).create(names, **how)
+        failed = KafkaOffsets(sink.cluster()).create(names, **how)
     except KafkaUnreachable as error:
         raise SinkError(name, str(error), hint="start the broker; the batch is then written") from error
     if failed:
@@ -551,14 +556,14 @@ def _cause(error: Exception) -> str:
     return (exceptions or lines or ["unknown"])[-1 if exceptions else 0][:300]
 
 
-AT_A_TIME: Final = 1000
+PAIRING_CHUNK: Final = 1000
 """Maximum records to pair that are Python objects in the driver at once."""
 _AMONG: Final = "among"
 _TOPIC: Final = "sent_to"
 
 
 class SparkOutcomes:
-    """Outcomes in Spark, with the columns of :func:`router.evaluation.stages.unified`.
+    """Outcomes in Spark, with the columns of :func:`router.evaluation.stages.unified_outcomes`.
 
     *rows* returns the rows, *tally* their counts after evaluation. *bare* is the source row of a record with a bare
     dead letter. *outgoing* has the Kafka records for a single write (:class:`router.writing.outgoing.OutgoingColumns`).
@@ -576,7 +581,7 @@ class SparkOutcomes:
         bare: DataFrame | None = None,
         outgoing: DataFrame | None = None,
         staging: tuple[Sequence[RowsForSink], DataFrame] | None = None,
-        judge: Broadcast[Judge] | None = None,
+        judge: Broadcast[Evaluator] | None = None,
         may_reject: bool = False,
     ) -> None:
         self.may_reject = may_reject
@@ -584,7 +589,7 @@ class SparkOutcomes:
         self._frame: DataFrame | None = None
         self._outgoing = outgoing
         self._staging = staging
-        self._staged = StagedShares(plan.judge.matcher.targets)
+        self._staged = StagedFiles(plan.judge.matcher.targets)
         self._judge = judge
         self._batch = batch
         self._plan = plan
@@ -650,7 +655,7 @@ class SparkOutcomes:
         members = (F.col(f"m.{name}").alias(name) for name in ("message", "relation", EXCHANGE))
         related = self._rows.where(F.col(f"m.{EXCHANGE}").isNotNull())
         table = related.select("position", "received", *members).toArrow()
-        for batch in table.to_batches(max_chunksize=AT_A_TIME):
+        for batch in table.to_batches(max_chunksize=PAIRING_CHUNK):
             yield from batch.to_pylist()
 
     def topics(self, sink: str) -> list[str]:
@@ -689,7 +694,7 @@ class SparkOutcomes:
 
         columns: dict[str, Column] = {
             **{field: F.col(f"m.{field}") for field in ("reason", "detail", "nearest")},
-            "endpoint": came_from(self._batch.kind),
+            "endpoint": arrival_endpoint(self._batch.kind),
             "letter": F.col("letter"),
             "protocol": F.col("protocol"),
             "native": native_column(self._batch.kind),
@@ -714,19 +719,19 @@ class SparkOutcomes:
     def publish_letters(self, sink: str) -> None:
         from pyspark.sql import functions as F
 
-        self._publish(sink, F.col(f"m.letters_{sink}"), F.col("key"), letter_value(), self._letter_headers())
+        self._publish(sink, F.col(f"m.letters_{sink}"), F.col("key"), dead_letter_value(), self._letter_headers())
 
     def publish_all(self, sinks: Sequence[str]) -> None:
         if self._outgoing is None:
             raise ValueError("these outcomes have no records for one write to all sinks")
-        self._save(self._outgoing, self._kafka(letter_sinks(self._plan.settings)[0]), ",".join(sinks))
+        self._save(self._outgoing, self._kafka(dead_letter_sinks(self._plan.settings)[0]), ",".join(sinks))
 
     def spilled(self) -> Iterator[tuple[str, bytes]]:
         return spilled_records(self._rows, self._batch.kind)
 
     def left_out(self) -> Iterator[tuple[str, bytes]]:
         if self._bare is not None:
-            yield from raw_records(self._bare, self._batch.kind, self._batch.first_query)
+            yield from source_rows_json(self._bare, self._batch.kind, self._batch.first_query)
 
     @property
     def _rows(self) -> DataFrame:
@@ -768,7 +773,7 @@ class SparkOutcomes:
         return letters.withColumn("m", match).select(*rows.columns)
 
     def _letter_headers(self) -> Column:
-        return letter_headers(self._batch.kind, self._plan.epoch, self._batch.failed)
+        return dead_letter_headers(self._batch.kind, self._plan.epoch, self._batch.failed)
 
     def _kafka(self, sink: str) -> KafkaSink:
         settings = self._plan.settings.sinks[sink].topics

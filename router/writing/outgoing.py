@@ -2,7 +2,7 @@
 
 Most events are forwarded unchanged, with lineage headers that Spark adds from values that Python returns. Python makes
 all headers of other records: mapped events, events that the exact codec read, and dead letters. The columns are those
-of :data:`TRACED` and :data:`OUTGOING`:
+of :data:`LINEAGE_COLUMNS` and :data:`OUTGOING`:
 
 | column | meaning |
 |---|---|
@@ -26,34 +26,34 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.texts import Bool, Entries, raw, valid
-from bindings.kafka.facts import CONTENT_TYPE, LINEAGE
+from bindings.columns.entries import Bool, Entries, raw, valid
+from bindings.kafka.record_columns import CONTENT_TYPE, LINEAGE
 from bindings.parts import NAME as CODING
 from catalog.record import Record
-from router.evaluation.carried import HEADERS, filled
-from router.evaluation.judging import Judged, Kind, judge_rows, judged_columns, judging_column
+from router.evaluation.evaluator import EvaluatedRows, Kind, evaluate, evaluated_columns, evaluation_column
+from router.evaluation.forwarding import HEADERS, scattered
 from router.evaluation.outputs import RoutedOutcomes
-from router.evaluation.plan import Judge, Plan
+from router.evaluation.plan import Evaluator, Plan
 from router.evaluation.stages import (
     HEADERS_TYPE,
-    came_from,
+    arrival_endpoint,
+    dead_letter_ids,
     event_attribute,
     event_headers,
     header,
-    letter_ids,
     lineage_headers,
     partition_key,
     positions_in,
 )
 from router.matching.context import RELATED
-from router.matching.facts import SCHEMA_ID
-from router.matching.inbox_facts import instants, rfc3339
+from router.matching.inbox_columns import instants, rfc3339
 from router.matching.index.classes import BoolArray, IntArray, spread
+from router.matching.record_columns import SCHEMA_ID
 from router.rendering.events import event_columns, native_texts, structured_events
 from router.rendering.texts import EVENT, parts_of_raw
 from router.routing import column_of
 from router.settings import KafkaSink
-from router.settings.names import (
+from router.settings.routes import (
     ATTRIBUTE_PREFIX,
     CONTEXT_PREFIX,
     DestinationTemplate,
@@ -170,7 +170,7 @@ OUTGOING: Final = (
     pa.field("replaced", pa.bool_()),
     pa.field("data", pa.binary()),
 )
-TRACED: Final = tuple(pa.field(name, pa.string()) for name in ("message", "endpoint", "context"))
+LINEAGE_COLUMNS: Final = tuple(pa.field(name, pa.string()) for name in ("message", "endpoint", "context"))
 """Columns that exist only if some events get lineage headers."""
 HEADER_CAP: Final = 4_000
 """Maximum characters of a text in a dead letter's Kafka header; the outcome itself is not truncated."""
@@ -179,7 +179,7 @@ _NO_BYTES: Final = pa.scalar(None, pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
-class OnePass:
+class SingleWrite:
     """What all records of a single write have in common.
 
     ``topic`` is the topic of all events, None if there are several. ``lineage`` and ``keys`` have, by route, whether
@@ -195,7 +195,7 @@ class OnePass:
     keys: tuple[DestinationTemplate | None, ...]
 
     @classmethod
-    def of(cls, plan: Plan, kind: Kind, query: str = "", failed: str = "") -> OnePass:
+    def of(cls, plan: Plan, kind: Kind, query: str = "", failed: str = "") -> SingleWrite:
         """Return that of a plan whose routes lead each event to one topic of Kafka."""
         routes = plan.routes
         sinks: dict[int, KafkaSink] = {}
@@ -217,11 +217,11 @@ class OnePass:
     @property
     def type(self) -> pa.StructType:
         """The type of a record."""
-        return pa.struct([*(TRACED if self.traces else ()), *OUTGOING])
+        return pa.struct([*(LINEAGE_COLUMNS if self.traces else ()), *OUTGOING])
 
-    def decide(self, judge: Judge, rows: pa.RecordBatch) -> Judged:
+    def decide(self, judge: Evaluator, rows: pa.RecordBatch) -> EvaluatedRows:
         """Evaluate an Arrow batch of source rows; return a list of records for each row, and the tally."""
-        decided = judge_rows(self.kind, judge, rows)
+        decided = evaluate(self.kind, judge, rows)
         return decided.lists(_Records(self, decided, rows).build()), decided.counts
 
 
@@ -236,7 +236,7 @@ def _only_topic(topics: Mapping[str, NameTemplate]) -> str | None:
 class _Records:
     """The records of one Arrow batch."""
 
-    def __init__(self, attempt: OnePass, decided: RoutedOutcomes, rows: pa.RecordBatch) -> None:
+    def __init__(self, attempt: SingleWrite, decided: RoutedOutcomes, rows: pa.RecordBatch) -> None:
         self._attempt = attempt
         self._columns = decided.columns
         self._outcomes = decided.outcomes
@@ -249,7 +249,7 @@ class _Records:
         self._letters: IntArray = np.flatnonzero(counts & (self._routes < 0))
 
     def build(self) -> pa.StructArray:
-        """Return one record (:attr:`OnePass.type`) for each row of facts."""
+        """Return one record (:attr:`SingleWrite.type`) for each row of facts."""
         rare, traced = self._trace() if self._attempt.traces else (_NO_ROWS, {})
         context = traced.get("context")
         arrays = {
@@ -348,12 +348,12 @@ class _Records:
         fillings = [(given, lists)]
         if len(self._letters):
             fillings.append((self._letters, self._letter_headers()))
-        headers = filled(len(self._routes), HEADERS, fillings)
+        headers = scattered(len(self._routes), HEADERS, fillings)
         if context is None or not len(rare):
             return headers
         whole = joined(pc.coalesce(headers.take(pa.array(rare)), self._came(rare)), self._lineage(rare, context))
         kept = np.setdiff1d(np.flatnonzero(valid(headers)), rare)
-        return filled(len(self._routes), HEADERS, [(kept, headers.take(pa.array(kept))), (rare, whole)])
+        return scattered(len(self._routes), HEADERS, [(kept, headers.take(pa.array(kept))), (rare, whole)])
 
     def _came(self, rows: IntArray) -> pa.ListArray:
         """Return the original headers of these rows."""
@@ -388,7 +388,7 @@ class _Records:
         names = ("reason", "detail", "nearest", "endpoint", "spilled", "passed")
         said = {name: self._columns[name].take(pa.array(rows)) for name in names}
         positions = self._positions(rows)
-        letters = pa.array(letter_ids(attempt.query, positions), pa.string())
+        letters = pa.array(dead_letter_ids(attempt.query, positions), pa.string())
         came = self._arrivals(rows)
         named = {
             "letter": letters,
@@ -454,7 +454,7 @@ def _texts(encoded: pa.DictionaryArray) -> list[str]:
 
 
 def event_column(kind: Kind) -> Column:
-    """Return the struct ``EVENT`` for routed rows of :func:`router.evaluation.stages.unified`."""
+    """Return the struct ``EVENT`` for routed rows of :func:`router.evaluation.stages.unified_outcomes`."""
     from pyspark.sql import functions as F
 
     def rendered(raw: pa.Array, attributes: pa.Array, place: pa.Array) -> pa.Array:
@@ -464,7 +464,7 @@ def event_column(kind: Kind) -> Column:
 
 
 def native_column(kind: Kind) -> Column:
-    """Return the native record as JSON for rows of :func:`router.evaluation.stages.unified`."""
+    """Return the native record as JSON for rows of :func:`router.evaluation.stages.unified_outcomes`."""
     from pyspark.sql import functions as F
 
     def rendered(raw: pa.Array, place: pa.Array) -> pa.Array:
@@ -478,7 +478,7 @@ def spilled_records(rows: DataFrame, kind: Kind) -> Iterator[tuple[str, bytes]]:
     from pyspark.sql import functions as F
 
     wanted = rows.where("m.spilled").select(
-        "letter", "raw", F.col("m.place").alias("place"), "body", came_from(kind).alias("endpoint")
+        "letter", "raw", F.col("m.place").alias("place"), "body", arrival_endpoint(kind).alias("endpoint")
     )
     for row in wanted.toLocalIterator():
         parts, binding = parts_of_raw(row["raw"].asDict(recursive=True), kind, row["place"])
@@ -512,13 +512,13 @@ def _arrow(function: Callable[..., pa.Array], kind: pa.DataType) -> Callable[...
 
 
 @dataclass(frozen=True, slots=True)
-class Projection:
+class JvmColumns:
     """Columns in the JVM of the current session."""
 
     columns: Any
 
     @classmethod
-    def of(cls, columns: Sequence[Column]) -> Projection:
+    def of(cls, columns: Sequence[Column]) -> JvmColumns:
         """Create the columns in the JVM; a session must exist."""
         from pyspark.sql.classic.column import _to_java_column, _to_seq
 
@@ -604,15 +604,15 @@ class OutgoingColumns:
     They are cached per query and plan, because creating them takes hundreds of calls to the JVM.
     """
 
-    outcomes: Projection
-    records: Projection
+    outcomes: JvmColumns
+    records: JvmColumns
 
     @classmethod
     def of(
         cls,
-        once: OnePass,
-        judge: Judge,
-        workers: Broadcast[Judge],
+        once: SingleWrite,
+        judge: Evaluator,
+        workers: Broadcast[Evaluator],
         tallies: Accumulator[dict[str, str]],
         *,
         converts: bool = False,
@@ -639,13 +639,13 @@ class OutgoingColumns:
             "value": F.when(F.col("o.replaced"), F.col("o.data")).otherwise(body),
             "headers": _traced(came, once.epoch, position) if once.traces else came,
         }
-        taken = judged_columns(once.kind, judge)
+        taken = evaluated_columns(once.kind, judge)
         if converts:
             taken["timestamp"] = F.unix_millis("timestamp")
-        decided = judging_column(taken, workers, partial(_decide_now, once), pa.list_(once.type), tallies)
+        decided = evaluation_column(taken, workers, partial(_decide_now, once), pa.list_(once.type), tallies)
         return cls(
-            Projection.of([*(F.col(name) for name in kept), F.explode(decided).alias("o")]),
-            Projection.of([column.alias(name) for name, column in records.items()]),
+            JvmColumns.of([*(F.col(name) for name in kept), F.explode(decided).alias("o")]),
+            JvmColumns.of([column.alias(name) for name, column in records.items()]),
         )
 
     def of_rows(self, rows: DataFrame, failed: str) -> DataFrame:
@@ -658,7 +658,7 @@ class OutgoingColumns:
         return self.records.of_rows(self.outcomes.of_rows(rows))
 
 
-def _decide_now(once: OnePass, judge: Judge, rows: pa.RecordBatch) -> Judged:
+def _decide_now(once: SingleWrite, judge: Evaluator, rows: pa.RecordBatch) -> EvaluatedRows:
     """Evaluate an Arrow batch for the attempt of the current task, in a worker."""
     from pyspark import TaskContext
 
@@ -682,7 +682,7 @@ def _traced(came: Column, epoch: str, position: Column) -> Column:
     return F.when(F.col("o.message").isNotNull(), F.concat(came, added)).otherwise(came)
 
 
-def letter_headers(kind: Kind, epoch: str, failed: str) -> Column:
+def dead_letter_headers(kind: Kind, epoch: str, failed: str) -> Column:
     """Return the headers of a dead letter: the original headers, then ours, with truncated texts."""
     from pyspark.sql import functions as F
 
@@ -691,7 +691,7 @@ def letter_headers(kind: Kind, epoch: str, failed: str) -> Column:
         "reason": F.col("m.reason"),
         "detail": F.substring(F.col("m.detail"), 1, HEADER_CAP),
         "nearest": F.substring(F.col("m.nearest"), 1, HEADER_CAP),
-        "endpoint": came_from(kind),
+        "endpoint": arrival_endpoint(kind),
         "protocol": F.col("protocol"),
         "epoch": F.lit(epoch),
         "position": F.col("position"),
@@ -708,7 +708,7 @@ def letter_headers(kind: Kind, epoch: str, failed: str) -> Column:
     return F.concat(F.coalesce(F.col("m.passed"), F.col("headers"), F.array().cast(HEADERS_TYPE)), ours)
 
 
-def letter_value() -> Column:
+def dead_letter_value() -> Column:
     """Return the value of a dead letter: its body, or null if it was spilled."""
     from pyspark.sql import functions as F
 

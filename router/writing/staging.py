@@ -19,12 +19,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from router.evaluation.judging import Kind, judge_rows, judging, load
+from router.evaluation.evaluator import Kind, evaluate, load, within_memory_limit
 from router.evaluation.outputs import Tally, collect
 from router.evaluation.plan import Plan
-from router.evaluation.stages import MATCHED, OUTCOME_COLUMNS, SOURCE_COLUMNS, letter_ids, outcome_rows, with_sizes
+from router.evaluation.stages import MATCHED, OUTCOME_COLUMNS, SOURCE_COLUMNS, dead_letter_ids, outcome_rows, with_sizes
 from router.matching.context import RELATED
-from router.matching.facts import SCHEMA_ID
+from router.matching.record_columns import SCHEMA_ID
 from router.rendering.events import event_columns, native_texts
 from router.rendering.texts import TYPED
 from router.sinks.contract import Commit, Staged, StagedFile, Staging
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from catalog.definitions.constraints import MatchCandidate
-    from router.evaluation.plan import Judge
+    from router.evaluation.plan import Evaluator
 
 # The identity of a batch, and its transaction ids at sinks.
 
@@ -127,7 +127,7 @@ class SinkRows:
         if "letter" in outcomes.schema.names:
             columns["letter"] = outcomes.column("letter")
         else:
-            columns["letter"] = pa.array(letter_ids(self.query, outcomes.column("position")), pa.string())
+            columns["letter"] = pa.array(dead_letter_ids(self.query, outcomes.column("position")), pa.string())
         failed = datetime.fromisoformat(self.failed)
         return _table(columns, DEAD_LETTER, epoch=self.epoch, failed=failed, attempts=1)
 
@@ -163,7 +163,7 @@ class RowsForSink:
 
 
 @dataclass(slots=True)
-class StagedShares:
+class StagedFiles:
     """The files that workers staged in one attempt, by sink; shared by all views of its outcomes.
 
     *targets* are those of the plan.
@@ -205,15 +205,17 @@ class StagingPass:
     rows: SinkRows
     shares: tuple[RowsForSink, ...]
 
-    def of_source(self, source: DataFrame, judge: Broadcast[Judge]) -> DataFrame:
-        """Return the results of evaluating source rows (:func:`router.evaluation.stages.prepared`) and staging them."""
+    def of_source(self, source: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
+        """Return the results of evaluating source rows (:func:`router.evaluation.stages.normalized_rows`) and staging
+        them.
+        """
         # More tasks than can run at once would make more files, without being faster.
         at_a_time = source.sparkSession.sparkContext.defaultParallelism
         wanted = source.select(*SOURCE_COLUMNS[self.rows.kind]).coalesce(at_a_time)
         return wanted.mapInArrow(partial(_judged_and_staged, self, judge), _RESULT)
 
-    def of_outcomes(self, outcomes: DataFrame, judge: Broadcast[Judge]) -> DataFrame:
-        """Return the results of staging outcomes of :func:`router.evaluation.stages.unified`."""
+    def of_outcomes(self, outcomes: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
+        """Return the results of staging outcomes of :func:`router.evaluation.stages.unified_outcomes`."""
         return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_staged, self, judge), _RESULT)
 
 
@@ -223,20 +225,20 @@ def results_of(frame: DataFrame) -> list[tuple[int, bytes]]:
     return list(zip(table[_SHARE].to_pylist(), table[_CONTENT].to_pylist(), strict=True))
 
 
-def _judged_and_staged(staging: StagingPass, judge: Broadcast[Judge], batches: Batches) -> Batches:
+def _judged_and_staged(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
     kind = staging.rows.kind
     plan = load(judge)
     gathered = _Gathered(staging, plan)
     for batch in batches:
         rows = with_sizes(kind, batch)
-        decided = judging(plan, rows.num_rows, partial(judge_rows, kind, plan, rows))
+        decided = within_memory_limit(plan, rows.num_rows, partial(evaluate, kind, plan, rows))
         if decided.counts is not None:
             yield _result(_COUNTS, decided.counts.encode())
         gathered.add(outcome_rows(kind, plan.outputs.type, rows, decided))
     yield from gathered.written()
 
 
-def _staged(staging: StagingPass, judge: Broadcast[Judge], batches: Batches) -> Batches:
+def _staged(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
     gathered = _Gathered(staging, load(judge))
     for batch in batches:
         gathered.add(batch)
@@ -246,7 +248,7 @@ def _staged(staging: StagingPass, judge: Broadcast[Judge], batches: Batches) -> 
 class _Gathered:
     """The buffered rows and written files of each share in one task attempt."""
 
-    def __init__(self, staging: StagingPass, plan: Judge) -> None:
+    def __init__(self, staging: StagingPass, plan: Evaluator) -> None:
         self._staging = staging
         self._catalog = plan.typed
         self._room = min(ROOM, plan.memory // 4)

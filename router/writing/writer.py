@@ -22,14 +22,14 @@ from catalog.templates import TEMPLATE_TYPES, parse
 from catalog.values import text_of
 from router.errors import SinkError
 from router.evaluation.plan import Plan
-from router.routing import LetterLimits, Routes
-from router.settings import KafkaSink, Settings, event_sinks, letter_sinks, revealed
-from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, DestinationTemplate, value_name
+from router.routing import Routes, SpillLimits
+from router.settings import KafkaSink, Settings, dead_letter_sinks, event_sinks, plain_options
+from router.settings.routes import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, DestinationTemplate, value_name
 from router.sinks import ArrowSink, Commit, WriteResult, open_sink
 from router.sinks.contract import Rejected
 from router.sinks.jsonlines import DEAD_LETTER, DECIDED, WIDE
 from router.sinks.messages.definitions import spread_key
-from router.sinks.messages.sink import MESSAGE, Spread, kept_spread
+from router.sinks.messages.sink import MESSAGE, DestinationCap, kept_spread
 from router.watching.batches import writing
 from router.writing.outcomes import HeldBack, Outcomes, Receipts, Rejections
 from router.writing.staging import BatchId, RowsForSink, commit_of
@@ -43,9 +43,11 @@ from router.writing.staging import BatchId, RowsForSink, commit_of
 _OF_DEFINITION: Final = ("message", "messageid", "messagegroup")
 
 
-def capped_topics(settings: Settings, topics: Mapping[str, DestinationTemplate], catalog: Catalog) -> dict[str, Spread]:
+def capped_topics(
+    settings: Settings, topics: Mapping[str, DestinationTemplate], catalog: Catalog
+) -> dict[str, DestinationCap]:
     """Return the known topics of each Kafka sink whose template may exceed its cap."""
-    capped: dict[str, Spread] = {}
+    capped: dict[str, DestinationCap] = {}
     for name, template in topics.items():
         sink = settings.sinks[name].topics
         if sink is not None and is_counted(sink, template, catalog):
@@ -67,7 +69,7 @@ def is_counted(sink: KafkaSink, template: DestinationTemplate, catalog: Catalog)
     return bound > sink.max_destinations
 
 
-def within(events: Outcomes, sink: str, spread: Spread) -> tuple[Outcomes, tuple[Rejected, ...]]:
+def within(events: Outcomes, sink: str, spread: DestinationCap) -> tuple[Outcomes, tuple[Rejected, ...]]:
     """Return the events of a sink with topics within its cap, and rejections for the others.
 
     The events are read twice, or three times if some are rejected.
@@ -121,7 +123,7 @@ class BatchWriter:
         self._counted = counted
         self._timed = timed
         self._nulled = nulled
-        self._letters = letter_sinks(plan.settings)
+        self._letters = dead_letter_sinks(plan.settings)
         self._arrow: dict[tuple[str, bool], ArrowSink] = {}
         self._capped = capped_topics(plan.settings, plan.routes.topics, plan.catalog)
         self._taken: dict[str, tuple[int, set[tuple[tuple[int, ...], str]]]] = {}
@@ -137,7 +139,9 @@ class BatchWriter:
         sinks = self._plan.settings.sinks
         used = {*event_sinks(self._plan.settings), *self._letters}
         kafka = [sink for name in used if (sink := sinks[name].topics) is not None]
-        clusters = {repr((s.bootstrap_servers, s.username, s.tls, sorted(revealed(s.options).items()))) for s in kafka}
+        clusters = {
+            repr((s.bootstrap_servers, s.username, s.tls, sorted(plain_options(s.options).items()))) for s in kafka
+        }
         lists = [self._plan.settings.dead_letters.sinks, *(route.to for route in self._plan.settings.routes)]
         single = all(len(names) == 1 for names in lists)
         binary = all(sink.mode == "binary" for sink in kafka)
@@ -297,7 +301,7 @@ class BatchWriter:
         return [name for name in self._plan.routes.event_sinks if name not in taken]
 
     def _no_rejections(self) -> Rejections:
-        return Rejections(self._plan.routes, LetterLimits(self._plan.settings))
+        return Rejections(self._plan.routes, SpillLimits(self._plan.settings))
 
     def _note_taken(self, name: str, batch: BatchId) -> None:
         number, taken = self._taken.get(batch.generation, (-1, set()))

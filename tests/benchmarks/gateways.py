@@ -27,7 +27,7 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
 from bindings.amqp.gateway import AmqpGateway
-from bindings.amqp.sender import AmqpMessage, AmqpSender
+from bindings.amqp.publisher import AmqpMessage, AmqpSender
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayConfig, GatewayLimits, RowStore
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import HttpRoute

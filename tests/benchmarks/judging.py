@@ -34,15 +34,15 @@ import pyarrow as pa
 
 from bindings.envelope import STRUCTURED
 from bindings.inbox.source import READ_SCHEMA
-from bindings.kafka.facts import SOURCE_SCHEMA
+from bindings.kafka.record_columns import SOURCE_SCHEMA
 from bindings.parts import BINARY_KIND, JSON_KIND
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation
-from router.evaluation.judging import SIZE, Kind, outcome_lists
+from router.evaluation.evaluator import SIZE, Kind, outcome_lists
 from router.evaluation.outputs import OutputBuilder
-from router.evaluation.plan import TOPIC, Judge, Plan
+from router.evaluation.plan import TOPIC, Evaluator, Plan
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.routing import Routes, SizeLimits
@@ -80,7 +80,7 @@ def definition(number: int, protocol: str, *, event: bool) -> Definition:
     )
 
 
-def judge_of(protocol: str, *, event: bool) -> Judge:
+def judge_of(protocol: str, *, event: bool) -> Evaluator:
     """Return what judges rows of one endpoint with the definitions."""
     definitions = [definition(number, protocol, event=event) for number in range(DEFINITIONS)]
     xids = tuple(each.xid for each in definitions)
@@ -256,7 +256,7 @@ VERSIONS: Final = {
 """Schemas that bodies are written with; the definition has ``same``."""
 
 
-def framed_judge(*, registered: bool) -> Judge:
+def framed_judge(*, registered: bool) -> Evaluator:
     """Return what judges records of a topic whose bodies are in frames, with or without a registry."""
     xid, key = f"{GROUP}/messages/ride", f"{GROUP}/messages/ride#dataschema"
     ride = Definition(
@@ -275,7 +275,7 @@ def framed_judge(*, registered: bool) -> Judge:
     routed = {"sinks": {"bus": sink}, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["bus"]}}
     settings = settings_from_dict(routed, {}, Path())
     outputs = OutputBuilder(matcher, Routes(settings), SizeLimits(settings))
-    return Judge(matcher, outputs, {f"{TOPIC}bench": 0}, 2**30)
+    return Evaluator(matcher, outputs, {f"{TOPIC}bench": 0}, 2**30)
 
 
 def framed_rows(version: str, chosen: Random) -> pa.RecordBatch:
@@ -310,7 +310,7 @@ class Bench:
     """One kind of sender, its batch, and the rates measured so far."""
 
     name: str
-    judge: Judge
+    judge: Evaluator
     rows: pa.RecordBatch
     kind: Kind = "inbox"
     rates: list[float] = field(default_factory=list)

@@ -31,11 +31,11 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from catalog.load import freeze_for_gc
 from catalog.load import load as load_catalog
-from catalog.load import set_aside_from_gc
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
-from router.batches.splitting import Bounding
+from router.batches.splitting import BatchSizeLimiter
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.machine import BatchSizing
@@ -82,7 +82,7 @@ class Bench:
         self._holders = [PlanHolder(spark, state, each, self._metrics) for each in (plan, bare)]
         for holder, each in zip(self._holders, (plan, bare), strict=True):
             holder.activate(each)
-        set_aside_from_gc()
+        freeze_for_gc()
 
     def bare(self) -> Run:
         """Kafka to Kafka by Spark alone."""
@@ -116,7 +116,7 @@ class Bench:
             self._metrics,
             RouterStatus(),
             lambda _: plans.active,
-            bounding=Bounding("kafka", generation, sizing, None),
+            bounding=BatchSizeLimiter("kafka", generation, sizing, None),
         )
         return lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(
             "checkpointLocation", str(generation.path)

@@ -34,7 +34,7 @@ from router.evaluation.plan import Plan
 from router.matching.channels import ChannelBuilder
 from router.matching.index.classes import BatchColumns, IntArray, SplitColumn
 from router.matching.index.index import MatchIndex
-from router.matching.verdicts import WinnerChooser
+from router.matching.winners import WinnerChooser
 from router.settings import settings_from_dict
 from router.spark.connectors import IvyError
 from tests.benchmarks import event_ruler

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from bindings.events import encode_event
-from bindings.kafka.facts import SOURCE_SCHEMA
+from bindings.kafka.record_columns import SOURCE_SCHEMA
 from catalog.model import Catalog, Definition
 from catalog.schemas.columns import payload_column
 from router.rendering.events import event_columns, native_texts, structured_events
@@ -25,9 +25,9 @@ from router.rendering.texts import EVENT, TIME_TEXT, Source, attributes_of, nati
 from router.sinks.jsonlines import (
     DEAD_LETTER,
     DECIDED,
+    dead_letter_lines,
     dead_letter_to_json_line,
     event_lines,
-    letter_lines,
     wide_to_json_line,
 )
 from tests.benchmarks.machine import machine
@@ -168,7 +168,7 @@ def lines() -> Iterator[Case]:
     yield (
         "JSON lines of dead letters",
         lambda: [dead_letter_to_json_line(row) for row in letters.to_pylist()],
-        lambda: whole(letters, letter_lines),
+        lambda: whole(letters, dead_letter_lines),
     )
 
 

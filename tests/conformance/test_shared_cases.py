@@ -20,7 +20,7 @@ import pytest
 
 from catalog.load import load
 from catalog.model import Endpoint
-from router.evaluation.judging import outcome_lists
+from router.evaluation.evaluator import outcome_lists
 from router.matching.records import RecordMatcher
 from tests.support.cases import read_cases
 from tests.support.corpora import SHARED, shared_cases, shared_index

@@ -19,7 +19,7 @@ from catalog.convert import json_text, yaml_text
 from catalog.load import load
 from catalog.record import Record
 from router.commands.dead_letters.suggesting.fragment import Basis
-from router.commands.dead_letters.suggesting.suggesting import Suggestion, suggest
+from router.commands.dead_letters.suggesting.suggest import Suggestion, suggest
 from router.commands.emit.producer import record_line
 from router.matching.records import RecordMatcher
 from tests.support import unmatched

@@ -13,7 +13,7 @@ import pytest
 from proton import symbol, timestamp, ulong
 
 from bindings.amqp import binding
-from bindings.amqp.sender import AmqpMessage, AmqpSender
+from bindings.amqp.publisher import AmqpMessage, AmqpSender
 from bindings.gateways import Connection, EndpointSubscription
 from bindings.inbox import Inbox
 from bindings.parts import InboxRow

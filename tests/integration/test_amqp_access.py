@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bindings.amqp.sender import AmqpMessage, AmqpSender
+from bindings.amqp.publisher import AmqpMessage, AmqpSender
 from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.inbox import Inbox
 from bindings.sending import Unsettled

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bindings.amqp import binding
-from bindings.amqp.sender import AmqpMessage, AmqpSender
+from bindings.amqp.publisher import AmqpMessage, AmqpSender
 from bindings.amqp.values import AmqpValue
 from bindings.gateways import Connection
 from bindings.inbox import Inbox

@@ -20,7 +20,7 @@ from bindings.inbox import Inbox
 from bindings.inbox.format import offset_json
 from bindings.inbox.source import InboxView
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.ranges import KafkaEnds
+from bindings.kafka.offsets import KafkaOffsets
 from bindings.parts import InboxRow
 from catalog.load import load as load_catalog
 from router.evaluation.plan import Plan
@@ -89,7 +89,7 @@ def test_topics_say_what_waits_behind_a_position_and_how_old_it_is(kafka: Kafka,
             assert found[empty] == Backlog(0)
             assert found["nosuch"] is None
             assert topics.read_until.seconds == 0
-        ends = KafkaEnds(KafkaClient(kafka.bootstrap)).ends([topic])[topic]
+        ends = KafkaOffsets(KafkaClient(kafka.bootstrap)).ends([topic])[topic]
         read = topics.look([topic], {topic: {"0": ends[0], "1": ends[1] - 1}})[topic]
         assert read is not None and read.oldest is not None
         assert read.records == 1
@@ -101,7 +101,7 @@ def test_topics_say_what_waits_behind_a_position_and_how_old_it_is(kafka: Kafka,
         positions = {topic: {"0": ends[0], "1": ends[1]}}
         topics.look([topic, "nosuch"], positions)
         positions[topic] = {
-            str(n): end for n, end in KafkaEnds(KafkaClient(kafka.bootstrap)).ends([topic])[topic].items()
+            str(n): end for n, end in KafkaOffsets(KafkaClient(kafka.bootstrap)).ends([topic])[topic].items()
         }
         produce(kafka.bootstrap, topic, load.records(1, 3))
         last = topics.look([topic, "nosuch"], positions)[topic]

@@ -17,7 +17,7 @@ from catalog.load import load
 from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
-from router.commands.batches.begun import park
+from router.commands.batches.unfinished import park
 from router.evaluation.plan import Plan
 from router.reading import generations
 from router.reading.generations import Generation

@@ -15,14 +15,14 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as bounds
 
 from bindings.kafka.binding import parts_of_row
-from bindings.kafka.facts import SMALL, KafkaReader, body_column
+from bindings.kafka.record_columns import SMALL, KafkaReader, body_column
 from bindings.protocols import BINDINGS
 from catalog.load import load
 from router.evaluation.comparing import Shadow
-from router.evaluation.judging import TallyAccumulator
+from router.evaluation.evaluator import TallyAccumulator
 from router.evaluation.outputs import collect
 from router.evaluation.plan import Plan
-from router.evaluation.stages import HEADERS_TYPE, judged
+from router.evaluation.stages import HEADERS_TYPE, evaluated
 from router.settings import settings_from_dict
 from tests.support.kafka_rows import batch_of, rows
 
@@ -130,7 +130,9 @@ def test_a_body_that_only_the_shadow_looks_at_comes_along(spark: SparkSession, t
     made = [(None, body, "in", 0, number, 0, headers) for number, body in enumerate(bodies)]
     tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
     workers = spark.sparkContext.broadcast(replace(old.judge, shadow=Shadow.of(old, new)))
-    assert judged(spark.createDataFrame(made, SCHEMA), "kafka", workers, tallies).where("m.route >= 0").count() == 300
+    assert (
+        evaluated(spark.createDataFrame(made, SCHEMA), "kafka", workers, tallies).where("m.route >= 0").count() == 300
+    )
     counted = collect(tallies.value.values(), workers.value.matcher.targets)
     found: Counter[str] = Counter()
     for (*_, what, _, _), number in counted.shadow.items():

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.load import load as load_catalog
-from router.evaluation.judging import TallyAccumulator
+from router.evaluation.evaluator import TallyAccumulator
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
-from router.writing.outgoing import OnePass, OutgoingColumns
+from router.writing.outgoing import OutgoingColumns, SingleWrite
 from tests.benchmarks import spark_by_hand
 from tests.integration.test_match_equals_run import KAFKA_SCHEMA
 from tests.integration.test_one_pass import FAILED, ONE
@@ -39,7 +39,7 @@ def routed(spark: SparkSession, folder: Path) -> Callable[[DataFrame], DataFrame
     plan = Plan(load_catalog([path]), settings)
     judge = spark.sparkContext.broadcast(plan.judge)
     tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
-    columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies, converts=True)
+    columns = OutgoingColumns.of(SingleWrite.of(plan, "kafka", "q"), plan.judge, judge, tallies, converts=True)
     return lambda rows: columns.of_rows(rows, FAILED)
 
 

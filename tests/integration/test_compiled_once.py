@@ -14,12 +14,12 @@ from py4j.clientserver import ClientServerConnection
 
 from router.batches.plans import PlanHolder
 from router.batches.splitting import BatchPart
-from router.evaluation.judging import TallyAccumulator
+from router.evaluation.evaluator import TallyAccumulator
 from router.reading import generations
 from router.sources import INBOX
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.writing.outgoing import OnePass, OutgoingColumns
+from router.writing.outgoing import OutgoingColumns, SingleWrite
 from router.writing.staging import BatchId
 from tests.integration.test_match_equals_run import KAFKA_MEMBERS, KAFKA_SCHEMA, catalog_for, kafka_row, lines_of
 from tests.integration.test_one_pass import ONE, UNTRACED
@@ -71,7 +71,7 @@ def test_nothing_is_compiled_for_one_write_from_the_third_batch_on(
     catalog = catalog_for(7, "KAFKA")
     lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
     plan = kafka_plan_of(catalog, settings, tmp_path)
-    once, judge = OnePass.of(plan, "kafka", "q"), spark.sparkContext.broadcast(plan.judge)
+    once, judge = SingleWrite.of(plan, "kafka", "q"), spark.sparkContext.broadcast(plan.judge)
     columns = OutgoingColumns.of(once, plan.judge, judge, spark.sparkContext.accumulator({}, TallyAccumulator()))
     counts = []
     for number in range(5):
@@ -95,7 +95,7 @@ def test_an_attempt_of_one_write_asks_the_jvm_three_times(
     )
     judge = spark.sparkContext.broadcast(plan.judge)
     tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
-    columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies)
+    columns = OutgoingColumns.of(SingleWrite.of(plan, "kafka", "q"), plan.judge, judge, tallies)
     asked: list[str] = []
     send = ClientServerConnection.send_command
 

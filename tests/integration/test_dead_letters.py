@@ -18,7 +18,7 @@ import yaml
 from confluent_kafka import Consumer, TopicPartition
 
 from router.dead_letters import stores
-from router.dead_letters.letter import Letter
+from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import read_letters
 from router.settings import Settings, load_settings
 from tests.conftest import Kafka, TopicFactory
@@ -101,7 +101,7 @@ def send(bootstrap: str, topic: str, port: int) -> int:
     return 7 + 5
 
 
-def letters_of(config: Path, sink: str) -> dict[str, Letter]:
+def letters_of(config: Path, sink: str) -> dict[str, DeadLetter]:
     """Return the letters in a sink by id."""
     return {letter.id: replace(letter, sink="") for letter in read_letters(load_settings(config), sinks=[sink])}
 
@@ -172,7 +172,7 @@ def test_letters_in_several_partitions_are_fetched_once(
     assert resumed
 
 
-def check_contents(letters: dict[str, Letter]) -> None:
+def check_contents(letters: dict[str, DeadLetter]) -> None:
     bodies = Counter(letter.body for letter in letters.values())
     assert bodies[LARGE] == 2 and bodies[None] == 1 and bodies[b""] == 1 and bodies[b"{not json"] == 1
     assert bodies[json.dumps({**EVENT, "data": 1.50}).encode()] == 2
@@ -203,7 +203,7 @@ def check_order(settings: Settings) -> None:
             assert times == sorted(times, key=str), sink
 
 
-def check_newest(settings: Settings, found: dict[str, dict[str, Letter]]) -> None:
+def check_newest(settings: Settings, found: dict[str, dict[str, DeadLetter]]) -> None:
     """What the status page shows, which looks at the ends of sinks alone, is the same from each; here it is all."""
     for name in SINKS:
         sink, spill = settings.sinks[name], Path(settings.state) / "spill"
@@ -215,7 +215,7 @@ def check_newest(settings: Settings, found: dict[str, dict[str, Letter]]) -> Non
         assert newest.failed == max(letter.failed for letter in letters if letter.failed is not None), name
 
 
-def check_commands(router: RouterProcess, letters: dict[str, Letter]) -> None:
+def check_commands(router: RouterProcess, letters: dict[str, DeadLetter]) -> None:
     rows = [json.loads(line) for line in xrouter(router.config, "list", "--format", "json").splitlines()]
     assert {each["letter"] for each in rows if "letter" in each} == set(letters)
     counts = {each["value"]: each["letters"] for each in rows if each.get("by") == "reason"}

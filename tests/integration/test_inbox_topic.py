@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from bindings.kafka.client import KafkaClient
-from bindings.kafka.facts import SOURCE_SCHEMA
+from bindings.kafka.record_columns import SOURCE_SCHEMA
 from bindings.kafka.store import KafkaStore, headers_of, inbox_columns, inbox_rows_of
 from bindings.parts import InboxRow, Part
 from router.cli import status_of

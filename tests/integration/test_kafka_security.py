@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bindings.kafka.client import KafkaClient, KafkaUnreachable, SaslLogin
-from bindings.kafka.ranges import KafkaEnds
+from bindings.kafka.offsets import KafkaOffsets
 from bindings.kafka.store import KafkaStore
 from bindings.parts import InboxRow, Part
 from router.settings import Settings, settings_from_dict
@@ -178,7 +178,7 @@ def client(world: World, servers: str | None = None, **changes: Any) -> KafkaCli
 
 
 def test_certificates_and_host_names_are_checked(world: World, tmp_path: Path) -> None:
-    assert KafkaEnds(client(world)).partitions(()) == {}
+    assert KafkaOffsets(client(world)).partitions(()) == {}
     stranger = Authority(tmp_path, "strangers").certificate
     elsewhere = world.kafka.sasl.replace("127.0.0.1", "localhost")
     for wrong in (
@@ -188,10 +188,10 @@ def test_certificates_and_host_names_are_checked(world: World, tmp_path: Path) -
         client(world, login=SaslLogin(USER, WRONG, "scram-sha-256")),
     ):
         with pytest.raises(KafkaUnreachable, match=r"certificate verify failed|Authentication failed") as caught:
-            KafkaEnds(wrong).partitions(())
+            KafkaOffsets(wrong).partitions(())
         assert not [secret for secret in secrets(world) if secret in str(caught.value) + repr(wrong)]
     with pytest.raises(KafkaUnreachable, match=r"none\.pem"):
-        KafkaEnds(client(world, ca=str(tmp_path / "none.pem"))).partitions(())
+        KafkaOffsets(client(world, ca=str(tmp_path / "none.pem"))).partitions(())
 
 
 def settings_with_inbox(world: World, way: str, folder: Path) -> Settings:

@@ -23,8 +23,8 @@ from router.dead_letters.reading import Filter
 from router.evaluation.plan import Plan
 from router.reading import generations
 from router.replay import replay
+from router.replay.batches import Summary
 from router.replay.replay import ReplayOptions
-from router.replay.replaying import Summary
 from router.settings import settings_from_dict
 from router.sources import INBOX
 from router.state.ledger import HELD, LetterLedger, PendingReplay

@@ -21,14 +21,14 @@ from bindings.protocols import BINDINGS
 from catalog.findings import RecordError
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
-from router.evaluation.judging import Kind, TallyAccumulator
+from router.evaluation.evaluator import Kind, TallyAccumulator
 from router.evaluation.plan import Plan
-from router.evaluation.stages import HEADERS_TYPE, event_headers, judged, unified
-from router.matching.conformance import Validation
+from router.evaluation.stages import HEADERS_TYPE, evaluated, event_headers, unified_outcomes
 from router.matching.records import RecordMatcher
+from router.matching.schema_validation import Validation
 from router.rendering.texts import TIME_TEXT
 from router.settings import settings_from_dict
-from router.writing.outgoing import OnePass, OutgoingColumns, event_column
+from router.writing.outgoing import OutgoingColumns, SingleWrite, event_column
 from router.writing.writer import BatchWriter
 from tests.support.generation import ENDPOINT, random_catalog, random_record
 from tests.support.reference import Reference
@@ -211,7 +211,9 @@ def judged_rows(
 ) -> tuple[DataFrame, Accumulator[dict[str, str]]]:
     frame = spark.createDataFrame(list(rows), schema)
     tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
-    return unified(judged(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q"), tallies
+    return unified_outcomes(
+        evaluated(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q"
+    ), tallies
 
 
 def by_run(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:
@@ -294,7 +296,7 @@ def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_pa
     context = spark.sparkContext
     frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
     judge, tallies = context.broadcast(plan.judge), context.accumulator({}, TallyAccumulator())
-    columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies)
+    columns = OutgoingColumns.of(SingleWrite.of(plan, "kafka", "q"), plan.judge, judge, tallies)
     written = columns.of_rows(frame, "2026-01-02T03:04:05Z")
     physical = written._jdf.queryExecution().executedPlan().toString()
     assert len(re.findall(r"\w*(?:EvalPython|InArrow|InPandas)\b", physical)) == 1, physical

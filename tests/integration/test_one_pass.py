@@ -14,12 +14,12 @@ import pytest
 
 from bindings.inbox.source import SPARK_SCHEMA
 from catalog.model import Catalog, Relation
-from router.evaluation.judging import Kind, TallyAccumulator
+from router.evaluation.evaluator import Kind, TallyAccumulator
 from router.evaluation.outputs import EMPTY, collect
 from router.evaluation.plan import Plan
-from router.evaluation.stages import judged, unified
+from router.evaluation.stages import evaluated, unified_outcomes
 from router.settings import settings_from_dict
-from router.writing.outgoing import OnePass, OutgoingColumns
+from router.writing.outgoing import OutgoingColumns, SingleWrite
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 from tests.integration.test_match_equals_run import (
@@ -111,11 +111,11 @@ def test_one_write_sends_what_several_send(
     assert writer.one_pass
     context = spark.sparkContext
     judge, batch = context.broadcast(plan.judge), BatchId(kind, "q", "g", 0, FAILED)
-    once = OnePass.of(plan, kind, "q")
+    once = SingleWrite.of(plan, kind, "q")
     tallies = context.accumulator({}, TallyAccumulator())
     columns = OutgoingColumns.of(once, plan.judge, judge, tallies)
     records = columns.of_rows(frame, FAILED).toArrow().to_pylist()
-    decided = unified(judged(frame, kind, judge, context.accumulator({}, TallyAccumulator())), kind, "q")
+    decided = unified_outcomes(evaluated(frame, kind, judge, context.accumulator({}, TallyAccumulator())), kind, "q")
     kept = KeptOutcomes(decided, batch, plan)
     writer.send_events(kept, batch)
     writer.send_letters(kept.letters(), batch)
@@ -136,7 +136,7 @@ def test_each_attempt_has_its_own_letters_and_counts(spark: SparkSession, tmp_pa
     plan = plan_of(catalog, ONE, tmp_path)
     judge = spark.sparkContext.broadcast(plan.judge)
     tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
-    columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies)
+    columns = OutgoingColumns.of(SingleWrite.of(plan, "kafka", "q"), plan.judge, judge, tallies)
     for count, failed in ((len(lines), "2026-01-02T03:04:05+00:00"), (len(lines) // 2, "2026-01-02T03:04:06+00:00")):
         tallies.value = {}
         frame = spark.createDataFrame([kafka_row(line) for line in lines[:count]], KAFKA_SCHEMA)

@@ -14,7 +14,7 @@ from catalog.load import load
 from router.batches import pipeline
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
-from router.batches.splitting import Bounding
+from router.batches.splitting import BatchSizeLimiter
 from router.evaluation.plan import Plan
 from router.machine import AIM, BatchSizing
 from router.reading import generations
@@ -66,7 +66,7 @@ def test_batches_behind_a_slow_sink_shrink_and_grow_again(
         metrics = Metrics(plan.settings.sinks, [])
         plans = PlanHolder(spark, state, plan, metrics)
         plans.activate(plan)
-        bounding = Bounding("inbox", generation, sizing, None)
+        bounding = BatchSizeLimiter("inbox", generation, sizing, None)
         line = Pipeline(
             INBOX, "inbox", generation, state, plans, metrics, RouterStatus(), lambda _: plan, bounding=bounding
         )

@@ -27,7 +27,7 @@ from catalog.model import Catalog
 from router.settings import load_settings
 from router.sinks import Commit, close_targets, open_sink
 from router.sinks.messages.definitions import EndpointComposer, composer_of
-from router.sinks.messages.sink import NotTaken, event_of
+from router.sinks.messages.sink import UnsendableMessage, event_of
 from tests.conftest import Kafka
 from tests.support.amqp_client import queue_name
 from tests.support.amqp_gateway import running as amqp_running
@@ -134,7 +134,7 @@ def travel(
 
 
 def _sendable(made: Mapping[str, Any]) -> dict[str, Outbound]:
-    return {position: each for position, each in made.items() if not isinstance(each, NotTaken)}
+    return {position: each for position, each in made.items() if not isinstance(each, UnsendableMessage)}
 
 
 def _carried(parts: Sequence[Part], protocol: str) -> list[Part]:

@@ -19,12 +19,12 @@ from bindings.inbox.source import SPARK_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record
-from router.dead_letters.letter import Letter
+from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import read_letters
-from router.evaluation.judging import Kind, TallyAccumulator
+from router.evaluation.evaluator import Kind, TallyAccumulator
 from router.evaluation.plan import Plan
-from router.evaluation.stages import HEADERS_TYPE, judged, unified
-from router.replay.replaying import rows_of, verdicts
+from router.evaluation.stages import HEADERS_TYPE, evaluated, unified_outcomes
+from router.replay.batches import rows_of, verdicts
 from router.settings import settings_from_dict
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
@@ -161,7 +161,9 @@ def write(plan: Plan, rows: DataFrame, kind: Kind, query: str) -> dict[str, list
     """Judge rows and write them as ``run`` does; returns what went to Kafka."""
     context = rows.sparkSession.sparkContext
     judge = context.broadcast(plan.judge)
-    decided = unified(judged(rows, kind, judge, context.accumulator({}, TallyAccumulator())), kind, query, arrived=True)
+    decided = unified_outcomes(
+        evaluated(rows, kind, judge, context.accumulator({}, TallyAccumulator())), kind, query, arrived=True
+    )
     batch = BatchId(kind, query, f"g-{query}", 0, "2026-01-02T03:04:06.000000Z")
     outcomes = KeptOutcomes(decided, batch, plan, judge=judge)
     writer = BatchWriter(plan, lambda sink, result: None)
@@ -225,5 +227,5 @@ def test_a_replay_gives_what_the_record_would_have_given(spark: SparkSession, ki
 
 
 def test_letters_keep_their_record_in_its_own_form() -> None:
-    letter = Letter("1", "no-match", "", (), None, "KAFKA", {"topic": "t"}, b"x", "e", "t-0-1", RECEIVED, None, 1)
+    letter = DeadLetter("1", "no-match", "", (), None, "KAFKA", {"topic": "t"}, b"x", "e", "t-0-1", RECEIVED, None, 1)
     assert letter.record() == Record("KAFKA", {"topic": "t"}, b"x", None, "2026-01-02T03:04:05.123450Z", "t-0-1")

@@ -19,8 +19,8 @@ import yaml
 from bindings.protocols import BINDINGS
 from router.dead_letters.reading import Filter
 from router.replay import replay as replaying
+from router.replay.batches import Summary
 from router.replay.replay import ReplayOptions, ReplayResult, replay
-from router.replay.replaying import Summary
 from router.sinks import DeltaSink
 from router.sinks.jsonlines import dead_letter_to_json_line
 from router.sinks.messages.sink import ConfirmedSink

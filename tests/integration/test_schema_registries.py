@@ -14,7 +14,7 @@ from catalog.load import load
 from catalog.schemas.ids.client import RegistryUnavailableError, SchemaIdRegistry
 from catalog.schemas.validation import PayloadValidation
 from router.cli import status_of
-from router.schemaids.kept import RegistryAddress, RegistryIds
+from router.schemaids.cache import RegistryAddress, RegistryIds
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
 from tests.support.apicurio import Apicurio

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catalog.load import load as load_catalog
-from router.evaluation.judging import TallyAccumulator
+from router.evaluation.evaluator import TallyAccumulator
 from router.evaluation.plan import Plan
 from router.realtime import restored, sent_records, settled_types
 from router.settings import settings_from_dict
-from router.writing.outgoing import OnePass, OutgoingColumns
+from router.writing.outgoing import OutgoingColumns, SingleWrite
 from tests.integration.test_match_equals_run import HEADERS, KAFKA_SCHEMA
 from tests.integration.test_one_pass import FAILED, ONE
 from tests.support import load
@@ -97,7 +97,7 @@ def test_what_is_settled_leaves_as_the_matcher_sends_it(spark: SparkSession, tmp
     frame = spark.createDataFrame(list(odd_records(Random(seed))), KAFKA_SCHEMA)
     context = spark.sparkContext
     judge, tallies = context.broadcast(plan.judge), context.accumulator({}, TallyAccumulator())
-    columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies)
+    columns = OutgoingColumns.of(SingleWrite.of(plan, "kafka", "q"), plan.judge, judge, tallies)
     matched = columns.of_rows(frame, FAILED).toArrow().to_pylist()
     whole = {position_of(each["headers"]): each for each in matched}
     rows = frame.withColumn("timestamp", F.timestamp_millis("timestamp"))

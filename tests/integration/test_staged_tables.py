@@ -17,7 +17,7 @@ from bindings.inbox.source import SPARK_SCHEMA
 from router.batches.attempt import Journal, attempt
 from router.batches.plans import LoadedPlan, load
 from router.batches.splitting import BatchPart
-from router.evaluation.judging import Kind
+from router.evaluation.evaluator import Kind
 from router.sinks.jsonlines import DEAD_LETTER, DECIDED
 from router.writing import outcomes as spark_outcomes
 from router.writing.outcomes import SparkOutcomes

@@ -10,7 +10,7 @@ import pytest
 
 from catalog.load import load as load_catalog
 from router.batches.plans import load as load_plan
-from router.evaluation.judging import Kind
+from router.evaluation.evaluator import Kind
 from router.evaluation.plan import Plan
 from router.running.queries import rows_like
 from router.settings import settings_from_dict

@@ -41,7 +41,7 @@ STEPS: Final = (
     "router.sinks.tables.head:sync_path",
     "router.sinks.tables.upkeep:_written",
     "router.sinks.tables.upkeep:_replace",
-    "router.sinks.tables.staging:Sweeping.committed",
+    "router.sinks.tables.staging:StagedFileSweeper.committed",
 )
 DEATHS: Final = tuple(itertools.product((1, 2, 3), STEPS, ("before", "after")))
 BATCHES: Final = 12

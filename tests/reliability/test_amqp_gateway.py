@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bindings.amqp.gateway import EAGER, AmqpGateway
-from bindings.amqp.sender import AmqpMessage, AmqpSender
+from bindings.amqp.publisher import AmqpMessage, AmqpSender
 from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits
 from bindings.inbox import Inbox
 from bindings.parts import InboxRow

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
-from registry.core.lineage import Linter
+from registry.core.ancestry import Linter
 from registry.core.service import RegistryService
-from registry.replication.peers import Peer, PeerExchange, Round
+from registry.replication.peers import Peer, PeerExchange, ReplicationRound
 from registry.store.engine import open_database
 from tests.support.catalog_states import state_of
 from tests.support.registry_server import served
@@ -26,10 +26,10 @@ class Side:
     exchange: PeerExchange
     url: str
 
-    def pull(self, other: Side) -> Round:
+    def pull(self, other: Side) -> ReplicationRound:
         return self.exchange.run(Peer(other.url), "pull")
 
-    def push(self, other: Side) -> Round:
+    def push(self, other: Side) -> ReplicationRound:
         return self.exchange.run(Peer(other.url), "push")
 
     def post(self, group: str, name: str, subject: str, **more: Any) -> httpx.Response:

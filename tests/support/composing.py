@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bindings.sending import Outbound
 from router.sinks.messages.definitions import EndpointComposer
-from router.sinks.messages.sink import NotTaken, RoutedEvent
+from router.sinks.messages.sink import RoutedEvent, UnsendableMessage
 
 
 class OneByOne(EndpointComposer):
@@ -13,6 +13,6 @@ class OneByOne(EndpointComposer):
     def compose_one(self, event: RoutedEvent) -> Outbound:
         """Return the message for one event."""
         (made,) = self.compose([event])
-        if isinstance(made, NotTaken):
+        if isinstance(made, UnsendableMessage):
             raise made
         return made

@@ -23,7 +23,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from bindings.private import waiting_lock
+from bindings.private_files import waiting_lock
 from router.spark.connectors import cache_root
 
 CHART: Final = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "xrouter"

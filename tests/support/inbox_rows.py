@@ -19,13 +19,13 @@ from catalog.model import Catalog
 from catalog.record import record_of
 from catalog.schemas.validation import PayloadValidation
 from router.evaluation.outputs import OutputBuilder
-from router.evaluation.plan import Judge
+from router.evaluation.plan import Evaluator
 from router.matching.channels import ChannelBuilder
-from router.matching.conformance import Validation
-from router.matching.facts import Facts, RawFacts, RawRow
-from router.matching.inbox_facts import inbox_parts
+from router.matching.inbox_columns import inbox_parts
 from router.matching.matcher import Matcher
-from router.matching.ties import Ambiguous
+from router.matching.record_columns import RawRow, RecordColumns, RecordColumnsBuilder
+from router.matching.schema_validation import Validation
+from router.matching.tie_breaker import Ambiguous
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
 
@@ -123,7 +123,7 @@ def judge_of(
     hop_by_hop: bool = False,
     ambiguous: Ambiguous = "dead-letter",
     topic: str = "t-{attributes.type|x}-{attributes.ext|x}",
-) -> Judge:
+) -> Evaluator:
     """Return what judges records of any protocol on one endpoint, to a topic that looks at attributes."""
     sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
     sinks["bus"]["topic"] = topic
@@ -132,7 +132,7 @@ def judge_of(
     builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop, ambiguous=ambiguous)
     builder.endpoints(ENDPOINT, [ENDPOINT])
     matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation, builder.ties())
-    return Judge(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), {ENDPOINT: 0}, 2**30)
+    return Evaluator(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), {ENDPOINT: 0}, 2**30)
 
 
 def row(entries: Sequence[Entry], protocol: str = "HTTP", body: bytes | None = None, **more: Any) -> dict[str, Any]:
@@ -199,9 +199,9 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
     return row(entries, protocol, draw(st.sampled_from(BODIES)), received=received, endpoint=endpoint)
 
 
-def exact_facts(judge: Judge, batch: pa.RecordBatch) -> Facts:
+def exact_facts(judge: Evaluator, batch: pa.RecordBatch) -> RecordColumns:
     """Return the facts of a batch by the exact codec alone."""
-    raw = RawFacts(judge.matcher.index.keys)
+    raw = RecordColumnsBuilder(judge.matcher.index.keys)
     for number, each in enumerate(batch.to_pylist()):
         binding = binding_of(each["protocol"]) or BINDINGS["HTTP"]
         channel = judge.channels.get(each["endpoint"], -1)
@@ -215,8 +215,8 @@ def exact_facts(judge: Judge, batch: pa.RecordBatch) -> Facts:
     return raw.build()
 
 
-def judged_exactly(judge: Judge, batch: pa.RecordBatch) -> tuple[pa.ListArray, str | None]:
-    """Judge a batch by the exact codec alone: what :func:`router.evaluation.judging.outcome_lists` must return."""
+def judged_exactly(judge: Evaluator, batch: pa.RecordBatch) -> tuple[pa.ListArray, str | None]:
+    """Judge a batch by the exact codec alone: what :func:`router.evaluation.evaluator.outcome_lists` must return."""
     given = batch.to_pylist()
     epoch, millisecond = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
     arrivals = [(each["received"] - epoch) // millisecond if each["received"] else 0 for each in given]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from bindings.kafka.facts import SOURCE_SCHEMA
+from bindings.kafka.record_columns import SOURCE_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import Catalog
 from catalog.record import parse_record
-from router.evaluation.judging import outcome_lists, source_row
-from router.evaluation.plan import Judge, Plan
+from router.evaluation.evaluator import outcome_lists, source_row
+from router.evaluation.plan import Evaluator, Plan
 from router.evaluation.stages import with_sizes
 from router.settings import settings_from_dict
 
@@ -38,7 +38,7 @@ def kafka_rows(lines: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
 
 
-def judged(judge: Judge, rows: pa.RecordBatch) -> list[list[dict[str, Any]]]:
+def judged(judge: Evaluator, rows: pa.RecordBatch) -> list[list[dict[str, Any]]]:
     """Return the outcomes of each row, as the match UDF gives them."""
     lists, _ = outcome_lists("kafka", judge, with_sizes("kafka", rows))
     outcomes: list[list[dict[str, Any]]] = lists.to_pylist()

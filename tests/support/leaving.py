@@ -12,10 +12,10 @@ from bindings.inbox.source import SPARK_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.record import Record
-from router.evaluation.judging import Kind, TallyAccumulator
+from router.evaluation.evaluator import Kind, TallyAccumulator
 from router.evaluation.outputs import Tally
-from router.evaluation.plan import Judge, Plan
-from router.evaluation.stages import HEADERS_TYPE, judged, unified
+from router.evaluation.plan import Evaluator, Plan
+from router.evaluation.stages import HEADERS_TYPE, evaluated, unified_outcomes
 from router.settings import KafkaSink, settings_from_dict
 from router.writing.outcomes import SparkOutcomes
 from router.writing.staging import BatchId
@@ -66,7 +66,7 @@ class KeptOutcomes(SparkOutcomes):
         batch: BatchId,
         plan: Plan,
         outgoing: DataFrame | None = None,
-        judge: Broadcast[Judge] | None = None,
+        judge: Broadcast[Evaluator] | None = None,
     ) -> None:
         super().__init__(lambda: rows, batch, plan, Tally, outgoing=outgoing, judge=judge)
         self.kept: dict[str, DataFrame] = {}
@@ -99,7 +99,7 @@ def leave(
     frame = spark.createDataFrame(rows, _KAFKA_ROW if kafka else SPARK_SCHEMA).coalesce(1)
     tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
     kind: Kind = "kafka" if kafka else "inbox"
-    rows_out = unified(judged(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q")
+    rows_out = unified_outcomes(evaluated(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q")
     batch = BatchId(kind, "q", "g", 0, RECEIVED)
     outcomes = KeptOutcomes(rows_out, batch, plan)
     writer = BatchWriter(plan, lambda sink, result: None)

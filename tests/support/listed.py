@@ -29,7 +29,7 @@ from router.settings import settings_from_dict
 from router.sinks import Commit, Rejected, WriteResult
 from router.sinks.contract import ArrowSink, Staged, StagedFile
 from router.writing.outcomes import REASON, RecordOutcome, Rejections
-from router.writing.staging import BatchId, RowsForSink, StagedShares
+from router.writing.staging import BatchId, RowsForSink, StagedFiles
 from router.writing.writer import BatchWriter
 from tests.support import shop
 
@@ -174,7 +174,7 @@ class ListOutcomes:
     rejections: Rejections | None = None
     kept: bool = False
     shares: Sequence[RowsForSink] | None = None
-    results: StagedShares = field(default_factory=lambda: StagedShares(()))
+    results: StagedFiles = field(default_factory=lambda: StagedFiles(()))
     may_reject: bool = True
 
     def evaluate(self) -> Tally:

@@ -13,15 +13,15 @@ import certifi
 from prometheus_client.metrics_core import Metric
 
 from bindings.certificates import CertificateCollector
-from registry.core.lineage import Linter
+from registry.backup import HistoryKeeper, HistoryLimits
+from registry.core.ancestry import Linter
 from registry.core.service import RegistryService
-from registry.delivery.courier import Dispatch
 from registry.delivery.service import SubscriptionApi
+from registry.delivery.subscriber_worker import Dispatch
 from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, sources_of
 from registry.http.server import DeliveryCollector, HistoryCollector, ReplicationCollector
 from registry.replication.peers import Peer, Replication
 from registry.store.engine import open_database
-from registry.upkeep import HistoryKeeper, HistoryLimits
 from router.evaluation.outputs import Tally
 from router.watching.backlogs import INBOX, REST, Backlog
 from router.watching.metrics import (

@@ -24,10 +24,10 @@ from pydantic import Field
 
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
-from bindings.gateways import EndpointSubscription, GatewayConfig, Receiving, templates_of
+from bindings.gateways import EndpointSubscription, GatewayConfig, ReceivingBinding, templates_of
 from bindings.parts import InboxRow, NativeForm, native_of, parts_of
 from bindings.protocols import BINDINGS, Binding
-from bindings.sending import MessageRefusal, Outbound, Publisher, Sending, Unsettled, headers_of
+from bindings.sending import MessageRefusal, Outbound, Publisher, SendingBinding, Unsettled, headers_of
 from catalog.model import Catalog, Endpoint
 from catalog.protocols import properties
 from router.settings.sinks.messages import MessageSink
@@ -39,7 +39,7 @@ FORM = NativeForm(lists=("headers",))
 RULE = AttributeRule(prefixes=("headers.ce_",), content_type="headers.content-type")
 
 
-class PipeSending(Sending):
+class PipeSending(SendingBinding):
     """An address is the name of a pipe: words between slashes."""
 
     family = "pipe"
@@ -164,7 +164,7 @@ def spoken() -> Iterator[None]:
         partial(native_of, form=FORM),
         RULE,
         PipeSending(),
-        Receiving(_pipes, eq, PipeGateway),
+        ReceivingBinding(_pipes, eq, PipeGateway),
         versioned=True,
     )
     with pytest.MonkeyPatch.context() as patched:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from registry.apis.known import FACES, faces_at
+from registry.apis.apis import APIS, apis_at
 from registry.http.server import RegistryServer, RegistrySettings
 
 
@@ -19,7 +19,7 @@ def served(store: str | Path, **given: Any) -> Iterator[httpx.Client]:
 
     Each face is at the path that is its name.
     """
-    given.setdefault("faces", faces_at({name: f"/{name}" for name in FACES}))
+    given.setdefault("faces", apis_at({name: f"/{name}" for name in APIS}))
     url = store if isinstance(store, str) else f"sqlite:///{store}/registry.db"
     settings = RegistrySettings(url, **{"port": 0, "writes_per_second": 1e6, "write_burst": 10**6, **given})
     with client_of(settings) as client:

@@ -16,10 +16,10 @@ from bindings.protocols import binding_of
 from catalog.model import Catalog
 from catalog.record import Record, record_of
 from catalog.schemas.validation import PayloadValidation
-from router.evaluation.judging import Kind, TallyAccumulator
+from router.evaluation.evaluator import Kind, TallyAccumulator
 from router.evaluation.outputs import OutputBuilder
-from router.evaluation.plan import TOPIC, Judge
-from router.evaluation.stages import HEADERS_TYPE, judged, lineage_headers, unified
+from router.evaluation.plan import TOPIC, Evaluator
+from router.evaluation.stages import HEADERS_TYPE, evaluated, lineage_headers, unified_outcomes
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher
@@ -122,7 +122,7 @@ def by_run(
     return {place: _plain(samples[place], told.get(place, [])) for place in wanted}
 
 
-def judge_of(catalog: Catalog, settings: Settings, endpoints: Collection[str], folder: Path) -> Judge:
+def judge_of(catalog: Catalog, settings: Settings, endpoints: Collection[str], folder: Path) -> Evaluator:
     """Compile a judge with these endpoints as channels, whatever their protocols: sources come and go, rules stay."""
     sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
     routed = {"sinks": sinks, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["dead"]}}
@@ -133,7 +133,7 @@ def judge_of(catalog: Catalog, settings: Settings, endpoints: Collection[str], f
         builder.endpoints(xid, [xid], frames=settings.frames)
     payloads = PayloadValidation(catalog)
     matcher = Matcher(builder.targets, builder.channels, payloads, settings.validate, builder.ties())
-    return Judge(matcher, OutputBuilder(matcher, Routes(chosen), SizeLimits(chosen)), numbers, 2**30)
+    return Evaluator(matcher, OutputBuilder(matcher, Routes(chosen), SizeLimits(chosen)), numbers, 2**30)
 
 
 def turns_of(samples: Sequence[Sample], places: Sequence[int]) -> Iterator[list[int]]:
@@ -188,12 +188,14 @@ def _parts(sample: Sample) -> tuple[Record, Any]:
     return record, binding.parts(record.native)
 
 
-def _ran(frame: DataFrame, kind: Kind, judge: Judge, keys: Mapping[tuple[Any, ...], int]) -> Iterator[tuple[int, Told]]:
+def _ran(
+    frame: DataFrame, kind: Kind, judge: Evaluator, keys: Mapping[tuple[Any, ...], int]
+) -> Iterator[tuple[int, Told]]:
     from pyspark.sql import functions as F
 
     context = frame.sparkSession.sparkContext
     tallies = context.accumulator({}, TallyAccumulator())
-    outcomes = unified(judged(frame, kind, context.broadcast(judge), tallies), kind, "q")
+    outcomes = unified_outcomes(evaluated(frame, kind, context.broadcast(judge), tallies), kind, "q")
     places = ("topic", "partition", "offset") if kind == "kafka" else ("position",)
     event = F.when(F.col("m.route") >= 0, event_column(kind)).alias("event")
     fields = ("message", "reason", "detail", "nearest", "ambiguous", "context", "place", "typed")

@@ -19,8 +19,8 @@ from catalog.load import build
 from catalog.model import PROTOCOLS, Catalog
 from catalog.schemas.ids.client import Framing
 from catalog.schemas.ids.deciding import Frames
-from router.matching.conformance import Validation
-from router.matching.ties import Ambiguous
+from router.matching.schema_validation import Validation
+from router.matching.tie_breaker import Ambiguous
 from tests.support.cases import read_cases
 from tests.support.rule_records import POSITION, RECEIVED, TIME, TIMES, TIMESTAMP, RuleError, merged, options_of, render
 from tests.support.rule_records import property_of as full_name

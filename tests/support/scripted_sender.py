@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
-from registry.delivery.subscriptions import DELIVERED, DeliveryResult, EventMessages, SubscriberDelivery, Wants
+from registry.delivery.subscriptions import DELIVERED, DeliveryResult, EventFilter, EventMessages, SubscriberDelivery
 
 
 class ScriptedSender:
@@ -35,7 +35,7 @@ class ScriptedSender:
     def close(self) -> None:
         """Nothing is open."""
 
-    def delivery(self, wants: Wants) -> SubscriberDelivery:
+    def delivery(self, wants: EventFilter) -> SubscriberDelivery:
         """Return the delivery of a subscriber that is told here."""
         composer = EventMessages(BINDINGS["HTTP"], lambda _: "http://target.example/hook", "structured")
         return SubscriberDelivery(wants, composer, lambda: self)

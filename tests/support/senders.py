@@ -18,7 +18,7 @@ from nats.aio.client import Client as NatsClient
 from nats.js.errors import Error as StreamError
 from paho.mqtt.client import MQTTMessageInfo
 
-from bindings.amqp.sender import AmqpMessage, AmqpSender
+from bindings.amqp.publisher import AmqpMessage, AmqpSender
 from bindings.gateways import Connection
 from bindings.sending import Unsettled
 from tests.support.mqtt_sender import Client as MqttClient

@@ -25,7 +25,7 @@ from registry.http.server import RegistryServer, RegistrySettings
 from router.cli import app
 from router.errors import EXIT_CODES
 from router.settings import settings_reference
-from router.settings.names import REASONS
+from router.settings.routes import REASONS
 from tests.support.metric_families import RULES, families
 from tests.support.readme import BAR, MEANINGS
 

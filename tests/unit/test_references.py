@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from catalog.linting.attributes import rules
-from router.settings.names import REASONS
+from router.settings.routes import REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
 JUDGING = ROOT / "router" / "JUDGING.md"

@@ -22,7 +22,7 @@ from catalog.linting.attributes import rules
 from router.cli import COMMANDS, app
 from router.errors import EXIT_CODES, ConfigError
 from router.settings import load_settings, settings_reference
-from router.settings.names import REASONS
+from router.settings.routes import REASONS
 from tests.support.browser import PHONE, browser_page, hard_to_use
 from tests.support.metric_families import RULES, families
 from tests.support.site import PRODUCTION, anchor_of, example_of, settings

@@ -10,7 +10,7 @@ import fastavro
 import msgspec
 
 from catalog.schemas.avro.types import AvroSchema, read_schema
-from catalog.schemas.contract import Library, SchemaSource, holds_json
+from catalog.schemas.contract import Library, SchemaSource, is_json_data
 from catalog.schemas.filling import MAX_SIZE, Filler, Filling, Unfillable
 from catalog.values import instant
 
@@ -50,7 +50,7 @@ class AvroFiller:
         self._written = fastavro.parse_schema(msgspec.json.decode(schema.canonical))
 
     def payload(self, filling: Filling, content_type: str) -> bytes:
-        if holds_json(content_type):
+        if is_json_data(content_type):
             # fastavro's own JSON writer unrolls recursive types without end.
             return msgspec.json.encode(self._value(self._schema.root, filling, 0, _json_form))
         datum = self._value(self._schema.root, filling, 0, _datum_form)

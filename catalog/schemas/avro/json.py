@@ -30,7 +30,7 @@ from catalog.schemas.avro.types import (
     number_range,
     text_form,
 )
-from catalog.schemas.contract import TooCostly, UnfitValue, short
+from catalog.schemas.contract import CostExceeded, UnfitValue, short
 
 MAX_TRIED: Final = 200_000
 """Values held against one of several branches of a union that come into question."""
@@ -83,7 +83,7 @@ class _Misfits:
 Check = Callable[[Any, Walk], Any]
 """JSON value, walk -> value as :mod:`catalog.schemas.avro.columns` describes them.
 
-Raises :class:`Misfit`, and :class:`TooCostly` past MAX_TRIED.
+Raises :class:`Misfit`, and :class:`CostExceeded` past MAX_TRIED.
 """
 
 
@@ -176,7 +176,7 @@ def _tried(branch: Check, value: Any, walk: Walk) -> tuple[Misfit | None, Any]:
         return known and known.copy(), checked
     walk.tries += 1
     if walk.tries > MAX_TRIED:
-        raise TooCostly
+        raise CostExceeded
     why = checked = None
     before = walk.left, walk.lenient
     walk.left, walk.lenient = 1, False

@@ -34,11 +34,11 @@ from catalog.schemas.contract import (
     MAX_DEPTH,
     MAX_FAULTS,
     Comparison,
+    CostExceeded,
     Library,
     SchemaError,
     SchemaFault,
     SchemaSource,
-    TooCostly,
     Validator,
     WriterSchema,
     fault,
@@ -126,7 +126,7 @@ class AvroBodies:
             return self._binary(body or b"") if content_type else self._either(body or b"")
         except RecursionError:
             raise Misfit(f"the body {_TOO_DEEP}") from None
-        except TooCostly:
+        except CostExceeded:
             raise Misfit(f"the body {BEYOND_LIMITS}: too many of its values may be of several types") from None
 
     def _either(self, body: bytes) -> Any:
@@ -321,7 +321,7 @@ class AvroValidator:
     ) -> list[SchemaFault]:
         # Each byte may be that of a record which is the only field of a record, and so on.
         if not at_any_cost and body is not None and len(body) * self._records > MAX_STEPS:
-            raise TooCostly
+            raise CostExceeded
         try:
             bodies.value(body, content_type)
         except Misfit as misfit:

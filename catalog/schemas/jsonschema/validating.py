@@ -22,12 +22,12 @@ from catalog.schemas.contract import (
     MAX_DIRECT_BYTES,
     MAX_FAULTS,
     Comparison,
+    CostExceeded,
     Library,
     MissingTypeError,
     SchemaError,
     SchemaFault,
     SchemaSource,
-    TooCostly,
     fault,
     json_value,
     short,
@@ -401,7 +401,7 @@ class JsonSchemaValidator:
             TooCostly: the verdict, or finding the error, may take more than a moment, and *at_any_cost* was not given.
         """
         if body is not None and len(body) > self._soon_judged and not (at_any_cost or self._work.judges_soon(body)):
-            raise TooCostly
+            raise CostExceeded
         value = parse_body(body)
         if isinstance(value, SchemaFault):
             return value
@@ -409,7 +409,7 @@ class JsonSchemaValidator:
             if self._validator.is_valid(value):
                 return None
             if not at_any_cost and body is not None and not self._work.explains_soon(body):
-                raise TooCostly(refused=True)
+                raise CostExceeded(refused=True)
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
             return fault(error.message, as_pointer(error.instance_path))

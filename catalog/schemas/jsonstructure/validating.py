@@ -22,12 +22,12 @@ from catalog.schemas.contract import (
     MAX_DIRECT_BYTES,
     MAX_FAULTS,
     MAX_MESSAGE,
+    CostExceeded,
     Library,
     MissingTypeError,
     SchemaError,
     SchemaFault,
     SchemaSource,
-    TooCostly,
     fault,
     short,
 )
@@ -116,7 +116,7 @@ class Structure(InstanceValidator):  # type: ignore[misc] # the library ships no
     def _spend(self, steps: int) -> None:
         self._steps -= steps
         if self._steps < 0:
-            raise TooCostly
+            raise CostExceeded
 
     def _validate_validation_addins(self, schema: Mapping[str, Any], instance: Any, path: str) -> None:
         kind = schema.get("type")
@@ -260,7 +260,7 @@ class JsonStructureValidator:
 
     def _faults(self, body: bytes | None, *, at_any_cost: bool) -> list[SchemaFault]:
         if body is not None and len(body) > MAX_DIRECT_BYTES and not at_any_cost:
-            raise TooCostly
+            raise CostExceeded
         value = parse_body(body, doubles=True)
         if isinstance(value, SchemaFault):
             return [value]
@@ -270,7 +270,7 @@ class JsonStructureValidator:
             structure, part = Structure(copy.deepcopy(self._document)), copy.deepcopy(part)
         try:
             errors = structure.errors_of(value, part, steps=math.inf if at_any_cost else MAX_STEPS)
-        except (TooCostly, MemoryError):
+        except (CostExceeded, MemoryError):
             raise
         except RecursionError:
             return [fault("the body nests too deeply to be looked into")]

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import EncodeError, Message
 
-from catalog.schemas.contract import Library, SchemaSource, holds_json
+from catalog.schemas.contract import Library, SchemaSource, is_json_data
 from catalog.schemas.filling import Filler, Filling, Unfillable
 from catalog.schemas.protobuf.validating import open_message
 
@@ -53,7 +53,7 @@ class ProtobufFiller:
         message = self._message()
         _fill(message, filling, 0)
         try:
-            if holds_json(content_type):
+            if is_json_data(content_type):
                 return json_format.MessageToJson(message, indent=None).encode("utf-8")
             return message.SerializeToString(deterministic=True)
         except (EncodeError, json_format.Error) as error:

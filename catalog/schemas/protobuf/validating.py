@@ -22,12 +22,12 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from catalog.schemas.contract import (
     BEYOND_LIMITS,
     MAX_FAULTS,
+    CostExceeded,
     Library,
     MessagePlace,
     SchemaError,
     SchemaFault,
     SchemaSource,
-    TooCostly,
     UnfitValue,
     Validator,
     WriterSchema,
@@ -172,7 +172,7 @@ class WrittenMessages:
         """Return the message that *body* is to its reader, or why it does not parse."""
         try:
             found = self.fault(body, None)
-        except TooCostly as cost:
+        except CostExceeded as cost:
             return cost.fault()
         return self._own.read(body, None) if found is None else found
 
@@ -324,7 +324,7 @@ class ProtobufValidator:
 
     def _faults(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool) -> list[SchemaFault]:
         if self._is_too_large(body) and not at_any_cost:
-            raise TooCostly
+            raise CostExceeded
         parsed = self._parsed(body, content_type)
         if isinstance(parsed, list):
             return parsed
@@ -337,7 +337,7 @@ class ProtobufValidator:
         if missing or (is_json(content_type) and body is not None) or not _dropped_unknown(message):
             return missing
         if len(body or b"") > MAX_EXPLAINED_BYTES and not at_any_cost:
-            raise TooCostly
+            raise CostExceeded
         return [fault(why, _path(steps)) for steps, _, why in islice(self._mistyped(body or b""), MAX_FAULTS)]
 
     def _mistyped(self, body: bytes) -> Iterator[tuple[Steps, str, str]]:

@@ -20,12 +20,12 @@ from lxml import etree
 from catalog.schemas.contract import (
     MAX_DIRECT_BYTES,
     MAX_FAULTS,
+    CostExceeded,
     Library,
     MissingTypeError,
     SchemaError,
     SchemaFault,
     SchemaSource,
-    TooCostly,
     fault,
     short,
 )
@@ -539,7 +539,7 @@ class XsdValidator:
         if not body:
             return [fault("the body is missing; XML is expected")]
         if not at_any_cost and not self._work.is_soon_done(body):
-            raise TooCostly
+            raise CostExceeded
         try:
             root = etree.fromstring(body, self._parser)
         except (etree.XMLSyntaxError, ValueError) as error:

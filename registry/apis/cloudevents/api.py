@@ -34,12 +34,12 @@ from registry.apis.cloudevents.mapping import (
     taken_document,
 )
 from registry.apis.cloudevents.views import CloudEventsView, Edition, Headers, ReadRequest, resource_at
-from registry.core.lineage import as_object
+from registry.core.ancestry import as_object
 from registry.core.requests import ABSENT, Flags, Given, RegistryRequest, ResourcePath, Verb, check_id
 from registry.core.service import RegistryService, RegistrySession
 from registry.core.views import ShownResource, shown_resources
 from registry.errors import Refusal
-from registry.http.access import MAX_FINDINGS, READING, Call, finding_header, refusal_of, tags
+from registry.http.access import MAX_FINDINGS, READING, ApiCall, finding_header, refusal_of, tags
 
 # Core requests made for a request to this API, in one session.
 
@@ -47,7 +47,7 @@ from registry.http.access import MAX_FINDINGS, READING, Call, finding_header, re
 class Requester:
     """Makes core requests on behalf of the sender of a call, and collects lint's findings."""
 
-    def __init__(self, session: RegistrySession, call: Call) -> None:
+    def __init__(self, session: RegistrySession, call: ApiCall) -> None:
         self._session = session
         self._call = call
         self._findings: list[tuple[bytes, bytes]] = []
@@ -138,7 +138,7 @@ def compare(body: Mapping[str, Any], name: str, xid: str, *expected: object) -> 
 # Definitions and schemas in the body of a new group, as core bodies.
 
 
-def held_by(
+def resources_in_group_body(
     place: ResourcePath, body: Mapping[str, Any], attributes: Mapping[str, Any], links: Links
 ) -> dict[str, Any]:
     """Return the resources in the body of a group as core bodies; *attributes* are the group's in 1.0.
@@ -205,10 +205,10 @@ def _schema(place: ResourcePath, tree: Mapping[str, Any]) -> dict[str, Any]:
 # Common parts of POST and PUT.
 
 
-class Writing:
+class WriteRequest:
     """A POST or PUT request. All methods raise :class:`Refusal`, before anything has changed."""
 
-    def __init__(self, session: RegistrySession, call: Call, asked: ParsedRequest) -> None:
+    def __init__(self, session: RegistrySession, call: ApiCall, asked: ParsedRequest) -> None:
         self.session: Final = session
         self.call: Final = call
         self.asked: Final = asked
@@ -281,8 +281,8 @@ class Writing:
 # POST and PUT of groups and endpoints.
 
 
-class GroupWriting(Writing):
-    """Implements :class:`Writing`."""
+class GroupWriting(WriteRequest):
+    """Implements :class:`WriteRequest`."""
 
     def reply(self) -> Reply:
         """Carry out the request, and return the reply."""
@@ -307,7 +307,7 @@ class GroupWriting(Writing):
         """Create a group; with *held* also its resources, which a PUT must ignore."""
         body = body_of(tree, held=True)
         attributes = GroupForm(place.group.plural, place.gid, self.links).read(present(body.said))
-        members = held_by(place, tree, attributes, self.links) if held else {}
+        members = resources_in_group_body(place, tree, attributes, self.links) if held else {}
         self.requester.perform("replace", place, {**attributes, **body.times, **members})
         return self._group(place, 201)
 
@@ -324,8 +324,8 @@ _SHARED: Final = ("name", "description", "docs", "tags")
 """Attributes that stay if a request does not contain them."""
 
 
-class DefinitionWriting(Writing):
-    """Implements :class:`Writing`."""
+class DefinitionWriting(WriteRequest):
+    """Implements :class:`WriteRequest`."""
 
     def reply(self) -> Reply:
         """Carry out the request, and return the reply."""
@@ -395,8 +395,8 @@ _OF_DOCUMENT: Final = (views.ELSEWHERE, "contenttype")
 _FIRST: Final = "1"
 
 
-class SchemaWriting(Writing):
-    """Implements :class:`Writing`."""
+class SchemaWriting(WriteRequest):
+    """Implements :class:`WriteRequest`."""
 
     def reply(self) -> Reply:
         """Carry out the request, and return the reply."""
@@ -482,10 +482,10 @@ def _metadata(stored: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, A
 # DELETE of one entity, of those in a list, or of a whole collection.
 
 
-class Deleting:
+class DeleteRequest:
     """A DELETE request. All methods raise :class:`Refusal`, before anything has changed."""
 
-    def __init__(self, session: RegistrySession, call: Call, asked: ParsedRequest) -> None:
+    def __init__(self, session: RegistrySession, call: ApiCall, asked: ParsedRequest) -> None:
         self._session = session
         self._call = call
         self._asked = asked
@@ -589,13 +589,13 @@ _RESOURCES: Final[Mapping[str, type[DefinitionWriting | SchemaWriting]]] = {
 """Writers by resource type."""
 
 
-class CloudEventsFace:
-    """CloudEvents Registry 0.4/0.5; implements :class:`registry.http.access.Face`."""
+class CloudEventsApi:
+    """CloudEvents Registry 0.4/0.5; implements :class:`registry.http.access.RegistryApi`."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
 
-    def reply(self, call: Call) -> Reply:
+    def reply(self, call: ApiCall) -> Reply:
         """Carry out a request."""
         with self._service.session(writing=call.head.method not in READING) as session:
             return _reply(session, call)
@@ -607,7 +607,7 @@ class CloudEventsFace:
         return refusal_of(head, url, refusal)
 
 
-def _reply(session: RegistrySession, call: Call) -> Reply:
+def _reply(session: RegistrySession, call: ApiCall) -> Reply:
     given, method = asked(call, session.model), call.head.method
     if method == "OPTIONS":
         return Reply(200, (views.allow(given.methods),))
@@ -618,7 +618,7 @@ def _reply(session: RegistrySession, call: Call) -> Reply:
     if method in READING:
         return ReadRequest(session, call, given).reply()
     if method == "DELETE":
-        return Deleting(session, call, given).reply()
+        return DeleteRequest(session, call, given).reply()
     if given.place.resource_type is None:
         return GroupWriting(session, call, given).reply()
     return _RESOURCES[given.place.resource_type.plural](session, call, given).reply()

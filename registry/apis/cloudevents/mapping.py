@@ -26,11 +26,11 @@ from catalog.convert import (
 from catalog.dialects.reading import reference_of
 from catalog.dialects.registry import read
 from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
-from registry.core.lineage import as_object
+from registry.core.ancestry import as_object
 from registry.core.requests import ABSENT, ResourcePath, place_of
 from registry.core.views import CHECKS
 from registry.errors import Refusal, invalid
-from registry.http.access import Call, limit_of, query_of, tree_of
+from registry.http.access import ApiCall, limit_of, query_of, tree_of
 from registry.http.access import decoded_request as decoded
 from registry.model.attributes import KEY, NAME, Model
 from registry.store.entities import Version
@@ -131,7 +131,7 @@ class ParsedRequest:
         return _METHODS[self.place.kind]
 
 
-def asked(call: Call, model: Model) -> ParsedRequest:
+def asked(call: ApiCall, model: Model) -> ParsedRequest:
     """Parse a request.
 
     Raises:
@@ -481,7 +481,7 @@ def definition_body(tree: Mapping[str, Any]) -> Body:
     return body_of({**nested, **rest} if isinstance(nested, Mapping) else tree)
 
 
-def object_of(call: Call, xid: str) -> Mapping[str, Any]:
+def object_of(call: ApiCall, xid: str) -> Mapping[str, Any]:
     """Return the JSON object in the body of a call.
 
     Raises:
@@ -503,7 +503,7 @@ def collection_of(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return {} if collection is None else as_object(collection, name)
 
 
-def list_of(call: Call, xid: str) -> list[Mapping[str, Any]] | None:
+def list_of(call: ApiCall, xid: str) -> list[Mapping[str, Any]] | None:
     """Return the entities in the body of a deletion, None if there is no body.
 
     Raises:

@@ -36,7 +36,7 @@ from registry.core.requests import ResourcePath
 from registry.core.service import RegistrySession
 from registry.core.views import ShownResource, shown_resources
 from registry.errors import Refusal
-from registry.http.access import JSON, Call, decoded, encoded, seen_before
+from registry.http.access import JSON, ApiCall, decode_header, encode_header, seen_before
 from registry.store.entities import PAGE, Entity, GroupEntity, Version
 
 SPECVERSION: Final = "0.5-wip"
@@ -250,7 +250,7 @@ def header_fields(entity: Mapping[str, Any], *, alone: bool) -> Iterator[tuple[b
         scalar = isinstance(value, str | int | float) and _NAME.fullmatch(name)
         if scalar and (alone or name in _SHARED) and name not in _NOT_SHOWN:
             header = "schemaURI" if name == ELSEWHERE else name
-            yield f"Registry-{header}".encode("ascii"), encoded(value)
+            yield f"Registry-{header}".encode("ascii"), encode_header(value)
 
 
 def given(head: RequestHead, path: str) -> dict[str, str | None]:
@@ -267,7 +267,7 @@ def given(head: RequestHead, path: str) -> dict[str, str | None]:
         if name in ("definitionuri", "schemabase64", "schema"):
             why = "it is not an attribute that can be set by a header here"
             raise Refusal("extra_xregistry_header", path, name=f"Registry-{name}", error_detail=why)
-        said[_SPELLED.get(name, name)] = decoded(value, name, path) or None
+        said[_SPELLED.get(name, name)] = decode_header(value, name, path) or None
     return said
 
 
@@ -295,7 +295,7 @@ def tag_of(session: RegistrySession, subject: Edition | GroupEntity) -> str:
     return f'"{resource.epoch}-{subject.epoch}-{group.epoch if group is not None else 0}"'
 
 
-def page(call: Call, asked: ParsedRequest, members: Mapping[str, msgspec.Raw], after: str, count: int) -> Reply:
+def page(call: ApiCall, asked: ParsedRequest, members: Mapping[str, msgspec.Raw], after: str, count: int) -> Reply:
     """Return the reply with a page of a collection and a link to the next."""
     more: list[tuple[bytes, bytes]] = []
     if after:
@@ -322,14 +322,14 @@ def resource(
     defaults, tag = viewer.defaults(place), tag_of(session, edition)
     if place.resource.plural == "messages":
         shown = viewer.resource(place, edition, "whole", defaults)
-        fields = (*header_fields(shown, alone=False), (b"Content-Location", encoded(shown["self"])), *more)
+        fields = (*header_fields(shown, alone=False), (b"Content-Location", encode_header(shown["self"])), *more)
         return entity(shown, status, fields, tag)
     shown = {**viewer.version(place, edition, defaults, inline=False), "id": place.rid}
-    location = (b"Content-Location", encoded(shown["self"]))
+    location = (b"Content-Location", encode_header(shown["self"]))
     fields = ((b"ETag", tag.encode("ascii")), *header_fields(shown, alone=True), location, *more)
     elsewhere = shown.get(ELSEWHERE)
     if elsewhere is not None:
-        return Reply(307, (*fields, (b"Location", encoded(elsewhere)))) if redirect else Reply(status, fields)
+        return Reply(307, (*fields, (b"Location", encode_header(elsewhere)))) if redirect else Reply(status, fields)
     document = (session.reader.document(edition.version.xid) if edition.version is not None else None) or b""
     media = str(shown.get("contenttype") or content_type(document))
     plain = "".join(each if each in _PLAIN else "?" for each in media)
@@ -347,7 +347,7 @@ def allow(methods: Iterable[str]) -> tuple[bytes, bytes]:
 class ReadRequest:
     """A GET request. All methods raise :class:`Refusal`."""
 
-    def __init__(self, session: RegistrySession, call: Call, asked: ParsedRequest) -> None:
+    def __init__(self, session: RegistrySession, call: ApiCall, asked: ParsedRequest) -> None:
         self._session = session
         self._call = call
         self._asked = asked

@@ -28,7 +28,7 @@ from registry.apis.messagecatalog.documents import (
     version_attributes,
     versions_in,
 )
-from registry.core.lineage import number_of
+from registry.core.ancestry import number_of
 from registry.core.requests import ABSENT, RegistryRequest, Response, Verb
 from registry.core.service import RegistryService, RegistrySession
 from registry.errors import Refusal, invalid
@@ -36,7 +36,7 @@ from registry.http.access import (
     JSON,
     MAX_FINDINGS,
     PROBLEM,
-    Call,
+    ApiCall,
     finding_header,
     limit_of,
     query_of,
@@ -44,7 +44,7 @@ from registry.http.access import (
     tags,
     tree_of,
 )
-from registry.replication.applying import Applier, Author
+from registry.replication.applying import Applier, ChangeAuthor
 from registry.replication.entities import decoded, encoded
 from registry.replication.peers import PAGE, changes_after
 from registry.store.entities import GroupEntity, Version
@@ -56,7 +56,7 @@ _MAX_NUMBER: Final = 10**18
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CatalogWriteResult:
     """The result of a write: the core's response, the path to show, and whether it is new."""
 
     answer: Response
@@ -67,7 +67,7 @@ class Done:
 class CatalogWriter:
     """Writes within one transaction for one call. All methods raise Refusal, which rolls it back."""
 
-    def __init__(self, session: RegistrySession, call: Call, authority: str) -> None:
+    def __init__(self, session: RegistrySession, call: ApiCall, authority: str) -> None:
         self._session = session
         self._reader = session.reader
         self._call = call
@@ -76,7 +76,7 @@ class CatalogWriter:
         self._marks = WriteMarks(session.reader.connection)
         self._highest: dict[str, int] = {}
 
-    def put_groups(self, body: Mapping[str, Any]) -> Done:
+    def put_groups(self, body: Mapping[str, Any]) -> CatalogWriteResult:
         """Write the groups of a catalog's document."""
         listed = body.get("groups")
         if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
@@ -89,18 +89,18 @@ class CatalogWriter:
             given[name] = self._group_body(CatalogPath("group", name), each)
         answer = self._perform("patch", CatalogPath("catalog"), given)
         self._check_relations(given)
-        return Done(answer, CatalogPath("catalog"))
+        return CatalogWriteResult(answer, CatalogPath("catalog"))
 
-    def put_group(self, target: CatalogPath, body: Mapping[str, Any]) -> Done:
+    def put_group(self, target: CatalogPath, body: Mapping[str, Any]) -> CatalogWriteResult:
         """Create or update a group, with the definitions in its document."""
         check_new_id(target.group, target.path)
         created = self._reader.group(f"/{GROUPS}/{target.group}") is None
         given = self._group_body(target, body)
         answer = self._perform("patch", target, given)
         self._check_relations({target.group: given})
-        return Done(answer, target, created)
+        return CatalogWriteResult(answer, target, created)
 
-    def put_definition(self, target: CatalogPath, body: Mapping[str, Any]) -> Done:
+    def put_definition(self, target: CatalogPath, body: Mapping[str, Any]) -> CatalogWriteResult:
         """Write a whole definition with its versions; existing ones must be equal."""
         group = self._catalog.group_of(target)
         created = self._catalog.latest(target) is None
@@ -110,9 +110,9 @@ class CatalogWriter:
         else:
             answer = Response(None)
         self._check_relations({target.group: {MESSAGES: {target.definition: {"versions": versions}}}})
-        return Done(answer, target, created)
+        return CatalogWriteResult(answer, target, created)
 
-    def post_version(self, target: CatalogPath, body: Mapping[str, Any]) -> Done:
+    def post_version(self, target: CatalogPath, body: Mapping[str, Any]) -> CatalogWriteResult:
         """Add a version to a definition, which may be new; its number is the next one."""
         name = check_new_id(body.get("id"), target.path)
         group = self._catalog.group_of(target)
@@ -124,15 +124,15 @@ class CatalogWriter:
         self._hold(where, latest)
         answer = self._perform("replace", place, given, conditional=False)
         self._check_relations({target.group: {MESSAGES: {name: {"versions": {number: given}}}}})
-        return Done(answer, place, True)
+        return CatalogWriteResult(answer, place, True)
 
-    def delete(self, target: CatalogPath) -> Done:
+    def delete(self, target: CatalogPath) -> CatalogWriteResult:
         """Delete the entity at the path, with everything in it."""
         if target.version or target.definition:
             self._catalog.shown(target)
         elif target.group:
             self._catalog.group_of(target)
-        return Done(self._perform("delete", target, ABSENT), target)
+        return CatalogWriteResult(self._perform("delete", target, ABSENT), target)
 
     def _perform(self, verb: Verb, target: CatalogPath, body: Any, *, conditional: bool = True) -> Response:
         call = self._call
@@ -294,13 +294,15 @@ _CONFLICTS: Final = frozenset(("compatibility_violation", "mismatched_version_at
 _Headers = list[tuple[bytes, bytes]]
 
 
-class MessageCatalogFace:
-    """Implements :class:`registry.http.access.Face`. ``?definitions`` and ``?versions`` return whole documents."""
+class MessageCatalogApi:
+    """Implements :class:`registry.http.access.RegistryApi`. ``?definitions`` and ``?versions`` return whole
+    documents.
+    """
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
 
-    def reply(self, call: Call) -> Reply:
+    def reply(self, call: ApiCall) -> Reply:
         """Carry out a request."""
         target, method = target_of(call.path), call.head.method
         if method not in METHODS[target.kind]:
@@ -316,10 +318,10 @@ class MessageCatalogFace:
         """Return the problem (RFC 9457) of a refusal; violated policies and authorities are conflicts."""
         return refusal_reply(refusal)
 
-    def _authority(self, call: Call) -> str:
+    def _authority(self, call: ApiCall) -> str:
         return self._service.authority or call.url
 
-    def _give(self, call: Call) -> Reply:
+    def _give(self, call: ApiCall) -> Reply:
         """Return the changes after a position, for other catalogs (:mod:`registry.replication`)."""
         query = query_of(call.head.query)
         position = query["changes"][0]
@@ -330,7 +332,7 @@ class MessageCatalogFace:
             page = changes_after(session.reader, int(position), self._authority(call), limit, whole="whole" in query)
         return Reply(200, ((b"Content-Type", JSON),), encoded(page))
 
-    def _take(self, call: Call) -> Reply:
+    def _take(self, call: ApiCall) -> Reply:
         """Apply the changes of another catalog; senders without any write permission are refused before locking."""
         if not call.writer.writes:
             raise Refusal("forbidden", "/", error_detail="only writers may send changes")
@@ -340,7 +342,7 @@ class MessageCatalogFace:
         if len(page.changes) > PAGE:
             raise Refusal("bad_request", "/", error_detail=f"a page must not exceed {PAGE} changes")
         with self._service.session(writing=True) as session:
-            author = Author(call.writer.name, call.writer.administrator, call.writer.may_write)
+            author = ChangeAuthor(call.writer.name, call.writer.administrator, call.writer.may_write)
             applier = Applier(session, author, self._authority(call))
             taken = applier.apply(page)
             catalog = applier.marks.catalog
@@ -353,7 +355,7 @@ class MessageCatalogFace:
         }
         return Reply(200, ((b"Content-Type", JSON),), msgspec.json.encode(summary))
 
-    def _options(self, call: Call, target: CatalogPath) -> Reply:
+    def _options(self, call: ApiCall, target: CatalogPath) -> Reply:
         headers = ((b"Allow", _allow(target)), (b"Content-Type", JSON))
         if target.kind != "catalog":
             return Reply(200, headers[:1])
@@ -365,7 +367,7 @@ class MessageCatalogFace:
         features = {"filterattributes": list(FILTERS), "pagination": True, "update": update, "changes": True}
         return Reply(200, headers, msgspec.json.encode(features))
 
-    def _read(self, call: Call, target: CatalogPath) -> Reply:
+    def _read(self, call: ApiCall, target: CatalogPath) -> Reply:
         query = query_of(call.head.query)
         page = _page(call, query, target)
         with self._service.session(writing=False) as session:
@@ -383,7 +385,7 @@ class MessageCatalogFace:
             headers.append((b"Link", f'<{call.url}{target.path}?{more}>;rel="next"'.encode("ascii", "replace")))
         return Reply(200, tuple(headers), msgspec.json.encode(shown.body))
 
-    def _write(self, call: Call, target: CatalogPath) -> Reply:
+    def _write(self, call: ApiCall, target: CatalogPath) -> Reply:
         body = tree_of(call.body, target.path or "/")
         with self._service.session(writing=True) as session:
             writer = CatalogWriter(session, call, self._authority(call))
@@ -410,7 +412,7 @@ class DefinitionLookup:
         self._service = service
         self._catalog = catalog
 
-    def reply(self, call: Call) -> Reply:
+    def reply(self, call: ApiCall) -> Reply:
         """Carry out a request."""
         if call.path.strip(b"/"):
             raise Refusal("api_not_found", call.path.decode("latin-1"))
@@ -477,7 +479,7 @@ def _show(reader: CatalogReader, target: CatalogPath, weight: int, *, whole: boo
     return reader.definition(target, weight, whole=whole) if target.kind == "definition" else reader.version(target)
 
 
-def _written(writer: CatalogWriter, call: Call, target: CatalogPath, body: Any) -> Done:
+def _written(writer: CatalogWriter, call: ApiCall, target: CatalogPath, body: Any) -> CatalogWriteResult:
     if call.head.method == "DELETE":
         return writer.delete(target)
     if not isinstance(body, Mapping):
@@ -489,7 +491,7 @@ def _written(writer: CatalogWriter, call: Call, target: CatalogPath, body: Any) 
     )()
 
 
-def _page(call: Call, query: Mapping[str, list[str]], target: CatalogPath) -> ListRequest:
+def _page(call: ApiCall, query: Mapping[str, list[str]], target: CatalogPath) -> ListRequest:
     path = target.path or "/"
     for name in ("limit", "cursor", *FILTERS):
         if len(query.get(name, ())) > 1:

@@ -16,7 +16,7 @@ from catalog.dialects.messages import CONTENT, SELECTORS, format_of, read_messag
 from catalog.dialects.reading import DocumentReader, Format, read_format
 from catalog.findings import Declarations, Findings, SourceLocation
 from catalog.model import CLOUDEVENTS
-from registry.core.lineage import number_of, rank
+from registry.core.ancestry import number_of, rank
 from registry.core.requests import ResourcePath, place_of
 from registry.core.service import RegistrySession
 from registry.core.views import ShownResource, shown_resources

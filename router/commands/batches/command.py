@@ -12,19 +12,19 @@ from rich.table import Table
 
 from router.commands.arguments import OutputFormat
 from router.errors import RouterError
-from router.lazy import TidyCommand, TidyGroup
-from router.terminal import WIDE, Terminal, say, say_json_lines, styled, terminal
+from router.lazy_commands import PlainHelpCommand, PlainHelpGroup
+from router.terminal import WIDE, Terminal, print_json_lines, print_text, styled, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from router.commands.batches.begun import OpenBatch, SinkCompletion
+    from router.commands.batches.unfinished import SinkCompletion, UnfinishedBatch
     from router.settings import Settings
     from router.state.state import StateFolder
 
 batches_app = typer.Typer(
     name="batches",
-    cls=TidyGroup,
+    cls=PlainHelpGroup,
     help="Show unfinished batches, and move blocked ones to the dead letters.",
     no_args_is_help=True,
     add_completion=False,
@@ -32,7 +32,7 @@ batches_app = typer.Typer(
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")]
 
 
-@batches_app.command(cls=TidyCommand)
+@batches_app.command(cls=PlainHelpCommand)
 def show(
     config: Config, format: Annotated[OutputFormat, typer.Option(help="Output format.")] = OutputFormat.text
 ) -> None:
@@ -40,7 +40,7 @@ def show(
 
     Example: xrouter batches show router.yaml
     """
-    from router.commands.batches.begun import open_batches, router_queries
+    from router.commands.batches.unfinished import open_batches, router_queries
     from router.settings import load_settings
     from router.state.state import StateFolder
 
@@ -49,7 +49,7 @@ def show(
     running = router_queries(settings)
     batches = [_form(batch, settings, state, config, running) for batch in open_batches(state)]
     if format is OutputFormat.json:
-        say_json_lines([{"running": running is not None, "batches": batches}])
+        print_json_lines([{"running": running is not None, "batches": batches}])
         return
     _say("" if running is not None else "no router is running; this is the state that the last one left")
     for each in batches:
@@ -58,7 +58,7 @@ def show(
         _say("no unfinished batch")
 
 
-@batches_app.command(cls=TidyCommand)
+@batches_app.command(cls=PlainHelpCommand)
 def park(
     config: Config,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Name of the query, from `batches show`.")],
@@ -71,8 +71,8 @@ def park(
 
     Example: xrouter batches park router.yaml main
     """
-    from router.commands.batches.begun import open_batches, router_queries
-    from router.commands.batches.begun import park as order
+    from router.commands.batches.unfinished import open_batches, router_queries
+    from router.commands.batches.unfinished import park as order
     from router.settings import load_settings
     from router.state.state import StateFolder
 
@@ -88,11 +88,11 @@ def park(
         typer.confirm("Move what its sinks do not have to the dead letters?", abort=True)
     batch = order(state, query)
     when = "at its next attempt" if running is not None else "at its next start"
-    say(f"the router will move batch {batch.batch} of {query} to the dead letters {when}")
+    print_text(f"the router will move batch {batch.batch} of {query} to the dead letters {when}")
 
 
 def _form(
-    batch: OpenBatch, settings: Settings, state: StateFolder, config: Path, running: Mapping[str, Any] | None
+    batch: UnfinishedBatch, settings: Settings, state: StateFolder, config: Path, running: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     query = (running or {}).get(batch.query, {})
     held = query.get("reason") or (batch.hold.reason if batch.hold else "")
@@ -111,15 +111,15 @@ def _form(
     }
 
 
-def _shares(batch: OpenBatch, settings: Settings, state: StateFolder, config: Path) -> list[SinkCompletion]:
+def _shares(batch: UnfinishedBatch, settings: Settings, state: StateFolder, config: Path) -> list[SinkCompletion]:
     """Return which sinks have a batch, by its pinned plan; empty if it is not pinned."""
-    from router.commands.batches.begun import shares
+    from router.commands.batches.unfinished import sink_completions
     from router.evaluation.plan import plan_of
 
     document = state.plan(batch.plan) if batch.plan else None
     if document is None:
         return []
-    return shares(batch, plan_of(document, environ=os.environ, base=config.resolve().parent))
+    return sink_completions(batch, plan_of(document, environ=os.environ, base=config.resolve().parent))
 
 
 def _write(batch: Mapping[str, Any], config: Path) -> None:

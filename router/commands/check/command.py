@@ -32,7 +32,7 @@ from catalog.parsing.pointers import lines_of_findings
 from router.commands.arguments import AllowAddresses, LoginsOption, Sources, fetcher
 from router.errors import ConfigError, RouterError
 from router.matching.records import RecordMatcher
-from router.terminal import Terminal, counted, say, say_json, styled, terminal
+from router.terminal import Terminal, counted, print_json, print_text, styled, terminal
 
 # Findings as SARIF 2.1.0 (OASIS), which code hosts and editors show beside the lines they are about.
 
@@ -138,7 +138,7 @@ def _explain(rule: str | None) -> None:
         hint = f"did you mean {near[0]}?" if near else f"`xrouter check --explain {ALL_RULES}` shows them all"
         raise RouterError(f"unknown rule {rule}", hint=hint)
     chosen = table.values() if rule == ALL_RULES else [table[rule]]
-    say("\n\n".join(explanation(each) for each in chosen))
+    print_text("\n\n".join(explanation(each) for each in chosen))
     raise typer.Exit(CLEAN)
 
 
@@ -173,22 +173,22 @@ def check(
 
     Example: xrouter check catalog.xreg.json --config router.yaml
     """
-    findings, status = examined(sources, config, allow or (), logins)
+    findings, status = check_findings(sources, config, allow or (), logins)
     if strict and status == CLEAN and any(finding.severity == "warning" for finding in findings):
         status = ERRORS
     if format is CheckFormat.json:
-        say_json([*map(finding_to_json, findings)])
+        print_json([*map(finding_to_json, findings)])
     elif format is CheckFormat.sarif:
-        say_json(sarif(findings, lines_of_findings(findings), Path.cwd(), exit_code=status))
+        print_json(sarif(findings, lines_of_findings(findings), Path.cwd(), exit_code=status))
     elif status == UNREADABLE:
         for each in findings:
-            say(f"xrouter: error: {each.message}" + (f"\nhint: {each.hint}" if each.hint else ""), err=True)
+            print_text(f"xrouter: error: {each.message}" + (f"\nhint: {each.hint}" if each.hint else ""), err=True)
     else:
         _write(findings, everything=everything)
     raise typer.Exit(status)
 
 
-def examined(
+def check_findings(
     sources: Sequence[str], config: Path | None = None, allow: Sequence[str] = (), logins: Path | None = None
 ) -> tuple[list[Finding], int]:
     """Return all findings, by file and location, and the exit code.
@@ -212,9 +212,9 @@ def examined(
         findings += overlap_findings(overlapping, catalog, declarations)
     if config is not None:
         # Imported here: catalogs alone need neither Arrow nor the clients of sinks, which are slow to import.
-        from router.commands.check.settings_findings import beside_settings
+        from router.commands.check.settings_findings import findings_with_settings
 
-        findings = beside_settings(findings, config, catalog, declarations, sources)
+        findings = findings_with_settings(findings, config, catalog, declarations, sources)
     severities = {finding.severity for finding in findings}
     return sorted(findings), ERRORS if "error" in severities else CLEAN
 
@@ -265,7 +265,7 @@ _STRUCTURED: Final = "application/cloudevents+json"
 def overlap_findings(overlaps: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
     """Return the findings about overlaps, without those whose record does not match both definitions."""
     findings = Findings()
-    for overlap, record, both in proven(overlaps, catalog):
+    for overlap, record, both in proven_overlaps(overlaps, catalog):
         text = msgspec.json.encode(record).decode()
         for mine, its in ((overlap.one, overlap.other), (overlap.other, overlap.one)):
             message = f"on {overlap.scope}: {its.xid} overlaps with this one; both match {text}"
@@ -280,7 +280,7 @@ def overlap_findings(overlaps: Sequence[Overlap], catalog: Catalog, declarations
     return findings.sorted()
 
 
-def proven(
+def proven_overlaps(
     overlaps: Sequence[Overlap], catalog: Catalog
 ) -> Iterator[tuple[Overlap, Mapping[str, Any], Mapping[str, Any]]]:
     """Yield the overlaps for which both definitions match the example record.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bindings.http.request import shadows
+from bindings.http.request import shadowing_routes
 from catalog.documents.fetching import is_url
 from catalog.findings import Declarations, Findings
 from catalog.linting import MAPPING_RULES, Subject, mapping
@@ -19,14 +19,14 @@ from router.overview.picture import route_findings
 from router.realtime import require_real_time
 from router.schemaids.framing import IDS, unidentified_text
 from router.settings import Settings, load_settings
-from router.settings.checks import cautions, executor_cautions, inbox_faults, retention_cautions
+from router.settings.checks import executor_warnings, inbox_faults, retention_warnings, security_warnings
 from router.settings.load import DEFAULT_CATALOG, VARIABLE, key_of, pointer_of
 from router.sinks import check_endpoints
 from router.sources import MISSING_REMEDY, Source, missing_sources, sources_of
 from router.state.durable import Pins, clients_of, distrusted
 
 
-def beside_settings(
+def findings_with_settings(
     findings: Sequence[Finding], config: Path, catalog: Catalog, declarations: Declarations, given: Sequence[str]
 ) -> list[Finding]:
     """Return *findings* of the catalog as they stand beside the settings at *config*, and what is wrong with those.
@@ -89,11 +89,11 @@ def _unusable(config: Path, error: ConfigError) -> Iterator[Finding]:
 
 
 def _by_themselves(config: Path, settings: Settings, catalog: Catalog) -> Iterator[Finding]:
-    for key, caution in cautions(settings):
+    for key, caution in security_warnings(settings):
         yield Finding(str(config), pointer_of(key), "warning", "plain-text-credentials", f"{key} {caution}")
-    for key, caution in executor_cautions(settings):
+    for key, caution in executor_warnings(settings):
         yield Finding(str(config), pointer_of(key), "warning", "open-cluster", f"{key} {caution}")
-    for key, caution in retention_cautions(settings):
+    for key, caution in retention_warnings(settings):
         yield Finding(str(config), pointer_of(key), "warning", "kept-by-broker", caution)
     for xid, hint in missing_sources(catalog, settings).items():
         # Without a near name it may be one that a later catalog has.
@@ -130,7 +130,7 @@ def _with_sources(config: Path, settings: Settings, catalog: Catalog, sources: S
     except ConfigError as error:
         yield Finding(str(config), pointer_of(error.key), "error", "source", error.message, error.hint)
         return
-    for earlier, later in shadows(http_routes(plan)):
+    for earlier, later in shadowing_routes(http_routes(plan)):
         text = shadow_text(earlier, later)
         yield Finding(str(config), "/sources", "error", "shadowed-route", text, SHADOW_REMEDY)
     yield from route_findings(str(config), plan)

@@ -17,10 +17,10 @@ from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bindings.private import open_to
+from bindings.private_files import set_umask_for
 from router.commands.arguments import OutputFormat
 from router.commands.match import ExplanationWriter
-from router.dead_letters.letter import Letter, body_json, body_lines, native_rows, printable, time_text
+from router.dead_letters.dead_letter import DeadLetter, body_json, body_lines, native_rows, printable, time_text
 from router.dead_letters.reading import (
     By,
     Endpoints,
@@ -31,30 +31,40 @@ from router.dead_letters.reading import (
     Reasons,
     Since,
     Until,
-    explained_now,
+    explain_with_catalog,
     filter_of,
     find_letter,
     listing,
     read_letters,
-    redacted_story,
+    redact_explanation,
     standing_of,
 )
 from router.dead_letters.redaction import Redaction, marked_catalog, redactor_of
 from router.dead_letters.retention import RetentionLimits, purge
 from router.errors import RouterError, StateError
-from router.lazy import lazy_group
+from router.lazy_commands import lazy_group
 from router.logs import configure_logs
-from router.matching.explanation import RecordExplained
+from router.matching.explanation import RecordExplanation
 from router.settings import load_settings
-from router.settings.checks import retention_cautions
-from router.settings.names import REASONS
+from router.settings.checks import retention_warnings
+from router.settings.routes import REASONS
 from router.settings.values import parse_duration
 from router.state.ledger import Happening, LedgerEntry, LetterLedger, Standing, instant
-from router.terminal import WIDE, Terminal, counted, say, say_json, say_json_lines, say_row, styled, terminal
+from router.terminal import (
+    WIDE,
+    Terminal,
+    counted,
+    print_json,
+    print_json_lines,
+    print_row,
+    print_text,
+    styled,
+    terminal,
+)
 
 if TYPE_CHECKING:
+    from router.replay.batches import ReplayOutcome, Summary
     from router.replay.replay import ReplayOptions, ReplayResult
-    from router.replay.replaying import ReplayOutcome, Summary
     from router.state.ledger import PendingReplay
 
 # ``xrouter dead-letters list``: how many there are of what kind, and the newest of them.
@@ -128,14 +138,14 @@ def list_letters(
         kinds = () if ByOption.none in (by or ()) else asked
         page = listing(letters, ledger, selection, redactor, kinds, limit)
     if format is OutputFormat.json:
-        say_json_lines(_forms(page))
+        print_json_lines(_forms(page))
     elif not page.total:
-        say(_nothing(page), err=True)
+        print_text(_nothing(page), err=True)
     elif sys.stdout.isatty():
         _print(page)
     else:
         for row in _rows(page):
-            say_row(row)
+            print_row(row)
 
 
 def _nothing(page: Listing) -> str:
@@ -253,7 +263,7 @@ def _run(config: Path, selection: Filter, options: ReplayOptions, format: Output
     Raises:
         RouterError: also when letters were asked for by ids that no sink has.
     """
-    from router.replay.replay import matching
+    from router.replay.replay import count_matching as matching
     from router.replay.replay import replay as run
 
     console = terminal(err=True)
@@ -328,7 +338,7 @@ def _watcher(console: Terminal, total: int | None) -> Iterator[_Lines | _Bar]:
 
 
 def _say(line: str) -> None:
-    say(line, err=True)
+    print_text(line, err=True)
 
 
 def _tell_verdicts(verdicts: Iterable[ReplayOutcome], format: OutputFormat) -> None:
@@ -337,7 +347,7 @@ def _tell_verdicts(verdicts: Iterable[ReplayOutcome], format: OutputFormat) -> N
     rows = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
     if format is OutputFormat.json:
         names = ("message", "reason", "sinks")
-        say_json_lines(
+        print_json_lines(
             [[{"outcome": _outcome(key[1]), **dict(zip(names, key, strict=True)), "letters": n} for key, n in rows]]
         )
         return
@@ -366,7 +376,7 @@ def _tell_result(result: ReplayResult, format: OutputFormat) -> None:
             "unknown": list(result.unknown),
             "interrupted": result.interrupted,
         }
-        say_json_lines([form])
+        print_json_lines([form])
         return
     table = Table("letters", "count", title="Replay interrupted" if result.interrupted else "Replay")
     table.add_row("routed", str(summary.routed.total()))
@@ -393,7 +403,7 @@ COMMANDS: Final = {
     "show": "router.commands.dead_letters.commands:show",
     "replay": "router.commands.dead_letters.commands:replay",
     "release": "router.commands.dead_letters.commands:release",
-    "suggest": "router.commands.dead_letters.suggesting.suggesting:suggest_definitions",
+    "suggest": "router.commands.dead_letters.suggesting.suggest:suggest_definitions",
     "purge": "router.commands.dead_letters.commands:purge_letters",
 }
 _HELP: Final = "List, show, replay and remove dead letters, and draft definitions for them."
@@ -416,10 +426,10 @@ Row = tuple[str, str]
 class ShownLetter:
     """One letter with its past and, when the catalog could be read, its present verdict; as it may be shown."""
 
-    letter: Letter
+    letter: DeadLetter
     entry: LedgerEntry | None
     history: list[Happening]
-    now: RecordExplained | None
+    now: RecordExplanation | None
     behind: int = 0
     """Letters of the same key that wait until this one is replayed."""
 
@@ -448,10 +458,12 @@ def show(
         entry = ledger.entries([dead_letter.id]).get(dead_letter.id)
         history = [_redacted(each, redaction) for each in ledger.history(dead_letter.id)]
         behind = ledger.order.behind(dead_letter.id)
-    now = None if catalog is None else redacted_story(explained_now(dead_letter, catalog, settings), redaction)
+    now = (
+        None if catalog is None else redact_explanation(explain_with_catalog(dead_letter, catalog, settings), redaction)
+    )
     shown = ShownLetter(redaction.letter, entry, history, now, behind)
     if format is OutputFormat.json:
-        say_json(_form(shown))
+        print_json(_form(shown))
     else:
         _print_letter(shown)
 
@@ -507,9 +519,9 @@ def _print_letter(shown: ShownLetter) -> None:
         ]
         _table("history", ("when", "what", "replay", "why"), rows)
     if shown.now is None:
-        say("now: unknown, since the catalog cannot be read")
+        print_text("now: unknown, since the catalog cannot be read")
         return
-    say("with the current catalog:")
+    print_text("with the current catalog:")
     ExplanationWriter().write(shown.now)
 
 
@@ -545,9 +557,9 @@ def _why(happening: Happening) -> str:
 def _table(title: str, columns: tuple[str, ...], rows: Any) -> None:
     """Write rows as a table on a terminal, else as lines with tabs below their title."""
     if not sys.stdout.isatty():
-        say(title)
+        print_text(title)
         for row in (columns, *rows):
-            say_row(("", *row))
+            print_row(("", *row))
         return
     table = Table(*columns)
     for row in rows:
@@ -573,20 +585,20 @@ def purge_letters(
     """
     settings = load_settings(config)
     configure_logs(settings.log)
-    open_to(settings.readable_by)
+    set_umask_for(settings.readable_by)
     retention = settings.dead_letters.retention
     if older is None and not retention.on:
         hint = "give --older AGE, or set dead_letters.retention in the settings"
         raise RouterError("there is no limit by which to remove dead letters", hint=hint)
     limits = RetentionLimits(retention.age, retention.size) if older is None else RetentionLimits(_age(older))
-    for _, caution in retention_cautions(settings):
-        say(f"xrouter: {caution}", err=True)
+    for _, caution in retention_warnings(settings):
+        print_text(f"xrouter: {caution}", err=True)
     removals = purge(settings, limits, dry_run=dry_run)
     for removed in removals:
         verb = "would be removed" if dry_run else "removed"
-        say(f"{removed.sink}: {removed.letters} letters {verb}, {removed.bytes} bytes")
+        print_text(f"{removed.sink}: {removed.letters} letters {verb}, {removed.bytes} bytes")
     if not removals:
-        say("nothing to remove")
+        print_text("nothing to remove")
 
 
 def _age(text: str) -> timedelta:
@@ -624,7 +636,9 @@ def release(
         chosen = [_one(known, text) for text in ids]
         waiting = sum(ledger.order.behind(letter) for letter in chosen)
         ledger.order.release(chosen)
-    say(f"released {len(chosen)}; {waiting} blocked dead letters can be replayed with `xrouter dead-letters replay`")
+    print_text(
+        f"released {len(chosen)}; {waiting} blocked dead letters can be replayed with `xrouter dead-letters replay`"
+    )
 
 
 def _one(known: dict[str, int], text: str) -> str:

@@ -28,7 +28,7 @@ from catalog.findings import escaped_json
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.record import Record
 from catalog.values import whole_number
-from router.commands.arguments import BaseUri, CatalogOption, LoginsOption, fetcher, pairs_of, usable_catalog
+from router.commands.arguments import BaseUri, CatalogOption, LoginsOption, fetcher, name_values, usable_catalog
 from router.commands.emit.producer import MODES, EmitError, MessageProducer, check_matches, record_line
 from router.errors import BrokerUnreachable, RouterError
 from router.schemaids.framing import declared_id
@@ -125,7 +125,7 @@ def _mqtt(connection: Connection, name: str, binding: Binding) -> Publisher:
 
 
 def _amqp(connection: Connection, name: str, binding: Binding) -> Publisher:
-    from bindings.amqp.sender import AmqpSender, message_of
+    from bindings.amqp.publisher import AmqpSender, message_of
 
     return Translating(AmqpSender(connection, container_id=name, timeout=_SECONDS), message_of)
 
@@ -490,7 +490,7 @@ def emit(
         endpoint=endpoint,
         protocol=protocol,
         mode=mode,
-        context=pairs_of(values, "--context"),
+        context=name_values(values, "--context"),
         seed=seed,
         schema_id=_schema_id(loaded, message, schema_id) if framing is not None else None,
     )

@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeVar, cast, get_args
 
 import msgspec
 
-from bindings.amqp.values import together
+from bindings.amqp.values import merge_parts
 from bindings.envelope import BATCH, REQUIRED, STRUCTURED, attribute_parts
 from bindings.events import TEXTS, TypedText, encode_event, number_fault
 from bindings.parts import Part, coding_of
@@ -168,7 +168,7 @@ class MessageProducer:
             if self.mode == "structured":
                 data, content = encode_event(attributes, data), STRUCTURED
             else:
-                parts = [*together(parts, attribute_parts(self._binding.rule, attributes))]
+                parts = [*merge_parts(parts, attribute_parts(self._binding.rule, attributes))]
         if self._frame and data is not None:
             data = self._frame + data
         parts = self._completed(parts, content, context)

@@ -8,7 +8,7 @@ from typing import Final
 
 import typer
 
-from router.lazy import lazy_group
+from router.lazy_commands import lazy_group
 
 COMMANDS: Final = {
     "serve": "router.commands.registry.serve:serve",

@@ -21,6 +21,7 @@ from catalog.documents.connecting import Trust, origin_of
 from catalog.documents.documents import read_documents
 from catalog.documents.fetching import is_url
 from catalog.findings import DocumentError, Findings
+from registry.backup import back_up, put_back
 from registry.core import changes
 from registry.core.requests import Flags, RegistryRequest, Response, Verb
 from registry.core.service import RegistrySession
@@ -30,12 +31,11 @@ from registry.http.server import RegistryServer
 from registry.model.attributes import model_source
 from registry.replication.peers import PeerExchange
 from registry.store.engine import StoreError, store_error
-from registry.upkeep import back_up, put_back
-from router.commands.arguments import LoginsOption, check_free, fetcher, write_text
+from router.commands.arguments import LoginsOption, fetcher, require_absent, write_text
 from router.commands.registry.settings import ConfigArgument, admit, load_registry, opened, refused, unopened
 from router.errors import CatalogUnavailable, RouterError, StateError
 from router.logs import configure_logs, get_logger
-from router.terminal import counted, say, write_document
+from router.terminal import counted, print_text, write_document
 
 # ``xrouter registry serve``
 
@@ -107,9 +107,9 @@ def _replicate(config: Path, url: str | None, direction: Literal["pull", "push"]
     with opened(config) as service:
         for peer in peers:
             done = PeerExchange(service).run(peer, direction)
-            say(f"{direction} {peer.url}: {counted(done.sent, 'change')}, {done.applied} of them new")
+            print_text(f"{direction} {peer.url}: {counted(done.sent, 'change')}, {done.applied} of them new")
             for subject, why in done.reported:
-                say(f"refused: {subject}: {why}", err=True)
+                print_text(f"refused: {subject}: {why}", err=True)
             if done.refused:
                 raise RouterError(f"{peer.url}: {counted(done.refused, 'change')} refused", hint="see above")
 
@@ -145,7 +145,7 @@ def history(
     """
     if xid and not xid.startswith("/"):
         raise RouterError(f"{xid} is not a valid xid", hint="use the path of the entity, such as /endpoints/e")
-    asked = changes.Question(xid, below, oldest, None, limit)
+    asked = changes.HistoryQuery(xid, below, oldest, None, limit)
     if is_url(source):
         _write(_entries_at_url(source, asked, logins), form)
         return
@@ -154,12 +154,12 @@ def history(
         _write(_pages(asked, lambda each: changes.page(connection, each, _PAGE_BYTES)[0]), form)
 
 
-def _entries_at_url(url: str, asked: changes.Question, logins: Path | None) -> Iterator[Mapping[str, Any]]:
+def _entries_at_url(url: str, asked: changes.HistoryQuery, logins: Path | None) -> Iterator[Mapping[str, Any]]:
     reads = fetcher(logins)
     url = reads.address(url)
     reads.reach.name(origin_of(url), Trust.OPERATOR)  # the operator names it, so any address is allowed
 
-    def page(each: changes.Question) -> list[dict[str, Any]]:
+    def page(each: changes.HistoryQuery) -> list[dict[str, Any]]:
         query = {"limit": str(each.limit), "sort": "number=asc" if each.oldest else "number=desc"}
         query |= {"xid": each.xid} if each.xid else {}
         query |= {"below": ""} if each.below else {}
@@ -178,12 +178,12 @@ def _entries_at_url(url: str, asked: changes.Question, logins: Path | None) -> I
 
 
 def _pages(
-    asked: changes.Question, page: Callable[[changes.Question], list[dict[str, Any]]]
+    asked: changes.HistoryQuery, page: Callable[[changes.HistoryQuery], list[dict[str, Any]]]
 ) -> Iterator[Mapping[str, Any]]:
     """Yield up to the requested number of entries; a short page need not be the last one."""
     left, after = asked.limit, asked.after
     while left:
-        found = page(changes.Question(asked.xid, asked.below, asked.oldest, after, min(left, _PAGE)))
+        found = page(changes.HistoryQuery(asked.xid, asked.below, asked.oldest, after, min(left, _PAGE)))
         if not found:
             return
         yield from found
@@ -196,14 +196,14 @@ def _write(entries: Iterator[Mapping[str, Any]], form: HistoryForm) -> None:
         if form is HistoryForm.json:
             write_document(msgspec.json.encode(entry) + b"\n")
             continue
-        say(f"{entry['at']}  {entry.get('who') or '-'}  {entry['action']}  {entry['xid']}")
+        print_text(f"{entry['at']}  {entry.get('who') or '-'}  {entry['action']}  {entry['xid']}")
         changed = entry.get("changed")
         if changed is None:
-            say("    changes unknown: the previous entry was pruned")
+            print_text("    changes unknown: the previous entry was pruned")
             continue
         for pointer, values in changed.items():
             if pointer not in _SERVED:
-                say(f"    {_line(pointer, values)}")
+                print_text(f"    {_line(pointer, values)}")
 
 
 def _line(pointer: str, values: Mapping[str, Any]) -> str:
@@ -233,10 +233,10 @@ def backup(
     Example: xrouter registry backup registry.yaml registry.backup
     """
     _, settings = load_registry(config)
-    check_free(file, force=force)
+    require_absent(file, force=force)
     with _reported(file):
         back_up(settings.store, file)
-    say(f"backup written to {file}")
+    print_text(f"backup written to {file}")
 
 
 def restore(
@@ -251,7 +251,7 @@ def restore(
     _, settings = load_registry(config)
     with _reported(file):
         put_back(settings.store, file, force=force)
-    say(f"registry restored from {file}")
+    print_text(f"registry restored from {file}")
 
 
 @contextmanager
@@ -282,7 +282,7 @@ def export_document(
 
     Example: xrouter registry export registry.yaml catalog.xreg.json
     """
-    check_free(file, force=force)
+    require_absent(file, force=force)
     with opened(config, lint=False) as service, service.session(writing=False) as session:
         registry = session.registry
         inline = ["*"]
@@ -343,9 +343,9 @@ def import_document(
             _perform(session, "patch", {**own, **configured})
         answer = _perform(session, "add", given, tree if exact else None)
         counts = {name: len(each) for name, each in (answer.body or {}).items()}
-    say(f"imported {', '.join(f'{count} {name}' for name, count in counts.items()) or 'nothing'}")
+    print_text(f"imported {', '.join(f'{count} {name}' for name, count in counts.items()) or 'nothing'}")
     for finding in answer.findings:
-        say(f"{finding['severity']}: {finding['place']}: {finding['message']}", err=True)
+        print_text(f"{finding['severity']}: {finding['place']}: {finding['message']}", err=True)
 
 
 def _perform(session: RegistrySession, verb: Verb, body: Any, exact: Mapping[str, Any] | None = None) -> Response:
@@ -398,7 +398,7 @@ def _read(file: Path) -> dict[str, Any]:
     for each in findings.sorted():
         if each.severity == "error":
             raise DocumentError(each.message, file=str(file), hint=each.hint or "fix it; nothing was imported")
-        say(f"{each.severity}: {each.message}", err=True)
+        print_text(f"{each.severity}: {each.message}", err=True)
     tree: dict[str, Any] = documents[0].tree
     return tree
 
@@ -412,4 +412,4 @@ def init(config: ConfigArgument) -> None:
     Example: xrouter registry init registry.yaml
     """
     with opened(config):
-        say("the registry is ready")
+        print_text("the registry is ready")

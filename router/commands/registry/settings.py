@@ -19,7 +19,8 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bindings.protocols import Binding
 from catalog.documents.connecting import Logins, Reach
-from registry.apis.known import FACES, faces_at
+from registry.apis.apis import APIS, apis_at
+from registry.backup import HistoryLimits
 from registry.core.service import RegistryService
 from registry.delivery.service import PERMISSIONS
 from registry.delivery.subscriptions import (
@@ -28,27 +29,26 @@ from registry.delivery.subscriptions import (
     BrokerSender,
     DeliveryLimits,
     DeliverySettings,
+    EventFilter,
     EventMessages,
     Mode,
     Sender,
     SubscriberDelivery,
-    Wants,
 )
 from registry.delivery.targets import Webhook, WebhookSender
 from registry.errors import Refusal
-from registry.http.access import ANY, FaceType, Roles
+from registry.http.access import ANY, RegistryApiFactory, Roles
 from registry.http.application import RequestLimits
 from registry.http.openapi import HISTORY
 from registry.http.server import RegistrySettings, open_service
 from registry.replication.peers import Direction, Peer
 from registry.store.engine import StoreError, store_error
-from registry.upkeep import HistoryLimits
 from router.errors import ConfigError, RouterError, SinkError, StateError
 from router.settings.catalogs import CatalogLogin, login_of, one_login_faults, path_of, tls_of
 from router.settings.checks import REMEDY, is_loopback, remote_faults
-from router.settings.load import Spot, failure, overlay, read_file, resolve, validated
-from router.settings.model import HttpSettings, LogSettings, MetricsSettings, access_of, limits_of
-from router.settings.names import event_values, parse_address, parse_name
+from router.settings.load import SettingsNode, apply_environment, read_file, resolve, settings_error, validate_model
+from router.settings.model import HttpSettings, LogSettings, MetricsSettings, http_access, limits_of
+from router.settings.routes import event_values, parse_address, parse_name
 from router.settings.sinks.contract import Fault, RemoteSink
 from router.settings.sinks.kafka import KafkaSink
 from router.settings.sinks.messages import AmqpSink, HttpSink, MqttSink, NatsSink
@@ -207,7 +207,9 @@ def delivery_settings(given: EventsSettings, catalog: str) -> DeliverySettings:
 
 
 def _delivery(name: str, given: SubscriberSettings) -> SubscriberDelivery:
-    wants = Wants(given.events, frozenset(given.types), entities=frozenset(given.entities), below=tuple(given.below))
+    wants = EventFilter(
+        given.events, frozenset(given.types), entities=frozenset(given.entities), below=tuple(given.below)
+    )
     binding = given.to.binding(None)
     composer = EventMessages(binding, given.to.address_of(binding), given.to.mode_for(binding), given.to.given)
     return SubscriberDelivery(wants, composer, partial(given.to.sender, name))
@@ -313,11 +315,11 @@ def load_registry(path: Path, environ: Mapping[str, str] | None = None) -> tuple
     """
     base = path.resolve().parent
     variables = os.environ if environ is None else environ
-    written = overlay(read_file(path), variables, Spot(RegistryFile), PREFIX)
-    given = validated(RegistryFile, resolve(written, variables, base, str(path)), str(path))
+    written = apply_environment(read_file(path), variables, SettingsNode(RegistryFile), PREFIX)
+    given = validate_model(RegistryFile, resolve(written, variables, base, str(path)), str(path))
     faults = list(_faults(given))
     if faults:
-        raise failure(str(path), faults)
+        raise settings_error(str(path), faults)
     return given, _settings(given, base, path)
 
 
@@ -356,7 +358,7 @@ def _settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
         tls_certificate=path_of(tls.cert) if tls is not None else None,
         tls_key=path_of(tls.key) if tls is not None else None,
         tls_clients=path_of(tls.ca) if tls is not None else None,
-        access=access_of(http.auth),
+        access=http_access(http.auth),
         roles=Roles(frozenset(given.roles.administrators), writers, given.roles.anonymous),
         lint=given.lint,
         writes_per_second=given.writes_per_second,
@@ -393,11 +395,11 @@ def _faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
     yield from event_faults(given.events)
 
 
-def _faces(given: Mapping[str, str], path: Path) -> dict[str, FaceType]:
+def _faces(given: Mapping[str, str], path: Path) -> dict[str, RegistryApiFactory]:
     try:
-        return faces_at(given)
+        return apis_at(given)
     except ValueError as error:
-        hint = f"write faces as NAME: /PATH; the names are {', '.join(FACES) or 'none'}"
+        hint = f"write faces as NAME: /PATH; the names are {', '.join(APIS) or 'none'}"
         raise ConfigError(f"{path}: {error}", file=str(path), key="faces", hint=hint) from None
 
 

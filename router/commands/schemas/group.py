@@ -8,7 +8,7 @@ from typing import Final
 
 import typer
 
-from router.lazy import lazy_group
+from router.lazy_commands import lazy_group
 
 COMMANDS: Final = {"pull": "router.commands.schemas.pull:pull"}
 schemas_app = typer.Typer(

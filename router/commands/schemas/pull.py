@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from bindings.private import open_to
+from bindings.private_files import set_umask_for
 from catalog.schemas.ids.client import RegistryUnavailableError
 from router.errors import BrokerUnreachable, ConfigError, RouterError
 from router.logs import configure_logs
+from router.schemaids.cache import Mirrored, mirror
 from router.schemaids.framing import address_of, folder_of
-from router.schemaids.kept import Mirrored, mirror
 from router.settings import Settings, load_settings
-from router.terminal import counted, say
+from router.terminal import counted, print_text
 
 
 def pull(
@@ -37,7 +37,7 @@ def pull(
     """
     settings = load_settings(config)
     configure_logs(settings.log)
-    open_to(settings.readable_by)
+    set_umask_for(settings.readable_by)
     errors = [error for name in _chosen(settings, registry or []) if (error := _pulled(settings, name, subject or []))]
     if errors:
         first, *others = errors
@@ -65,14 +65,14 @@ def _pulled(settings: Settings, name: str, subjects: list[str]) -> RouterError |
             folder_of(settings, name),
             subjects,
             tally,
-            lambda: say(f"{name}: {tally.versions} of {tally.found} versions", err=True),
+            lambda: print_text(f"{name}: {tally.versions} of {tally.found} versions", err=True),
         )
     except RegistryUnavailableError as away:
         error = BrokerUnreachable(str(away), hint="run this again when it responds; schemas fetched so far are kept")
     known = f"{tally.known} on disk already, {tally.new} new"
-    say(f"{name}: {counted(tally.subjects, 'subject')}, {counted(tally.versions, 'version')}: {known}")
+    print_text(f"{name}: {counted(tally.subjects, 'subject')}, {counted(tally.versions, 'version')}: {known}")
     for fault in tally.unusable:
-        say(f"xrouter: warning: {name}: {fault}", err=True)
+        print_text(f"xrouter: warning: {name}: {fault}", err=True)
     if error is None and tally.missing:
         text = f"schema registry {name} has no subject {', '.join(tally.missing)}"
         error = RouterError(text, hint="correct --subject")

@@ -24,14 +24,14 @@ from router.commands.arguments import (
     BaseUri,
     LoginsOption,
     OutputFormat,
-    check_free,
     fetcher,
+    require_absent,
     schema_option,
     usable_catalog,
 )
 from router.commands.arguments import write_text as write_file
 from router.commands.test.cases import LINES, ROUTED, SUFFIXES, CaseFile, CasesUnreadable, read_cases
-from router.commands.test.running import (
+from router.commands.test.runner import (
     COUNT,
     SCHEMA_COPY,
     CaseEvaluator,
@@ -52,7 +52,7 @@ from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.nearest import property_name
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
-from router.terminal import Terminal, counted, say, say_json, shown_value, styled, terminal
+from router.terminal import Terminal, counted, print_json, print_text, shown_value, styled, terminal
 
 # Reports of results: as text, as JSON, as JUnit's XML, and as annotations of GitHub.
 
@@ -444,7 +444,7 @@ def test(
         results, seconds = _run(files, options, covered)
     except CasesUnreadable as error:
         for problem in error.problems:
-            say(f"xrouter: error: {problem}", err=True)
+            print_text(f"xrouter: error: {problem}", err=True)
         raise typer.Exit(UNREADABLE) from error
     failed = placed(result for result in results if not result.passed)
     shortages = covered.below(wanted)
@@ -453,7 +453,7 @@ def test(
     _report(failed, len(results), seconds, covered, shortages, format, whole=coverage)
     if github if github is not None else os.environ.get(_GITHUB) == "true":
         for line in github_annotations(failed, shortages):
-            say(line, err=format is OutputFormat.json)
+            print_text(line, err=format is OutputFormat.json)
     raise typer.Exit(FAILED if failed or shortages else PASSED)
 
 
@@ -502,7 +502,7 @@ def _report(
     whole: bool,
 ) -> None:
     if format is OutputFormat.json:
-        say_json(json_report(failed, total, seconds, covered) | {"shortages": list(shortages)})
+        print_json(json_report(failed, total, seconds, covered) | {"shortages": list(shortages)})
         return
     console = terminal(soft_wrap=True)
     write_text(console, failed, total, seconds)
@@ -537,7 +537,7 @@ def _record(paths: Sequence[Path], source: str, options: _Options, *, count: int
     if len(paths) != 1 or paths[0].suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(f"--record writes one PATH, whose name ends in one of {', '.join(SUFFIXES)}")
     output = paths[0]
-    check_free(output, force=force)
+    require_absent(output, force=force)
     sources, config = options.of(CaseFile(output, b"", (), None, ()))
     judging, settings = options.judging(sources, config)
     marks = marks_of(options.declarations, judging.catalog)
@@ -546,14 +546,14 @@ def _record(paths: Sequence[Path], source: str, options: _Options, *, count: int
     with _records(source, settings) as records:
         recorded = record(records, judging, redactor_of(marks, reveal=reveal), count)
     if not recorded.cases:
-        say("no cases: there are no records" if not recorded.hidden else _hidden(recorded.hidden), err=True)
+        print_text("no cases: there are no records" if not recorded.hidden else _hidden(recorded.hidden), err=True)
         raise typer.Exit(FAILED)
     write_file(cases_as_text(head_of(sources, config, output), recorded.cases, output), output)
     if output.suffix.lower() not in LINES:
         write_file(case_schema().decode("utf-8"), output.parent / SCHEMA_COPY)
-    say(f"{output}: {counted(len(recorded.cases), 'case')} recorded")
+    print_text(f"{output}: {counted(len(recorded.cases), 'case')} recorded")
     if recorded.hidden:
-        say(_hidden(recorded.hidden))
+        print_text(_hidden(recorded.hidden))
 
 
 def _hidden(number: int) -> str:

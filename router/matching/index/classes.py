@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.texts import raw
+from bindings.columns.entries import raw
 from catalog.definitions.constraints import Constraint
 from catalog.templates import Placeholder, Template
 from catalog.values import is_timestamp

@@ -15,11 +15,11 @@ from pydantic import SecretStr
 from bindings.gateways import BrokerLogin, Connection
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, sending_of
-from bindings.sending import Publisher, Sending
+from bindings.sending import Publisher, SendingBinding
 from catalog.model import Endpoint
 from router.errors import SinkError
 from router.settings.catalogs import TlsSettings, tls_of
-from router.settings.names import DestinationTemplate, escaped, parse_address
+from router.settings.routes import DestinationTemplate, escape_level, parse_address
 from router.settings.values import Section
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Fault = tuple[str, str]
 """A key of the settings, and what is wrong there, with the fix."""
-Filled = Callable[[DestinationTemplate, Callable[[str], str]], str]
+TemplateFiller = Callable[[DestinationTemplate, Callable[[str], str]], str]
 """Fills in the known variables of a template; the function escapes each value."""
 
 
@@ -117,7 +117,7 @@ class SinkSettings(Section):
         yield from ()
 
     @abstractmethod
-    def destination(self, filled: Filled, *, letters: bool) -> str:
+    def destination(self, filled: TemplateFiller, *, letters: bool) -> str:
         """Return where records go, with the known variables filled in."""
 
 
@@ -126,7 +126,7 @@ class RemoteSink(SinkSettings):
 
     opener = "router.sinks.messages.definitions:open_messages"
     family: ClassVar[str]
-    """The family of its protocol, as in :attr:`bindings.sending.Sending.family`."""
+    """The family of its protocol, as in :attr:`bindings.sending.SendingBinding.family`."""
     address_field: ClassVar[str] = "uri"
     """The key with the server's addresses."""
     template_field: ClassVar[str]
@@ -153,7 +153,7 @@ class RemoteSink(SinkSettings):
         return "a message target does not know batches"
 
     @property
-    def sending(self) -> Sending:
+    def sending(self) -> SendingBinding:
         """The sending side of its protocol."""
         return sending_of(self.family)
 
@@ -237,10 +237,10 @@ class RemoteSink(SinkSettings):
             raise SinkError(name, "has no address", hint="set uri, or protocoloptions.endpoints in the catalog")
         return Connection(uris, self.login(), tls_of(self.tls), endpoint.options if endpoint else {})
 
-    def destination(self, filled: Filled, *, letters: bool) -> str:
+    def destination(self, filled: TemplateFiller, *, letters: bool) -> str:
         """Return the address, with the known variables filled in."""
         sending = self.sending
-        return filled(parse_address(self.template, sending), lambda value: escaped(value, sending))
+        return filled(parse_address(self.template, sending), lambda value: escape_level(value, sending))
 
     def own_cluster(self) -> KafkaClient | None:
         """Return the Kafka cluster of the settings, if any."""

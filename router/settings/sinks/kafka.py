@@ -13,7 +13,7 @@ from bindings.sending import Publisher
 from catalog.model import Endpoint
 from router.errors import SinkError
 from router.settings.catalogs import KafkaLogin
-from router.settings.names import (
+from router.settings.routes import (
     DEAD_LETTER_VARIABLES,
     EVENT_VARIABLES,
     MISSING_TEXT,
@@ -22,10 +22,10 @@ from router.settings.names import (
     escape_value,
     parse_name,
 )
-from router.settings.sinks.contract import Fault, Filled, RemoteSink
-from router.settings.sinks.messages import EITHER, ENDPOINT_TEXT, MOST_TEXT
+from router.settings.sinks.contract import Fault, RemoteSink, TemplateFiller
+from router.settings.sinks.messages import ENDPOINT_TEXT, EXCLUDES_ENDPOINT, MOST_TEXT
 from router.settings.spark import broker_faults, kafka_client, kafka_login_faults, option_faults
-from router.settings.values import ENDPOINT, Options, Section, Size, revealed
+from router.settings.values import ENDPOINT, Options, Section, Size, plain_options
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
@@ -138,7 +138,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         missing = () if self.endpoint is not None else ("bootstrap_servers", "topic")
         yield from ((f"{key}.{name}", "is required; add it") for name in missing if not getattr(self, name))
         surplus = () if self.endpoint is None else ("topic", "key")
-        yield from ((f"{key}.{name}", EITHER) for name in surplus if getattr(self, name))
+        yield from ((f"{key}.{name}", EXCLUDES_ENDPOINT) for name in surplus if getattr(self, name))
         if self.topic and (events or not letters):
             yield from _name_faults(f"{key}.topic", self.topic)
         if not self.endpoint and letters:
@@ -175,7 +175,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         client = self.cluster_at(name, endpoint)
         return KafkaPublisher(client, max_message_bytes=self.max_message_bytes, timeout=_SECONDS)
 
-    def destination(self, filled: Filled, *, letters: bool) -> str:
+    def destination(self, filled: TemplateFiller, *, letters: bool) -> str:
         """Return the topic, with the known variables filled in."""
         return filled(parse_name(self.topic, DEAD_LETTER_VARIABLES if letters else EVENT_VARIABLES), escape_value)
 
@@ -201,7 +201,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
             self.own_addresses or (() if endpoint is None else endpoint.uris),
             tls=self.tls is not None,
             login=self.username is not None,
-            options=revealed(self.options),
+            options=plain_options(self.options),
         )
         if not brokers.servers and not fault:
             fault = "has no Kafka brokers"

@@ -19,7 +19,7 @@ from bindings.sending import Publisher, Translating
 from catalog.model import Endpoint
 from router.errors import SinkError
 from router.settings.catalogs import PLAIN_TEXT, TlsSettings, clear_faults, path_of, tls_of
-from router.settings.names import (
+from router.settings.routes import (
     MISSING_TEXT,
     TABLE_VARIABLES,
     Missing,
@@ -28,8 +28,8 @@ from router.settings.names import (
     parse_address,
     parse_name,
 )
-from router.settings.sinks.contract import Fault, Filled, RemoteSink, SinkSettings
-from router.settings.values import ENDPOINT, Duration, Options, Size, Texts, as_text, is_url, revealed
+from router.settings.sinks.contract import Fault, RemoteSink, SinkSettings, TemplateFiller
+from router.settings.values import ENDPOINT, Duration, Options, Size, Texts, as_text, is_url, plain_options
 
 ENDPOINT_TEXT: Final = (
     "Xid of a `producer` endpoint of the catalog; its address, options and definitions then define what is sent."
@@ -37,7 +37,7 @@ ENDPOINT_TEXT: Final = (
 MOST_TEXT: Final = (
     "Maximum number of distinct destinations since startup; events for more become dead letters (`sink-rejected`)."
 )
-EITHER: Final = "and endpoint exclude each other; remove one"
+EXCLUDES_ENDPOINT: Final = "and endpoint exclude each other; remove one"
 
 
 class MessageSink(RemoteSink):
@@ -95,7 +95,7 @@ class MessageSink(RemoteSink):
         if not self.has_template and self.endpoint is None:
             yield field, "is required; add it, or set endpoint"
         if self.has_template and self.endpoint is not None:
-            yield field, EITHER
+            yield field, EXCLUDES_ENDPOINT
         if self.has_template:
             try:
                 parse_address(self.template, self.sending)
@@ -116,7 +116,7 @@ class MessageSink(RemoteSink):
         return getattr(self, self.template_field) is not None
 
 
-def rival_ways(sink: MessageSink, *ways: str) -> tuple[str, ...]:
+def login_methods(sink: MessageSink, *ways: str) -> tuple[str, ...]:
     """Return which of several ways to log in a sink uses; more than one is a fault."""
     return tuple(name for name in ways if getattr(sink, name) is not None)
 
@@ -157,7 +157,7 @@ class AmqpSink(MessageSink):
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client that sends durable messages and waits for ``accepted``."""
-        from bindings.amqp.sender import AmqpSender, message_of
+        from bindings.amqp.publisher import AmqpSender, message_of
 
         ours = f"xrouter-{name}-{os.getpid()}"
         client = AmqpSender(self.connection(name, endpoint), container_id=ours, timeout=self.seconds)
@@ -207,7 +207,7 @@ class HttpSink(MessageSink):
 
     def address_faults(self, key: str) -> Iterator[Fault]:
         """Yield what is wrong with the URL, and headers that events set."""
-        if len(rival_ways(self, "username", "bearer")) > 1:
+        if len(login_methods(self, "username", "bearer")) > 1:
             yield f"{key}.bearer", "and username both make an Authorization header; keep one"
         if self.url is not None:
             yield from uri_faults(f"{key}.url", self.url.partition("{")[0], self.schemes)
@@ -219,7 +219,7 @@ class HttpSink(MessageSink):
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client; a 2xx response confirms a message."""
-        from bindings.http.poster import HttpPoster, request_of
+        from bindings.http.publisher import HttpPoster, request_of
 
         login = self.login()
         named = login.username is not None and login.password is not None
@@ -239,7 +239,7 @@ class HttpSink(MessageSink):
 
     def own_headers(self) -> list[tuple[str, str]]:
         """Return the headers of every request; some are secrets."""
-        headers = list(revealed(self.headers).items())
+        headers = list(plain_options(self.headers).items())
         if self.bearer is not None:
             headers.append(("Authorization", f"Bearer {self.bearer.get_secret_value()}"))
         if self.api_key is not None:
@@ -336,7 +336,7 @@ class NatsSink(MessageSink):
     def address_faults(self, key: str) -> Iterator[Fault]:
         """Yield what is wrong with addresses, and ways to log in that exclude each other."""
         yield from super().address_faults(key)
-        ways = rival_ways(self, "username", "token", "credentials", "seed")
+        ways = login_methods(self, "username", "token", "credentials", "seed")
         if len(ways) > 1:
             yield f"{key}.{ways[1]}", f"and {ways[0]} are two ways to log in; keep one"
 
@@ -445,7 +445,7 @@ class TableSink(SinkSettings):
         if self.format != "delta" or self.layout != "wide" or self.partition_by:
             yield "cannot accept request-reply pairs; use format: delta and layout: wide, without partition_by"
 
-    def destination(self, filled: Filled, *, letters: bool) -> str:
+    def destination(self, filled: TemplateFiller, *, letters: bool) -> str:
         """Return the folder of the table."""
         if letters or self.layout == "wide":
             return self.path
@@ -487,6 +487,6 @@ class JsonLinesSink(SinkSettings):
         if is_url(self.path):
             yield f"{key}.path", "must be a local folder; only delta tables can be at a URL"
 
-    def destination(self, filled: Filled, *, letters: bool) -> str:
+    def destination(self, filled: TemplateFiller, *, letters: bool) -> str:
         """Return the folder."""
         return "standard output" if self.is_stdout else self.path

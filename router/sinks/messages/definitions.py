@@ -27,9 +27,9 @@ from catalog.templates import TEMPLATE_TYPES, Template
 from catalog.values import is_any_timestamp, media_type_of, text_of
 from router.errors import SinkError
 from router.matching.channels import ChannelBuilder
-from router.matching.facts import RawFacts, RawRow
 from router.matching.matcher import Matcher
-from router.settings.names import AddressError, checked, parse_address
+from router.matching.record_columns import RawRow, RecordColumnsBuilder
+from router.settings.routes import AddressError, checked_address, parse_address
 from router.settings.sinks.contract import RemoteSink
 from router.sinks.contract import ArrowSink
 from router.sinks.messages.sink import (
@@ -37,13 +37,13 @@ from router.sinks.messages.sink import (
     HeaderPassing,
     MessageBuilder,
     Mode,
-    NotTaken,
     RoutedEvent,
     TemplateComposer,
+    UnsendableMessage,
     framed,
-    kept,
     kept_spread,
     outbound,
+    shared_publisher,
     source_key,
 )
 
@@ -71,7 +71,7 @@ class ShapedMessage:
     mode: Mode
 
 
-class Conformance:
+class MessageValidator:
     """Checks messages of one endpoint, each against its own definition only, which is one of *definitions*.
 
     ``uncarried`` are parts that the target cannot carry, whatever the protocol supports.
@@ -150,7 +150,7 @@ class Conformance:
         )
 
     def _decide(self, asked: Sequence[tuple[int, ShapedMessage, Sequence[Part]]]) -> dict[int, str]:
-        facts = RawFacts(self._matcher.index.keys)
+        facts = RecordColumnsBuilder(self._matcher.index.keys)
         for place, shaped, parts in asked:
             message, number = shaped.message, shaped.definition
             sniff = self._sniffs[number]
@@ -235,10 +235,10 @@ class _Try:
     left: Iterator[_Candidate]
     faults: list[str] = field(default_factory=list)
 
-    def refusal(self, endpoint: str) -> NotTaken:
+    def refusal(self, endpoint: str) -> UnsendableMessage:
         if self.faults:
-            return NotTaken("; ".join(self.faults[:3]))
-        return NotTaken(f"{endpoint} has no definition of type {self.event.attributes['type']!r}")
+            return UnsendableMessage("; ".join(self.faults[:3]))
+        return UnsendableMessage(f"{endpoint} has no definition of type {self.event.attributes['type']!r}")
 
 
 class EndpointComposer:
@@ -274,19 +274,19 @@ class EndpointComposer:
         self._candidates = tuple(self._usable(known, mode))
         self._numbers = {each.definition.xid: number for number, each in enumerate(self._candidates)}
         definitions = [each.definition for each in self._candidates]
-        self._conformance = Conformance(catalog, endpoint, binding, definitions, uncarried)
+        self._conformance = MessageValidator(catalog, endpoint, binding, definitions, uncarried)
         self._frames: Mapping[str, WrittenFrame] = {}
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
         """Prefix the bodies of these definitions with frames."""
         self._frames = frames
 
-    def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | NotTaken]:
+    def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | UnsendableMessage]:
         """Return the message for each event, checked against the definition that it was built by.
 
         NotTaken if no definition has the event's type, or those that do lack values or would not match.
         """
-        answers: list[Outbound | NotTaken] = [NotTaken("") for _ in events]
+        answers: list[Outbound | UnsendableMessage] = [UnsendableMessage("") for _ in events]
         tries = [_Try(place, event, iter(self._fitting(event))) for place, event in enumerate(events)]
         while tries:
             attempts = [(each, shaped) for each in tries if (shaped := self._next(each)) is not None]
@@ -309,7 +309,7 @@ class EndpointComposer:
         for candidate in tried.left:
             try:
                 message = self._message(candidate, tried.event)
-            except (TemplateError, AddressError, NotTaken) as error:
+            except (TemplateError, AddressError, UnsendableMessage) as error:
                 tried.faults.append(f"{candidate.definition.xid}: {error}")
                 continue
             return ShapedMessage(tried.event, message, self._numbers[candidate.definition.xid], candidate.mode)
@@ -337,7 +337,7 @@ class EndpointComposer:
         parts = self._sending.option_parts(self._options(definition, values))
         for part in parts:
             if part.text is None and not self._sending.carries_bytes(part.key):
-                raise NotTaken(f"{part.key} must be text, but its bytes are not UTF-8")
+                raise UnsendableMessage(f"{part.key} must be text, but its bytes are not UTF-8")
         keys = {part.key for part in parts}
         for name in self._sending.scalars:
             if name in self._endpoint.options and name not in keys:
@@ -350,7 +350,7 @@ class EndpointComposer:
                 parts.append(Part(name, self._address_text(text, values).encode()))
         if self._sending.key and self._sending.key not in keys:
             parts += self._key(event, values)
-        address = checked(self._address(definition, parts, values), self._sending)
+        address = checked_address(self._address(definition, parts, values), self._sending)
         kept = [part for part in parts if not part.key.startswith(_QUERY)]
         return outbound(
             event, self._binding, candidate.mode, address, kept, lineage=self._lineage, passing=self._passing
@@ -370,21 +370,21 @@ class EndpointComposer:
             elif prop.required and prop.name not in self._by_channel and prop.name != self._binding.rule.content_type:
                 text = values.get(name, values.get(_OF_EVENT.get(name, "")))
                 if text is None:
-                    raise NotTaken(f"requires {prop.name}, which has no value")
+                    raise UnsendableMessage(f"requires {prop.name}, which has no value")
                 yield prop, text
 
     def _text(self, prop: Property, values: Mapping[str, str]) -> str:
         text = text_of(cast(Any, prop.value))
         if prop.type == "timestamp" and is_any_timestamp(text):
             if "time" not in values:
-                raise NotTaken(f"{prop.name} is a time, but the event has no time")
+                raise UnsendableMessage(f"{prop.name} is a time, but the event has no time")
             return values["time"]
         template = _template(prop, self._sending.dotted and prop.name == self._sending.address)
         if template is None:
             return text
         expanded = template.expand(values, encode=prop.type == "uritemplate")
         if template.match(expanded, decode=prop.type == "uritemplate") is None:
-            raise NotTaken(f"a value does not fit {prop.name} {prop.value!r}")
+            raise UnsendableMessage(f"a value does not fit {prop.name} {prop.value!r}")
         return expanded
 
     def _listed(self, values: Mapping[str, str]) -> Iterator[Part]:
@@ -450,7 +450,7 @@ def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, 
     endpoint = endpoint_of(name, settings, catalog)
     settings.check(name, endpoint)
     composer = composer_of(settings, endpoint, catalog)
-    publisher = kept(name, settings, endpoint)
+    publisher = shared_publisher(name, settings, endpoint)
     spread = kept_spread(spread_key(name, settings), settings.max_destinations)
     return ConfirmedSink(name, composer, publisher, settings.body_limit, spread)
 

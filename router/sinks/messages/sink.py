@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 import pyarrow as pa
 
-from bindings.amqp.values import TYPES, together, types_of
+from bindings.amqp.values import TYPES, merge_parts, types_of
 from bindings.envelope import (
     ATTRIBUTE_NAME,
     EVENT_MEDIA,
@@ -37,9 +37,9 @@ from catalog.model import Endpoint
 from catalog.protocols.properties import CONNECTION_HEADERS
 from catalog.values import media_type_of
 from router.errors import SinkError
-from router.matching.facts import SCHEMA_ID
+from router.matching.record_columns import SCHEMA_ID
 from router.rendering.texts import TIME_TEXT, TYPED
-from router.settings.names import AddressError, AddressTemplate, event_values, missing_value
+from router.settings.routes import AddressError, AddressTemplate, event_values, missing_value
 from router.settings.sinks.contract import RemoteSink
 from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
 from router.sinks.jsonlines import AMBIGUOUS, RARE, WIDE, instant_text, pairs_of
@@ -143,7 +143,7 @@ _JSON: Final = re.compile("[/+]json")
 _NAMES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
 
 
-class NotTaken(Exception):
+class UnsendableMessage(Exception):
     """A message that can never be sent to this target; the message says why and is in the dead letter."""
 
 
@@ -220,11 +220,11 @@ def outbound(
         own += lineage_parts(event, binding)
     own += _annotations(event, binding) if all(part.key != binding.partition_key for part in given) else []
     keys = {part.key for part in own} - {TYPES}
-    parts = together([part for part in given if part.key not in keys], own)
+    parts = merge_parts([part for part in given if part.key not in keys], own)
     if passing is not None:
         keys = {part.key for part in parts}
         came = passing.parts(event.protocol, event.native, binary=mode == "binary", structured=mode == "structured")
-        parts = together(parts, [part for part in came if part.key not in keys or part.key == TYPES])
+        parts = merge_parts(parts, [part for part in came if part.key not in keys or part.key == TYPES])
     identity = "|".join((event.endpoint, event.position, event.attributes["source"], event.attributes["id"]))
     return Outbound(address, parts, body, event.position.rpartition("-")[0], identity)
 
@@ -290,11 +290,11 @@ def lineage_parts(event: RoutedEvent, binding: Binding) -> list[Part]:
 # a maximum number of them; beyond that a record is ``sink-rejected``. The known ones are in memory: a new plan of the
 # same process keeps them, and a restart starts counting from zero.
 
-_spreads: dict[str, Spread] = {}
+_spreads: dict[str, DestinationCap] = {}
 _lock: Final = threading.Lock()
 
 
-class Spread:
+class DestinationCap:
     """The destinations that one sink has sent to; thread-safe."""
 
     def __init__(self, most: int) -> None:
@@ -316,10 +316,10 @@ class Spread:
         )
 
 
-def kept_spread(key: str, most: int) -> Spread:
+def kept_spread(key: str, most: int) -> DestinationCap:
     """Return the destinations of the sink with that key in this process; *most* applies from now on."""
     with _lock:
-        spread = _spreads.setdefault(key, Spread(most))
+        spread = _spreads.setdefault(key, DestinationCap(most))
         spread.most = most
         return spread
 
@@ -338,7 +338,7 @@ Settled = dict[str, Rejected | None]
 class MessageBuilder(Protocol):
     """Builds messages of events."""
 
-    def compose(self, events: Sequence[RoutedEvent]) -> Sequence[Outbound | NotTaken]:
+    def compose(self, events: Sequence[RoutedEvent]) -> Sequence[Outbound | UnsendableMessage]:
         """Return the message for each event; NotTaken says why there can be none for this target."""
         ...
 
@@ -378,13 +378,13 @@ class TemplateComposer:
         """Have the bodies of these definitions begin with frames."""
         self._frames = frames
 
-    def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | NotTaken]:
+    def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | UnsendableMessage]:
         """Return the message for each event; NotTaken for an address too long, or that misses a value and may not."""
-        composed: list[Outbound | NotTaken] = []
+        composed: list[Outbound | UnsendableMessage] = []
         for event in events:
             try:
                 composed.append(self._composer(event))
-            except NotTaken as error:
+            except UnsendableMessage as error:
                 composed.append(error)
         return composed
 
@@ -392,11 +392,11 @@ class TemplateComposer:
         values = event_values(event.message, event.endpoint, "", event.context, event.attributes)
         missing = self._template.missing(values) if self._strict else ()
         if missing:
-            raise NotTaken(missing_value(missing, "the address"))
+            raise UnsendableMessage(missing_value(missing, "the address"))
         try:
             address = self._template.expand(values)
         except AddressError as error:
-            raise NotTaken(str(error)) from error
+            raise UnsendableMessage(str(error)) from error
         message = outbound(
             event, self._binding, self._mode, address, self._given, lineage=self._lineage, passing=self._passing
         )
@@ -416,7 +416,7 @@ class ConfirmedSink(ArrowSink):
         composer: MessageBuilder,
         publisher: Publisher,
         max_body: int | None = None,
-        spread: Spread | None = None,
+        spread: DestinationCap | None = None,
     ) -> None:
         self._name = name
         self._spread = spread
@@ -475,11 +475,11 @@ class ConfirmedSink(ArrowSink):
         sent: list[RoutedEvent] = []
         for event, message in zip(events, self._composer.compose(events), strict=True):
             try:
-                if isinstance(message, NotTaken):
+                if isinstance(message, UnsendableMessage):
                     raise message
                 messages.append(self._within(message))
                 sent.append(event)
-            except NotTaken as error:
+            except UnsendableMessage as error:
                 settled[event.position] = _rejected(event, MessageRefusal(str(error)))
         if not messages:
             return
@@ -495,10 +495,10 @@ class ConfirmedSink(ArrowSink):
     def _within(self, message: Outbound) -> Outbound:
         size = len(message.body or b"")
         if self._max_body is not None and size > self._max_body:
-            raise NotTaken(f"a body of {size} bytes exceeds the sink's max_body, {self._max_body}")
+            raise UnsendableMessage(f"a body of {size} bytes exceeds the sink's max_body, {self._max_body}")
         fault = self._spread.fault(message.address) if self._spread is not None else None
         if fault is not None:
-            raise NotTaken(f"{message.address[: REASON_CAP // 4]}: {fault}")
+            raise UnsendableMessage(f"{message.address[: REASON_CAP // 4]}: {fault}")
         return message
 
 
@@ -516,7 +516,7 @@ def _rejected(event: RoutedEvent, refusal: MessageRefusal | None) -> Rejected | 
 _publishers: dict[str, Publisher] = {}
 
 
-def kept(name: str, settings: RemoteSink, endpoint: Endpoint | None) -> Publisher:
+def shared_publisher(name: str, settings: RemoteSink, endpoint: Endpoint | None) -> Publisher:
     """Return the publisher of a sink: the existing one if nothing about its connection has changed."""
     reached = None if endpoint is None else (endpoint.uris, sorted(endpoint.options.items(), key=lambda item: item[0]))
     key = repr((name, settings, reached))

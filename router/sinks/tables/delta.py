@@ -21,7 +21,6 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from catalog.model import Catalog
 from router.errors import SinkError
 from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, WriteResult
-from router.sinks.tables.form import FilesOfCommit, RowsOfCommit, grown, missing_files, rows_of
 from router.sinks.tables.head import (
     LEFT_TO_UPKEEP,
     TableHead,
@@ -30,8 +29,9 @@ from router.sinks.tables.head import (
     make_durable,
     refused,
 )
+from router.sinks.tables.requirements import FilesOfCommit, RowsOfCommit, grown, missing_files, rows_of
 from router.sinks.tables.staging import (
-    Sweeping,
+    StagedFileSweeper,
     TableStaging,
     conformed,
     contains,
@@ -117,7 +117,7 @@ class DeltaSink(ArrowSink):
         self._upkeep = upkeep
         self._rejects = rejects
         self._head: TableHead | None = None
-        self._sweeping = Sweeping(uri.removeprefix("file://"))
+        self._sweeping = StagedFileSweeper(uri.removeprefix("file://"))
         self.known = b""
         """Columns for workers to stage, serialized by Arrow, once their files had other types under these names."""
         self.may_reject = False

@@ -31,11 +31,11 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import PostCommitHookProperties
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from bindings.private import replaced, sync_path, waiting_lock
+from bindings.private_files import replaced, sync_path, waiting_lock
 from router.errors import SinkError
 from router.settings.values import is_url
 from router.sinks.contract import Commit, StagedFile
-from router.sinks.tables.form import TableRequirements, plain
+from router.sinks.tables.requirements import TableRequirements, plain
 
 # The log of a Delta table on a disk, read and written entry by entry.
 #

@@ -20,15 +20,15 @@ from catalog.model import Catalog
 from catalog.schemas.columns import PayloadColumn, Undecoded, payload_column
 from router.errors import SinkError
 from router.logs import get_logger
-from router.matching.facts import SCHEMA_ID
-from router.settings.names import TABLE_VARIABLES, event_values, parse_name
+from router.matching.record_columns import SCHEMA_ID
+from router.settings.routes import TABLE_VARIABLES, event_values, parse_name
 from router.settings.sinks.messages import TableSink
 from router.settings.values import is_url
 from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, UnfitValues, WriteResult
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, BatchFiles
 from router.sinks.tables.delta import DeltaSink
+from router.sinks.tables.payloads import Framings, typed
 from router.sinks.tables.staging import TableStaging, conformed, evolved
-from router.sinks.tables.unwrapping import Framings, typed
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 # A table per message definition: the wide table's columns, and the payload as typed columns.
@@ -47,7 +47,7 @@ ColumnOf = Callable[[str], PayloadColumn | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class TableLayout:
     """How rows are split: *template* names the tables, with levels separated by ``/``; *framings* are the sources'.
 
     Several definitions may share a table, which then has the members of all their payloads.
@@ -114,7 +114,7 @@ class DefinitionStaging:
     """
 
     path: str
-    parting: Parting
+    parting: TableLayout
     commit: Commit
     partition_by: tuple[str, ...]
     known: Mapping[str, bytes]
@@ -212,7 +212,7 @@ class DefinitionTablesSink(ArrowSink):
     ) -> None:
         self._name = name
         self._path = path
-        self._parting = Parting(template, framings or {})
+        self._parting = TableLayout(template, framings or {})
         self._catalog = catalog
         self._open = open_table
         self._partition_by = partition_by

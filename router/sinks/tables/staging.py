@@ -27,11 +27,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bindings.private import denying, umask
+from bindings.private_files import denying, umask
 from catalog.model import Catalog
 from catalog.values import YEAR_1, YEAR_10000
 from router.rendering.texts import INSTANT
-from router.settings.names import escape_value
+from router.settings.routes import escape_value
 from router.sinks.contract import Commit, StagedFile
 
 # How a table of typed payloads grows with its schema: columns come, none goes, and none changes its type.
@@ -373,7 +373,7 @@ def prefix_of(app: str, version: int) -> str:
     return f"{escape_value(app, '_')}-{version:012d}-"
 
 
-class Sweeping:
+class StagedFileSweeper:
     """Removes the files that failed tries left beside committed ones.
 
     A commit of a part says that the whole, and what else it is a part of, was not committed: their files go as well. To

@@ -37,7 +37,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from bindings.background import Background
-from bindings.private import sync_path
+from bindings.private_files import sync_path
 from router.logs import get_logger
 from router.sinks.tables.head import (
     DRAFT,

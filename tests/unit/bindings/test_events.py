@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bindings.events import NotAnEvent, decode_batch, decode_event, encode_event, looks_like_event
 from catalog.record import MAX_DEPTH
-from catalog.schemas.contract import holds_json
+from catalog.schemas.contract import is_json_data
 
 CASES: dict[str, list[dict[str, Any]]] = json.loads(Path(__file__).with_name("event_cases.json").read_text("utf-8"))
 CONTENT_TYPES = [
@@ -134,7 +134,7 @@ def test_sniffing(body: bytes | None, expected: bool) -> None:
     ],
 )
 def test_json_content_types(content_type: str | None, expected: bool) -> None:
-    assert holds_json(content_type) is expected
+    assert is_json_data(content_type) is expected
 
 
 names = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=12).filter(

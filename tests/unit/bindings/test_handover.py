@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 from bindings.background import Backoff
-from bindings.handover import GROUP_BYTES, GROUP_ROWS, Handover
 from bindings.inbox import InboxFull, InboxRowError
 from bindings.parts import InboxRow
+from bindings.store_and_ack import GROUP_BYTES, GROUP_ROWS, AckAfterStore
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Scene:
         self.kept: list[str] = []
         self.lost: list[str] = []
         self.woken = 0
-        self.handover = Handover(self.store, self, self._wake, Backoff(pause, pause), eager=eager)
+        self.handover = AckAfterStore(self.store, self, self._wake, Backoff(pause, pause), eager=eager)
 
     def _wake(self) -> None:
         self.woken += 1

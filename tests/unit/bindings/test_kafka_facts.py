@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bindings.columns.texts import Entries, texts_of
+from bindings.columns.entries import Entries, texts_of
 from bindings.kafka.binding import parts_of_row
-from bindings.kafka.facts import SOURCE_SCHEMA, KafkaReader
+from bindings.kafka.record_columns import SOURCE_SCHEMA, KafkaReader
 from bindings.protocols import BINDINGS
-from router.matching.facts import Facts, RawFacts, RawRow
+from router.matching.record_columns import RawRow, RecordColumns, RecordColumnsBuilder
 from tests.support.examples import examples
 from tests.support.kafka_rows import batch_of, contents, rows
 
@@ -22,9 +22,9 @@ HEADERS = ("p.headers.a", "b.headers.a", "p.headers.content-type", "d")
 KEYS = (*EVENT, *HEADERS, "p.key", "p.key_base64", "b.key", "p.topic", "p.partition", "b.partition")
 
 
-def exactly(row: dict[str, Any]) -> Facts:
+def exactly(row: dict[str, Any]) -> RecordColumns:
     """The facts of one row as the exact codec reads it."""
-    raw = RawFacts(KEYS)
+    raw = RecordColumnsBuilder(KEYS)
     raw.add(RawRow(0, BINDINGS["KAFKA"], parts_of_row(row), row["value"], 0, lambda: True, "", None))
     return raw.build()
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.sending import ALONE, IN_A_ROW, LONELY, Ended, OutgoingMessage, Suspects
+from bindings.sending import (
+    IN_A_ROW,
+    MAX_CALLS_WITHOUT_PROOF,
+    MAX_SOLO_ATTEMPTS,
+    Ended,
+    OutgoingMessage,
+    PoisonIsolator,
+)
 
 
 class Broker:
@@ -50,7 +57,7 @@ def test_all_but_the_bad_pass_in_the_order_of_their_lanes(lanes: list[int], bad:
     bad = {place for place in bad if place < len(lanes)}
     broker = Broker(bad, lost, sure=True)
     items = [OutgoingMessage(str(lane), place) for place, lane in enumerate(lanes)]
-    Suspects[str](str, pause=0.0).send(items, broker.exchange, broker.settled)
+    PoisonIsolator[str](str, pause=0.0).send(items, broker.exchange, broker.settled)
     assert {place for place, outcome in broker.settled.items() if outcome is not None} == bad
     assert broker.settled.keys() == set(range(len(lanes)))
     for lane in set(lanes):
@@ -60,7 +67,7 @@ def test_all_but_the_bad_pass_in_the_order_of_their_lanes(lanes: list[int], bad:
 
 def test_a_reason_tells_how_the_connection_ended() -> None:
     broker = Broker({1})
-    Suspects[str](str, pause=0.0).send(
+    PoisonIsolator[str](str, pause=0.0).send(
         [OutgoingMessage("", place) for place in range(3)], broker.exchange, broker.settled
     )
     assert broker.settled == {0: None, 1: "the broker ends the connection at this message: ended at 1", 2: None}
@@ -69,7 +76,7 @@ def test_a_reason_tells_how_the_connection_ended() -> None:
 def test_a_broker_that_ends_every_connection_counts_as_down() -> None:
     broker = Broker(set(range(100)))
     with pytest.raises(Ended, match="ended at"):
-        Suspects[str](str, pause=0.0).send(
+        PoisonIsolator[str](str, pause=0.0).send(
             [OutgoingMessage(str(place), place) for place in range(100)], broker.exchange, broker.settled
         )
     assert broker.settled == {}
@@ -77,8 +84,8 @@ def test_a_broker_that_ends_every_connection_counts_as_down() -> None:
 
 
 def test_a_message_with_none_to_compare_with_takes_many_calls() -> None:
-    broker, told = Broker({0}), Suspects[str](str, pause=0.0)
-    for _ in range(LONELY - 1):
+    broker, told = Broker({0}), PoisonIsolator[str](str, pause=0.0)
+    for _ in range(MAX_CALLS_WITHOUT_PROOF - 1):
         with pytest.raises(Ended):
             told.send([OutgoingMessage("", 0)], broker.exchange, broker.settled)
         assert broker.settled == {}
@@ -91,13 +98,13 @@ def test_a_broker_that_works_again_takes_what_was_suspected() -> None:
 
     def exchange(places: Sequence[int]) -> None:
         nonlocal ended
-        if ended <= ALONE:
+        if ended <= MAX_SOLO_ATTEMPTS:
             ended += 1
             raise Ended("restarting")
         settled.update(dict.fromkeys(places))
 
     settled: dict[int, str | None] = {}
-    Suspects[str](str, pause=0.0).send(
+    PoisonIsolator[str](str, pause=0.0).send(
         [OutgoingMessage("a", 0), OutgoingMessage("a", 1), OutgoingMessage("b", 2)], exchange, settled
     )
     assert settled == {0: None, 1: None, 2: None}

@@ -10,7 +10,7 @@ import pytest
 
 from catalog.convert import convert, yaml_text
 from catalog.findings import Declarations
-from catalog.linting.attributes import refusing
+from catalog.linting.attributes import rejecting_errors
 from catalog.load import catalog_from_json, catalog_to_json, listing, load
 from catalog.model import Catalog
 from tests.support.cases import read_cases
@@ -43,7 +43,7 @@ def test_case(case: dict[str, Any], tmp_path: Path) -> None:
     assert {f"{f.severity} {f.rule} {f.pointer}" for f in catalog.findings} == set(case["findings"])
     for xid, expected in case["definitions"].items():
         assert {name: listed[xid][name] for name in expected} == expected
-    for xid in {f.pointer for f in refusing(catalog.findings)}:
+    for xid in {f.pointer for f in rejecting_errors(catalog.findings)}:
         assert xid not in catalog.definitions
     assert through_json(catalog) == catalog
 

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.convert import Converted, convert, json_text, yaml_text
-from catalog.definitions.constraints import laid, levels_of
+from catalog.definitions.constraints import levels_of, merged_properties
 from catalog.explaining import explain
 from catalog.findings import CatalogError, Declarations, DocumentError, SourceLocation
-from catalog.linting.attributes import refusing
+from catalog.linting.attributes import rejecting_errors
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.schemas.library import SchemaRegistry
@@ -87,7 +87,7 @@ def test_real_documents_mean_the_same_when_converted(path: Path, tmp_path: Path)
     assert schemas_of(tmp_path / "again.json") == schemas_of(path)
     assert not done.left_out
     known = {finding.rule for finding in catalog.findings if finding.severity == "error"}
-    assert {finding.rule for finding in refusing(again.findings)} <= known
+    assert {finding.rule for finding in rejecting_errors(again.findings)} <= known
     assert not OLD_RULES & {finding.rule for finding in again.findings}
     assert same(reread(done, tmp_path, yaml=True), catalog)
 
@@ -218,7 +218,7 @@ def test_what_only_older_dialects_can_say_is_said_in_1_0(tmp_path: Path, yaml: b
     assert same(again, catalog)
     assert schemas_of(tmp_path / ("again.yaml" if yaml else "again.json")) == schemas_of(tmp_path / "source.json")
     assert done.left_out == ("/messagegroups/h/messages/a", "/messagegroups/h/messages/b")
-    assert not refusing(again.findings)
+    assert not rejecting_errors(again.findings)
     assert not OLD_RULES & {finding.rule for finding in again.findings}
 
 
@@ -368,7 +368,7 @@ def test_any_mixture_of_levels_means_the_same(tmp_path: Path, groups: dict[str, 
     catalog = load([written(tmp_path, {"messagegroups": groups})], declarations=declarations)
     assert same(reread(convert(catalog, declarations), tmp_path), catalog)
     for definition in catalog.definitions.values():
-        traced = laid(levels_of((definition.xid, *definition.base), declarations))
+        traced = merged_properties(levels_of((definition.xid, *definition.base), declarations))
         properties = {name: tuple(each.property for each in traced if each.section == name) for name in SECTIONS}
         assert properties == {name: getattr(definition, name) for name in SECTIONS}
         told = explain(definition, catalog, declarations)

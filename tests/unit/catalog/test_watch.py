@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from catalog.documents.documents import Doubtful
-from catalog.load import CatalogWatcher, RefusedCatalog, Waiting, load
+from catalog.documents.documents import UnconfirmedCatalog
+from catalog.load import CatalogWatcher, PendingCatalog, RejectedCatalog, load
 from catalog.model import Catalog
 from tests.support.registry import Registry
 from tests.support.web import Reply, serving
@@ -26,7 +26,7 @@ class Looks:
         self._now = 0.0
         self._watcher = CatalogWatcher([source], 5.0, network=True, current=current, clock=lambda: self._now)
 
-    def next(self) -> Catalog | RefusedCatalog | Waiting | Doubtful | None:
+    def next(self) -> Catalog | RejectedCatalog | PendingCatalog | UnconfirmedCatalog | None:
         found = self._watcher.poll()
         self._now += 5.0
         return found
@@ -60,14 +60,14 @@ def test_each_change_is_told_once(tmp_path: Path) -> None:
     write(path, "e/f", base="/messagegroups/g/messages/m")
     now[0] = 15.0
     refused = watcher.poll()
-    assert isinstance(refused, RefusedCatalog)
+    assert isinstance(refused, RejectedCatalog)
     assert [finding.rule for finding in refused.errors] == ["base-cycle"]
     now[0] = 20.0
     assert watcher.poll() is None
 
     path.unlink()
     now[0] = 25.0
-    assert isinstance(watcher.poll(), RefusedCatalog)
+    assert isinstance(watcher.poll(), RejectedCatalog)
     now[0] = 30.0
     assert watcher.poll() is None
     write(path, "g/h")
@@ -81,9 +81,9 @@ def test_a_catalog_without_definitions_is_refused_and_what_it_was_before_is_told
     looks = Looks(source, load([source]))
     assert looks.next() is None
     source.write_text(json.dumps({"messagegroups": {"g": {"messages": {}}}}))
-    assert isinstance(looks.next(), Doubtful)
+    assert isinstance(looks.next(), UnconfirmedCatalog)
     refused = looks.next()
-    assert isinstance(refused, RefusedCatalog) and [each.rule for each in refused.errors] == ["no-definitions"]
+    assert isinstance(refused, RejectedCatalog) and [each.rule for each in refused.errors] == ["no-definitions"]
     assert looks.next() is None
     write(source, "a/b")
     assert isinstance(looks.next(), Catalog)
@@ -151,10 +151,10 @@ def test_a_registry_is_watched_at_the_cost_of_a_304() -> None:
         assert isinstance(found, Catalog)
         assert found.definitions[M].datacontenttype == "c/d"
         good, web.routes["/reg"] = web.routes["/reg"], Reply("", 503)
-        assert looks.next() == Waiting((registry.url,)) and looks.awaited == (registry.url,)
+        assert looks.next() == PendingCatalog((registry.url,)) and looks.awaited == (registry.url,)
         assert looks.next() is None
         web.routes["/reg"] = Reply("{", 200)
-        assert isinstance(looks.next(), RefusedCatalog) and not looks.awaited
+        assert isinstance(looks.next(), RejectedCatalog) and not looks.awaited
         web.routes["/reg"] = good
         assert looks.next() == found, "what is good again is told once"
         assert looks.next() is None
@@ -177,14 +177,14 @@ def test_a_catalog_waits_for_what_cannot_be_reached(tmp_path: Path) -> None:
         looks = Looks(source, load([source]))
         assert looks.next() is None
         write(source, "c/d", base=f"{address}#/messagegroups/g/messages/x")
-        assert looks.next() == Waiting((address,))
+        assert looks.next() == PendingCatalog((address,))
         assert looks.next() is None
         assert looks.awaited == (address,)
         source.write_text("{")
-        assert isinstance(looks.next(), RefusedCatalog)
+        assert isinstance(looks.next(), RejectedCatalog)
         assert not looks.awaited
         write(source, "c/d", base=f"{address}#/messagegroups/g/messages/x")
-        assert looks.next() == Waiting((address,))
+        assert looks.next() == PendingCatalog((address,))
         web.routes["/base.json"] = Reply({"messagegroups": {"g": {"protocol": "KAFKA", "messages": {"x": {}}}}})
         found = looks.next()
         assert isinstance(found, Catalog)
@@ -199,7 +199,7 @@ def test_waiting_ends_with_what_is_known_never_to_come(tmp_path: Path) -> None:
         web.routes["/base.json"] = Reply("", 503)
         looks = Looks(source, load([source]))
         write(source, "c/d", base=f"{web.url}/base.json#/messagegroups/g/messages/x")
-        assert isinstance(looks.next(), Waiting)
+        assert isinstance(looks.next(), PendingCatalog)
         del web.routes["/base.json"]
         found = looks.next()
         assert isinstance(found, Catalog)
@@ -230,12 +230,12 @@ def test_a_source_that_lost_most_of_its_definitions_waits_for_a_second_look(tmp_
     assert isinstance(looks.next(), Catalog)
     messages(one, *"abc")
     doubted = looks.next()
-    assert isinstance(doubted, Doubtful) and f"{one} has 3 definitions, down from 8" in doubted.reasons
+    assert isinstance(doubted, UnconfirmedCatalog) and f"{one} has 3 definitions, down from 8" in doubted.reasons
     assert looks.doubts == doubted.reasons
     messages(one, *"abcdefgh")
     assert looks.next() is None and looks.doubts == (), "the rest was written meanwhile"
     messages(one, *"ab")
-    assert isinstance(looks.next(), Doubtful)
+    assert isinstance(looks.next(), UnconfirmedCatalog)
     taken = looks.next()
     assert isinstance(taken, Catalog) and len(taken.definitions) == 3 and looks.doubts == ()
     assert looks.next() is None
@@ -247,7 +247,7 @@ def test_a_first_look_compares_with_the_catalog_in_use(tmp_path: Path) -> None:
     active = load([path])
     messages(path, "a")
     looks = Looks(path, active)
-    assert isinstance(looks.next(), Doubtful) and isinstance(looks.next(), Catalog)
+    assert isinstance(looks.next(), UnconfirmedCatalog) and isinstance(looks.next(), Catalog)
 
 
 def test_a_yaml_file_cut_off_in_mid_line_is_not_taken_at_once(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_yaml_file_cut_off_in_mid_line_is_not_taken_at_once(tmp_path: Path) ->
     longer = whole + "      m4: {datacontenttype: a/b}\n      m5:\n        datacontenttype: text/plain\n"
     path.write_text(longer[:-6])  # good YAML that means something else
     doubted = looks.next()
-    assert doubted == Doubtful((f"{path} does not end with a complete line",))
+    assert doubted == UnconfirmedCatalog((f"{path} does not end with a complete line",))
     path.write_text(longer)
     taken = looks.next()
     assert isinstance(taken, Catalog)
@@ -269,4 +269,4 @@ def test_a_yaml_file_cut_off_in_mid_line_is_not_taken_at_once(tmp_path: Path) ->
     path.write_text(longer[:-1])  # meant so: some editors write no newline at the end
     assert looks.next() is None, "the meaning is the same"
     path.write_text(longer + "      m6: {envelope: CloudEvents/1.0}")
-    assert isinstance(looks.next(), Doubtful) and isinstance(looks.next(), Catalog)
+    assert isinstance(looks.next(), UnconfirmedCatalog) and isinstance(looks.next(), Catalog)

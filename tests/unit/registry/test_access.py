@@ -11,7 +11,7 @@ import pytest
 
 from bindings.http.request import Access
 from registry.errors import Refusal
-from registry.http.access import MAX_SENDERS, Pace, Roles
+from registry.http.access import MAX_SENDERS, Roles, WriteRateLimiter
 from registry.http.application import RequestLimits
 from registry.http.server import RegistryServer, RegistrySettings
 from tests.support.authority import Authority, Pair
@@ -215,7 +215,7 @@ def test_strangers_have_a_pace_of_their_own_for_each_address(tmp_path: Path) -> 
 
 
 def test_of_very_many_senders_the_latest_are_counted() -> None:
-    pace = Pace(0.001, 1)
+    pace = WriteRateLimiter(0.001, 1)
     for number in range(MAX_SENDERS + 1):
         pace.take(str(number), stranger=True)
     pace.take("0", stranger=True)

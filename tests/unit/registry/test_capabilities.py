@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, select
 
-from registry.core.answering import CAPABILITIES
+from registry.core.responses import CAPABILITIES
 from registry.store.engine import OUTBOX
 from tests.support.registry_server import served
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from registry import upkeep
+from registry import backup as upkeep
 from registry.store.engine import StoreError
 from router.cli import status_of
 from tests.support.postgresql import cluster

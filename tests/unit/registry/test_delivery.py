@@ -9,19 +9,19 @@ import pytest
 from sqlalchemy import select
 
 from bindings.protocols import BINDINGS
-from registry.delivery.courier import Lanes
+from registry.delivery.subscriber_worker import EntityQueues
 from registry.delivery.subscriptions import (
     DeliveryLimits,
     DeliverySettings,
+    EventFilter,
     EventMessages,
     OutboxEvent,
     SubscriberDelivery,
-    Wants,
 )
 from registry.delivery.targets import Webhook as Target
 from registry.delivery.targets import WebhookSender
 from registry.http.server import RegistryServer, RegistrySettings
-from registry.store.engine import OUTBOX, Claim, Database, open_database
+from registry.store.engine import OUTBOX, Database, ProcessLock, open_database
 from tests.support.subscribed import LIMIT, agreeable, change, registry, subscribe, until_taken
 from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Webhook
@@ -29,10 +29,10 @@ from tests.support.webhook import Answer, Webhook
 pytestmark = pytest.mark.slow
 
 NO_PAUSE = DeliveryLimits(max_pause=0.2)
-GROUPS = Wants(types=frozenset(("io.xregistry.group.created", "io.xregistry.group.deleted")))
+GROUPS = EventFilter(types=frozenset(("io.xregistry.group.created", "io.xregistry.group.deleted")))
 
 
-def configured(hook: Webhook, wants: Wants = GROUPS) -> dict[str, SubscriberDelivery]:
+def configured(hook: Webhook, wants: EventFilter = GROUPS) -> dict[str, SubscriberDelivery]:
     composer = EventMessages(BINDINGS["HTTP"], lambda _: f"{hook.url}/hook", "structured")
     return {"audit": SubscriberDelivery(wants, composer, lambda: WebhookSender(Target()))}
 
@@ -92,12 +92,12 @@ def test_a_registry_that_ends_before_it_took_delivery_up_delivers_first(
 ) -> None:
     claim, asked = Database.claim, []
 
-    def busy_at_first(database: Database) -> Claim | None:
+    def busy_at_first(database: Database) -> ProcessLock | None:
         asked.append(database)
         return None if len(asked) == 1 else claim(database)
 
     monkeypatch.setattr(Database, "claim", busy_at_first)
-    monkeypatch.setattr("registry.delivery.courier._CLAIM_SECONDS", LIMIT)
+    monkeypatch.setattr("registry.delivery.subscriber_worker._CLAIM_SECONDS", LIMIT)
     with Webhook(agreeable) as hook:
         delivery = DeliverySettings(configured(hook), limits=NO_PAUSE)
         server = RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery))
@@ -132,7 +132,7 @@ def test_one_of_two_registries_delivers_and_the_other_takes_over(tmp_path: Path)
 
 
 def test_delivered_events_are_removed_but_for_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.delivery.courier._PRUNE_SECONDS", 0.05)
+    monkeypatch.setattr("registry.delivery.subscriber_worker._PRUNE_SECONDS", 0.05)
     with Webhook(agreeable) as hook, registry(tmp_path) as client:
         subscribe(client, hook)
         for number in range(5):
@@ -198,7 +198,7 @@ def event(number: int, entity: str) -> OutboxEvent:
 
 
 def test_a_position_never_goes_back_nor_passes_what_waits_for_its_first_try() -> None:
-    lanes = Lanes(1.0)
+    lanes = EntityQueues(1.0)
     for number, entity in enumerate("abab", 1):
         lanes.add(event(number, entity))
     assert lanes.progress(9, 0).position == 0

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from registry.delivery.courier import Lanes
-from registry.delivery.subscriptions import DELIVERED, DeliveryLimits, DeliveryResult, OutboxEvent, Wants
+from registry.delivery.subscriber_worker import EntityQueues
+from registry.delivery.subscriptions import DELIVERED, DeliveryLimits, DeliveryResult, EventFilter, OutboxEvent
 from tests.support.scripted_sender import ScriptedSender
 from tests.support.subscribed import LIMIT, registry
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-CREATED = Wants(types=frozenset(("io.xregistry.group.created",)))
+CREATED = EventFilter(types=frozenset(("io.xregistry.group.created",)))
 LONG = DeliveryLimits(max_pause=3600.0)
 REFUSED = {f"/messagegroups/a{number}" for number in range(8)}
 
@@ -46,7 +46,7 @@ def test_a_target_that_refuses_everything_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_those_that_failed_before_come_last_and_are_not_left_out() -> None:
-    lanes = Lanes(1.0)
+    lanes = EntityQueues(1.0)
     for number in range(20):
         lanes.add(OutboxEvent(number, f"e{number}", "", {}, None))
     for event in lanes.wave(0.0, 10):

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from bindings.http.request import Access, Reply, RequestHead
-from registry.apis.known import faces_at
+from registry.apis.apis import apis_at
 from registry.core.requests import RegistryRequest
 from registry.core.service import RegistryService
 from registry.errors import Refusal
-from registry.http.access import Call, Roles
+from registry.http.access import ApiCall, Roles
 from registry.http.application import RequestLimits
 from tests.support.registry_server import served
 
@@ -23,9 +23,9 @@ class Told:
     """A face that writes two endpoints, of which the second may be refused, and tells what it was asked."""
 
     service: RegistryService
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ApiCall] = field(default_factory=list)
 
-    def reply(self, call: Call) -> Reply:
+    def reply(self, call: ApiCall) -> Reply:
         self.calls.append(call)
         if call.head.method == "GET":
             return Reply(200, (), f"{call.path.decode()} {call.url} {call.registry}".encode())
@@ -87,11 +87,11 @@ def test_access_sizes_and_paces_are_those_of_the_core(tmp_path: Path) -> None:
 )
 def test_paths_that_are_none(paths: dict[str, str]) -> None:
     with pytest.raises(ValueError):
-        faces_at(paths)
+        apis_at(paths)
 
 
 def test_the_lookup_of_message_catalogs_is_beside_the_catalog(tmp_path: Path) -> None:
-    with served(tmp_path, faces=faces_at({"messagecatalog": "/old/messagecatalog"})) as client:
+    with served(tmp_path, faces=apis_at({"messagecatalog": "/old/messagecatalog"})) as client:
         assert client.put("/old/messagecatalog/g", json={"format": "CloudEvents"}).status_code == 201
         definition = {"attributes": {"type": {"value": "m"}}}
         made = client.post("/old/messagecatalog/g/messagedefinitions", json={"id": "m", "definition": definition})

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from registry.core import resource_rules as settling
 from registry.core import service as serving
-from registry.core import settling, writing
+from registry.core import writing
 from registry.core.requests import ABSENT, Flags, RegistryRequest
 from registry.core.service import RegistryService
 from registry.errors import Refusal

@@ -15,13 +15,13 @@ from alembic.config import Config
 from sqlalchemy import create_engine, insert, inspect, select
 
 from bindings.http.request import Access
+from registry.backup import HistoryKeeper, HistoryLimits
 from registry.http.access import Roles
 from registry.http.application import RequestLimits
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.model.attributes import model_source
 from registry.store import history
 from registry.store.engine import HISTORY, MIGRATIONS, Database, open_database
-from registry.upkeep import HistoryKeeper, HistoryLimits
 from router.cli import status_of
 from tests.support.postgresql import cluster
 from tests.support.registry_server import served

@@ -9,7 +9,14 @@ import pytest
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import OperationalError
 
-from registry.delivery.subscriptions import DELIVERED, DeliveryLimits, DeliveryResult, Sender, SubscriberDelivery, Wants
+from registry.delivery.subscriptions import (
+    DELIVERED,
+    DeliveryLimits,
+    DeliveryResult,
+    EventFilter,
+    Sender,
+    SubscriberDelivery,
+)
 from registry.store import history
 from registry.store.engine import OUTBOX, open_database
 from registry.store.history import SubscriberRow
@@ -26,7 +33,7 @@ SHORT = DeliveryLimits(max_pause=0.2, keep=0.5)
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.delivery.courier._PRUNE_SECONDS", 0.05)
+    monkeypatch.setattr("registry.delivery.subscriber_worker._PRUNE_SECONDS", 0.05)
 
 
 def left(folder: Path) -> int:
@@ -59,8 +66,8 @@ def test_a_subscription_that_settings_allow_no_more_pins_nothing(
 
 @pytest.mark.parametrize(("limits", "most"), [(FEW, 11), (SHORT, 1)], ids=["many", "old"])
 def test_a_target_without_a_client_pins_nothing(tmp_path: Path, limits: DeliveryLimits, most: int) -> None:
-    composer = ScriptedSender().delivery(Wants()).composer
-    delivery = {"subscribers": {"audit": SubscriberDelivery(Wants(), composer, unopened)}}
+    composer = ScriptedSender().delivery(EventFilter()).composer
+    delivery = {"subscribers": {"audit": SubscriberDelivery(EventFilter(), composer, unopened)}}
     with registry(tmp_path, limits, delivery=delivery) as client:
         for number in range(20):
             change(client, "m", str(number))
@@ -69,7 +76,7 @@ def test_a_target_without_a_client_pins_nothing(tmp_path: Path, limits: Delivery
 
 def test_one_event_waits_behind_any_number_that_nobody_wants(tmp_path: Path) -> None:
     target = ScriptedSender(lambda _: DeliveryResult("away", "no"))
-    wants = Wants(below=("/messagegroups/wanted",), types=frozenset(("io.xregistry.group.created",)))
+    wants = EventFilter(below=("/messagegroups/wanted",), types=frozenset(("io.xregistry.group.created",)))
     delivery = {"subscribers": {"audit": target.delivery(wants)}}
     with registry(tmp_path, FEW, delivery=delivery, metrics=("127.0.0.1", 0)) as client:
         assert client.put("/messagegroups/wanted", json={}).is_success
@@ -90,7 +97,7 @@ def test_of_too_many_the_oldest_that_are_wanted_are_dropped_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     target = ScriptedSender(lambda _: DeliveryResult("away", "no"))
-    wants = Wants(types=frozenset(("io.xregistry.group.created",)))
+    wants = EventFilter(types=frozenset(("io.xregistry.group.created",)))
     names = [f"/messagegroups/g{number}" for number in range(24)]
     with registry(tmp_path, FEW, delivery={"subscribers": {"audit": target.delivery(wants)}}) as client:
         for name in names:  # each is three events, of which one is wanted
@@ -107,7 +114,7 @@ def test_a_store_that_fails_as_delivery_begins_leaves_nothing_undone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = ScriptedSender(lambda _: DeliveryResult("away", "no"))
-    with registry(tmp_path, delivery={"subscribers": {"audit": target.delivery(Wants())}}) as client:
+    with registry(tmp_path, delivery={"subscribers": {"audit": target.delivery(EventFilter())}}) as client:
         change(client, "m", "n")
     listed, failures = history.subscribers, [OperationalError("", {}, Exception())]
 
@@ -124,7 +131,7 @@ def test_a_store_that_fails_as_delivery_begins_leaves_nothing_undone(
 
 def test_couriers_end_though_the_store_fails_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = ScriptedSender(lambda _: DeliveryResult("held", "no"))
-    with registry(tmp_path, delivery={"subscribers": {"audit": target.delivery(Wants())}}) as client:
+    with registry(tmp_path, delivery={"subscribers": {"audit": target.delivery(EventFilter())}}) as client:
         change(client, "m", "n")
         wait_until(lambda: bool(target.waves), LIMIT, "a try")
 

@@ -15,7 +15,7 @@ import pytest
 from lxml import html
 
 from bindings.http.request import Access
-from registry.core import looking
+from registry.core import search as looking
 from registry.http.access import Roles
 from registry.http.application import RequestLimits
 from tests.support.registry_server import served

@@ -12,7 +12,13 @@ import pytest
 
 from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
-from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, EventMessages, SubscriberDelivery, Wants
+from registry.delivery.subscriptions import (
+    DeliveryLimits,
+    DeliverySettings,
+    EventFilter,
+    EventMessages,
+    SubscriberDelivery,
+)
 from registry.delivery.targets import Webhook, WebhookSender
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.replication.peers import Peer
@@ -47,7 +53,7 @@ def test_a_target_that_never_answers_does_not_hold_up_the_end(tmp_path: Path) ->
     with trickling(HINTS, HINTS) as (url, _):
         before = set(threading.enumerate())
         composer = EventMessages(BINDINGS["HTTP"], lambda _: url, "structured")
-        subscriber = SubscriberDelivery(Wants(), composer, lambda: WebhookSender(Webhook(timeout=600.0)))
+        subscriber = SubscriberDelivery(EventFilter(), composer, lambda: WebhookSender(Webhook(timeout=600.0)))
         delivery = DeliverySettings({"audit": subscriber}, limits=DeliveryLimits())
         server = RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery))
         server.start()
@@ -64,7 +70,7 @@ def test_all_parts_of_a_server_end_by_one_grace(tmp_path: Path) -> None:
     grace = 4.0
     with trickling(HINTS, HINTS) as (url, _), trickling(HEADER, b"x") as (peer, asked):
         composer = EventMessages(BINDINGS["HTTP"], lambda _: url, "structured")
-        subscriber = SubscriberDelivery(Wants(), composer, lambda: WebhookSender(Webhook(timeout=600.0)))
+        subscriber = SubscriberDelivery(EventFilter(), composer, lambda: WebhookSender(Webhook(timeout=600.0)))
         delivery = DeliverySettings({"audit": subscriber}, limits=DeliveryLimits())
         peers = (Peer(f"{peer}/messagecatalog", interval=0.05),)
         store = f"sqlite:///{tmp_path}/r.db"

@@ -16,7 +16,7 @@ import typer
 from typer.main import get_command
 
 from router.cli import app, status_of
-from router.lazy import UsageError
+from router.lazy_commands import UsageError
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 MARKET: Final = str(ROOT / "catalog" / "samples" / "market.xreg.json")

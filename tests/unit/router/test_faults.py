@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from catalog.schemas.ids.client import RegistryUnavailableError
-from router.errors import SinkError, StateError, fault_of, registry_away
+from router.errors import SinkError, StateError, fault_of, unreachable_registry
 
 ABORTED = "Job aborted due to stage failure: Task 1 in stage 5.0 failed 1 times, most recent failure: Lost task 1.0"
 SPARK = "org.apache.spark.SparkException"
@@ -134,8 +134,8 @@ def test_a_registry_that_is_away_is_told_from_other_errors() -> None:
     """By the class alone: a record's text must not hold a batch."""
     kind = "catalog.schemas.ids.client.RegistryUnavailableError"
     away = worker(f"{kind}: schema registry lake at https://r answers 503")
-    assert registry_away(away) == "schema registry lake at https://r answers 503"
-    assert registry_away(RegistryUnavailableError("schema registry lake")) == "schema registry lake"
-    assert not registry_away(worker(f"ValueError: {kind}: schema registry lake"))
-    assert not registry_away(OSError(28, "No space left on device"))
-    assert not registry_away(JavaError((SPARK, f"{kind}: schema registry lake")))
+    assert unreachable_registry(away) == "schema registry lake at https://r answers 503"
+    assert unreachable_registry(RegistryUnavailableError("schema registry lake")) == "schema registry lake"
+    assert not unreachable_registry(worker(f"ValueError: {kind}: schema registry lake"))
+    assert not unreachable_registry(OSError(28, "No space left on device"))
+    assert not unreachable_registry(JavaError((SPARK, f"{kind}: schema registry lake")))

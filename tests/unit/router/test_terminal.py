@@ -198,7 +198,7 @@ def test_documents_written_to_a_terminal_mean_the_same(
 
 
 def test_a_cell_cannot_forge_another_row(places: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    from router.terminal import say_row
+    from router.terminal import print_row as say_row
 
     say_row(["a\nforged\trow", "b"])
     assert capsys.readouterr().out == "a\\nforged\\trow\tb\n"

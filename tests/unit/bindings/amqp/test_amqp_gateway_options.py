@@ -13,7 +13,7 @@ import pytest
 from bindings.amqp.binding import node_of, option
 from bindings.amqp.client import LONGEST_WAIT_SECONDS, Dialer, reconnecting
 from bindings.amqp.gateway import AmqpGateway
-from bindings.amqp.sender import AmqpSender, _LinkModes
+from bindings.amqp.publisher import AmqpSender, _LinkModes
 from bindings.gateways import (
     BrokerLogin,
     Connection,

@@ -11,7 +11,7 @@ import pytest
 
 from bindings.amqp import binding
 from bindings.amqp.binding import AmqpSending
-from bindings.amqp.sender import AmqpMessage, EncodingError, encode
+from bindings.amqp.publisher import AmqpMessage, EncodingError, encode
 from bindings.amqp.values import AmqpValue, decode, typed_of
 from bindings.parts import JSON_KIND, Part
 

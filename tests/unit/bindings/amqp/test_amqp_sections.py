@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proton import Data, Described, symbol, timestamp, ulong
 
 from bindings.amqp import binding
-from bindings.amqp.sender import AmqpMessage, encode
+from bindings.amqp.publisher import AmqpMessage, encode
 from bindings.amqp.values import AmqpValue, Decoded, MalformedMessage, decode, row_of
 from bindings.parts import BINARY_KIND, Part
 from tests.support.amqp_client import section

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.columns.texts import PartEntries, base64_of, beginnings, holding, raw
+from bindings.columns.entries import PartEntries, base64_of, beginnings, holding, raw
 from bindings.inbox.format import SCHEMA
 
 LISTS = SCHEMA.field("properties").type

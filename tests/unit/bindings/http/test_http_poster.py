@@ -11,8 +11,8 @@ from email.utils import format_datetime
 
 import pytest
 
-from bindings.http.poster import HttpPoster, OutRequest, fault_of, retry_after
-from bindings.sending import LONELY, MessageRefusal, Unsettled
+from bindings.http.publisher import HttpPoster, OutRequest, invalid_header_of, retry_after
+from bindings.sending import MAX_CALLS_WITHOUT_PROOF, MessageRefusal, Unsettled
 from tests.support.ports import free_ports
 from tests.support.webhook import Answer, Taken, Webhook
 
@@ -139,10 +139,10 @@ def test_the_handshake_of_webhooks() -> None:
 
 
 def test_headers_that_http_cannot_carry_are_refused() -> None:
-    assert fault_of(OutRequest("u", (("a b", b"x"),)))
+    assert invalid_header_of(OutRequest("u", (("a b", b"x"),)))
     for value in (b"a\nb", b" a", b"\x00"):
-        assert "header ce-x" in fault_of(OutRequest("u", (("ce-x", value),)))
-    assert not fault_of(OutRequest("u", (("ce-x", b""), ("ce-y", b"a b\xe9"))))
+        assert "header ce-x" in invalid_header_of(OutRequest("u", (("ce-x", value),)))
+    assert not invalid_header_of(OutRequest("u", (("ce-x", b""), ("ce-y", b"a b\xe9"))))
 
 
 def test_retry_after() -> None:
@@ -181,24 +181,24 @@ def test_a_message_at_which_the_target_ends_the_connection_is_given_up_and_other
 
 
 def test_a_target_that_ends_every_connection_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bindings.http.poster.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("bindings.http.publisher.FIRST_PAUSE", 0.001)
 
     def answer(request: Taken) -> Answer:
         raise ConnectionAbortedError
 
     with Webhook(answer) as hook:
         poster = HttpPoster()
-        for _ in range(LONELY + 1):
+        for _ in range(MAX_CALLS_WITHOUT_PROOF + 1):
             with pytest.raises(Unsettled, match="does not answer") as error:
                 poster.send([replace(each, lane=str(n)) for n, each in enumerate(requests(hook, 3))])
             assert error.value.settled == {}
 
 
 def test_one_message_with_no_other_to_compare_with_is_given_up_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bindings.http.poster.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("bindings.http.publisher.FIRST_PAUSE", 0.001)
     with Webhook(_ends_at(0)) as hook:
         poster = HttpPoster()
-        for _ in range(LONELY - 1):
+        for _ in range(MAX_CALLS_WITHOUT_PROOF - 1):
             with pytest.raises(Unsettled):
                 poster.send(requests(hook, 1))
         assert isinstance(poster.send(requests(hook, 1))[0], MessageRefusal)

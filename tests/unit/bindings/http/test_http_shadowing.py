@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bindings.http.request import HttpRoute, shadows
+from bindings.http.request import HttpRoute, shadowing_routes
 from catalog.templates import parse
-from router.commands.check.command import examined
+from router.commands.check.command import check_findings
 
 ANN = frozenset({"ann"})
 TEMPLATES = [
@@ -32,7 +32,7 @@ def fitting(template: str) -> frozenset[str]:
 
 
 def shadowed(first: str, second: str) -> bool:
-    return bool([*shadows([HttpRoute("/e/1", first), HttpRoute("/e/2", second, users=ANN)])])
+    return bool([*shadowing_routes([HttpRoute("/e/1", first), HttpRoute("/e/2", second, users=ANN)])])
 
 
 @pytest.mark.parametrize("first", TEMPLATES)
@@ -53,7 +53,7 @@ def test_two_templates_meet_when_some_path_fits_both(first: str) -> None:
     ],
 )
 def test_users_and_methods_decide(earlier: HttpRoute, later: HttpRoute, expected: bool) -> None:
-    assert bool([*shadows([earlier, later])]) is expected
+    assert bool([*shadowing_routes([earlier, later])]) is expected
 
 
 def test_long_paths_take_no_time() -> None:
@@ -75,6 +75,6 @@ def test_check_tells_of_a_shadowed_route(tmp_path: Path) -> None:
     for listed, rules in ((sources, ["shadowed-route"]), (sources[::-1], [])):
         auth = "http: {auth: {basic: {ann: 'file:ann'}}}"
         config.write_text(f"catalog: {{source: ./catalog.json}}\nsources: [{', '.join(listed)}]\n{auth}")
-        findings, status = examined([str(catalog)], config)
+        findings, status = check_findings([str(catalog)], config)
         assert [each.rule for each in findings if each.severity == "error"] == rules
         assert status == bool(rules)

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from bindings.handover import GROUP_BYTES
 from bindings.http.gateway import GroupStore
 from bindings.inbox.space import InboxFull, InboxRowError
 from bindings.parts import InboxRow
+from bindings.store_and_ack import GROUP_BYTES
 
 BAD = b"bad"
 

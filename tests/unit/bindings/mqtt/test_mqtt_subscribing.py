@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bindings.gateways import EndpointSubscription, GatewayError
-from bindings.mqtt.gateway import Copies, SubscriptionTable, Tables
+from bindings.mqtt.gateway import CopyDetector, SubscriptionTable, SubscriptionTables
 from bindings.mqtt.messages import MqttDelivery
 
 
@@ -18,7 +18,7 @@ def delivery(payload: str, *subscriptions: int) -> MqttDelivery:
 
 
 def stored(*deliveries: MqttDelivery, overlapping: int = 2) -> list[str]:
-    copies = Copies()
+    copies = CopyDetector()
     return [each.payload.decode() for each in deliveries if not copies.is_repeat(each, overlapping)]
 
 
@@ -38,7 +38,7 @@ def test_a_shared_channel_is_subscribed_to_once() -> None:
 
 
 def test_what_was_replaced_still_has_an_endpoint() -> None:
-    tables = Tables(table(("one", "a")))
+    tables = SubscriptionTables(table(("one", "a")))
     tables.replace(table(("two", "b")))
     found = [tables.find(topic) for topic in ("a", "b", "c")]
     assert [each and each.endpoint for each in found] == ["one", "two", None]

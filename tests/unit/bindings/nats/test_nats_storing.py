@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from bindings.inbox import InboxFull, InboxRowError
-from bindings.nats.gateway import PulledMessage, Storing
+from bindings.nats.gateway import MessageStorer, PulledMessage
 from bindings.parts import InboxRow
 
 BAD = "bad"
@@ -73,7 +73,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_what_arrives_meanwhile_is_the_next_group_and_nothing_is_told_before_it_is_stored() -> None:
     async def scene() -> None:
         store, owner = HeldStore(), Owner()
-        storing = Storing(store, asyncio.get_running_loop())
+        storing = MessageStorer(store, asyncio.get_running_loop())
         storing.add(owner.item("1"))
         storing.add(owner.item("2"))
         await until(lambda: len(store.appends) == 1)
@@ -98,7 +98,7 @@ def test_a_store_that_takes_nothing_is_offered_the_same_again_in_order(raising: 
     async def scene() -> None:
         store, owner = JudgingStore(), Owner()
         store.refusals, store.raising = 2, raising
-        storing = Storing(store, asyncio.get_running_loop())
+        storing = MessageStorer(store, asyncio.get_running_loop())
         storing.add(owner.item("1"))
         await until(lambda: bool(storing.trouble))
         assert told in storing.trouble
@@ -112,7 +112,7 @@ def test_a_store_that_takes_nothing_is_offered_the_same_again_in_order(raising: 
 def test_one_row_that_cannot_be_stored_costs_its_neighbours_nothing() -> None:
     async def scene() -> None:
         store, owner = JudgingStore(), Owner()
-        storing = Storing(store, asyncio.get_running_loop())
+        storing = MessageStorer(store, asyncio.get_running_loop())
         for name in ("1", "2", BAD, "3"):
             storing.add(owner.item(name))
         await storing.settled()

@@ -12,7 +12,7 @@ from catalog.dialects import Dialect
 from catalog.documents.documents import Document
 from catalog.explaining import explain
 from catalog.findings import Declarations, Findings
-from catalog.linting.attributes import refusing
+from catalog.linting.attributes import rejecting_errors
 from catalog.load import build, listing
 from catalog.model import Catalog
 from catalog.values import is_any_timestamp
@@ -54,7 +54,7 @@ def test_names_of_another_dialect_mean_the_same(own: Dialect, other: Dialect) ->
     for _, _, levels in (each for each in pairs() if each[:2] == (own, other)):
         catalog = built(document(own, other, levels))
         assert meaning(catalog) == PURE, levels
-        assert not refusing(catalog.findings), levels
+        assert not rejecting_errors(catalog.findings), levels
     assert "unusual-name" in told(built(document(own, other, LEVELS)))
 
 

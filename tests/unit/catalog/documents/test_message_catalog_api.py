@@ -10,7 +10,7 @@ import pytest
 
 from catalog.documents.fetching import Fetcher
 from catalog.findings import DocumentError
-from catalog.load import CatalogWatcher, Waiting, load
+from catalog.load import CatalogWatcher, PendingCatalog, load
 from catalog.model import Catalog
 from router.matching.records import RecordMatcher
 from tests.support.web import Reply, Request, Web, serving
@@ -133,7 +133,7 @@ def test_a_change_is_seen_and_nothing_else_costs_a_body(web: Web) -> None:
     changed = watcher.poll()
     assert isinstance(changed, Catalog) and matched(changed, "z2") == ["/messagegroups/h/messages/z"]
     web.routes[f"{ROOT}/h/messagedefinitions"] = Reply("", 503)
-    assert isinstance(watcher.poll(), Waiting)
+    assert isinstance(watcher.poll(), PendingCatalog)
 
 
 @pytest.mark.parametrize(

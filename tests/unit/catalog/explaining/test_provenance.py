@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from catalog.definitions.constraints import laid, levels_of
+from catalog.definitions.constraints import levels_of, merged_properties
 from catalog.explaining import MASK, entity_to_json, explain, known_xids, masked
 from catalog.findings import Declarations, DocumentError
 from catalog.load import load
@@ -147,7 +147,7 @@ def test_what_is_traced_is_what_is_in_effect(path: Path) -> None:
     for xid, definition in catalog.definitions.items():
         levels = levels_of((xid, *definition.base), declarations)
         traced: dict[str, list[Any]] = {"envelopemetadata": [], "protocoloptions": []}
-        for each in laid(levels):
+        for each in merged_properties(levels):
             traced[each.section].append(each.property)
         assert tuple(traced["envelopemetadata"]) == definition.envelopemetadata
         assert tuple(traced["protocoloptions"]) == definition.protocoloptions

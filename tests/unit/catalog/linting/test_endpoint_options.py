@@ -10,10 +10,10 @@ import proton
 import pytest
 from proton.reactor import Container
 
-from bindings.amqp import sender as amqp
+from bindings.amqp import publisher as amqp
 from bindings.amqp.client import Dialer
-from bindings.amqp.gateway import Inlet
-from bindings.amqp.sender import AmqpSender
+from bindings.amqp.gateway import ReceivingLink
+from bindings.amqp.publisher import AmqpSender
 from bindings.mqtt import publisher
 from bindings.mqtt.client import connector_of
 from bindings.mqtt.gateway import SubscriptionTable
@@ -118,7 +118,7 @@ def mqtt_asks(broker: BrokerConnection) -> object:
 
 
 def amqp_asks(broker: BrokerConnection) -> object:
-    inlet = Inlet(broker.subscriptions[0], "c")
+    inlet = ReceivingLink(broker.subscriptions[0], "c")
     inlet.attach(Container(), proton.Connection())
     receiver = inlet.receiver
     assert receiver is not None

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from catalog.schemas import trial
-from catalog.schemas.contract import BEYOND_LIMITS, SchemaSource, TooCostly
+from catalog.schemas import sandbox as trial
+from catalog.schemas.contract import BEYOND_LIMITS, CostExceeded, SchemaSource
 from catalog.schemas.validation import BoundedValidation
 from tests.support.hostile_bodies import HOSTILE, REPRESENTATIVE, nested, twofold, zigzag
 from tests.support.schema_documents import NOTHING
@@ -96,7 +96,7 @@ def test_a_costly_body_gets_the_answer_of_an_ordinary_one() -> None:
     few, many = [3, 6, {"a": 1}], [3, 6, {"a": 1}] * 5000
     assert checked.fault(json.dumps(few).encode(), None) is None
     assert checked.fault(json.dumps(many).encode(), None) is None
-    with pytest.raises(TooCostly):
+    with pytest.raises(CostExceeded):
         checked._validator.fault(json.dumps(many).encode(), None)
     first = checked.fault(json.dumps([4, *few]).encode(), None)
     assert first is not None

@@ -14,10 +14,10 @@ from bindings.inbox.format import SCHEMA, batch_of
 from bindings.parts import InboxRow
 from bindings.protocols import binding_of
 from catalog.load import load
-from router.evaluation.judging import outcome_lists
-from router.evaluation.plan import Judge, Plan
+from router.evaluation.evaluator import outcome_lists
+from router.evaluation.plan import Evaluator, Plan
 from router.evaluation.stages import RAW_COLUMNS
-from router.matching.inbox_facts import inbox_parts
+from router.matching.inbox_columns import inbox_parts
 from router.rendering.texts import native_json, render_event
 from router.settings import Settings
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, dead_letter_to_json_line, wide_to_json_line
@@ -51,7 +51,7 @@ RECEIVED = (0, 1, 1_700_000_000_000_000, 253_402_300_799_999_999)
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Evaluator:
     folder = tmp_path_factory.mktemp("numbers")
     endpoints = {
         name.partition("/")[0].lower(): {
@@ -84,7 +84,7 @@ def rows_of(protocol: str, native: dict[str, Any]) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(("protocol", "native"), NATIVE, ids=lambda value: str(value)[:70])
-def test_a_number_at_its_bounds_is_routed_and_kept(judge: Judge, protocol: str, native: dict[str, Any]) -> None:
+def test_a_number_at_its_bounds_is_routed_and_kept(judge: Evaluator, protocol: str, native: dict[str, Any]) -> None:
     batch = rows_of(protocol, native)
     lists, _ = outcome_lists("inbox", judge, batch)
     outcomes = [outcome for outcomes in lists.to_pylist() for outcome in outcomes]

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
-from router.batches.journal import ASIDE, BatchJournal, BatchRetry, Draining
+from router.batches.journal import PARKED, BatchJournal, BatchRetry, Draining
 from router.batches.splitting import BatchParts
 from router.reading import generations
 from router.sinks import Commit, WriteResult
@@ -256,7 +256,7 @@ def test_dying_while_a_batch_is_set_aside_names_the_same_sinks(
         6: SINKS,
         **dict.fromkeys(WRITTEN, ("hook",)),
     }
-    assert ASIDE in letters[0]["detail"]
+    assert PARKED in letters[0]["detail"]
     assert Counter(world.numbers("lake")) == Counter(world.published["bus"]) == Counter(WRITTEN)
     assert not world.numbers("hook")
     assert process.counts() == Counter({REASON: 7, "no-match": 1})

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from router.batches.pipeline import Pipeline
-from router.batches.splitting import ALIKE
+from router.batches.splitting import SAME_FAILURES
 from router.evaluation.plan import Plan
 from router.reading.generations import Generation
 from router.sources import INBOX
@@ -79,7 +79,7 @@ def pipeline_of(plans: Plans, state: StateFolder, generation: Generation) -> tup
     return made, metrics
 
 
-@pytest.mark.parametrize("failing", [0, ALIKE - 1])
+@pytest.mark.parametrize("failing", [0, SAME_FAILURES - 1])
 def test_what_failed_with_it_is_tried_again_without(state: StateFolder, world: World, failing: int) -> None:
     generation = begun(state)
     planned(generation, 0, {"t": {"0": 8}})

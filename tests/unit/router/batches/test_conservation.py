@@ -18,7 +18,7 @@ from bindings.kafka.client import KafkaUnreachable
 from bindings.parts import InboxRow
 from router.batches.attempt import Journal
 from router.batches.journal import BatchJournal
-from router.batches.pipeline import Accounting, Pipeline
+from router.batches.pipeline import ConservationCheck, Pipeline
 from router.batches.splitting import BatchParts
 from router.evaluation.outputs import Tally
 from router.reading import generations
@@ -41,7 +41,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (BatchWriter, "send_letters", 1),
     (Journal, "settle", 1),
     (BatchParts, "written", 1),
-    (Accounting, "add", 1),
+    (ConservationCheck, "add", 1),
     (Accounts, "keep", 1),
     (Metrics, "batch_done", 1),
     (Pipeline, "batch", 1),
@@ -163,7 +163,7 @@ def test_what_a_batch_was_planned_to_read_is_read_once(
     assert notes == ["0", "1"]
 
 
-def added(accounting: Accounting, metrics: Metrics, batch: int, rows: int) -> int:
+def added(accounting: ConservationCheck, metrics: Metrics, batch: int, rows: int) -> int:
     assert accounting.add(batch, Tally(rows=rows), metrics)
     return accounting.account.gap
 
@@ -180,7 +180,7 @@ def test_offsets_without_a_record_are_missed_as_far_as_records_were_lost(
 
     metrics = Metrics()
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 5}}))
-    accounting = Accounting("kafka-1", generation, state, Accounts(state), None if lost is None else losses)
+    accounting = ConservationCheck("kafka-1", generation, state, Accounts(state), None if lost is None else losses)
     planned(generation, 0, {"t": {"0": 8}})
     assert added(accounting, metrics, 0, 3) == 0
     assert not asked
@@ -200,7 +200,7 @@ def test_brokers_that_do_not_answer_are_asked_again(state: StateFolder) -> None:
         return answer
 
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
-    accounting = Accounting("kafka-1", generation, state, Accounts(state), losses)
+    accounting = ConservationCheck("kafka-1", generation, state, Accounts(state), losses)
     planned(generation, 0, {"t": {"0": 4}})
     assert added(accounting, Metrics(), 0, 2) == 2
     planned(generation, 1, {"t": {"0": 8}})
@@ -212,10 +212,10 @@ def test_brokers_that_do_not_answer_are_asked_again(state: StateFolder) -> None:
 def test_a_topic_may_be_called_as_the_inbox_is(query: str, state: StateFolder) -> None:
     metrics, generation = Metrics(), generations.begin(state, query, ("inbox",), json.dumps({"inbox": {"0": 4}}))
     planned(generation, 0, {"inbox": {"0": 14}})
-    accounting = Accounting(query, generation, state, Accounts(state), everything)
+    accounting = ConservationCheck(query, generation, state, Accounts(state), everything)
     assert added(accounting, metrics, 0, 7) == 3
     planned(generation, 1, {"inbox": {"0": 20}})
-    accounting = Accounting(query, generation, state, Accounts(state))
+    accounting = ConservationCheck(query, generation, state, Accounts(state))
     assert added(accounting, metrics, 1, 5) == 3, "one of the six held no record"
 
 
@@ -230,7 +230,7 @@ def test_topics_may_come_go_and_be_made_anew(state: StateFolder) -> None:
     ):
         generation = generations.begin(state, "kafka-1", sorted(topics), json.dumps(first))
         planned(generation, 0, end)
-        accounting = Accounting("kafka-1", generation, state, Accounts(state), everything)
+        accounting = ConservationCheck("kafka-1", generation, state, Accounts(state), everything)
         assert added(accounting, metrics, 0, rows) == 0
 
 
@@ -249,7 +249,7 @@ def test_a_topic_may_move_to_another_lane_and_back(state: StateFolder) -> None:
     ):
         generation = generations.begin(state, query, topics, json.dumps(first))
         planned(generation, 0, end)
-        accounting = Accounting(query, generation, state, accounts, everything)
+        accounting = ConservationCheck(query, generation, state, accounts, everything)
         assert added(accounting, metrics, 0, rows) == 0
     # What nobody took is missed all the same.
     planned(generation, 1, {"t": {"0": 65}})
@@ -260,7 +260,7 @@ def test_a_topic_may_move_to_another_lane_and_back(state: StateFolder) -> None:
 def test_a_partition_that_appears_takes_no_others_from_the_check(state: StateFolder) -> None:
     metrics = Metrics()
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
-    accounting = Accounting("kafka-1", generation, state, Accounts(state), everything)
+    accounting = ConservationCheck("kafka-1", generation, state, Accounts(state), everything)
     planned(generation, 0, {"t": {"0": 10}})
     assert added(accounting, metrics, 0, 10) == 0
     planned(generation, 1, {"t": {"0": 20, "1": 5}})
@@ -270,7 +270,7 @@ def test_a_partition_that_appears_takes_no_others_from_the_check(state: StateFol
 def test_the_inbox_is_counted_by_its_rows(state: StateFolder) -> None:
     inbox, metrics = Inbox(state.inbox, partitions=2), Metrics()
     generation = generations.begin(state, INBOX, ())
-    accounting = Accounting(INBOX, generation, state, Accounts(state))
+    accounting = ConservationCheck(INBOX, generation, state, Accounts(state))
     view = InboxView(state.inbox)
     try:
         for batch, rows in enumerate((5, 7, 4)):
@@ -278,7 +278,7 @@ def test_the_inbox_is_counted_by_its_rows(state: StateFolder) -> None:
             planned(generation, batch, offset_json(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
             assert added(accounting, metrics, batch, rows) == 0
             # Another process knows where this one was.
-            accounting = Accounting(INBOX, generation, state, Accounts(state))
+            accounting = ConservationCheck(INBOX, generation, state, Accounts(state))
         inbox.append_many([InboxRow("/endpoints/e", "HTTP", 1, [], b"{}") for _ in range(3)]).result(60)
         planned(generation, 3, offset_json(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
         assert added(accounting, metrics, 3, 1) == 2
@@ -309,13 +309,13 @@ def test_what_a_full_disk_did_not_take_is_known_to_the_query_that_starts_anew(st
     folder, aside = state.root / "ledger" / "accounts", state.root / "ledger" / "aside"
     for batch in range(3):
         planned(generation, batch, {"t": {"0": 10 * batch + 10}})
-    first = Accounting("kafka-1", generation, state, accounts, everything)
+    first = ConservationCheck("kafka-1", generation, state, accounts, everything)
     assert first.add(0, tally, metrics)
     folder.rename(aside)
     folder.write_text("what stands for a disk that takes nothing")
     assert first.add(1, tally, metrics)
     # Spark could not note it either, and the batch comes again.
-    again = Accounting("kafka-1", generation, state, accounts, everything)
+    again = ConservationCheck("kafka-1", generation, state, accounts, everything)
     assert not again.add(1, tally, metrics)
     assert again.add(2, tally, metrics)
     assert (again.account.taken, again.account.gap) == (30, 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.batches.splitting import TASK_RECORDS, BatchPart, Bounding
+from router.batches.splitting import TASK_RECORDS, BatchPart, BatchSizeLimiter
 from router.machine import BatchSizing
 from router.reading.generations import Generation
 
@@ -49,10 +49,10 @@ def test_a_batch_whose_offsets_are_not_known_is_read_as_it_is(tmp_path: Path) ->
     assert rows.tasks is None
 
 
-def bounding(folder: Path, ends: list[int]) -> Bounding:
+def bounding(folder: Path, ends: list[int]) -> BatchSizeLimiter:
     """Return the bounds of a query whose first batch ends there in each partition of its topic."""
     (folder / "offsets").mkdir()
     told = {"a": {str(number): end for number, end in enumerate(ends)}}
     (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(told)}")
     starts = json.dumps({"a": {str(number): 0 for number in range(len(ends))}})
-    return Bounding("kafka", Generation(folder, "g", ("a",), starts), BatchSizing(2**26, 100_000), None)
+    return BatchSizeLimiter("kafka", Generation(folder, "g", ("a",), starts), BatchSizing(2**26, 100_000), None)

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from router.commands.test.cases import MAX_CASES, CasesUnreadable, read_cases
-from router.commands.test.running import case_schema, differences
-from router.settings.names import REASONS
+from router.commands.test.runner import case_schema, differences
+from router.settings.routes import REASONS
 from tests.support.case_files import GREENHOUSE, VALVE, XRouter, runner, valve, written
 from tests.support.samples import FOLDER
 

@@ -15,7 +15,7 @@ from catalog.load import load
 from router.cli import USAGE
 from router.commands.emit.producer import MessageProducer, record_line
 from router.commands.test.cases import read_cases
-from router.commands.test.running import CatalogJudging, RouterJudging, run_cases
+from router.commands.test.runner import CatalogJudging, RouterJudging, run_cases
 from router.settings import load_settings
 from tests.support.case_files import GREENHOUSE, VALVE, XRouter, reported, runner, valve, written
 

@@ -11,7 +11,7 @@ from catalog.record import Record
 from router.commands.emit.producer import record_line
 from router.matching.records import RecordMatcher
 from router.settings import load_settings
-from router.settings.names import REASONS
+from router.settings.routes import REASONS
 from tests.support.readme import COMMANDS, README, SETTINGS, block, made
 
 MESSAGE = "/messagegroups/Garden/messages/Garden.Moisture"

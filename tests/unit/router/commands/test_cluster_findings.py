@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from router.commands.check.command import examined
+from router.commands.check.command import check_findings
 from router.commands.doctor import examine
-from router.examining import Diagnosis
+from router.preflight import CheckResult
 from tests.support.load import catalog, write_catalog
 from tests.support.ports import LOOPBACK, free_ports
 
@@ -36,12 +36,12 @@ def written(folder: Path, *, master: str = "spark://127.0.0.1:1", host: str = LO
 def test_check_names_what_executors_cannot_reach(tmp_path: Path) -> None:
     source = [str(tmp_path / "catalog.json")]
     file = written(tmp_path, shared="elsewhere")
-    [finding] = [each for each in examined(source, file)[0] if each.rule == "settings"]
+    [finding] = [each for each in check_findings(source, file)[0] if each.rule == "settings"]
     assert finding.pointer == "/sinks/events/path" and "spark.shared_folders" in finding.message
     file = written(tmp_path, host="10.0.0.5")
-    [finding] = [each for each in examined(source, file)[0] if each.rule == "open-cluster"]
+    [finding] = [each for each in check_findings(source, file)[0] if each.rule == "open-cluster"]
     assert "spark.authenticate" in finding.message
-    rules = {each.rule for each in examined(source, written(tmp_path))[0]}
+    rules = {each.rule for each in check_findings(source, written(tmp_path))[0]}
     assert not rules & {"settings", "open-cluster"}
 
 
@@ -54,7 +54,7 @@ def master() -> Iterator[str]:
 
 @pytest.mark.slow
 def test_doctor_looks_whether_a_master_is_there(tmp_path: Path, master: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bindings.kafka.ranges.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.5)
     assert cluster_states(written(tmp_path, master=master)) == ["ok"]
     assert cluster_states(written(tmp_path)) == ["fail"]
     assert cluster_states(written(tmp_path, master="yarn", host="10.0.0.5")) == ["warn", "ok"]
@@ -62,7 +62,7 @@ def test_doctor_looks_whether_a_master_is_there(tmp_path: Path, master: str, mon
 
 
 def cluster_states(file: Path) -> list[str]:
-    def until_brokers(diagnoses: Iterator[Diagnosis]) -> Iterator[Diagnosis]:
+    def until_brokers(diagnoses: Iterator[CheckResult]) -> Iterator[CheckResult]:
         # Brokers come after it, and take ten seconds each when they are not there.
         for each in diagnoses:
             if each.name.startswith("source "):

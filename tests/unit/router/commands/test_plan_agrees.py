@@ -17,7 +17,7 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.cli import status_of
 from router.commands.emit.producer import MessageProducer, record_line
-from router.commands.test.running import RouterJudging
+from router.commands.test.runner import RouterJudging
 from router.settings import load_settings
 from tests.support.samples import FOLDER
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from bindings.http.request import Access
-from catalog.linting.attributes import refusing
+from catalog.linting.attributes import rejecting_errors
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from registry.http.access import Roles
@@ -72,7 +72,7 @@ def test_what_is_pushed_and_pulled_means_the_same(
     path: Path, client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     told = load([path])
-    errors = refusing(told.findings)
+    errors = rejecting_errors(told.findings)
     status = status_of(["catalog", "push", str(path), url_of(client), "--yes"])
     shown = capfd.readouterr()
     if errors:

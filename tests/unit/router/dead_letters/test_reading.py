@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from router.dead_letters.letter import parse_nearest
+from router.dead_letters.dead_letter import parse_nearest
 from router.dead_letters.reading import read_letters, readable_sinks
 from router.dead_letters.stores import fitting
 from router.errors import ConfigError, SinkError
 from router.settings import load_settings
-from router.settings.names import DEAD_LETTER_VARIABLES, dead_letter_values, parse_name
+from router.settings.routes import DEAD_LETTER_VARIABLES, dead_letter_values, parse_name
 from router.sinks import Commit, DeltaSink
 from router.sinks.jsonlines import DEAD_LETTER
 from tests.support.letters import SINKS, WRITTEN, letter_id, row, settings_file, write_letters

@@ -10,7 +10,7 @@ import pytest
 
 from catalog.findings import Declarations
 from catalog.load import load
-from router.dead_letters.letter import Letter
+from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.redaction import (
     HIDDEN,
     MAX_STEPS,
@@ -26,15 +26,15 @@ from tests.support.letters import row
 SECRET = "4111-1111-2222-3333"
 
 
-def letter(**changes: Any) -> Letter:
+def letter(**changes: Any) -> DeadLetter:
     return letter_of(row(1, received=None, failed=None) | changes, "lake")
 
 
-def shown(given: Letter, *redact: str) -> Letter:
+def shown(given: DeadLetter, *redact: str) -> DeadLetter:
     return Redactor(marks_of_settings(redact)).redact(given).letter
 
 
-def everything(given: Letter) -> str:
+def everything(given: DeadLetter) -> str:
     body = (given.body or b"").decode("utf-8", "replace")
     return json.dumps([given.detail, list(given.nearest), given.native], ensure_ascii=False) + body
 

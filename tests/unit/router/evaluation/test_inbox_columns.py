@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from bindings.parts import BINARY_KIND, JSON_KIND
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
-from router.evaluation.judging import outcome_lists
+from router.evaluation.evaluator import outcome_lists
 from router.evaluation.outputs import EMPTY, collect
-from router.evaluation.plan import Judge
-from router.matching.conformance import Validation
-from router.matching.inbox_facts import facts_of_inbox
-from router.matching.ties import Ambiguous
+from router.evaluation.plan import Evaluator
+from router.matching.inbox_columns import facts_of_inbox
+from router.matching.schema_validation import Validation
+from router.matching.tie_breaker import Ambiguous
 from tests.support.examples import examples, seeds
 from tests.support.generation import GROUP, SCHEMAS, random_catalog, random_record
 from tests.support.inbox_rows import (
@@ -85,7 +85,7 @@ JUDGES = (
 )
 
 
-def same(judge: Judge, batch: pa.RecordBatch) -> list[list[dict[str, Any]]]:
+def same(judge: Evaluator, batch: pa.RecordBatch) -> list[list[dict[str, Any]]]:
     """Hold both ways against each other; returns the outcomes of each row."""
     (lists, counts), (due, due_counts) = outcome_lists("inbox", judge, batch), judged_exactly(judge, batch)
     outcomes: list[list[dict[str, Any]]] = lists.to_pylist()
@@ -96,7 +96,7 @@ def same(judge: Judge, batch: pa.RecordBatch) -> list[list[dict[str, Any]]]:
     return outcomes
 
 
-def left(judge: Judge, batch: pa.RecordBatch) -> set[int]:
+def left(judge: Evaluator, batch: pa.RecordBatch) -> set[int]:
     """Return the rows that are left to the exact codec."""
     facts = facts_of_inbox(batch, judge.matcher, judge.channels)
     return {int(facts.sources[place]) for place in facts.readings}
@@ -105,7 +105,7 @@ def left(judge: Judge, batch: pa.RecordBatch) -> set[int]:
 @pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(st.sampled_from(JUDGES), st.lists(rows(), min_size=1, max_size=12))
-def test_any_rows_have_the_outcomes_of_the_exact_codec(judge: Judge, given: list[dict[str, Any]]) -> None:
+def test_any_rows_have_the_outcomes_of_the_exact_codec(judge: Evaluator, given: list[dict[str, Any]]) -> None:
     same(judge, batch_of(given))
 
 

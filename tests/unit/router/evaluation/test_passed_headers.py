@@ -6,9 +6,9 @@ from bindings.envelope import Envelope
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
 from catalog.protocols.properties import CONNECTION_HEADERS
-from router.evaluation.carried import passed_name
+from router.evaluation.forwarding import forwarded_name
 from router.evaluation.outputs import _passed
-from router.matching.facts import ExactReading
+from router.matching.record_columns import ExactReading
 
 KEPT = ("x-receipt", "accept", "date")
 
@@ -21,5 +21,5 @@ def test_no_header_that_speaks_of_the_connection_goes_on() -> None:
 
 
 def test_such_names_of_other_protocols_say_nothing_of_a_connection() -> None:
-    assert passed_name("user_properties.host") == passed_name("application-properties.host") == "host"
-    assert passed_name("headers.host") is passed_name("query.host") is passed_name("path") is None
+    assert forwarded_name("user_properties.host") == forwarded_name("application-properties.host") == "host"
+    assert forwarded_name("headers.host") is forwarded_name("query.host") is forwarded_name("path") is None

@@ -17,20 +17,20 @@ from router.commands.plan import file_of
 from router.evaluation.comparing import (
     CHANGED,
     FAILED,
-    KEPT_SECONDS,
     KINDS,
-    LEAST,
-    MOST,
+    MAX_SAMPLE_ROWS,
+    MAX_SAVED_SECONDS,
+    MIN_SAMPLE_ROWS,
     SAME,
-    Allowance,
     Chunk,
     Shadow,
+    ShadowBudget,
     SinksByRoute,
     compare_outcomes,
 )
-from router.evaluation.judging import JUDGING, judge_rows
+from router.evaluation.evaluator import EVALUATORS, evaluate
 from router.evaluation.outputs import Tally, collect
-from router.evaluation.plan import Judge, Plan
+from router.evaluation.plan import Evaluator, Plan
 from router.settings import Settings, settings_from_dict
 from tests.support.plant import catalog, lines, message, record
 
@@ -72,12 +72,12 @@ def chunks(tmp_path: Path) -> list[Chunk]:
     return list(file_of(lines(tmp_path / "records.jsonl", RECORDS), 100_000, None).chunks())
 
 
-def beside(active: Plan, shadow: Shadow) -> Judge:
+def beside(active: Plan, shadow: Shadow) -> Evaluator:
     return replace(active.judge, shadow=shadow)
 
 
-def counted(judge: Judge, chunks: list[Chunk]) -> Tally:
-    counts = (judge_rows(chunk.kind, judge, chunk.rows).counts for chunk in chunks)
+def counted(judge: Evaluator, chunks: list[Chunk]) -> Tally:
+    counts = (evaluate(chunk.kind, judge, chunk.rows).counts for chunk in chunks)
     return collect((text for text in counts if text is not None), judge.matcher.targets)
 
 
@@ -98,7 +98,7 @@ def test_it_counts_what_plan_tells(plans: tuple[Plan, Plan], chunks: list[Chunk]
     expected: Counter[tuple[str, str, str]] = Counter()
     different = 0
     for chunk in chunks:
-        judge = JUDGING[chunk.kind]
+        judge = EVALUATORS[chunk.kind]
         both = judge(old.judge, chunk.rows), judge(new.judge, chunk.rows)
         compared = compare_outcomes(chunk, *both, SinksByRoute.of(settings))
         kinds.update(kind for each in compared.changed for kind in each.kinds)
@@ -119,7 +119,7 @@ def test_outcomes_and_their_counts_are_those_without_it(plans: tuple[Plan, Plan]
     old, new = plans
     shadowed = beside(old, Shadow.of(old, new))
     for chunk in chunks:
-        alone, both = (judge_rows(chunk.kind, judge, chunk.rows) for judge in (old.judge, shadowed))
+        alone, both = (evaluate(chunk.kind, judge, chunk.rows) for judge in (old.judge, shadowed))
         assert alone.columns == both.columns
         assert alone.column("context") == both.column("context")
         told, more = (json.loads(each.counts or "{}") for each in (alone, both))
@@ -129,7 +129,7 @@ def test_outcomes_and_their_counts_are_those_without_it(plans: tuple[Plan, Plan]
 
 def test_what_fails_in_it_is_counted_and_fails_nothing(plans: tuple[Plan, Plan], chunks: list[Chunk]) -> None:
     old, new = plans
-    broken = replace(Shadow.of(old, new), judge=cast(Judge, object()), after="another")
+    broken = replace(Shadow.of(old, new), judge=cast(Evaluator, object()), after="another")
     tally = counted(beside(old, broken), chunks)
     assert dict(tally.shadow) == {(old.epoch, "another", "/endpoints/plant", FAILED, "AttributeError", ""): 240}
     assert tally.records == counted(old.judge, chunks).records
@@ -137,7 +137,7 @@ def test_what_fails_in_it_is_counted_and_fails_nothing(plans: tuple[Plan, Plan],
 
 def test_it_takes_no_more_of_the_time_than_its_share() -> None:
     for share, each in ((0.25, 2.0), (0.25, 0.1), (3.0, 2.0), (0.01, 30.0)):
-        allowance, judged, spent, looked_at, worst = Allowance(share), 0.0, 0.0, 0, 0.0
+        allowance, judged, spent, looked_at, worst = ShadowBudget(share), 0.0, 0.0, 0, 0.0
         for rows in (10_000, 300, 40, 40, 5_000, 1) * 200:
             allowance.earn(rows * 1e-5)
             judged += rows * 1e-5
@@ -152,16 +152,16 @@ def test_it_takes_no_more_of_the_time_than_its_share() -> None:
 
 
 def test_few_rows_are_no_look_and_time_is_not_saved_up_for_ever() -> None:
-    allowance = Allowance(1.0)
+    allowance = ShadowBudget(1.0)
     assert allowance.rows(10) == 0
     for _ in range(100):
         allowance.earn(1.0)
-    assert allowance.rows(20_000) <= MOST
+    assert allowance.rows(20_000) <= MAX_SAMPLE_ROWS
     allowance.spend(1.0, 100)
-    assert allowance.rows(20_000) == int(KEPT_SECONDS / 0.01)
+    assert allowance.rows(20_000) == int(MAX_SAVED_SECONDS / 0.01)
     allowance.spend(0.9, 90)
     assert allowance.rows(20_000) == 0
-    assert allowance.rows(5) == 5 < LEAST
+    assert allowance.rows(5) == 5 < MIN_SAMPLE_ROWS
 
 
 @pytest.mark.parametrize("share", [0, 11])

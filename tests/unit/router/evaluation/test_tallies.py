@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from router.evaluation.judging import TallyAccumulator
+from router.evaluation.evaluator import TallyAccumulator
 
 
 def test_a_batch_that_was_judged_again_counts_once() -> None:

@@ -17,14 +17,14 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from bindings.private import take_lock
+from bindings.private_files import take_lock
 from catalog.load import load
 from router.cli import status_of
 from router.commands.doctor import examine
 from router.errors import BrokerUnreachable, SinkError
 from router.evaluation.plan import Plan
-from router.examining import Diagnosis, PreflightCheck, diagnoses, refusal, require, router_checks
 from router.logs import configure_logs
+from router.preflight import CheckResult, PreflightCheck, refusal, require_checks, router_checks, run_checks
 from router.settings import load_settings
 from router.sources import sources_of
 from tests.support.authority import Authority
@@ -103,7 +103,7 @@ def taken() -> Iterator[int]:
         yield int(server.getsockname()[1])
 
 
-def states(config: Path) -> dict[str, Diagnosis]:
+def states(config: Path) -> dict[str, CheckResult]:
     return {each.name: each for each in examine(config)}
 
 
@@ -112,7 +112,7 @@ def no_java(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
 
 
 def few_files(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    monkeypatch.setattr("router.examining.descriptor_limit", lambda: 200)
+    monkeypatch.setattr("router.preflight.descriptor_limit", lambda: 200)
 
 
 def no_folder(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
@@ -184,7 +184,7 @@ def test_what_doctor_finds_ends_a_start_before_spark(
     code: int,
     told: str,
 ) -> None:
-    monkeypatch.setattr("bindings.kafka.ranges.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.5)
     fault(place, monkeypatch, taken)
     config = str(place.write())
     found = states(Path(config))[name]
@@ -204,7 +204,7 @@ def test_what_doctor_finds_ends_a_start_before_spark(
 def test_kafka_is_waited_for_unless_nobody_may_wait(
     place: Place, monkeypatch: pytest.MonkeyPatch, fault: Fault, name: str
 ) -> None:
-    monkeypatch.setattr("bindings.kafka.ranges.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.5)
     fault(place, monkeypatch, 0)
     config = place.write()
     found = states(config)[name]
@@ -220,8 +220,8 @@ def test_the_checks_of_peers_compile_one_plan(place: Place, monkeypatch: pytest.
         compiled.append(Plan(*given))
         return compiled[-1]
 
-    monkeypatch.setattr("router.examining.Plan", noted)
-    monkeypatch.setattr("bindings.kafka.ranges.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("router.preflight.Plan", noted)
+    monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.5)
     kafka_sink_away(place, monkeypatch, 0)
     assert states(place.write())["sink bus"].state == "warn"
     assert len(compiled) == 1
@@ -287,7 +287,7 @@ def test_who_is_waited_for_stops_no_start(place: Place, capsys: pytest.CaptureFi
     configure_logs(settings.log)
     catalog = load(settings.catalog.source)
     capsys.readouterr()
-    require(router_checks(settings, catalog, sources_of(catalog, settings)))
+    require_checks(router_checks(settings, catalog, sources_of(catalog, settings)))
     err = capsys.readouterr().err
     assert err.count("preflight check failed") >= 7 and "the gateway connects when" in err
 
@@ -334,7 +334,7 @@ def test_a_gateway_process_looks_at_what_it_needs(
     place: Place, taken: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    monkeypatch.setattr("bindings.kafka.ranges.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.5)
     place.settings["inbox"] = {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topic": "t"}}
     place.settings["http"]["port"] = taken
     assert status_of(["gateway", str(place.write())]) == 3
@@ -345,16 +345,16 @@ def test_a_gateway_process_looks_at_what_it_needs(
 def test_nobody_is_waited_for_longer_than_his_limit() -> None:
     never = threading.Event()
 
-    def slow() -> Iterator[Diagnosis]:
+    def slow() -> Iterator[CheckResult]:
         never.wait()
-        yield Diagnosis("slow", "ok", "too late")
+        yield CheckResult("slow", "ok", "too late")
 
-    def quick() -> Iterator[Diagnosis]:
-        yield Diagnosis("quick", "ok", "there")
+    def quick() -> Iterator[CheckResult]:
+        yield CheckResult("quick", "ok", "there")
 
     began = time.monotonic()
     found = list(
-        diagnoses([PreflightCheck(f"slow {n}", slow, 0.5) for n in range(20)] + [PreflightCheck("quick", quick)])
+        run_checks([PreflightCheck(f"slow {n}", slow, 0.5) for n in range(20)] + [PreflightCheck("quick", quick)])
     )
     never.set()
     assert time.monotonic() - began < 8, "all at once"
@@ -364,9 +364,9 @@ def test_nobody_is_waited_for_longer_than_his_limit() -> None:
 
 def test_a_refusal_has_the_code_of_the_first_and_names_all() -> None:
     found = [
-        Diagnosis("a", "warn", "waits"),
-        Diagnosis("sink lake", "fail", "full", "free it", SinkError),
-        Diagnosis("source s", "fail", "away", "start it", BrokerUnreachable),
+        CheckResult("a", "warn", "waits"),
+        CheckResult("sink lake", "fail", "full", "free it", SinkError),
+        CheckResult("source s", "fail", "away", "start it", BrokerUnreachable),
     ]
     error = refusal(found)
     assert isinstance(error, SinkError) and (error.message, error.sink) == ("sink lake: full", "lake")

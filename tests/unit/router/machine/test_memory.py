@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from router.errors import ConfigError
-from router.evaluation.judging import data_bytes, judging, load
+from router.evaluation.evaluator import data_bytes, load, within_memory_limit
 from router.machine import GIB, MIB, divided, memory_of_machine
 from router.settings import Settings, settings_from_dict
 from router.spark.session import memory_conf
@@ -138,12 +138,12 @@ def judge_too_much(told: Connection) -> None:
     held = load(SimpleNamespace(value=plan))  # type: ignore[arg-type]
     before = data_bytes()
     try:
-        judging(held, 7, lambda: [bytearray(MIB) for _ in range(512)])
+        within_memory_limit(held, 7, lambda: [bytearray(MIB) for _ in range(512)])
         told.send("it got it")
     except MemoryError as error:
         told.send(str(error))
     told.send(data_bytes() - before)
-    told.send(len(judging(held, 7, lambda: bytearray(32 * MIB))))
+    told.send(len(within_memory_limit(held, 7, lambda: bytearray(32 * MIB))))
     told.send(len(bytearray(256 * MIB)))
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.columns.texts import printable
+from bindings.columns.entries import printable
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
 from catalog.values import is_valid
 from router.matching.mapping import always_valid, name_fault, of_types, types_of, value_fault

@@ -13,20 +13,20 @@ import pytest
 from catalog.model import Catalog, Definition, Endpoint, Property
 from router.cli import status_of
 from router.commands.match import ExplanationWriter
-from router.matching.conformance import Validation
-from router.matching.explanation import BEST, EventExplained, Explainer, RecordExplained
+from router.matching.explanation import BEST, EventExplanation, Explainer, RecordExplanation
 from router.matching.records import RecordMatcher
+from router.matching.schema_validation import Validation
 from tests.support.examples import seeds
 from tests.support.generation import ENDPOINT, GROUP, SCHEMAS, random_catalog, random_record
 
 SAMPLE = Path(__file__).resolve().parents[4] / "catalog" / "samples" / "greenhouse.xreg.yaml"
 
 
-def explained(catalog: Catalog, line: str, *, everything: bool = False, **scope: Any) -> RecordExplained:
+def explained(catalog: Catalog, line: str, *, everything: bool = False, **scope: Any) -> RecordExplanation:
     return Explainer(RecordMatcher(catalog, **scope), everything=everything).explain(1, line)
 
 
-def agree(event: EventExplained, outcome: dict[str, Any]) -> str:
+def agree(event: EventExplanation, outcome: dict[str, Any]) -> str:
     """Hold what is told against what `match` decided; returns the outcome or reason."""
     assert event.outcome == outcome
     reason = str(outcome.get("reason", outcome["outcome"]))

@@ -10,17 +10,17 @@ import pytest
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
 from catalog.load import load
-from router.matching import facts
-from router.matching.facts import Facts, RawFacts, RawRow
+from router.matching import record_columns as facts
+from router.matching.record_columns import RawRow, RecordColumns, RecordColumnsBuilder
 from tests.support.judging import judged, kafka_rows, plan_of
 
 BATCH = Part("headers.content-type", b"application/cloudevents-batch+json")
 
 
-def read(headers: int, events: int, protocol: str = "KAFKA") -> Facts:
+def read(headers: int, events: int, protocol: str = "KAFKA") -> RecordColumns:
     body = json.dumps([{"specversion": "1.0", "id": str(n), "source": "s", "type": "t"} for n in range(events)])
     parts = [*(Part(f"headers.h{count}", b"value") for count in range(headers)), BATCH]
-    raw = RawFacts(())
+    raw = RecordColumnsBuilder(())
     raw.add(RawRow(0, BINDINGS[protocol], parts, body.encode(), 0, lambda: False, "t-0-0", None))
     return raw.build()
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.matching.inbox_facts import arrival_times, rfc3339
+from router.matching.inbox_columns import arrival_times, rfc3339
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from router.matching.nearest import LOOKS, MOST, SPELLED, Nearest, NearestRow, Spellings, property_name
+from router.matching.nearest import LOOKS, MOST, SPELLED, NearestFinder, NearestRow, Spellings, property_name
 from router.matching.records import RecordMatcher
 from tests.support.examples import seeds
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
@@ -152,9 +152,9 @@ def test_values_misspelt_each_in_its_own_way_share_the_order_of_their_class(monk
     """All candidates are looked at once, and then only those that tie at the front, whose spelling decides."""
     definitions = [define(f"m{number:03}", site=f"s{number // 10}", type=f"order.{number}") for number in range(500)]
     matcher = RecordMatcher(catalog_of(*definitions), endpoint=ENDPOINT)
-    scores, at_least, ordered, spelled = Nearest._scores, Spellings.at_least, [], []
+    scores, at_least, ordered, spelled = NearestFinder._scores, Spellings.at_least, [], []
 
-    def scoring(self: Nearest, row: NearestRow) -> Any:
+    def scoring(self: NearestFinder, row: NearestRow) -> Any:
         ordered.append(row)
         return scores(self, row)
 
@@ -163,7 +163,7 @@ def test_values_misspelt_each_in_its_own_way_share_the_order_of_their_class(monk
         spelled.append(len(found))
         return found
 
-    monkeypatch.setattr(Nearest, "_scores", scoring)
+    monkeypatch.setattr(NearestFinder, "_scores", scoring)
     monkeypatch.setattr(Spellings, "at_least", spelling)
     outcomes = matcher.decide([headers(site="s7", type=f"ordr.{number}") for number in range(60, 80)])
     assert [names(outcome["nearest"])[0] for outcome in outcomes[10:]] == [f"m{number:03}" for number in range(70, 80)]

@@ -12,8 +12,8 @@ import pytest
 
 from catalog.load import load
 from catalog.model import Catalog
-from router.matching.conformance import Validation
 from router.matching.records import RecordMatcher
+from router.matching.schema_validation import Validation
 from tests.support.cases import read_cases
 from tests.support.reference import Reference
 

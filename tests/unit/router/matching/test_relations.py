@@ -15,8 +15,8 @@ from bindings.protocols import BINDINGS
 from catalog.load import load
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
-from router.evaluation.carried import EXCHANGE, RelationColumns, read_exchange
-from router.evaluation.judging import judge_inbox
+from router.evaluation.evaluator import evaluate_inbox
+from router.evaluation.forwarding import EXCHANGE, RelationColumns, read_exchange
 from router.matching.records import RecordMatcher
 from tests.support.cases import read_cases
 from tests.support.inbox_rows import ENDPOINT, judge_of, row
@@ -49,7 +49,7 @@ def test_columns_of_the_inbox_say_the_same(case: dict[str, Any], tmp_path: Path)
     record = parse_record(json.dumps(case["record"]))
     parts = BINDINGS[record.protocol].parts(record.native)
     rows = [row([(part.key, part.value, part.kind) for part in parts], record.protocol, record.body)]
-    decided = judge_inbox(judge, pa.RecordBatch.from_pylist(rows, READ_SCHEMA))
+    decided = evaluate_inbox(judge, pa.RecordBatch.from_pylist(rows, READ_SCHEMA))
 
     assert [dict(context) for context in decided.outcomes.contexts.to_pylist()][-1] == case["context"]
     winner = judge.matcher.targets[int(decided.outcomes.winners[-1])]

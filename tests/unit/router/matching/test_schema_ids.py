@@ -14,24 +14,24 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
-from bindings.kafka.facts import SOURCE_SCHEMA
+from bindings.kafka.record_columns import SOURCE_SCHEMA
 from catalog.load import load
 from catalog.model import Catalog
 from catalog.schemas.columns import payload_column
 from catalog.schemas.ids.client import RegistryUnavailableError, WrittenSchema
 from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation
-from router.evaluation.judging import SIZE, outcome_lists
+from router.evaluation.evaluator import SIZE, outcome_lists
 from router.evaluation.outputs import OutputBuilder, Tally, collect
-from router.evaluation.plan import TOPIC, Judge
+from router.evaluation.plan import TOPIC, Evaluator
 from router.matching.channels import ChannelBuilder
 from router.matching.explanation import Explainer
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
-from router.sinks.tables.opening import Parting
-from router.sinks.tables.unwrapping import typed
+from router.sinks.tables.opening import TableLayout
+from router.sinks.tables.payloads import typed
 from router.watching.metrics import SchemaIdFigures
 from tests.support.schema_ids import KnownIds, confluent, known_ids
 from tests.unit.catalog.schemas.test_resolving import encoded, f, record
@@ -77,14 +77,14 @@ def line_of(body: bytes) -> str:
     return json.dumps({"protocol": "KAFKA", "native": native, "body_base64": base64.b64encode(body).decode()})
 
 
-def judge_of(catalog: Catalog, frames: Frames, validation: str = "always") -> Judge:
+def judge_of(catalog: Catalog, frames: Frames, validation: str = "always") -> Evaluator:
     builder = ChannelBuilder(catalog)
     builder.definitions(f"{TOPIC}t", catalog.definitions, frames)
     matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation, builder.ties())  # type: ignore[arg-type]
     sink = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic": "out"}
     routed = {"sinks": {"bus": sink}, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["bus"]}}
     settings = settings_from_dict(routed, {}, Path())
-    return Judge(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), {f"{TOPIC}t": 0}, 2**30)
+    return Evaluator(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), {f"{TOPIC}t": 0}, 2**30)
 
 
 def rows_of(bodies: list[bytes]) -> pa.RecordBatch:
@@ -95,7 +95,7 @@ def rows_of(bodies: list[bytes]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA).append_column(SIZE, pa.array([9] * len(rows), pa.int32()))
 
 
-def outcomes_of(judge: Judge, bodies: list[bytes]) -> tuple[list[dict[str, Any]], Tally]:
+def outcomes_of(judge: Evaluator, bodies: list[bytes]) -> tuple[list[dict[str, Any]], Tally]:
     lists, counts = outcome_lists("kafka", judge, rows_of(bodies))
     return [each[0] for each in lists.to_pylist()], collect([counts or "{}"], judge.matcher.targets)
 
@@ -203,7 +203,7 @@ def test_tables_have_the_readers_columns_and_the_id(catalog: Catalog) -> None:
     assert payload.to_pylist() == due
     assert [each.row for each in undecoded] == [4, 6]
     assert "rides version 1" in undecoded[1].why
-    tables, _ = Parting("{messageid}", framings).parted(pa.table(columns), lambda message: column)
+    tables, _ = TableLayout("{messageid}", framings).parted(pa.table(columns), lambda message: column)
     (table,) = tables.values()
     assert table.column("schema_id").to_pylist() == ["1", "2", "3", "4", None, None, "1"]
     assert "schemaid" not in table.schema.names

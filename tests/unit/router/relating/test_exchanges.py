@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from router.errors import StateError
-from router.evaluation.carried import RelatedRecord
-from router.relating import Exchanges, Half, RecordToPair
+from router.evaluation.forwarding import RelatedRecord
+from router.request_reply import Exchanges, Half, RecordToPair
 from router.sinks.contract import Commit
 from router.sinks.pairs import PairRow
 

@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry
 
 from bindings.parts import first
 from bindings.sending import MessageRefusal, Outbound, Unsettled
-from router import relating
+from router import request_reply as relating
 from router.errors import SinkError
-from router.evaluation.carried import RelatedRecord
-from router.relating import Pairing
+from router.evaluation.forwarding import RelatedRecord
+from router.request_reply import Pairing
 from router.settings import KafkaSink, Settings, settings_from_dict
 from router.sinks import pairs
 from router.sinks.contract import Commit

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.columns.texts import base64_of
+from bindings.columns.entries import base64_of
 from bindings.events import encode_event, with_types
-from bindings.kafka.facts import SOURCE_SCHEMA
+from bindings.kafka.record_columns import SOURCE_SCHEMA
 from router.rendering.events import attributes_of_rows, event_columns, native_texts, parts_texts, structured_events
 from router.rendering.texts import (
     EVENT,

@@ -13,9 +13,9 @@ from typing import Any, Final, cast
 import pytest
 
 from router.batches import journal
-from router.dead_letters.letter import Letter
-from router.replay import replaying
-from router.replay.replaying import Loads, Replayer, ReplayInterrupted, ReplayJournal, Summary
+from router.dead_letters.dead_letter import DeadLetter
+from router.replay import batches as replaying
+from router.replay.batches import Replayer, ReplayInterrupted, ReplayJournal, ReplayPlanCache, Summary
 from router.state.ledger import LetterLedger, PendingReplay
 from router.writing import writer
 from router.writing.writer import BatchWriter
@@ -29,7 +29,7 @@ GIVEN: Final = tuple(
 )
 """2 stays dead and 3 waits for it; the hook rejects 4."""
 LETTERS: Final = tuple(
-    Letter(each.letter, "no-match", "", (), "e", "HTTP", {}, None, "epoch", each.position, None, None, 1)
+    DeadLetter(each.letter, "no-match", "", (), "e", "HTTP", {}, None, "epoch", each.position, None, None, 1)
     for each in GIVEN
 )
 POINTS: Final[tuple[tuple[type, str, int], ...]] = (
@@ -72,11 +72,13 @@ def replay(ledger: LetterLedger, summary: Summary, stop: threading.Event | None 
     spark = cast(Any, SimpleNamespace(createDataFrame=lambda rows: rows))
     letters = [each for each in LETTERS if each.id in pending.letters]
     held = threading.Event() if stop is None else stop
-    replayer = Replayer(Loads(spark), ledger, held, lambda reason, seconds: held.set())
+    replayer = Replayer(ReplayPlanCache(spark), ledger, held, lambda reason, seconds: held.set())
     replayer.replay(plan_of(SINKS, max_replays=2), pending, letters, summary)
 
 
-def begun(ledger: LetterLedger, letters: tuple[Letter, ...] = LETTERS, sinks: tuple[str, ...] = ()) -> PendingReplay:
+def begun(
+    ledger: LetterLedger, letters: tuple[DeadLetter, ...] = LETTERS, sinks: tuple[str, ...] = ()
+) -> PendingReplay:
     """Begin a batch, as whoever chose the letters does."""
     plan = plan_of(SINKS, max_replays=2)
     pending = PendingReplay(ledger.next_number(), plan.id, tuple(each.id for each in letters), sinks)
@@ -142,7 +144,7 @@ def test_a_sink_that_is_away_holds_the_batch_until_it_is_back_or_somebody_ends_i
 def test_letters_that_are_gone_settle_the_batch(ledger: LetterLedger, world: World) -> None:
     pending = begun(ledger)
     summary = Summary()
-    Replayer(Loads(cast(Any, None)), ledger, threading.Event(), lambda reason, seconds: None).replay(
+    Replayer(ReplayPlanCache(cast(Any, None)), ledger, threading.Event(), lambda reason, seconds: None).replay(
         plan_of(SINKS), pending, (), summary
     )
     assert ledger.pending() is None

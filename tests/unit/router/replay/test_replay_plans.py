@@ -7,7 +7,7 @@ from pathlib import Path
 
 from catalog.load import load
 from router.evaluation.plan import Plan
-from router.replay.replaying import FOLDER, ReplayPlans
+from router.replay.batches import FOLDER, ReplayPlans
 from router.settings import load_settings
 
 

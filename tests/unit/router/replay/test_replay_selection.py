@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from router.dead_letters.letter import Letter
+from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import Filter, filter_of, moment_of
 from router.errors import RouterError, StateError
-from router.replay import replaying
+from router.replay import batches as replaying
+from router.replay.batches import SelectedDeadLetter, Selection, batches, missing_sinks, rows_of
 from router.replay.replay import ReplayOptions
-from router.replay.replaying import Chosen, Selection, batches, lacking, rows_of
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
 NEAREST = ({"message": "/messagegroups/G/messages/M", "mismatches": []},)
-LETTER = Letter(
+LETTER = DeadLetter(
     "a", "no-match", "x", NEAREST, "/endpoints/e", "HTTP", {"path": "/"}, b"{}", "1", "p-0-1", WHEN, WHEN, 1, "dead"
 )
 
@@ -82,21 +82,21 @@ def test_standing_decides_and_what_failed_too_often_is_parked(tmp_path: Path) ->
 def test_sinks_that_lack_a_record_are_those_named_last(tmp_path: Path) -> None:
     rejected = replace(LETTER, reason="sink-rejected", detail="sink bus: no; sink hook: away")
     with LetterLedger.open(tmp_path) as ledger:
-        assert lacking(ledger, LETTER, None) == ()
-        assert lacking(ledger, rejected, None) == ("bus", "hook")
+        assert missing_sinks(ledger, LETTER, None) == ()
+        assert missing_sinks(ledger, rejected, None) == ("bus", "hook")
         # Refused by one of them; then a catalog that knew nothing of it, which changes nothing about who has it.
         ledger.attempted([("a", "sink-rejected", "sink hook: never")], WHEN)
         ledger.attempted([("a", "no-match", "sink bus: said a record")], WHEN)
-        assert lacking(ledger, rejected, ledger.entries("a")["a"]) == ("hook",)
-        assert lacking(ledger, LETTER, ledger.entries("a")["a"]) == ("hook",)
+        assert missing_sinks(ledger, rejected, ledger.entries("a")["a"]) == ("hook",)
+        assert missing_sinks(ledger, LETTER, ledger.entries("a")["a"]) == ("hook",)
 
 
 def test_batches_are_of_one_destination_and_have_no_position_twice() -> None:
     letters = [replace(LETTER, id=str(n), position=f"p-{n % 4}") for n in range(6)]
-    chosen = [Chosen(letter, ("bus",) if n == 2 else ()) for n, letter in enumerate(letters)]
+    chosen = [SelectedDeadLetter(letter, ("bus",) if n == 2 else ()) for n, letter in enumerate(letters)]
     found = [(batch.sinks, [letter.id for letter in batch.letters]) for batch in batches(chosen, 3)]
     assert found == [((), ["0", "1", "3"]), (("bus",), ["2"]), ((), ["4", "5"])]
-    twice = [Chosen(replace(LETTER, id=name)) for name in "xy"]
+    twice = [SelectedDeadLetter(replace(LETTER, id=name)) for name in "xy"]
     assert [len(batch.letters) for batch in batches(twice, 3)] == [1, 1]
 
 
@@ -107,10 +107,10 @@ def test_a_batch_is_no_larger_than_a_second_of_the_rate() -> None:
 
 
 def test_thousands_of_small_letters_are_one_batch_and_large_ones_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    letters = [Chosen(replace(LETTER, id=str(n), position=f"p-{n}")) for n in range(5_480)]
+    letters = [SelectedDeadLetter(replace(LETTER, id=str(n), position=f"p-{n}")) for n in range(5_480)]
     assert [len(batch.letters) for batch in batches(letters, ReplayOptions().size)] == [5_480]
     monkeypatch.setattr(replaying, "MAX_BATCH_BYTES", 100)
-    large = [Chosen(replace(each.letter, body=b"x" * 40)) for each in letters[:7]]
+    large = [SelectedDeadLetter(replace(each.letter, body=b"x" * 40)) for each in letters[:7]]
     assert [len(batch.letters) for batch in batches(large, ReplayOptions().size)] == [3, 3, 1]
 
 

@@ -21,7 +21,7 @@ from catalog.record import parse_record
 from router.errors import ConfigError
 from router.matching.records import RecordMatcher
 from router.settings import REASONS
-from router.settings.names import event_values, parse_name
+from router.settings.routes import event_values, parse_name
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
 from tests.support.judging import judged, kafka_rows, plan_of
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from router.running.queries import Queries
-from router.running.service import CatalogSwitch
+from router.running.service import PendingCatalog
 from router.settings import SourceSettings
 from router.sources import Source
 from router.state.state import StateFolder
@@ -28,7 +28,7 @@ def state(tmp_path: Path) -> Iterator[StateFolder]:
 
 @pytest.mark.slow
 def test_a_change_that_waits_for_brokers_is_told(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bindings.kafka.ranges.TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.0)
     servers = f"127.0.0.1:{free_ports(1)[0]}"
     wanted = SourceSettings(endpoint="/endpoints/new", start="latest")
     source = Source("/endpoints/new", "kafka", "kafka:new", "kafka-1", wanted, topic="new", servers=servers)
@@ -40,7 +40,7 @@ def test_a_change_that_waits_for_brokers_is_told(state: StateFolder, monkeypatch
     status.catalog("e1", 3)
     status.query("kafka-0", "running")
     queries = Queries(nothing, state, plans, Metrics(), status, nothing, once=False)
-    changes = CatalogSwitch(plans, queries, intake, lambda _: None, status.holding)
+    changes = PendingCatalog(plans, queries, intake, lambda _: None, status.holding)
     unreachable: Any = SimpleNamespace(sources=(source,))
     changes.offer(unreachable)
     changes.check()

@@ -13,7 +13,7 @@ import pytest
 from catalog.load import load
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
-from router.running.reload import Comparisons, Reloader
+from router.running.reload import CatalogComparisons, Reloader
 from router.settings import LogSettings, load_settings
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
@@ -57,7 +57,7 @@ class Reloads:
         self.metrics, self.status = Metrics(), RouterStatus()
         active = Plan(load([self.catalog]), settings)
         self.reloader = Reloader(settings, active, self.metrics, self.status)
-        self.comparisons = Comparisons(self.metrics, self.status)
+        self.comparisons = CatalogComparisons(self.metrics, self.status)
         self.comparisons.follow(active.catalog)
 
     def taken(self) -> Plan:

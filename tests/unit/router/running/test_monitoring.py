@@ -13,7 +13,7 @@ from catalog.model import Catalog
 from router.errors import CatalogUnavailable
 from router.evaluation.plan import Plan
 from router.overview.overview import Overview
-from router.running.monitoring import LastCatalog, Monitored, whole_catalog
+from router.running.monitoring import Monitoring, SavedCatalog, load_startup_catalog
 from router.running.reload import Reloader
 from router.settings import Settings, settings_from_dict
 from router.watching.metrics import Metrics
@@ -46,10 +46,10 @@ class Watched:
     def __init__(self, settings: Settings) -> None:
         self.settings, self.metrics, self.status = settings, Metrics(), RouterStatus(routes=False)
         overview = Overview(settings, self.metrics, self.status, None)
-        self.monitored = Monitored(self.metrics, self.status, 0, overview, LastCatalog(settings))
+        self.monitored = Monitoring(self.metrics, self.status, 0, overview, SavedCatalog(settings))
 
     def started(self) -> tuple[Catalog, str]:
-        loaded = whole_catalog(self.settings, threading.Event(), self.monitored)
+        loaded = load_startup_catalog(self.settings, threading.Event(), self.monitored)
         assert loaded is not None
         self.monitored.announce(Plan(loaded[0], self.settings), [], stale=loaded[1])
         return loaded

@@ -12,7 +12,7 @@ import pytest
 from bindings.kafka.client import KafkaUnreachable
 from router.errors import BrokerUnreachable
 from router.logs import configure_logs
-from router.running.queries import PAUSE_FIRST, Queries, Running
+from router.running.queries import PAUSE_FIRST, Queries, QueryRun
 from router.settings.model import LogSettings
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
@@ -25,7 +25,7 @@ def test_pauses_begin_anew_after_a_query_that_wrote_a_batch(last: int | None, pa
     queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), nothing, once=False)
     ended: Any = SimpleNamespace(exception=lambda: OSError("gone"), isActive=False)
     pipeline: Any = SimpleNamespace(failure=None, last=last, renewed={})
-    running = Running("inbox", (), nothing, pipeline, ended, pause=8 * PAUSE_FIRST)
+    running = QueryRun("inbox", (), nothing, pipeline, ended, pause=8 * PAUSE_FIRST)
     queries._running["inbox"] = running
     queries.check()
     assert running.query is None
@@ -38,17 +38,17 @@ def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
     configure_logs(LogSettings())
     status, nothing = RouterStatus(), cast(Any, None)
     queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), status, nothing, once=False)
-    running = queries._running["kafka-1"] = Running("kafka-1", (), nothing)
+    running = queries._running["kafka-1"] = QueryRun("kafka-1", (), nothing)
     answers: list[Future[None]] = []
     tries: list[str] = []
 
-    def start(one: Running, _: object) -> None:
+    def start(one: QueryRun, _: object) -> None:
         tries.append(one.name)
         if len(tries) == 1:
             raise BrokerUnreachable("Kafka at k:9092 does not answer")
         one.query = cast(Any, SimpleNamespace(isActive=True))
 
-    def ask(_: Running) -> Future[None]:
+    def ask(_: QueryRun) -> Future[None]:
         answers.append(Future())
         return answers[-1]
 
@@ -80,7 +80,7 @@ def test_a_query_that_has_ended_is_not_at_work(tmp_path: Path) -> None:
     nothing: Any = None
     queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), nothing, once=False)
     for name, ended in (("inbox", False), ("kafka-1", True)):
-        queries._running[name] = Running(name, (), nothing, ended=ended)
+        queries._running[name] = QueryRun(name, (), nothing, ended=ended)
     assert queries.at_work == {"inbox"}
 
 
@@ -89,7 +89,7 @@ def test_the_time_to_find_a_batch_is_that_of_the_last_batch_though_spark_looks_o
     status = RouterStatus()
     queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), status, nothing, once=False)
     spark: Any = SimpleNamespace(lastProgress={"durationMs": {"triggerExecution": 700, "addBatch": 400}})
-    queries._running["inbox"] = Running("inbox", (), nothing, nothing, spark)
+    queries._running["inbox"] = QueryRun("inbox", (), nothing, nothing, spark)
     queries.measure()
     spark.lastProgress = {"durationMs": {"triggerExecution": 9, "latestOffset": 8}}  # It found nothing.
     queries.measure()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from router.overview.overview import Overview
-from router.running.monitoring import Monitored
+from router.running.monitoring import Monitoring
 from router.running.service import Service
 from router.spark.session import Stopping
 from router.state.state import Accounts, StateFolder
@@ -24,7 +24,7 @@ def test_counts_go_on_where_they_were_from_the_first_look_at_them(tmp_path: Path
         account.records["/endpoints/gone", "routed", ""] = account.delivered["bus", "/endpoints/gone"] = 7
     metrics, status = Metrics(compiled.settings.sinks), RouterStatus()
     overview = Overview(compiled.settings, metrics, status, None)
-    service = Service(compiled, state, tmp_path, Stopping(), Monitored(metrics, status, 0, overview))
+    service = Service(compiled, state, tmp_path, Stopping(), Monitoring(metrics, status, 0, overview))
     labels = dict(zip(("endpoint", "outcome", "reason"), KEY, strict=True))
     counts = {
         "xrouter_records_total": labels,
@@ -47,7 +47,7 @@ def test_a_plan_is_announced_with_what_reading_its_catalog_found() -> None:
     broken = {"base": "#/nowhere", **SETTLED, "envelopemetadata": {"type": {"value": "order", "type": "nothing"}}}
     compiled = plan({"a": ORDERS}, broken)
     metrics, status = Metrics(), RouterStatus()
-    Monitored(metrics, status, 0, Overview(compiled.settings, metrics, status, None)).announce(
+    Monitoring(metrics, status, 0, Overview(compiled.settings, metrics, status, None)).announce(
         compiled, ["/endpoints/a"]
     )
     values = metrics.registry.get_sample_value

@@ -16,7 +16,7 @@ from router.batches.plans import PlanHolder
 from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
-from router.running.reload import Shadowing
+from router.running.reload import ShadowReloader
 from router.settings import LogSettings, settings_from_dict
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
@@ -73,11 +73,11 @@ class Running:
         """Return the plan of a document."""
         return Plan(load([self.folder / name]), self.settings)
 
-    def begin(self) -> Shadowing:
+    def begin(self) -> ShadowReloader:
         """Begin to look after the shadow."""
-        return Shadowing(self.plans, self.metrics.shadow)
+        return ShadowReloader(self.plans, self.metrics.shadow)
 
-    def until(self, shadowing: Shadowing, state: str, *, broken: bool = False) -> Tree:
+    def until(self, shadowing: ShadowReloader, state: str, *, broken: bool = False) -> Tree:
         """Check until the shadow is told to be so."""
 
         def so() -> bool:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from catalog.schemas.ids.client import WrittenSchema
-from router.schemaids.kept import FORGET_SECONDS, Damaged, KeptIds
+from router.schemaids.cache import FORGET_SECONDS, Damaged, SchemaIdCache
 
 URL = "https://registry.example/apis"
 RIDE = WrittenSchema("12", "Avro", '{"type": "int"}', {"a.B": '"string"'}, (("rides-value", 2),))
 
 
-def kept(folder: Path, now: list[float] | None = None, url: str = URL) -> KeptIds:
-    return KeptIds(folder / "lake", url, clock=lambda: (now or [1000.0])[0])
+def kept(folder: Path, now: list[float] | None = None, url: str = URL) -> SchemaIdCache:
+    return SchemaIdCache(folder / "lake", url, clock=lambda: (now or [1000.0])[0])
 
 
 def test_an_answer_is_kept_as_it_was(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_line_that_a_crash_tore_harms_no_other(tmp_path: Path) -> None:
 
 
 def test_noise_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("router.schemaids.kept.MOST_NOTHING", 20)
+    monkeypatch.setattr("router.schemaids.cache.MOST_NOTHING", 20)
     now = [1000.0]
     ids = kept(tmp_path, now)
     for number in range(100):
@@ -108,7 +108,7 @@ def test_noise_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def _write(folder: str, start: int) -> int:
-    ids = KeptIds(Path(folder), URL)
+    ids = SchemaIdCache(Path(folder), URL)
     for number in range(40):
         ids.keep(str(number), WrittenSchema(str(number), "Avro", '"int"'))
         ids.keep(str(1000 + number), None)

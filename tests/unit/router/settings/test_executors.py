@@ -8,7 +8,7 @@ import pytest
 
 from router.errors import ConfigError
 from router.settings import Settings, load_settings
-from router.settings.checks import executor_cautions, inbox_faults
+from router.settings.checks import executor_warnings, inbox_faults
 
 SINKS = """
 sinks:
@@ -93,7 +93,7 @@ def test_an_inbox_on_this_disk_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_executors_that_nobody_asks_who_they_are(tmp_path: Path, more: str, cautioned: bool) -> None:
-    assert bool(list(executor_cautions(loaded(tmp_path, PLAIN + MASTER % more)))) is cautioned
+    assert bool(list(executor_warnings(loaded(tmp_path, PLAIN + MASTER % more)))) is cautioned
 
 
 def test_local_masters() -> None:

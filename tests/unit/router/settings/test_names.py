@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.settings.names import (
+from router.settings.routes import (
     DEAD_LETTER_VARIABLES,
     Escape,
     NameTemplateError,

@@ -14,9 +14,9 @@ from router.commands.registry.settings import RegistryFile
 from router.errors import ConfigError
 from router.settings import settings_from_dict
 from router.settings.catalogs import TlsSettings
-from router.settings.load import fields_of, overlay
+from router.settings.load import apply_environment, fields_of
 from router.settings.model import Settings
-from router.settings.values import Place, dotted, holds_file, holds_secret
+from router.settings.values import KeyPath, dotted, is_file_key, is_secret_key
 
 FREE = "x.secret"
 """Stands for a free key. Only options of clients are secret by their names, and this is one such name."""
@@ -33,7 +33,7 @@ SUBSCRIBED: dict[str, Any] = {
 }
 
 
-def places_of(wanted: type, annotation: Any, place: Place = ()) -> Iterator[Place]:
+def places_of(wanted: type, annotation: Any, place: KeyPath = ()) -> Iterator[KeyPath]:
     """Yield where values of a type stand in settings of a model, free keys and indexes filled in."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is wanted:
@@ -69,17 +69,17 @@ def test_the_walk_comes_everywhere() -> None:
 
 
 @pytest.mark.parametrize("place", named(SecretStr))
-def test_every_secret_is_known_by_its_place(place: Place) -> None:
-    assert holds_secret(place)
+def test_every_secret_is_known_by_its_place(place: KeyPath) -> None:
+    assert is_secret_key(place)
 
 
 @pytest.mark.parametrize("place", named(TlsSettings))
-def test_every_certificate_is_known_as_a_file(place: Place) -> None:
-    assert all(holds_file((*place, key)) for key in fields_of(TlsSettings))
+def test_every_certificate_is_known_as_a_file(place: KeyPath) -> None:
+    assert all(is_file_key((*place, key)) for key in fields_of(TlsSettings))
 
 
 def test_a_token_of_a_subscription_is_not_written_out(tmp_path: Path) -> None:
-    written = overlay(SUBSCRIBED, {"XROUTER_SOURCES__0__SUBSCRIPTION__TOKEN": "t0ken"})
+    written = apply_environment(SUBSCRIBED, {"XROUTER_SOURCES__0__SUBSCRIPTION__TOKEN": "t0ken"})
     settings = settings_from_dict(written, {"XROUTER_SOURCES__0__SUBSCRIPTION__TOKEN": "t0ken"}, tmp_path)
     subscription = settings.sources[0].subscription
     assert subscription is not None and subscription.token is not None

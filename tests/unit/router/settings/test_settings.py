@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from router.errors import ConfigError
-from router.settings import JsonLinesSink, KafkaSink, Settings, TableSink, load_settings, revealed, settings_from_dict
+from router.settings import (
+    JsonLinesSink,
+    KafkaSink,
+    Settings,
+    TableSink,
+    load_settings,
+    plain_options,
+    settings_from_dict,
+)
 from router.settings import settings_reference as reference
 
 FULL = """
@@ -53,7 +61,7 @@ def test_full_file(tmp_path: Path) -> None:
     assert settings.routes[1].when.always and settings.routes[1].to == ("lake",)
     lake, bus = settings.sinks["lake"], settings.sinks["bus"]
     assert isinstance(lake, TableSink) and lake.path == str(tmp_path / "data/events") and lake.format == "delta"
-    assert isinstance(bus, KafkaSink) and bus.lineage and revealed(bus.options) == {"linger.ms": "5"}
+    assert isinstance(bus, KafkaSink) and bus.lineage and plain_options(bus.options) == {"linger.ms": "5"}
     assert settings.match.validation == "always"
     assert settings.http.max_body == 65536
     assert settings.trigger == timedelta(seconds=1)
@@ -94,7 +102,11 @@ def test_environment_overrides_every_level(tmp_path: Path) -> None:
     assert settings.trigger == timedelta(minutes=2)
     assert settings.metrics.port == 9999
     bus = settings.sinks["Main-Bus"]
-    assert isinstance(bus, KafkaSink) and bus.topic == "{messagegroup}" and revealed(bus.options) == {"linger.ms": "7"}
+    assert (
+        isinstance(bus, KafkaSink)
+        and bus.topic == "{messagegroup}"
+        and plain_options(bus.options) == {"linger.ms": "7"}
+    )
     assert settings.sources[0].password is not None
     assert settings.sources[0].password.get_secret_value() == "whisper"
     assert settings.sources[1].endpoint == "/endpoints/other"

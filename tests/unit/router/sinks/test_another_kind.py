@@ -12,14 +12,14 @@ import pytest
 from pydantic import Field
 
 from catalog.load import load
-from router.dead_letters.letter import Letter
+from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import read_letters, readable_sinks
 from router.dead_letters.stores import letter_of
 from router.errors import ConfigError
 from router.evaluation.plan import Plan
 from router.overview.picture import survey
 from router.settings import Settings, load_settings, settings_reference
-from router.settings.sinks.contract import Fault, Filled, SinkSettings
+from router.settings.sinks.contract import Fault, SinkSettings, TemplateFiller
 from router.sinks import ArrowSink, Commit, Rejected, WriteResult, open_sink
 from router.sinks.jsonlines import DEAD_LETTER, WIDE
 from tests.support.kinds import registered
@@ -41,7 +41,7 @@ class ShelfSink(SinkSettings):
         if not self.shelf.isalpha():
             yield f"{key}.shelf", "has only letters; correct the name"
 
-    def destination(self, filled: Filled, *, letters: bool) -> str:
+    def destination(self, filled: TemplateFiller, *, letters: bool) -> str:
         return f"shelf {self.shelf}"
 
 
@@ -65,7 +65,7 @@ def open_shelf(name: str, settings: ShelfSink, kind: str, catalog: object, frami
     return Shelf(f"{settings.shelf}-{kind}")
 
 
-def read_shelf(name: str, settings: ShelfSink, spill: Path, *, bodies: bool = True) -> Iterator[Letter]:
+def read_shelf(name: str, settings: ShelfSink, spill: Path, *, bodies: bool = True) -> Iterator[DeadLetter]:
     return (letter_of(row, name) for row in SHELVES[f"{settings.shelf}-dead-letters"])
 
 

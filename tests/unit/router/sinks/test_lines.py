@@ -19,9 +19,9 @@ from router.sinks.jsonlines import (
     AMBIGUOUS,
     DEAD_LETTER,
     DECIDED,
+    dead_letter_lines,
     dead_letter_to_json_line,
     event_lines,
-    letter_lines,
     wide_to_json_line,
 )
 
@@ -156,7 +156,7 @@ def test_lines_of_events_are_those_of_each(rows: list[dict[str, Any]], begin: in
 
 @given(st.lists(LETTER_ROWS, max_size=5), st.integers(0, 2))
 def test_lines_of_letters_are_those_of_each(rows: list[dict[str, Any]], begin: int) -> None:
-    check(rows, DEAD_LETTER, letter_lines, dead_letter_to_json_line, begin)
+    check(rows, DEAD_LETTER, dead_letter_lines, dead_letter_to_json_line, begin)
 
 
 TOGETHER: Final = [

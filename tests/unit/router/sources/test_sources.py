@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bindings.gateways import Receiving
+from bindings.gateways import ReceivingBinding
 from bindings.protocols import BINDINGS
 from catalog.model import Catalog, Definition, Endpoint, Property
 from router.errors import ConfigError
@@ -15,7 +15,7 @@ from router.sources import Source, by_query, sources_of
 from tests.support.scaling import LINEAR, growth
 
 
-def receiving(protocol: str | None) -> Receiving:
+def receiving(protocol: str | None) -> ReceivingBinding:
     side = BINDINGS[protocol or ""].receiving
     assert side is not None
     return side

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from router.cli import status_of
-from router.dead_letters.letter import Letter
+from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.retention import RetentionLimits, purge
-from router.replay.replaying import Chosen, batches, lacking
+from router.replay.batches import SelectedDeadLetter, batches, missing_sinks
 from router.state.ledger import HELD, LetterLedger, Outcome, PendingReplay, Turns, held_up, only_waits, waits_for
 from router.writing.outcomes import detail_of, sinks_of
 from tests.support.letters import letter_id, row, settings_file, write_letters
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
-LETTER = Letter("a1", "no-match", "", (), "/endpoints/e", "KAFKA", {}, b"", "1", "t-0-1", WHEN, WHEN, 1, "dead")
+LETTER = DeadLetter("a1", "no-match", "", (), "/endpoints/e", "KAFKA", {}, b"", "1", "t-0-1", WHEN, WHEN, 1, "dead")
 ARRIVED = [("A", "a1"), ("B", "b1"), ("A", "a2"), ("A", "a3")]
 
 
@@ -99,7 +99,7 @@ def test_a_letter_that_only_waited_is_nowhere(tmp_path: Path) -> None:
     assert not only_waits(f"{detail}; sink hook: away")
     assert not only_waits("sink lake: no")
     with LetterLedger.open(tmp_path) as ledger:
-        assert lacking(ledger, replace(LETTER, reason="sink-rejected", detail=detail), None) == ()
+        assert missing_sinks(ledger, replace(LETTER, reason="sink-rejected", detail=detail), None) == ()
 
 
 def gathered(
@@ -108,7 +108,7 @@ def gathered(
     """Replay letters in the order in which they are read, all but *lasting*; returns batches, and who was left out."""
     turns = Turns(ledger.order)
     chosen = (
-        Chosen(replace(LETTER, id=letter, position=letter), ("lake",) if letter in lake.split() else ())
+        SelectedDeadLetter(replace(LETTER, id=letter, position=letter), ("lake",) if letter in lake.split() else ())
         for letter in letters
     )
     found: list[list[str]] = []

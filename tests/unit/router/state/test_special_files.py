@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import catalog.parsing.regular
-from bindings.private import is_locked
+from bindings.private_files import is_locked
 from router.cli import status_of
 from router.errors import StateError
 from router.state.durable import Pins

@@ -10,7 +10,7 @@ import pytest
 
 from catalog.load import load
 from router.cli import status_of
-from router.commands.check.command import examined
+from router.commands.check.command import check_findings
 from router.commands.doctor import examine
 from router.errors import ConfigError, StateError
 from router.evaluation.plan import Plan
@@ -199,7 +199,7 @@ def test_a_catalog_cannot_move_where_credentials_go(
         with pytest.raises(ConfigError, match="its credentials are for") as caught:
             admitted(plan_of(tmp_path, text))
         assert "sources.0." in caught.value.hint and FILE in caught.value.hint
-        checked, _ = examined([str(tmp_path / "catalog.json")], tmp_path / "router.yaml")
+        checked, _ = check_findings([str(tmp_path / "catalog.json")], tmp_path / "router.yaml")
         assert [each.severity for each in checked if each.rule == "moved-address"] == ["error"]
     write_catalog(tmp_path, good, kind=kind)
     admitted(plan_of(tmp_path, text))

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
-from router.routing import ROOM, LetterLimits, Routes
+from router.routing import HEADER_RESERVE, Routes, SpillLimits
 from router.settings import settings_from_dict
 from router.sinks import Rejected
 from router.writing.outcomes import REASON, Rejections
@@ -29,7 +29,7 @@ def test_a_record_rejected_by_two_sinks_counts_once_and_names_both(tmp_path: Pat
         "dead_letters": {"sinks": ["out"]},
     }
     settings = settings_from_dict(told, {}, tmp_path)
-    rejected = Rejections(Routes(settings), LetterLimits(settings))
+    rejected = Rejections(Routes(settings), SpillLimits(settings))
     assert not rejected
     rejected.add("a", [Rejected("t-0-1", "too odd", E, M), Rejected("t-0-2", "too large", E, M)])
     rejected.add("b", [Rejected("t-0-1", "no", E, M)])
@@ -42,7 +42,7 @@ def test_a_record_rejected_by_two_sinks_counts_once_and_names_both(tmp_path: Pat
         "letters_dead": ["d.E.sink-rejected"] * 2,
         "letters_out": ["out"] * 2,
         "route": [-3] * 2,
-        "limit": [70_000 - ROOM] * 2,
+        "limit": [70_000 - HEADER_RESERVE] * 2,
     }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from catalog.model import Catalog, Definition, Endpoint, Property
 from router.settings import KafkaSink
-from router.settings.names import parse_name
+from router.settings.routes import parse_name
 from router.writing.writer import is_counted
 
 TYPED = Property("type", "string", "t")

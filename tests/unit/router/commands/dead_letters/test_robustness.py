@@ -16,7 +16,7 @@ from catalog.model import PROTOCOLS
 from catalog.parsing.texts import parse_text
 from catalog.record import Record
 from router.commands.dead_letters.suggesting.fragment import Basis
-from router.commands.dead_letters.suggesting.suggesting import suggest
+from router.commands.dead_letters.suggesting.suggest import suggest
 from tests.support.examples import examples
 
 TEXT: Final = st.one_of(

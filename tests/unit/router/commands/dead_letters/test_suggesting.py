@@ -11,7 +11,7 @@ import pytest
 from catalog.load import load
 from catalog.record import Record
 from router.commands.dead_letters.suggesting.fragment import Basis
-from router.commands.dead_letters.suggesting.suggesting import Suggestion, suggest
+from router.commands.dead_letters.suggesting.suggest import Suggestion, suggest
 from router.commands.emit.producer import record_line
 from router.errors import RouterError
 from router.matching.records import RecordMatcher

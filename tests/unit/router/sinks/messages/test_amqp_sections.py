@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bindings.amqp.sender import EncodingError, encode, message_of
+from bindings.amqp.publisher import EncodingError, encode, message_of
 from bindings.amqp.values import decode
 from bindings.protocols import BINDINGS
 from catalog.load import load

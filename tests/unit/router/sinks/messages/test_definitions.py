@@ -16,7 +16,7 @@ from router.errors import SinkError
 from router.settings import NatsSink, load_settings
 from router.sinks.contract import check_endpoints
 from router.sinks.messages.definitions import composer_of
-from router.sinks.messages.sink import HeaderPassing, NotTaken, RoutedEvent
+from router.sinks.messages.sink import HeaderPassing, RoutedEvent, UnsendableMessage
 from tests.support.composing import OneByOne
 
 NAMED = {"specversion": "1.0", "id": "1", "source": "/plants/p1", "type": "T"}
@@ -71,7 +71,7 @@ def test_mqtt_topics_properties_and_options(tmp_path: Path) -> None:
     told = parts(made)
     assert (told["user_properties.line"], told["qos"], told["retain"]) == ("a/b+", "1", "true")
     assert told["user_properties.type"] == "T"
-    with pytest.raises(NotTaken, match="lacks a value for line"):
+    with pytest.raises(UnsendableMessage, match="lacks a value for line"):
         composer(found).compose_one(event())
 
 
@@ -89,7 +89,7 @@ def test_the_definition_of_the_record_goes_first_then_one_whose_attributes_hold(
     assert shaping.compose_one(event(source="/b")).address == "b"
     assert shaping.compose_one(event(source="/other")).address == "c"
     assert shaping.compose_one(event(message="/messagegroups/G/messages/A", source="/b")).address == "b"
-    with pytest.raises(NotTaken, match="/endpoints/out has no definition of type 'other'"):
+    with pytest.raises(UnsendableMessage, match="/endpoints/out has no definition of type 'other'"):
         shaping.compose_one(event(type="other"))
 
 
@@ -121,7 +121,7 @@ def test_what_would_not_match_its_definition_is_not_sent(tmp_path: Path) -> None
         event(type="Held", subject="s"),
     ]
     for _ in range(2):  # what was found out before is found again
-        told = [str(made) if isinstance(made, NotTaken) else "" for made in shaping.compose(asked)]
+        told = [str(made) if isinstance(made, UnsendableMessage) else "" for made in shaping.compose(asked)]
         assert [fault.partition(": it would not match: ")[2] for fault in told[:5]] == [
             "envelopemetadata.source should be '/a' and is '/plants/p1'",
             "datacontenttype should be 'text/csv' and is 'application/json'",
@@ -137,7 +137,7 @@ def test_a_stream_carries_no_subject_to_reply_to(tmp_path: Path) -> None:
     found = catalog(tmp_path, {"protocol": "NATS"}, T=asks)
     endpoint = found.endpoints["/endpoints/out"]
     made = composer_of(NatsSink(type="nats", endpoint=endpoint.xid, jetstream=False), endpoint, found)
-    assert not isinstance(made.compose([event()])[0], NotTaken)
+    assert not isinstance(made.compose([event()])[0], UnsendableMessage)
     stored = composer_of(NatsSink(type="nats", endpoint=endpoint.xid), endpoint, found)
     (refused,) = stored.compose([event()])
     assert "reply-to should be 'answers' and is None" in str(refused)
@@ -154,10 +154,10 @@ def test_a_native_message_that_would_be_read_as_an_event(tmp_path: Path) -> None
     found = catalog(tmp_path, {"protocol": "MQTT/3.1.1"}, T=native, U=listed)
     shaping = composer(found)
     assert shaping.compose_one(event()).address == "t"
-    with pytest.raises(NotTaken, match=r"user_properties\.p should be 'v' and is None"):
+    with pytest.raises(UnsendableMessage, match=r"user_properties\.p should be 'v' and is None"):
         shaping.compose_one(event(type="U"))
     body = b'{"specversion": "1.0", "id": ""}'
-    with pytest.raises(NotTaken, match="it would not match: "):
+    with pytest.raises(UnsendableMessage, match="it would not match: "):
         shaping.compose_one(RoutedEvent({**NAMED}, body, "/m", "/endpoints/in", "e", "t-0-1", {}))
 
 
@@ -240,7 +240,7 @@ def test_nats_subjects_cannot_be_widened(tmp_path: Path) -> None:
     shaping = composer(found)
     assert shaping.compose_one(event({"place": "a.b>"})).address == "out.T.a%2Eb%3E"
     assert shaping.compose_one(event({"place": "a"}, type="U")).address == "u.a"
-    with pytest.raises(NotTaken, match="a value does not fit subject"):
+    with pytest.raises(UnsendableMessage, match="a value does not fit subject"):
         shaping.compose_one(event({"place": "a.b"}, type="U"))
 
 
@@ -313,7 +313,7 @@ def test_bytes_where_mqtt_has_text_only(tmp_path: Path) -> None:
         return catalog(tmp_path, {"protocol": "MQTT/5.0"}, T={"protocol": "MQTT/5.0", "protocoloptions": told})
 
     assert parts(composer(with_value("aGVsbG8=")).compose_one(event()))["user_properties.p"] == "hello"
-    with pytest.raises(NotTaken, match=r"user_properties\.p must be text"):
+    with pytest.raises(UnsendableMessage, match=r"user_properties\.p must be text"):
         composer(with_value("/wA=")).compose_one(event())
 
 

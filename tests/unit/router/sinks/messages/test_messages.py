@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.amqp import sender
+from bindings.amqp import publisher as sender
 from bindings.amqp.values import AmqpValue, typed_of, types_of
 from bindings.envelope import Envelope
 from bindings.events import members_of
@@ -19,7 +19,7 @@ from bindings.mqtt.publisher import message_of
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, sending_of
 from bindings.sending import Outbound
-from router.settings.names import AddressError, NameTemplateError, checked, parse_address
+from router.settings.routes import AddressError, NameTemplateError, checked_address, parse_address
 from router.sinks.messages.sink import Mode, RoutedEvent, event_of, outbound
 
 TEXT = st.text(
@@ -187,7 +187,7 @@ KINDS: tuple[str, ...] = ("mqtt", "amqp", "nats", "http", "kafka")
 def test_no_value_adds_a_level_or_a_wildcard(type_: str, kind: str) -> None:
     before, separator = ("https://h/a/", "/") if kind == "http" else ("a.", ".") if kind == "nats" else ("a-", "/")
     address = parse_address(f"{before}{{type}}", sending_of(kind)).expand({"type": type_})
-    assert checked(address, sending_of(kind)) == address
+    assert checked_address(address, sending_of(kind)) == address
     if kind != "kafka":
         assert separator not in address.removeprefix(before)
     assert not set(address) & set("+#*> ")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.amqp import sender
-from bindings.amqp.sender import encode
+from bindings.amqp import publisher as sender
+from bindings.amqp.publisher import encode
 from bindings.amqp.values import AmqpValue, decode
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
 from bindings.mqtt import publisher

@@ -11,10 +11,10 @@ import pytest
 from bindings.protocols import BINDINGS, sending_of
 from bindings.sending import MessageRefusal, Outbound
 from router.settings import KafkaSink, MqttSink
-from router.settings.names import parse_address
+from router.settings.routes import parse_address
 from router.sinks.contract import Commit
 from router.sinks.messages.definitions import spread_key
-from router.sinks.messages.sink import MESSAGE, ConfirmedSink, Spread, TemplateComposer, kept_spread
+from router.sinks.messages.sink import MESSAGE, ConfirmedSink, DestinationCap, TemplateComposer, kept_spread
 
 
 class Taking:
@@ -46,7 +46,7 @@ def rows(*places: str) -> pa.Table:
 
 
 def test_past_the_cap_a_record_is_refused_and_the_known_destinations_go_on() -> None:
-    target, spread = Taking(), Spread(2)
+    target, spread = Taking(), DestinationCap(2)
     composer = TemplateComposer(parse_address("a/{context.x}", sending_of("mqtt")), BINDINGS["MQTT/5.0"], "binary")
     sink = ConfirmedSink("out", composer, target, spread=spread)
     result = sink.write(rows("p", "q", "r", "p", "s"), Commit("g", 1))
@@ -66,7 +66,7 @@ def test_a_message_that_is_refused_for_its_size_takes_no_place() -> None:
     composer = TemplateComposer(
         parse_address("a/{context.x}", sending_of("mqtt")), BINDINGS["MQTT/3.1.1"], "structured"
     )
-    sink = ConfirmedSink("out", composer, target, max_body=1, spread=Spread(1))
+    sink = ConfirmedSink("out", composer, target, max_body=1, spread=DestinationCap(1))
     result = sink.write(rows("p", "q"), Commit("g", 1))
     assert all("max_body" in record.reason for record in result.refused)
 

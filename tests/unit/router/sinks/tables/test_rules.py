@@ -16,8 +16,8 @@ from router.errors import SinkError
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged, WriteResult
 from router.sinks.jsonlines import WIDE
-from router.sinks.tables.form import checks_of
 from router.sinks.tables.head import TableHead
+from router.sinks.tables.requirements import checks_of
 from tests.unit.router.sinks.tables.test_staging import ids, rows, staged
 
 if TYPE_CHECKING:

@@ -1,0 +1,212 @@
+"""The record columns that matching needs, read from whole batches of Kafka records.
+
+Columns decide most records. Others (an event in a JSON body, a batch, repeated or malformed names, values that are not
+text) are *fallback* rows: the exact codec reads their whole row. A fallback row costs time and changes nothing else, so
+a condition may send a row there needlessly, never the reverse.
+
+Only bodies that may be needed are among the columns (:func:`body_column`); the others stay in the JVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bindings.columns.entries import Bool, Entries, any_of, base64_of, distinct, forbidden, printable, texts_of, valid
+from bindings.columns.envelopes import MENTIONS, may_be_events
+from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
+from bindings.parts import NAME
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+ENTRIES: Final = "headers"
+SOURCE_SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        (ENTRIES, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+"""Rows as the codec expects them: Spark's Kafka source with ``timestamp`` in milliseconds."""
+HEADER: Final = "p.headers."
+HEADER_BYTES: Final = "b.headers."
+SMALL: Final = 512
+"""Bodies up to this many bytes always go to Python: checking them in the JVM would cost more."""
+ATTRIBUTE: Final = "ce_"
+"""Prefix of attributes in Kafka's binary mode. A stray header with this prefix would become part of the event."""
+CONTENT_TYPE: Final = "content-type"
+VERSION: Final = "ce_specversion"
+LINEAGE: Final = "xrouter-"
+"""Prefix of the headers this router adds. Those of an earlier router are not passed on."""
+_EVENT: Final = "cloudevents"
+# Python strips its own white space before a media type; here it is all that is not visible ASCII.
+_EVENT_MEDIA: Final = r"(?i)^[^!-~]*application/cloudevents"
+_JSON_MEDIA: Final = r"(?is)^[^!-~]*(application/json[^!-~]*(;.*)?)?$"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaColumns:
+    """What the columns of a batch contain: texts by property, and which rows need the exact codec.
+
+    ``texts`` are by ``e.NAME``, ``p.PATH``, ``b.PATH`` and ``d``; ``content`` is the content type, ``coding`` the
+    content coding. ``events`` marks the rows that are CloudEvents in binary mode.
+    """
+
+    texts: dict[str, pa.StringArray]
+    content: pa.StringArray
+    events: Bool
+    odd: Bool
+    entries: Entries
+
+    @property
+    def coding(self) -> pa.StringArray:
+        return texts_of(self.entries.bytes_of(self.entries.first(NAME)))
+
+
+class KafkaReader:
+    """Reads the columns of Kafka rows for the properties that a plan uses."""
+
+    def __init__(self, keys: Iterable[str], *, sniffs: bool) -> None:
+        """``sniffs``: some channel accepts an event in a JSON body without its media type."""
+        self._keys = tuple(dict.fromkeys(keys))
+        self.sniffs = sniffs
+        headers = (key for key in self._keys if key.startswith((HEADER, HEADER_BYTES)))
+        self._constrained = frozenset(key[len(HEADER) :] for key in headers)
+        self._texts = sorted(key[len(HEADER) :] for key in self._keys if key.startswith(HEADER))
+        self._keyed = any(key in ("p.key", "p.key_base64") for key in self._keys)
+
+    def read(self, rows: pa.RecordBatch) -> KafkaColumns:
+        """Return the columns of rows of ``SOURCE_SCHEMA``; a body may be null where :func:`body_column` omits it."""
+        seen = _Seen(rows)
+        texts = {key: text for key in self._keys if (text := seen.property(key)) is not None}
+        version = seen.text(VERSION)
+        events = valid(version)
+        odd = any_of(self._conditions(seen, version, events), rows.num_rows)
+        return KafkaColumns(texts, seen.text(CONTENT_TYPE), events, odd, seen.entries)
+
+    def _conditions(self, seen: _Seen, version: pa.StringArray, events: Bool) -> Iterable[Bool]:
+        entries, rows = seen.entries, seen.rows
+        yield distinct(seen.text(CONTENT_TYPE), lambda media: pc.match_substring_regex(media, _EVENT_MEDIA))
+        for name in dict.fromkeys((VERSION, CONTENT_TYPE, *self._texts)):
+            yield (seen.first(name) >= 0) & ~valid(seen.text(name))
+        yield entries.rows_of(entries.named(_needs_exact_codec))
+        # If a header repeats, the first one with a value counts.
+        yield entries.repeated(self._decides)
+        attributes = entries.named(lambda name: name.startswith(ATTRIBUTE))
+        # A native record must not pass these on: they would describe the event that it becomes.
+        yield entries.rows_of(attributes) & ~events
+        yield entries.rows_of(forbidden(entries.values, attributes))
+        yield events & distinct(seen.text(CONTENT_TYPE), lambda media: pc.invert(printable(media)))
+        yield events & ~distinct(version, lambda texts: pc.equal(texts, "1.0"))
+        for name in REQUIRED:
+            filled = pc.fill_null(pc.greater(pc.binary_length(seen.text(f"{ATTRIBUTE}{name}")), 0), False)
+            yield events & ~filled.to_numpy(zero_copy_only=False)
+        if self._keyed:
+            yield valid(rows.column("key")) & ~valid(seen.key)
+        if self.sniffs:
+            yield self._sniffable(seen, events)
+
+    def _sniffable(self, seen: _Seen, events: Bool) -> Bool:
+        media = seen.text(CONTENT_TYPE)
+        plain = distinct(media, lambda texts: pc.match_substring_regex(texts, _JSON_MEDIA)) | ~valid(media)
+        at = np.flatnonzero(~events & plain)
+        sniffable = np.zeros(len(events), bool)
+        sniffable[at] = may_be_events(seen.rows.column("value").take(pa.array(at)))
+        return sniffable
+
+    def _decides(self, name: str) -> bool:
+        return name in self._constrained or name == CONTENT_TYPE or name.startswith(ATTRIBUTE)
+
+
+class _Seen:
+    """A batch with values that several conditions need, computed once."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self.rows = rows
+        self.entries = Entries(rows.column(ENTRIES))
+        self._first: dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
+        self._texts: dict[str, pa.StringArray] = {}
+        self._key: pa.StringArray | None = None
+
+    def first(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return per row the first entry with that name, -1 for none."""
+        if name not in self._first:
+            self._first[name] = self.entries.first(name)
+        return self._first[name]
+
+    def text(self, name: str) -> pa.StringArray:
+        """Return per row the text of the first entry with that name; null for none, no value, or not UTF-8."""
+        if name not in self._texts:
+            self._texts[name] = texts_of(self.entries.bytes_of(self.first(name)))
+        return self._texts[name]
+
+    @property
+    def key(self) -> pa.StringArray:
+        """The key as text; null for none and for bytes that are not UTF-8."""
+        if self._key is None:
+            self._key = texts_of(self.rows.column("key"))
+        return self._key
+
+    def property(self, key: str) -> pa.StringArray | None:
+        """Return a property: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None for one that Kafka does not have."""
+        if key in ("e.datacontenttype", "d", f"{HEADER}{CONTENT_TYPE}"):
+            return self.text(CONTENT_TYPE)
+        if key.startswith("e."):
+            return self.text(f"{ATTRIBUTE}{key[2:]}")
+        if key.startswith(HEADER):
+            return self.text(key.removeprefix(HEADER))
+        if key.startswith(HEADER_BYTES):
+            return base64_of(self.entries.bytes_of(self.first(key.removeprefix(HEADER_BYTES))))
+        return self._member(key)
+
+    def _member(self, key: str) -> pa.StringArray | None:
+        if key == "p.key":
+            return self.key
+        if key in ("p.key_base64", "b.key"):
+            return base64_of(self.rows.column("key"))
+        if key in ("p.topic", "p.partition"):
+            return self.rows.column(key[2:]).cast(pa.string())
+        if key in ("b.topic", "b.partition"):
+            return base64_of(self.rows.column(key[2:]).cast(pa.string()).cast(pa.binary()))
+        return None
+
+
+def body_column(topics: Collection[str], *, sniffs: bool) -> Column:
+    """Return the bodies that evaluation needs: all of these topics, small ones, and those that may hold an event.
+
+    ``sniffs`` is as for :class:`KafkaReader`, which needs nothing from the bodies omitted here.
+    """
+    from pyspark.sql import functions as F
+
+    body, none = F.col("value"), F.lit(False)
+
+    def carries_event(entry: Column) -> Column:
+        media = F.lower(entry["value"].cast("string"))
+        return (F.lower(entry["key"]) == CONTENT_TYPE) & F.contains(media, F.lit(_EVENT))
+
+    wanted = [F.col("topic").isin(sorted(topics))] if topics else []
+    wanted += [F.octet_length(body) <= SMALL, F.exists(ENTRIES, carries_event)]
+    if sniffs:
+        wanted += [F.contains(body, F.lit(bytearray(text))) for text in MENTIONS]
+    condition = none
+    for each in wanted:
+        condition = condition | F.coalesce(each, none)
+    return F.when(condition, body)
+
+
+def _needs_exact_codec(name: str) -> bool:
+    """Whether the exact codec must read a record with a header of that name."""
+    if name.startswith(ATTRIBUTE):
+        attribute = name.removeprefix(ATTRIBUTE)
+        return not ATTRIBUTE_NAME.fullmatch(attribute) or attribute == DATA
+    return name.startswith(LINEAGE) or (name != CONTENT_TYPE and name.lower() == CONTENT_TYPE)

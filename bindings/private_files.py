@@ -1,0 +1,186 @@
+"""Files and folders for their owner only, whatever the process's umask, and durable replacement of files.
+
+The umask decides who may read the files of local sinks. State contains payloads and references to secrets.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Final, Literal
+
+from catalog.parsing.regular import kind_of, open_regular
+
+Readers = Literal["owner", "group", "everyone"]
+_DENIED: Final[Mapping[Readers, int]] = {"owner": 0o077, "group": 0o027, "everyone": 0o022}
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+_STATUS: Final = Path("/proc/self/status")
+
+
+def set_umask_for(readers: Readers) -> None:
+    """Deny access to all but *readers* on files created from now on; a stricter umask is kept."""
+    os.umask(os.umask(0o077) | _DENIED[readers])
+
+
+def umask() -> int:
+    """Return the umask: the rights that this process denies others on files that it creates."""
+    with suppress(OSError, ValueError):
+        return int(_STATUS.read_bytes().partition(b"\nUmask:")[2].partition(b"\n")[0], 8)
+    mask = os.umask(0o077)  # Not Linux: for a moment, other threads deny more.
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def denying(mask: int) -> Iterator[None]:
+    """Create files with that umask; for processes of one thread."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def private_folder(path: Path) -> None:
+    """Create *path* and missing parents, durably, all with mode 0700; existing folders are unchanged."""
+    missing = [path, *path.parents]
+    for each in reversed(missing[: next((n for n, one in enumerate(missing) if one.is_dir()), len(missing))]):
+        each.mkdir(FOLDER_MODE, exist_ok=True)
+        # A file is only as safe as the entries that lead to it.
+        sync_path(each.parent)
+
+
+def sync_path(path: Path) -> None:
+    """Make a file's bytes durable, or a folder's entries: what was created, renamed or removed in it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def private_file(path: Path, mode: str) -> IO[Any]:
+    """Open *path* as :func:`open` does; a new file gets mode 0600. Text is UTF-8."""
+    return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=_open_private)
+
+
+@contextmanager
+def replaced(path: Path, temporary: Path, *, private: bool = True, anew: bool = True) -> Iterator[BinaryIO]:
+    """Replace *path* by what the block writes: after a crash it is the old or the new, the new once this returns.
+
+    The block writes to *temporary*, in the same folder, which goes when the block fails; what a crash left of it is
+    written over. Without *anew*, a file that was removed meanwhile does not come back.
+
+    Raises:
+        FileNotFoundError: it was removed meanwhile, without *anew*.
+        OSError: the disk refuses; *path* is as it was.
+    """
+    try:
+        with open(temporary, "wb", opener=_open_private if private else None) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if not anew:
+            path.stat()
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_path(path.parent)
+
+
+def restrict_to_owner(root: Path) -> int:
+    """Remove all rights of others than the owner from *root* and what is below; return how many entries had some.
+
+    Links are skipped. An entry that vanishes meanwhile is not an error.
+
+    Raises:
+        OSError: an entry belongs to somebody else, or is neither file nor folder: whoever reads it would wait for ever.
+    """
+    # The root comes first: from then on nobody else gets to what is below.
+    changed = int(_narrow_entry(root))
+    for folder, folders, files in os.walk(root):
+        changed += sum(_narrow_entry(Path(folder, name)) for name in (*folders, *files))
+    return changed
+
+
+def _open_private(path: str, flags: int) -> int:
+    return open_regular(path, flags, FILE_MODE)
+
+
+def _narrow_entry(path: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            return False
+        if not stat.S_ISDIR(mode) and (kind := kind_of(mode)):
+            raise OSError(errno.EINVAL, f"it is {kind}", str(path))
+        if not mode & 0o077:
+            return False
+        path.chmod(stat.S_IMODE(mode) & ~0o077)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+# Locks between processes, each a file. The kernel frees the lock of a dead process, so that none is ever stale.
+
+
+class InUse(Exception):
+    """Another process holds the lock; the message is its number, or ``unknown``."""
+
+
+def take_lock(path: Path) -> IO[str]:
+    """Return *path* as a file that is locked until it is closed, and holds the number of this process.
+
+    Raises:
+        OSError: the file cannot be used.
+        InUse: another process holds the lock.
+    """
+    # A link would lead the lock to another folder, where another router may hold it.
+    if kind := _kind(path):
+        raise OSError(errno.EINVAL, f"it is {kind} and no regular file", str(path))
+    file: IO[str] = private_file(path, "a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        with file:
+            file.seek(0)
+            raise InUse(file.read().strip() or "unknown") from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _kind(path: Path) -> str:
+    try:
+        return kind_of(path.lstat().st_mode)
+    except FileNotFoundError:
+        return ""
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of :func:`take_lock` now."""
+    try:
+        with open(path, opener=open_regular) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        return error.errno != errno.EINVAL  # what is no file is no lock either
+    return False
+
+
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of *path* within the block; wait for as long as another process holds it."""
+    with open(path, "a", opener=open_regular) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,494 @@
+"""Resource-wide rules at the end of a request: ancestry, default version and checks; and creation of entities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from registry.compatibility.rules import check_compatibility, is_checked
+from registry.compatibility.schemas import check_format
+from registry.core import ancestry as lineage
+from registry.core.ancestry import (
+    Options,
+    as_object,
+    check_constraints,
+    compare_epoch,
+    compare_id,
+    constraints_of,
+    merged,
+    set_times,
+    value_at,
+    with_constraint_defaults,
+)
+from registry.core.requests import Given, ResourcePath, check_id, given_document
+from registry.errors import Refusal, invalid, listed
+from registry.model.attributes import Model, ModelAttribute, validated
+from registry.store.entities import Entity, GroupEntity, Registry, Resource, Version, WriteTransaction
+
+FEW: Final = 16
+"""Up to this many versions are looked up one by one with their neighbours; beyond it, all are loaded."""
+
+
+@dataclass(slots=True)
+class PendingResource:
+    """A resource that a request has touched.
+
+    ``existed`` and ``epoch`` are its state before the request. ``written`` are the ids of versions created or updated,
+    ``fresh`` of new ones, ``asked`` of those whose ancestor the request names. ``default`` is the requested default
+    version, and ``sticky`` whether it is sticky; None if the request does not say.
+    """
+
+    place: ResourcePath
+    existed: bool
+    epoch: int
+    written: dict[str, None] = field(default_factory=dict)
+    fresh: list[str] = field(default_factory=list)
+    asked: dict[str, None] = field(default_factory=dict)
+    sticky: bool | None = None
+    default: str | None = None
+    newest: bool = False
+
+    def asks(self, meta: Mapping[str, Any], *, patch: bool, ignore: frozenset[str]) -> None:
+        """Read the default version that a ``meta`` requests.
+
+        Raises:
+            Refusal: one of the two attributes has the wrong type.
+        """
+        subject = f"{self.place.xid}/meta"
+        stays = "defaultversionsticky" in meta and "defaultversionsticky" not in ignore
+        named = "defaultversionid" in meta and "defaultversionid" not in ignore
+        sticky = meta.get("defaultversionsticky") if stays else None
+        name = meta.get("defaultversionid") if named else None
+        if sticky is not None and not isinstance(sticky, bool):
+            raise invalid(subject, "defaultversionsticky", "must be true or false")
+        if name is not None and not isinstance(name, str):
+            raise invalid(subject, "defaultversionid", "must be a string")
+        first = bool(self.place.resource.meta["defaultversionsticky"].default)
+        if patch and not stays:
+            self.sticky = (name is not None or first) if named else None
+        else:
+            self.sticky = first if sticky is None else sticky
+        self.default = name
+        self.newest = bool(self.sticky) and name is None
+
+
+class ResourceRules:
+    """Applies the resource-wide rules to touched resources; *bump* raises an epoch, once in a request."""
+
+    def __init__(self, work: WriteTransaction, model: Model, options: Options, bump: Callable[[Entity], None]) -> None:
+        self._work = work
+        self._model = model
+        self._options = options
+        self._bump = bump
+
+    def settle(self, pending: PendingResource) -> None:
+        """Update ancestry and default version of a resource, prune it, and check it.
+
+        Raises:
+            Refusal: the requested state is not valid.
+        """
+        resource = self._work.resource(pending.place.xid)
+        if resource is None:
+            return
+        if resource.xref is not None:
+            self._check_reference(pending.place, resource.xref)
+            return
+        few = self._few(pending, resource)
+        versions = ends = self._work.versions_of(resource) if few is None else few[0]
+        if few is not None:
+            ends = few[1]
+        elif versions:
+            self._ancestors(pending, versions)
+        else:
+            self._drop(pending.place, resource)
+            return
+        self._choose(pending, resource, versions, ends)
+        self._check(pending, resource, versions)
+        self._prune(pending, resource)
+
+    def _drop(self, place: ResourcePath, resource: Resource) -> None:
+        """Delete a resource that has no versions left."""
+        self._work.drop_resource(resource)
+        group = self._work.group(place.owner.xid)
+        if group is not None:
+            self._bump(group)
+            group.modifiedat = self._options.now
+            self._work.groups.put(group)
+
+    def _few(
+        self, pending: PendingResource, resource: Resource
+    ) -> tuple[dict[str, Version], dict[str, Version]] | None:
+        """Set ancestors, and return the versions affected by a write, and a set that includes the newest version.
+
+        None means that all versions must be loaded, because of their order or of another rule.
+        """
+        kind, work, names = pending.place.resource, self._work, pending.written
+        was = work.resources.before.get(resource.xid)
+        if was is None or work.has_all(resource) or kind.maxversions or len(names) > FEW:
+            return None
+        rule = str(resource.attributes.get("compatibility") or "") if kind.validatecompatibility else ""
+        if was.attributes.get("compatibility") != resource.attributes.get("compatibility"):
+            return None
+        if rule.lower().endswith("_transitive"):
+            return None
+        written = {name: each for name in names if (each := work.version(resource, name)) is not None}
+        ends = self._joined(pending, resource, written)
+        if ends is None:
+            return None
+        near = {resource.defaultversionid, pending.default, self._options.default}
+        found = {**written, **{each.id: each for each in ends}}
+        if rule:
+            near |= {each.ancestorid for each in written.values()}
+            found |= {each.id: each for each in work.children(resource, written.keys() - set(pending.fresh))}
+        for name in near - found.keys() - {None, ""}:
+            each = work.version(resource, str(name))
+            found |= {} if each is None else {each.id: each}
+        if not found.keys() - written and any(_matched(kind.attributes)):
+            other = work.other_version(resource, written)
+            found |= {} if other is None else {other.id: other}
+        if rule and any(not is_checked(each) for name, each in found.items() if name not in written):
+            return None
+        # Errors list versions in the order of the collection: by id, new ones last.
+        order = {name: number for number, name in enumerate(pending.fresh)}
+        ordered = sorted(found.values(), key=lambda each: (order.get(each.id, -1), each.id.lower()))
+        return {each.id: each for each in ordered}, {each.id: each for each in ends}
+
+    def _joined(
+        self, pending: PendingResource, resource: Resource, written: Mapping[str, Version]
+    ) -> list[Version] | None:
+        """Set the ancestors of new versions, and return a set that includes the newest version.
+
+        None means that nothing has changed yet, since all versions must be loaded: always with ``modifiedat``, where a
+        changed ancestor counts as a modification and so changes the order.
+        """
+        work, kind, mode = self._work, pending.place.resource, pending.place.resource.versionmode
+        fresh = {name: written[name] for name in pending.fresh}
+        kept = {name: each for name, each in written.items() if name not in fresh}
+        asked = {name: written[name].ancestorid for name in pending.asked}
+        if mode == "modifiedat" or (asked and mode != "manual"):
+            return None
+        if asked and (kind.singleversionroot or asked.keys() - fresh.keys()):
+            return None
+        if any(other != name and other in fresh for name, other in asked.items()):
+            return None
+        if any(work.version(resource, other) is None for other in asked.values()):
+            return None
+        order, before = lineage.key_of(mode), {name: work.versions.before[each.xid] for name, each in kept.items()}
+        was = {name: order(each) for name, each in before.items() if each is not None}
+        moved = {name: each for name, each in kept.items() if order(each) != was.get(name)}
+        default = resource.defaultversionid
+        if default and not (fresh or moved or resource.sticky or pending.sticky):
+            newest = work.version(resource, default)  # as the previous write determined it
+            return None if newest is None else [newest]
+        if mode == "manual":
+            parents = {each.ancestorid for each in work.children(resource, kept)} | set(asked.values())
+            ends = work.leaves(resource, {*written, *parents})
+            ends += [each for name, each in written.items() if name in asked or (name in kept and name not in parents)]
+        else:
+            ends = work.leaves(resource, ())
+            if len(ends) > 1 or any(each not in ends or order(each) < was[name] for name, each in moved.items()):
+                return None
+        if not ends:
+            return None
+        last = lineage.newest(mode, ends)
+        new = [each for name, each in fresh.items() if name not in asked]
+        return [*ends, *new] if lineage.append(mode, new, last) else None
+
+    def _ancestors(self, pending: PendingResource, versions: Mapping[str, Version]) -> None:
+        changed = lineage.set_ancestors(pending.place.resource, pending.place.xid, versions, pending.asked)
+        for each in changed:
+            if each.id not in pending.written:
+                each.modifiedat = self._options.now
+            self._bump(each)
+            self._work.versions.put(each)
+
+    def _choose(
+        self, pending: PendingResource, resource: Resource, versions: Mapping[str, Version], ends: Mapping[str, Version]
+    ) -> None:
+        kind, xid = pending.place.resource, pending.place.xid
+        self._take_flag(pending)
+        sticky = resource.sticky if pending.sticky is None else pending.sticky
+        name = pending.default or (None if pending.newest else resource.defaultversionid)
+        if sticky and kind.maxversions == 1:
+            raise Refusal("setdefaultversionsticky_false", xid)
+        if sticky and pending.default is not None and name not in versions:
+            raise Refusal("unknown_id", xid, singular="version", id=str(name))
+        attribute = kind.meta["defaultversionsticky"]
+        if sticky and name not in versions and not pending.newest:
+            sticky = bool(attribute.default)
+        if not sticky or name not in versions:
+            name = lineage.newest(kind.versionmode, ends.values()).id
+        if attribute.enum and attribute.strict and sticky not in attribute.enum:
+            only = listed([str(each).lower() for each in attribute.enum])
+            raise invalid(f"{xid}/meta", attribute.name, f"must be {only}")
+        if (sticky, name) != (resource.sticky, resource.defaultversionid):
+            resource.sticky, resource.defaultversionid = sticky, name
+            resource.modifiedat = (
+                resource.modifiedat if resource.xid in self._work.resources.touched else self._options.now
+            )
+            self._bump(resource)
+            self._work.resources.put(resource)
+
+    def _take_flag(self, pending: PendingResource) -> None:
+        """Apply the flag ``setdefaultversionid``, which overrides the body."""
+        value, xid = self._options.default, pending.place.xid
+        if value is None:
+            return
+        if value == "null":
+            pending.sticky, pending.default, pending.newest = False, None, False
+            return
+        if value == "request":
+            if not pending.written:
+                raise Refusal("defaultversionid_request", xid)
+            if len(pending.written) > 1:
+                raise Refusal("too_many_versions", xid)
+            value = next(iter(pending.written))
+        elif not value:
+            raise Refusal("bad_defaultversionid", xid, value=value, error_detail="the value is empty")
+        pending.sticky, pending.default, pending.newest = True, value, False
+
+    def _check(self, pending: PendingResource, resource: Resource, versions: Mapping[str, Version]) -> None:
+        place = pending.place
+        for name in pending.written:
+            if name in versions:
+                check_format(place.resource, versions[name], self._work.document(versions[name]))
+        referring = (self._place(each.xid) for each in self._work.referring(place.xid))
+        whole = self._work.has_all(resource)
+        held = versions if whole else {name: each for name, each in versions.items() if name in pending.written}
+        for where in (place, *referring):
+            self._constrain(where, held)
+        _check_equal(place.xid, place.resource.attributes, versions)
+        self._check_compatibility(pending, resource, versions)
+
+    def _check_reference(self, place: ResourcePath, xref: str) -> None:
+        """Check the target of a resource's ``xref`` against the constraints of the resource's group."""
+        target = self._work.resource(xref)
+        if target is not None and target.xref is None:
+            self._constrain(place, self._work.versions_of(target))
+
+    def _constrain(self, place: ResourcePath, versions: Mapping[str, Version]) -> None:
+        group = self._work.group(place.owner.xid)
+        if group is not None:
+            constraints = constraints_of(place.group, group)
+            check_constraints(place.xid, place.resource.plural, constraints, group, versions)
+
+    def _place(self, xid: str) -> ResourcePath:
+        _, groups, group, resources, resource = xid.split("/")
+        kind = self._model.groups[groups]
+        return ResourcePath("resource", kind, group, kind.resources[resources], resource)
+
+    def _check_compatibility(
+        self, pending: PendingResource, resource: Resource, versions: Mapping[str, Version]
+    ) -> None:
+        shown = {name: dict(version.attributes) for name, version in versions.items()}
+        before = self._work.versions_before(resource)
+        rule = "compatibility"
+        was = self._work.resources.before.get(resource.xid)
+        same = was is not None and was.attributes.get(rule) == resource.attributes.get(rule)
+        changed = {name for name in versions if name in pending.written or name not in before} if same else versions
+        check_compatibility(pending.place.resource, resource, versions, before, changed, self._work.document)
+        for name, version in versions.items():
+            if version.attributes != shown[name]:
+                self._work.versions.put(version)
+
+    def _prune(self, pending: PendingResource, resource: Resource) -> None:
+        kind = pending.place.resource
+        if not kind.maxversions:
+            return
+        versions, gone = self._work.versions_of(resource), False
+        while len(versions) > kind.maxversions:
+            spared = resource.defaultversionid if kind.maxversions > 1 else None
+            candidates = [each for each in versions.values() if each.id != spared]
+            roots = [each for each in candidates if each.ancestorid == each.id] or candidates
+            self._work.drop_version(lineage.oldest(kind.versionmode, roots))
+            versions = self._work.versions_of(resource)
+            self._ancestors(PendingResource(pending.place, True, 0, written=pending.written), versions)
+            gone = True
+            if resource.defaultversionid not in versions or not resource.sticky:
+                resource.defaultversionid = lineage.newest(kind.versionmode, versions.values()).id
+            self._bump(resource)
+            self._work.resources.put(resource)
+        if gone:  # which may change the ancestor of others
+            self._check_compatibility(pending, resource, versions)
+
+
+def _check_equal(xid: str, attributes: Mapping[str, ModelAttribute], versions: Mapping[str, Version]) -> None:
+    """Raise if an attribute that must be equal in all versions differs."""
+    for dotted in _matched(attributes):
+        values = [value_at(version.attributes, dotted) for version in versions.values()]
+        folds = dotted.rpartition(".")[2] == "format"
+        if len({value.lower() if folds and isinstance(value, str) else value for value in values}) > 1:
+            raise Refusal("mismatched_version_attribute", xid, name=dotted)
+
+
+def _matched(attributes: Mapping[str, ModelAttribute], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the dotted names of attributes that must be equal in all versions of a resource."""
+    for name, each in attributes.items():
+        if each.matchversions:
+            yield ".".join((*path, name))
+        if each.attributes:
+            yield from _matched(each.attributes, (*path, name))
+
+
+# Creating entities and updating versions.
+
+
+class EntityCreator:
+    """Creates entities within one :class:`WriteTransaction`; ``pending`` are the resources to check at the end of the
+    request.
+    """
+
+    def __init__(self, work: WriteTransaction, model: Model, options: Options) -> None:
+        self.work = work
+        self.model = model
+        self.options = options
+        self.pending: dict[str, PendingResource] = {}
+        self._bumped: set[str] = set()
+
+    def bump(self, entity: Entity) -> None:
+        """Raise the epoch of an entity, once in a request."""
+        if entity.xid not in self._bumped:
+            entity.epoch += 1
+            self._bumped.add(entity.xid)
+
+    def touch(self, entity: Registry | GroupEntity | Resource) -> None:
+        """Mark an entity as modified because of a change below it, and raise its epoch once."""
+        entity.modifiedat = self.options.now
+        self.bump(entity)
+        self.work.put(entity)
+
+    def write_version(
+        self,
+        place: ResourcePath,
+        resource: Resource,
+        name: str | None,
+        body: Mapping[str, Any],
+        *,
+        patch: bool,
+        root: bool = False,
+        document: Given | None = None,
+    ) -> Version:
+        """Write a version of a resource; without a *name* it is a new one. *place* is the resource's."""
+        pending = self.pend(place, resource)
+        version = self.work.version(resource, name) if name is not None else None
+        if version is None:
+            version = self.new_version(place, resource, name)
+            pending.fresh.append(version.id)
+        else:
+            compare_epoch(body, version, version.xid, self.options)
+        if not (root and "id" in self.options.ignore):
+            compare_id(body, place.resource.singular, resource.id, version.xid)
+            compare_id(body, "version", version.id, version.xid)
+        self._ancestor(pending, version, body)
+        self._version_attributes(place, version, body, patch=patch, document=document)
+        set_times(version, body, version.xid, self.options)
+        self.bump(version)
+        self.work.versions.put(version)
+        pending.written[version.id] = None
+        return version
+
+    def _version_attributes(
+        self, place: ResourcePath, version: Version, body: Mapping[str, Any], *, patch: bool, document: Given | None
+    ) -> None:
+        kind = place.resource
+        own = {name: value for name, value in body.items() if name not in kind.resource}
+        values = merged(version.attributes, own, kind.attributes, patch=patch)
+        given = document or given_document(kind, body, values, version.xid, patch=patch, media=self.options.contenttype)
+        values = with_constraint_defaults(
+            constraints_of(place.group, self.work.group(place.owner.xid)), kind.plural, values
+        )
+        version.attributes = validated(version.xid, values, kind.attributes)
+        if given is not None:
+            self.work.set_document(version, given.body)
+        elif kind.hasdocument and not version.epoch and f"{kind.singular}url" not in version.attributes:
+            self.work.set_document(version, b"")
+
+    def _ancestor(self, pending: PendingResource, version: Version, body: Mapping[str, Any]) -> None:
+        given = body.get("ancestorid")
+        if given is None or given == version.ancestorid:
+            return
+        if not isinstance(given, str):
+            raise invalid(version.xid, "ancestorid", "must be a string")
+        version.ancestorid = version.id if given == "request" else given
+        pending.asked[version.id] = None
+
+    def new_group(self, place: ResourcePath) -> GroupEntity:
+        """Create a group, and touch the registry."""
+        check_id(place.gid, place.xid)
+        parent = place.xid.rpartition("/")[0]
+        self._check_case(self.work.id_like(parent, place.gid), place.group.singular, place.gid, place.xid)
+        self.touch(self.work.registry)
+        return GroupEntity(parent, place.gid, 0, self.options.now, self.options.now)
+
+    def new_resource(self, place: ResourcePath, group: GroupEntity) -> Resource:
+        """Create a resource of a group, without versions."""
+        check_id(place.rid, place.xid)
+        parent = place.xid.rpartition("/")[0]
+        like = self.work.id_like(parent, place.rid)
+        self._check_case(like, place.resource.singular, place.rid, place.xid)
+        self.touch(group)
+        resource = Resource(parent, place.rid, 0, self.options.now, self.options.now)
+        resource.sticky = bool(place.resource.meta["defaultversionsticky"].default)
+        self.bump(resource)
+        self.work.add_resource(resource)
+        return resource
+
+    def new_version(self, place: ResourcePath, resource: Resource, name: str | None) -> Version:
+        """Create a version; without a *name* its id is the next number."""
+        if name is None:
+            while name is None or self.work.version(resource, name) is not None:
+                resource.counter += 1
+                name = str(resource.counter)
+        else:
+            check_id(name, f"{place.xid}/versions/{name}", version=True)
+            if not place.resource.setversionid:
+                raise Refusal("versionid_not_allowed", place.xid, plural=place.resource.plural)
+            self._check_case(self.work.version_like(resource, name), "version", name, place.xid)
+        self.touch(resource)
+        version = Version(resource.versions, name, 0, self.options.now, self.options.now)
+        self.work.add_version(version)
+        return version
+
+    def _check_case(self, like: str | None, singular: str, name: str, subject: str) -> None:
+        if like is not None:
+            why = f"it differs only in case from the existing id {like}"
+            raise Refusal("malformed_id", subject, id=name, error_detail=why)
+
+    def pend(self, place: ResourcePath, resource: Resource) -> PendingResource:
+        """Return the pending state of a resource, which is checked at the end of the request."""
+        pending = self.pending.get(place.xid)
+        if pending is None:
+            before = self.work.resources.before.get(place.xid)
+            pending = PendingResource(place, before is not None, before.epoch if before is not None else 0)
+            self.pending[place.xid] = pending
+        return pending
+
+    def writable(self, resource: Resource, *, root: bool) -> bool:
+        """Whether a resource may be written; False if it is read-only and must be skipped."""
+        if not resource.attributes.get("readonly") or self.options.administrator:
+            return True
+        if "readonly" not in self.options.ignore:
+            raise Refusal("readonly", resource.xid)
+        if root:
+            raise Refusal("bad_flag", resource.xid, flag="ignore")
+        return False
+
+    def entries(self, place: ResourcePath, body: object) -> dict[str, Mapping[str, Any]]:
+        """Return the entities of a map by id.
+
+        Raises:
+            Refusal: it is not a map of entities, or has ids that differ only in case.
+        """
+        entries = as_object(body, place.xid)
+        _check_cases(place, entries)
+        return {name: as_object(each, f"{place.xid}/{name}") for name, each in entries.items()}
+
+
+def _check_cases(place: ResourcePath, names: Iterable[str]) -> None:
+    folded: dict[str, str] = {}
+    for name in names:
+        other = folded.setdefault(name.lower(), name)
+        if other != name:
+            why = f"it differs only in case from {other} in the same request"
+            raise Refusal("malformed_id", f"{place.xid}/{name}", id=name, error_detail=why)

@@ -1,0 +1,702 @@
+"""Delivery of events to subscribers: read from the outbox, sent in batches, and retried until delivered.
+
+A batch has at most one event of each entity, so an event is sent after the previous one was delivered. A failed event
+blocks only later events of its entity; when the target is unavailable, all events wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from bindings.background import Backoff
+from bindings.gateways import GatewayError
+from bindings.sending import Outbound
+from registry.delivery.subscriptions import (
+    DeliveryLimits,
+    DeliveryResult,
+    OutboxEvent,
+    Sender,
+    Sources,
+    State,
+    SubscriberDelivery,
+    SubscriberTallies,
+    SubscriberTally,
+)
+from registry.errors import Refusal
+from registry.model.attributes import moment_of, written_time
+from registry.store import history
+from registry.store.engine import Database, ProcessLock
+from registry.store.history import (
+    DeliveryProgress,
+    OutboxRow,
+    SubscriberRow,
+    held,
+    newest_before,
+    newest_outbox_row,
+    prune,
+    rows_after,
+    rows_at,
+)
+
+# The events of one subscriber in memory, in one queue per entity.
+
+_FIRST_PAUSE = 0.25
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The events of one entity in order; the first is not sent before ``due``. ``held`` is whether it has failed."""
+
+    backoff: Backoff
+    events: deque[OutboxEvent] = field(default_factory=deque)
+    due: float = 0.0
+    held: bool = False
+
+
+class EntityQueues:
+    """Events queued per entity. Times are of a monotonic clock."""
+
+    def __init__(self, max_pause: float) -> None:
+        self._lanes: dict[str, _Lane] = {}
+        self._max_pause = max_pause
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, event: OutboxEvent) -> None:
+        """Add an event, newer than all others of its entity."""
+        lane = self._lanes.get(event.entity)
+        if lane is None:
+            backoff = Backoff(_FIRST_PAUSE, self._max_pause, least=0.0)
+            lane = self._lanes[event.entity] = _Lane(backoff)
+        lane.events.append(event)
+        self._count += 1
+
+    def wave(self, now: float, most: int) -> list[OutboxEvent]:
+        """Return the first due event of each entity: oldest first, failed ones last.
+
+        If there are too many, failed events get a quarter of the batch, so that neither kind starves the other.
+        """
+        due = sorted((lane for lane in self._lanes.values() if lane.due <= now), key=lambda lane: lane.events[0].number)
+        fresh = [lane.events[0] for lane in due if not lane.held]
+        again = [lane.events[0] for lane in due if lane.held]
+        first = fresh[: most - min(len(again), most // 4)]
+        return first + again[: most - len(first)]
+
+    def due(self) -> float | None:
+        """Return when the next event is due, None if there is none."""
+        return min((lane.due for lane in self._lanes.values()), default=None)
+
+    def done(self, event: OutboxEvent) -> None:
+        """Remove the first event of an entity, which is finished."""
+        lane = self._lanes[event.entity]
+        lane.events.popleft()
+        self._count -= 1
+        lane.held, lane.due = False, 0.0
+        lane.backoff.reset()
+        if not lane.events:
+            del self._lanes[event.entity]
+
+    def give_up(self, unwanted: Callable[[OutboxEvent], bool]) -> int:
+        """Remove leading events of all entities while *unwanted* is true for them; return how many."""
+        before = self._count
+        for lane in list(self._lanes.values()):
+            while lane.events and unwanted(lane.events[0]):
+                self.done(lane.events[0])
+        return before - self._count
+
+    def give_up_oldest(self, count: int) -> int:
+        """Remove the *count* oldest events and others of the same row; return how many."""
+        if count <= 0:
+            return 0
+        numbers = sorted(each.number for lane in self._lanes.values() for each in lane.events)[:count]
+        return self.give_up(lambda event: event.number <= numbers[-1]) if numbers else 0
+
+    def hold(self, event: OutboxEvent, now: float, least: float) -> bool:
+        """Delay an entity whose first event failed; return whether that event had failed before."""
+        lane = self._lanes[event.entity]
+        again = lane.held
+        lane.held, lane.due = True, now + max(least, lane.backoff.pause())
+        return again
+
+    @property
+    def held(self) -> int:
+        """Number of entities blocked by a failed event."""
+        return sum(lane.held for lane in self._lanes.values())
+
+    @property
+    def oldest(self) -> OutboxEvent | None:
+        """The oldest event."""
+        return min((lane.events[0] for lane in self._lanes.values()), key=lambda each: each.number, default=None)
+
+    def progress(self, read: int, least: int) -> DeliveryProgress:
+        """Return the progress of the subscriber after all events up to *read* were added.
+
+        Events not tried yet keep the position back (at least at *least*), so that they are read again after a crash.
+        Blocked ones are listed instead, so that one entity does not make all others come again.
+        """
+        fresh = [lane.events[0].number for lane in self._lanes.values() if not lane.held]
+        position = max(min(fresh, default=read + 1) - 1, least)
+        left = (each.number for lane in self._lanes.values() for each in lane.events)
+        return DeliveryProgress(position, frozenset(number for number in left if number <= position))
+
+
+_logger = logging.getLogger(__name__)
+PAGE: Final = 200
+"""Rows of the outbox read at a time."""
+IN_A_ROW: Final = 5
+"""Consecutive first failures after which delivery to the target pauses."""
+_BEYOND: Final = 2 * PAGE
+"""Events in memory beyond the limit: whole pages are read, and a row may be two events."""
+_IDLE_SECONDS: Final = 60.0
+_FIRST_RETRY_PAUSE: Final = 0.25
+_LEAST_PAUSE: Final = 0.001
+
+
+class SubscriberWorker(threading.Thread):
+    """Delivers to one subscriber until stopped.
+
+    ``gone`` is called with its id and revision when the target ends the subscription.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        subscriber: SubscriberRow,
+        delivery: SubscriberDelivery,
+        sources: Sources,
+        limits: DeliveryLimits,
+        tally: SubscriberTally,
+        gone: Callable[[str, int], None],
+    ) -> None:
+        super().__init__(name=f"courier-{subscriber.id[:40]}", daemon=True)
+        self.id: Final = subscriber.id
+        self.revision: Final = subscriber.revision
+        self._database = database
+        self._delivery = delivery
+        self._sources = sources
+        self._limits = limits
+        self._tally = tally
+        self._gone = gone
+        self._read = subscriber.position
+        self._newest = subscriber.position
+        self._lanes = EntityQueues(limits.max_pause)
+        self._progress = DeliveryProgress(subscriber.position)
+        self._away = Backoff(_FIRST_RETRY_PAUSE, limits.max_pause, least=0.0)
+        self._away_until = 0.0
+        self._retry = Backoff(_FIRST_RETRY_PAUSE, limits.max_pause)
+        self._failed_in_a_row = 0
+        self._signal = threading.Event()
+        self._ending = threading.Event()
+        self._finishing = False
+        self._sender: Sender | None = None
+
+    @property
+    def progress(self) -> DeliveryProgress:
+        """The progress of the subscriber; thread-safe."""
+        return self._progress
+
+    def wake(self, upto: int) -> None:
+        """Tell the thread that there are events up to a number."""
+        if upto > self._newest:
+            self._newest = upto
+            self._signal.set()
+
+    def finish(self) -> None:
+        """Stop as soon as nothing can be delivered immediately."""
+        self._finishing = True
+        self._signal.set()
+
+    def end(self) -> None:
+        """Stop after the current batch."""
+        self._ending.set()
+        self._signal.set()
+
+    def run(self) -> None:
+        """Deliver; retry while the store or the client is unavailable."""
+        loaded = False
+        while not self._ending.is_set():
+            try:
+                if not loaded:
+                    self._load()
+                    loaded = True
+                self._work()
+                break
+            except SQLAlchemyError as error:
+                self._log_state("away", f"the store does not answer: {type(error).__name__}")
+            except (GatewayError, OSError) as error:
+                self._log_state("away", str(error))
+            except Exception:
+                _logger.exception("delivery to %s failed; retrying", self.id)
+            self._ending.wait(self._retry.pause())
+        self._close()
+
+    def _work(self) -> None:
+        while not self._ending.is_set():
+            now, finishing = time.monotonic(), self._finishing
+            pause = self._away_until - now
+            if pause <= 0:
+                pause = self._round(now)
+            if pause > 0:
+                if finishing:  # set before the round, which then saw all events
+                    return
+                self._signal.wait(min(pause, _IDLE_SECONDS))
+                self._signal.clear()
+
+    def _round(self, now: float) -> float:
+        """Send one batch, and return the seconds until the next one may be due."""
+        self._fill()
+        self._drop_old()
+        self._note()  # also without a sender: this enforces the limits of waiting events
+        sender = self._opened()
+        most, pause = sender.room()
+        wave = self._due(now, most) if most else []
+        if wave:
+            self._settle(wave, sender.send([message for _, message in wave]))
+        self._note()
+        self._retry.reset()
+        if wave:
+            return 0.0
+        due = self._lanes.due() if most else now + pause
+        return _IDLE_SECONDS if due is None else max(due - now, _LEAST_PAUSE)
+
+    def _load(self) -> None:
+        """Load the events that were blocked when delivery last ended."""
+        with self._database.reading() as connection:
+            history = rows_at(connection, held(connection, self.id))
+            self._newest = max(self._newest, newest_outbox_row(connection))
+        self._take(history)
+        self._note()
+
+    def _fill(self) -> None:
+        """Read more events while there is room; drop the oldest waiting events above the limit.
+
+        Only reading shows whether an event matches. So if too many unread events wait, it reads them regardless of
+        room, and drops only matching events.
+        """
+        most, dropped = self._limits.max_waiting, 0
+        while not self._ending.is_set():
+            unread = self._newest - self._read
+            pressed = len(self._lanes) + unread > most
+            if unread <= 0 or (len(self._lanes) >= self._limits.max_held and not pressed):
+                break
+            upto = self._newest
+            with self._database.reading() as connection:
+                history = rows_after(connection, self._read, PAGE)
+            self._take(history)
+            self._read = history[-1].number if len(history) == PAGE else max(upto, history[-1].number if history else 0)
+            dropped += self._lanes.give_up_oldest(len(self._lanes) - min(most, self._limits.max_held + _BEYOND))
+            if len(self._lanes) and self._newest - self._read <= most // 2:
+                break
+        if dropped:
+            self._tally.dropped += dropped
+            _logger.error("dropped %d events for %s: more than %d are waiting", dropped, self.id, most)
+
+    def _take(self, history: list[OutboxRow]) -> None:
+        for row in history:
+            for event in self._delivery.wants.events(row, self._sources):
+                self._lanes.add(event)
+
+    def _due(self, now: float, most: int) -> list[tuple[OutboxEvent, Outbound]]:
+        """Return due events with their messages, without events that cannot be rendered."""
+        due: list[tuple[OutboxEvent, Outbound]] = []
+        for event in self._lanes.wave(now, most):
+            try:
+                due.append((event, self._delivery.composer.message(event)))
+            except ValueError as error:
+                self._tally.failed += 1
+                self._lanes.hold(event, now, 0.0)
+                self._log_state("holding", str(error))
+        return due
+
+    def _drop_old(self) -> None:
+        """Drop events that exceeded the retention time."""
+        oldest, first = time.time() - self._limits.keep, self._lanes.oldest
+        if first is None or _written(first) >= oldest:
+            return
+        count = self._lanes.give_up(lambda event: _written(event) < oldest)
+        self._tally.dropped += count
+        _logger.error("dropped %d events for %s: they are too old", count, self.id)
+
+    def _settle(self, wave: list[tuple[OutboxEvent, Outbound]], verdicts: list[DeliveryResult]) -> None:
+        now, first_failures = time.monotonic(), 0
+        for (event, _), verdict in zip(wave, verdicts, strict=True):
+            self._tally.failed += bool(verdict.reason)
+            if verdict.kind == "delivered":
+                self._lanes.done(event)
+                self._tally.delivered += 1
+            elif verdict.kind == "gone":
+                self._leave(verdict.reason)
+                return
+            elif verdict.kind == "held":
+                first_failures += not self._lanes.hold(event, now, verdict.pause)
+                self._log_state("holding", verdict.reason)
+        away = self._target_failure(verdicts, first_failures)
+        if away is not None:
+            self._away_until = now + max(away.pause, self._away.pause() if away.reason else 0.0)
+            if away.reason:
+                self._log_state("away", away.reason)
+        elif not self._lanes.held:
+            self._log_state("delivering", "")
+        elif self._tally.state == "away":
+            self._tally.state = "holding"
+
+    def _target_failure(self, verdicts: list[DeliveryResult], first_failures: int) -> DeliveryResult | None:
+        """Return the failure of the whole target, None if it works.
+
+        Repeated failures of an event do not count. A target that accepts one event works, so that a few events that it
+        always refuses do not block others.
+        """
+        self._failed_in_a_row += first_failures
+        if any(verdict.kind == "delivered" for verdict in verdicts):
+            self._failed_in_a_row = 0
+            self._away.reset()
+        whole = first_failures > 0 and self._failed_in_a_row >= IN_A_ROW
+        troubles = (verdict for verdict in verdicts if verdict.kind == "away" or (whole and verdict.kind == "held"))
+        return max(troubles, key=lambda verdict: verdict.pause, default=None)
+
+    def _leave(self, reason: str) -> None:
+        self._tally.state = "ended"
+        _logger.warning("delivery to %s ended: %s", self.id, reason)
+        self._ending.set()
+        self._gone(self.id, self.revision)
+
+    def _note(self) -> None:
+        """Publish the progress, never so far back that a few waiting events keep the whole outbox."""
+        least = min(self._read, self._newest - self._limits.max_waiting // 2)
+        self._progress = self._lanes.progress(self._read, max(least, self._progress.position))
+        oldest = self._lanes.oldest
+        self._tally.pending = len(self._lanes) + max(self._newest - self._read, 0)
+        self._tally.oldest = 0.0 if oldest is None else _written(oldest)
+
+    def _log_state(self, state: State, reason: str) -> None:
+        """Log a change of state, once."""
+        if state == self._tally.state or (state == "holding" and self._tally.state == "away"):
+            return
+        self._tally.state = state
+        if state == "delivering":
+            _logger.info("delivery to %s resumed", self.id)
+        else:
+            what = "is blocked for an entity" if state == "holding" else "is paused"
+            _logger.warning("delivery to %s %s: %s", self.id, what, reason)
+
+    def _opened(self) -> Sender:
+        if self._sender is None:
+            self._sender = self._delivery.sender()
+        return self._sender
+
+    def _close(self) -> None:
+        if self._sender is not None:
+            try:
+                self._sender.close()
+            except Exception:
+                _logger.exception("closing the connection to %s failed", self.id)
+
+
+def _written(event: OutboxEvent) -> float:
+    moment = moment_of(event.at)
+    return 0.0 if moment is None else moment.timestamp()
+
+
+# Dispatch: one process at a time delivers, with a thread for each subscriber.
+#
+# Processes that share a database compete for a lock. Its holder delivers to all subscribers; when it dies, another one
+# takes over. It regularly records the progress of subscribers and prunes the outbox.
+
+_PRUNE_SECONDS: Final = 5.0
+_CLAIM_SECONDS: Final = 0.5
+_STOP_SECONDS: Final = 2.0
+_BATCHING_SECONDS: Final = 0.01
+"""How long to wait for further writes before reading the outbox once for all of them."""
+
+Subscribed = Callable[[SubscriberRow], SubscriberDelivery]
+"""Creates the delivery for a subscriber of the API. Raises :class:`~registry.errors.Refusal` if it is not allowed."""
+
+
+class Dispatch:
+    """Delivers the events of a registry; started once, stopped once.
+
+    ``configured`` are the subscribers of the settings, by id. A new one gets events written from then on; a removed one
+    loses its position. They must be the same in all processes over one database.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        configured: Mapping[str, SubscriberDelivery],
+        subscribed: Subscribed,
+        sources: Sources,
+        limits: DeliveryLimits,
+    ) -> None:
+        self._database = database
+        self._configured = dict(configured)
+        self._subscribed = subscribed
+        self._sources = sources
+        self._limits = limits
+        self.tallies: Final = SubscriberTallies()
+        self._couriers: dict[str, SubscriberWorker] = {}
+        self._recorded: dict[str, DeliveryProgress] = {}
+        self._refused: dict[str, int] = {}
+        self._left: deque[tuple[str, int]] = deque()
+        self._known: set[str] = set()
+        self._newest = 0
+        self._passed = 0
+        self._pruned: object = None
+        self._claim: ProcessLock | None = None
+        self._signal = threading.Event()
+        self._stopping = threading.Event()
+        self._grace = 0.0
+        self._due = {"record": 0.0, "prune": 0.0}
+        self._troubled = False
+        self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
+
+    @property
+    def delivers(self) -> bool:
+        """Whether this process delivers."""
+        return self._claim is not None
+
+    def start(self) -> None:
+        """Start; subscribers of the settings get all events written from now on, whichever process delivers.
+
+        Raises:
+            SQLAlchemyError: the store does not answer.
+        """
+        self._register_configured()
+        self._database.watch(self._signal.set)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Read the outbox now."""
+        self._signal.set()
+
+    def stop(self, grace: float) -> None:
+        """Deliver what is possible within *grace* seconds, record the progress, and stop."""
+        self._grace = grace
+        self._stopping.set()
+        self._signal.set()
+        if self._thread.is_alive():
+            self._thread.join(grace + 2 * _STOP_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                pause = self._step()
+                self._log_store_recovery()
+            except (SQLAlchemyError, OSError) as error:
+                self._log_store_error(error)
+                pause = 1.0
+            except Exception:
+                _logger.exception("delivery failed; retrying")
+                pause = 1.0
+            self._signal.wait(pause)
+            self._stopping.wait(_BATCHING_SECONDS)
+            self._signal.clear()
+        self._finish()
+
+    def _step(self) -> float:
+        """Do everything due, and return the seconds until more is due."""
+        if self._claim is None:
+            claim = self._database.claim()
+            if claim is None:
+                self._stopping.wait(_CLAIM_SECONDS)  # not woken by writes of this process
+                return 0.0
+            try:
+                self._start_delivering()
+            except BaseException:
+                claim.release()
+                raise
+            self._claim = claim
+        self._update_couriers()
+        now = time.monotonic()
+        if now >= self._due["record"]:
+            self._due["record"] = now + self._limits.record
+            if not self._claim.holds:
+                self._abandon_couriers()
+                return 0.0
+            self._record()
+        if now >= self._due["prune"]:
+            self._due["prune"] = now + _PRUNE_SECONDS
+            self._prune()
+        return self._limits.poll
+
+    def _register_configured(self) -> None:
+        """Store the subscribers of the settings; new ones begin at the end of the outbox."""
+        with self._database.noting() as connection:
+            for identifier in set(self._configured) - set(history.revisions(connection)):
+                history.add(
+                    connection, SubscriberRow(identifier, "settings", "", "", "{}", 1, newest_outbox_row(connection))
+                )
+
+    def _start_delivering(self) -> None:
+        """Start delivering in this process."""
+        self._register_configured()
+        with self._database.noting() as connection:
+            for each in history.subscribers(connection):
+                if each.origin == "settings" and each.id not in self._configured:
+                    history.remove_subscriber(connection, each.id)
+                    _logger.warning("subscriber %s is not in the settings any more: its events are dropped", each.id)
+        _logger.info("this process delivers the events of the registry")
+
+    def _update_couriers(self) -> None:
+        """Wake the threads, and start or stop some, so that each current subscriber has one."""
+        with self._database.reading() as connection:
+            known, upto = history.revisions(connection), newest_outbox_row(connection)
+        now = datetime.now(UTC)
+        ended = [(each, revision) for each, (revision, expires) in known.items() if _expired(expires, now)]
+        while self._left:
+            ended.append(self._left.popleft())
+        for identifier, revision in ended:
+            if self._remove(identifier, revision):
+                known.pop(identifier, None)
+        for identifier, courier in list(self._couriers.items()):
+            if courier.revision != known.get(identifier, (None,))[0]:
+                courier.end()
+            if not courier.is_alive():
+                self._record()
+                del self._couriers[identifier]
+        for identifier, (revision, _) in known.items():
+            if identifier not in self._couriers and self._refused.get(identifier) != revision:
+                self._add(identifier)
+        for courier in list(self._couriers.values()):
+            courier.wake(upto)
+        self.tallies.keep(set(known))
+        self._known, self._newest = set(known), upto
+
+    def _add(self, identifier: str) -> None:
+        with self._database.reading() as connection:
+            subscriber = history.subscriber(connection, identifier)
+        if subscriber is None:
+            return
+        try:
+            delivery = self._configured[identifier] if subscriber.origin == "settings" else self._subscribed(subscriber)
+        except (Refusal, KeyError, msgspec.DecodeError) as error:
+            self._refused[identifier] = subscriber.revision
+            _logger.error("cannot deliver to %s: %s", identifier, error)
+            return
+        tally, gone = self.tallies.of(identifier), self._leave
+        courier = SubscriberWorker(self._database, subscriber, delivery, self._sources, self._limits, tally, gone)
+        self._couriers[identifier] = courier
+        courier.start()
+
+    def _leave(self, identifier: str, revision: int) -> None:
+        """Record that a target ended its subscription; called by couriers."""
+        self._left.append((identifier, revision))
+        self._signal.set()
+
+    def _remove(self, identifier: str, revision: int) -> bool:
+        """Remove a subscriber that expired, or whose target ended the subscription; return whether it was removed.
+
+        One that was renewed or replaced meanwhile stays.
+        """
+        with self._database.noting() as connection:
+            removed = history.remove_subscriber(connection, identifier, revision)
+        if removed:
+            _logger.info("the subscription of %s has ended", identifier)
+        return removed
+
+    def _record(self) -> None:
+        reached = {identifier: courier.progress for identifier, courier in self._couriers.items()}
+        new = {name: each for name, each in reached.items() if self._recorded.get(name) != each}
+        if new:
+            with self._database.noting() as connection:
+                history.record(connection, new)
+        self._recorded = reached
+
+    def _prune(self) -> None:
+        self._drop_undeliverable()
+        state = self._newest, dict(self._recorded), self._passed
+        more, self._pruned = state != self._pruned, state
+        while more and not self._stopping.is_set():
+            with self._database.noting() as connection:
+                more = prune(connection)
+
+    def _drop_undeliverable(self) -> None:
+        """Drop events above the limits for subscribers without a courier."""
+        idle = self._known - set(self._couriers)
+        if not idle:
+            return
+        oldest = written_time(datetime.fromtimestamp(max(time.time() - self._limits.keep, 0.0), UTC))
+        with self._database.noting() as connection:
+            upto = max(self._newest - self._limits.max_waiting, newest_before(connection, oldest))
+            lost = {identifier: history.advance(connection, identifier, upto) for identifier in idle}
+        for identifier, count in lost.items():
+            if count:
+                self._passed += count
+                self.tallies.of(identifier).dropped += count
+                _logger.error("dropped up to %d events for %s: cannot deliver to it", count, identifier)
+
+    def _abandon_couriers(self) -> None:
+        """Stop all couriers: another process may have taken over."""
+        _logger.warning("delivery lost its database connection; delivery restarts here or in another process")
+        self._end_couriers(_STOP_SECONDS)
+        self._couriers, self._recorded = {}, {}
+        if self._claim is not None:
+            self._claim.release()
+        self._claim = None
+
+    def _finish(self) -> None:
+        """Deliver what is possible immediately, and record the progress.
+
+        A process stopped before it began to deliver does so now, unless another one delivers.
+        """
+        try:
+            if self._claim is None:
+                self._claim = self._database.claim()
+                if self._claim is None:
+                    return
+                self._start_delivering()
+            deadline = time.monotonic() + max(self._grace - _STOP_SECONDS, self._grace / 2)
+            try:
+                self._update_couriers()
+            finally:
+                self._wind_down(deadline)
+            self._record()
+        except SQLAlchemyError as error:
+            self._log_store_error(error)
+        except Exception:
+            _logger.exception("stopping delivery failed")
+        finally:
+            if self._claim is not None:
+                self._claim.release()
+            self._claim = None
+
+    def _wind_down(self, deadline: float) -> None:
+        """Let all couriers deliver until a deadline, then stop them, before another process takes over."""
+        for courier in self._couriers.values():
+            courier.finish()
+        for courier in self._couriers.values():
+            courier.join(max(deadline - time.monotonic(), 0.0))
+        self._end_couriers(min(_STOP_SECONDS, self._grace / 2))
+
+    def _end_couriers(self, seconds: float) -> None:
+        for courier in self._couriers.values():
+            courier.end()
+        deadline = time.monotonic() + seconds
+        for courier in self._couriers.values():
+            courier.join(max(deadline - time.monotonic(), 0.0))
+
+    def _log_store_error(self, error: Exception) -> None:
+        if not self._troubled:
+            _logger.error("delivery waits: the store does not answer: %s", type(error).__name__)
+        self._troubled = True
+
+    def _log_store_recovery(self) -> None:
+        if self._troubled:
+            _logger.info("delivery continues: the store answers again")
+        self._troubled = False
+
+
+def _expired(expires: str | None, now: datetime) -> bool:
+    moment = moment_of(expires) if expires is not None else None
+    return moment is not None and moment <= now

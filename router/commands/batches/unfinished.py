@@ -1,0 +1,180 @@
+"""Unfinished batches, read while a router may be running, and the order to move one to the dead letters.
+
+Reads ``state`` without its lock, and writes only that order. Spark's plan of a batch is in its
+checkpoint, the router's notes are in ``state/batches``, and a running router is queried at its metrics port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import httpx
+
+from bindings.inbox.format import positions_of
+from bindings.inbox.source import InboxView
+from bindings.inbox.space import InboxError
+from router.errors import RouterError, SinkError
+from router.evaluation.plan import Plan
+from router.reading import generations
+from router.reading.generations import Generation, bounds
+from router.settings import Settings
+from router.sinks import Commit, open_sink
+from router.sources import INBOX
+from router.state.state import BatchNotes, Hold, Park, StateFolder
+from router.writing.staging import commit_app
+
+ANSWER_SECONDS: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """The records of a batch in one partition: ``start`` (inclusive) to ``end`` (exclusive); None is unknown."""
+
+    source: str
+    start: str | None
+    end: str
+    records: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedBatch:
+    """One batch that Spark has planned and not committed.
+
+    ``plan`` is the id of its pinned plan, None before its first write; ``since`` is when it was pinned, else planned.
+    ``hold`` is why it is blocked, ``park`` the order to move it to the dead letters.
+    """
+
+    query: str
+    batch: int
+    generation: str
+    plan: str | None
+    since: datetime | None
+    hold: Hold | None
+    park: Park | None
+    ranges: tuple[PartitionRange, ...]
+
+    @property
+    def records(self) -> int | None:
+        """Its number of records; None if unknown for any partition."""
+        counts = [each.records for each in self.ranges]
+        return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCompletion:
+    """Whether a sink has its events of a batch; None if unknown, for the reason in ``detail``."""
+
+    sink: str
+    has: bool | None
+    detail: str = ""
+
+
+def open_batches(state: StateFolder) -> list[UnfinishedBatch]:
+    """Return the unfinished batches, at most one per query."""
+    queries = sorted(path.name for path in state.checkpoints.glob("*") if path.is_dir())
+    generations_now = ((query, generations.current(state, query)) for query in queries)
+    return [
+        _open_batch(state, query, generation, generation.pending)
+        for query, generation in generations_now
+        if generation is not None and generation.pending is not None
+    ]
+
+
+def _open_batch(state: StateFolder, query: str, generation: Generation, batch: int) -> UnfinishedBatch:
+    notes = BatchNotes(state.batches)
+    planned = datetime.fromtimestamp((generation.path / "offsets" / str(batch)).stat().st_mtime, UTC)
+    return UnfinishedBatch(
+        query,
+        batch,
+        generation.id,
+        state.pinned(query, batch),
+        state.since(query, batch) or planned,
+        notes.held(query, batch, generation.id),
+        notes.parked(query, batch, generation.id),
+        tuple(_ranges(state, query, generation, batch)),
+    )
+
+
+def sink_completions(batch: UnfinishedBatch, plan: Plan) -> list[SinkCompletion]:
+    """Return which sinks have their events of a batch, by the router's notes or the sinks themselves."""
+    taken = batch.hold.taken if batch.hold else ()
+    return [_share(name, batch, plan, noted=name in taken) for name in plan.routes.event_sinks]
+
+
+def _share(name: str, batch: UnfinishedBatch, plan: Plan, *, noted: bool) -> SinkCompletion:
+    if noted:
+        return SinkCompletion(name, True, "recorded by the router")
+    settings = plan.settings.sinks[name]
+    if settings.unasked:
+        return SinkCompletion(name, None, settings.unasked)
+    try:
+        sink = open_sink(name, settings, "events", plan.catalog, plan.frames_anew())
+        has = sink.already(Commit(commit_app(batch.generation, name), batch.batch))
+    except SinkError as error:
+        return SinkCompletion(name, None, str(error))
+    return SinkCompletion(name, has, "" if has else "no commit of the batch; perhaps it has no records for this sink")
+
+
+def park(state: StateFolder, query: str) -> UnfinishedBatch:
+    """Order, durably, that a query's unfinished batch be moved to the dead letters at the router's next attempt.
+
+    Raises:
+        RouterError: the query is unknown or has no open batch.
+    """
+    batches = {batch.query: batch for batch in open_batches(state)}
+    if query not in batches:
+        others = ", ".join(batches) or "none"
+        raise RouterError(f"query {query!r} has no unfinished batch", hint=f"queries with one: {others}")
+    batch = batches[query]
+    if batch.park is None:
+        order = Park(batch.generation, datetime.now(UTC).isoformat(timespec="microseconds"))
+        BatchNotes(state.batches).park(query, batch.batch, order)
+    return batch
+
+
+def router_queries(settings: Settings) -> Mapping[str, Any] | None:
+    """Return the queries of a router that runs with these settings, by its ``/readyz``; None if it does not respond."""
+    if not settings.metrics.port:
+        return None
+    host = settings.metrics.host
+    url = f"http://{f'[{host}]' if ':' in host else host}:{settings.metrics.port}/readyz"
+    try:
+        answer = httpx.get(url, timeout=ANSWER_SECONDS).json()
+    except (httpx.HTTPError, ValueError):
+        return None
+    queries = answer.get("queries") if isinstance(answer, dict) else None
+    return queries if isinstance(queries, dict) else None
+
+
+def _ranges(state: StateFolder, query: str, generation: Generation, batch: int) -> Iterator[PartitionRange]:
+    starts, ends = bounds(generation, batch)
+    if query == INBOX and "partitions" in ends:
+        yield from _inbox_ranges(state, starts, ends)
+        return
+    for topic, partitions in sorted(ends.items()):
+        for number, end in sorted(partitions.items(), key=lambda item: int(item[0])):
+            start = starts.get(topic, {}).get(number)
+            known = start is not None and start >= 0
+            if not known or end != start:
+                yield PartitionRange(
+                    f"{topic}-{number}", str(start) if known else None, str(end), end - start if known else None
+                )
+
+
+def _inbox_ranges(state: StateFolder, starts: Mapping[str, Any], ends: Mapping[str, Any]) -> Iterator[PartitionRange]:
+    try:
+        view = InboxView(state.inbox)
+        known = positions_of(starts, view.layout.inbox) if starts else {}
+        for number, end in positions_of(ends, view.layout.inbox).items():
+            # Nothing is removed before the first commit, so the first batch starts at the first row.
+            start = known[number] if number in known else view.first(number)
+            if start != end:
+                count = view.count(number, start, end)
+                yield PartitionRange(
+                    f"inbox-{number}", f"{start.segment}:{start.row}", f"{end.segment}:{end.row}", count
+                )
+    except (InboxError, OSError) as error:
+        raise RouterError(f"the inbox of {state.root} cannot be read: {error}", hint="see the router's log") from error

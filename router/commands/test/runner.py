@@ -1,0 +1,520 @@
+"""Run cases against a catalog or settings, and create cases from the outcomes of records."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+import msgspec
+
+from bindings.events import members_of, with_types
+from bindings.kafka.binding import PROTOCOL as KAFKA
+from bindings.protocols import binding_of
+from catalog.convert import json_text, yaml_text
+from catalog.findings import RecordError
+from catalog.model import Catalog
+from catalog.parsing.pointers import as_pointer
+from catalog.record import Record, parse_record
+from catalog.values import text_of
+from router.commands.test.cases import LINES, SCHEMA, Case, CaseFile
+from router.dead_letters.dead_letter import DeadLetter
+from router.dead_letters.redaction import Redactor
+from router.errors import RouterError
+from router.evaluation.evaluator import INBOX_COLUMNS, evaluate_dead_letters
+from router.evaluation.outputs import RoutedOutcomes
+from router.evaluation.plan import Plan
+from router.matching.matcher import Matcher, MatchOutcomes
+from router.matching.nearest import ConstraintResult
+from router.matching.records import (
+    CHUNK,
+    EVERYTHING,
+    NumberedRecord,
+    RecordMatcher,
+    dead_letter,
+    entry_of,
+    envelope_of_row,
+)
+from router.matching.schema_validation import DATA
+from router.replay.batches import rows_of
+from router.routing import DEFAULT_DEAD_LETTER_ROUTE, letter_number
+from router.settings import Settings
+from router.state.ledger import parse_instant
+
+# Cases run: each record judged, what came of it compared, and a reason in words for what is not as expected.
+
+# What becomes of records: by a catalog alone, as ``match`` says, or by a router's settings, as ``run`` does.
+#
+# Nothing is decided here. The first asks the very matcher of ``match``, the second the plan of ``run``, in the way that
+# dead letters are judged again, without Spark.
+
+_PREFIX: Final = "ce_"
+_CONTENT_TYPE: Final = "content-type"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class Judged:
+    """The outcomes of records, in order, in the JSON form of ``match``, with their source.
+
+    With settings, an outcome also has ``endpoint``, ``route`` (None is ``dead_letters.sinks``), ``sinks``, and
+    ``topics`` by sink. ``rows`` gives for a record the rows of the batch in which it was judged; one that is no record
+    has none.
+    """
+
+    outcomes: list[dict[str, Any]] = field(default_factory=list)
+    batches: list[MatchOutcomes] = field(default_factory=list)
+    rows: dict[int, list[tuple[MatchOutcomes, int]]] = field(default_factory=dict)
+
+
+class CaseEvaluator(Protocol):
+    """Evaluates records."""
+
+    catalog: Catalog
+
+    @property
+    def matcher(self) -> Matcher:
+        """The matcher used."""
+
+    def judge(self, lines: Sequence[bytes]) -> Judged:
+        """Return the outcomes of records, each a line of JSON; a line that is not a record is ``undecodable``."""
+
+
+class CatalogJudging:
+    """With a catalog only: candidates are those of the record's endpoint, else all definitions."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._records = RecordMatcher(catalog)
+        self.matcher = self._records.matcher
+
+    def judge(self, lines: Sequence[bytes]) -> Judged:
+        """Return the outcomes of records."""
+        judged = Judged()
+        for start in range(0, len(lines), CHUNK):
+            outcomes, together = self._records.judge(list(lines[start : start + CHUNK]))
+            for decided in together:
+                outcomes.update(self._records.numbered_outcomes(decided))
+                judged.batches.append(decided.outcomes)
+                for row, source in enumerate(decided.outcomes.facts.sources.tolist()):
+                    if source >= 0:
+                        number = start + decided.entries[source].number
+                        judged.rows.setdefault(number, []).append((decided.outcomes, row))
+            judged.outcomes += (outcome for _, outcome in sorted(outcomes.items()))
+        return judged
+
+
+class RouterJudging:
+    """With settings and a catalog: sources, context, schemas, routes and size limits of the router apply."""
+
+    def __init__(self, catalog: Catalog, settings: Settings) -> None:
+        self.catalog = catalog
+        self._plan = Plan(catalog, settings)
+        self.matcher = self._plan.judge.matcher
+
+    def judge(self, lines: Sequence[bytes]) -> Judged:
+        """Return the outcomes of records."""
+        judged = Judged()
+        for start in range(0, len(lines), CHUNK):
+            self._judge(lines[start : start + CHUNK], start, judged)
+        return judged
+
+    def _judge(self, lines: Sequence[bytes], start: int, judged: Judged) -> None:
+        outcomes: dict[int, dict[str, Any]] = {}
+        entries: list[NumberedRecord] = []
+        for number, line in enumerate(lines):
+            try:
+                entries.append(entry_of(number, line)[0])
+            except RecordError as error:
+                outcomes[number] = dead_letter("undecodable", str(error)) | self._way(DEFAULT_DEAD_LETTER_ROUTE)
+        if entries:
+            rows = rows_of(letter_of_entry(entry) for entry in entries).select(list(INBOX_COLUMNS))
+            decided = evaluate_dead_letters(self._plan.judge, rows.combine_chunks().to_batches()[0])
+            judged.batches.append(decided.outcomes)
+            outcomes |= self._outcomes(decided, entries)
+            for row in decided.order.tolist():
+                number = start + entries[int(decided.sources[row])].number
+                judged.rows.setdefault(number, []).append((decided.outcomes, row))
+        judged.outcomes += (outcome for _, outcome in sorted(outcomes.items()))
+
+    def _outcomes(self, decided: RoutedOutcomes, entries: Sequence[NumberedRecord]) -> dict[int, dict[str, Any]]:
+        batches = decided.outcomes.facts.batches
+        outcomes = {entries[at].number: dict[str, Any](outcome="batch", events=[]) for at in batches}
+        for row in decided.order.tolist():
+            at = int(decided.sources[row])
+            outcome = self._outcome(decided, row, entries[at])
+            if at in batches:
+                outcomes[entries[at].number]["events"].append(outcome)
+            else:
+                outcomes[entries[at].number] = outcome
+        return outcomes
+
+    def _outcome(self, decided: RoutedOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
+        outcomes, columns = decided.outcomes, decided.columns
+        endpoint, route = columns["endpoint"][row].as_py(), int(columns["route"][row].as_py())
+        prefix = "topic_" if route >= 0 else "letters_"
+        names = {name: columns[name][row].as_py() for name in columns if name.startswith(prefix)}
+        topics = {name.removeprefix(prefix): topic for name, topic in names.items() if topic is not None}
+        way = {"endpoint": endpoint} | self._way(route) | ({"topics": topics} if topics else {})
+        if int(outcomes.winners[row]) < 0:
+            nearest = outcomes.nearest.get(row, [])
+            return dead_letter(outcomes.reasons[row], outcomes.details[row], nearest) | way
+        return {
+            "outcome": "routed",
+            "message": columns["message"][row].as_py(),
+            "context": dict(outcomes.contexts[row].as_py()),
+            "cloudevent": _attributes(decided, row, entry),
+            **({"ambiguous": outcomes.ties[row]} if row in outcomes.ties else {}),
+            **way,
+        }
+
+    def _way(self, route: int) -> dict[str, Any]:
+        settings = self._plan.settings
+        if route == DEFAULT_DEAD_LETTER_ROUTE:
+            return {"route": None, "sinks": list(settings.dead_letters.sinks)}
+        number = route if route >= 0 else letter_number(route)
+        return {"route": number, "sinks": list(settings.routes[number].to)}
+
+
+def _attributes(decided: RoutedOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
+    """Return the attributes that an event leaves with: those that sinks are given, else those that its headers are."""
+    given = decided.columns["attributes"][row].as_py()
+    if given is None:
+        return members_of(envelope_of_row(decided.outcomes.facts, row, entry).attributes)
+    texts = {_name(each["key"]): each["value"].decode("utf-8") for each in given}
+    return members_of(with_types(texts, decided.columns["typed"][row].as_py()))
+
+
+def _name(key: str) -> str:
+    return "datacontenttype" if key == _CONTENT_TYPE else key.removeprefix(_PREFIX)
+
+
+def letter_of_entry(entry: NumberedRecord) -> DeadLetter:
+    """Return a record in the form in which it is judged again; what a source adds to each record is added."""
+    record, native = entry.record, entry.record.native
+    received = parse_instant(record.time)
+    binding = binding_of(record.protocol)
+    if binding is not None and binding.protocol == KAFKA:
+        native = _with_place(native, entry.number, received)
+    return DeadLetter(
+        id=str(entry.number),
+        reason="",
+        detail="",
+        nearest=(),
+        endpoint=record.endpoint,
+        protocol=record.protocol,
+        native=native,
+        body=record.body,
+        epoch="",
+        position=str(entry.number),
+        received=received,
+        failed=None,
+        attempts=0,
+    )
+
+
+def _with_place(native: Mapping[str, Any], number: int, received: datetime | None) -> dict[str, Any]:
+    """Return a record of Kafka with place and time, which every one has that comes from a topic."""
+    milliseconds = None if received is None else (received - _EPOCH) // timedelta(milliseconds=1)
+    given = {name: value for name, value in native.items() if value is not None}
+    return {"partition": 0, "offset": number} | ({} if milliseconds is None else {"timestamp": milliseconds}) | given
+
+
+def lines_of_records(records: Iterable[Record]) -> list[bytes]:
+    """Return records as lines to evaluate."""
+    return [msgspec.json.encode(record.to_json()) for record in records]
+
+
+# Expected outcomes against what came of records: only what is written is compared.
+
+
+@dataclass(frozen=True, slots=True)
+class ValueMismatch:
+    """One value that differs. ``pointer`` is that of the expected value; None is a missing value."""
+
+    pointer: str
+    expected: Any
+    actual: Any
+
+
+def differences(expected: Any, actual: Any, pointer: str) -> Iterator[ValueMismatch]:
+    """Yield where *actual* is not as *expected*, whose place in its file is *pointer*.
+
+    Of maps the members that are expected count, and null there asks that a member is absent; lists are compared one by
+    one, and in their length. Numbers and booleans equal the texts in which the router writes them.
+    """
+    if isinstance(expected, Mapping):
+        members = actual if isinstance(actual, Mapping) else {}
+        for name, value in expected.items():
+            yield from differences(value, members.get(name), pointer + as_pointer([name]))
+    elif isinstance(expected, list):
+        listed = actual if isinstance(actual, list) else []
+        if len(expected) != len(listed):
+            yield ValueMismatch(pointer, expected, actual)
+            return
+        for number, (one, other) in enumerate(zip(expected, listed, strict=True)):
+            yield from differences(one, other, f"{pointer}/{number}")
+    elif expected is None or actual is None:
+        if expected is not actual:
+            yield ValueMismatch(pointer, expected, actual)
+    elif isinstance(actual, (Mapping, list)) or text_of(expected) != text_of(actual):
+        yield ValueMismatch(pointer, expected, actual)
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """The result of one case; passed if there are no differences. ``why`` explains them, if known."""
+
+    file: CaseFile
+    case: Case
+    differences: tuple[ValueMismatch, ...] = ()
+    why: str = ""
+    outcome: Mapping[str, Any] | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the case passed."""
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The results of cases in their order, what was judged for them, and how many seconds that took."""
+
+    results: tuple[CaseResult, ...]
+    judged: Judged
+    seconds: float
+
+
+def run_cases(files: Iterable[CaseFile], judging: CaseEvaluator) -> Run:
+    """Run the cases of files that share a catalog."""
+    cases = [(file, case) for file in files for case in file.cases]
+    started = time.perf_counter()
+    judged = judging.judge([case.record for _, case in cases])
+    mismatches = [
+        tuple(differences(case.expect, outcome, f"{case.pointer}/expect"))
+        for (_, case), outcome in zip(cases, judged.outcomes, strict=True)
+    ]
+    seconds = time.perf_counter() - started
+    results = tuple(
+        CaseResult(
+            file, case, wrong, _why(judging.matcher, judged, number, case) if wrong else "", judged.outcomes[number]
+        )
+        for number, ((file, case), wrong) in enumerate(zip(cases, mismatches, strict=True))
+    )
+    return Run(results, judged, seconds)
+
+
+def _why(matcher: Matcher, judged: Judged, number: int, case: Case) -> str:
+    """Return what kept the record from the definition that should have taken it, else from the nearest one."""
+    outcome = judged.outcomes[number]
+    if outcome["outcome"] == "batch":
+        return "the record is a batch of events; expect them under events"
+    wanted = case.expect.get("message")
+    elsewhere = wanted is not None and outcome.get("message") != wanted
+    for outcomes, row in judged.rows.get(number, ()) if elsewhere else ():
+        cause = _kept_from(matcher, outcomes, row, str(wanted))
+        if cause:
+            return f"{cause}{_reason(outcome)}"
+    if elsewhere and outcome["outcome"] == "routed":
+        return f"{wanted} matches too, but {outcome['message']} is preferred, by its literals or by a schema"
+    nearest = outcome.get("nearest") or ()
+    near = next((each for each in nearest if each["message"] == wanted), next(iter(nearest), None))
+    if near is not None and near["mismatches"]:
+        first = near["mismatches"][0]
+        return _mismatch(near["message"], first["property"], first["expected"], first["found"])
+    return _reason(outcome).removeprefix("; ")
+
+
+def _kept_from(matcher: Matcher, outcomes: MatchOutcomes, row: int, xid: str) -> str:
+    """Return the first requirement of a definition that this record does not meet; empty if it meets all."""
+    facts = outcomes.facts
+    channel = int(facts.channels[row])
+    candidates = matcher.channels[channel].candidates if channel >= 0 else ()
+    numbers = [number for number in candidates if matcher.targets[number].xid == xid]
+    if not numbers:
+        return f"{xid} is not a candidate {_where(matcher, channel)}"
+    row_facts = matcher.row(facts, row, matcher.index.classify(facts.columns))
+    failed = [_failed(matcher.nearest.checks(number, row_facts)) for number in numbers]
+    nearest = min(failed, key=len)
+    if not nearest:
+        return ""
+    return _mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].actual)
+
+
+def _failed(checks: Sequence[ConstraintResult]) -> list[ConstraintResult]:
+    return [check for check in checks if not check.holds]
+
+
+def _where(matcher: Matcher, channel: int) -> str:
+    if channel < 0:
+        return "for the record: no endpoint or source is known for it"
+    endpoints = matcher.channels[channel].endpoints
+    return f"at {', '.join(endpoints)}" if endpoints else "of the catalog"
+
+
+def _mismatch(xid: str, name: str, expected: str | None, actual: str | None) -> str:
+    if name == DATA:
+        return f"the data is invalid against {expected}, the schema of {xid}: {actual}"
+    value = "nothing" if actual is None else repr(actual)
+    return f"{xid} requires {name} {expected!r}, and the record has {value}"
+
+
+def _reason(outcome: Mapping[str, Any]) -> str:
+    """Return what the outcome says by itself, where it is no mismatch of properties."""
+    if outcome["outcome"] != "dead-letter" or outcome["reason"] == "no-match":
+        return ""
+    return f"; {outcome['reason']}: {outcome['detail']}"
+
+
+# Cases made of records: what becomes of them now is what is expected from then on.
+#
+# What is marked as sensitive is hidden in cases, which lie beside a catalog and are read by many. A record that then
+# goes elsewhere makes no case. Attributes that depend on the place of a record, such as the id of a mapped one, are
+# left out.
+
+COUNT: Final = 100
+"""Default number of records to create cases from."""
+MAX_LINE: Final = 64 * 1024 * 1024
+SCHEMA_COPY: Final = ".cases.schema.json"
+"""The schema beside a file of cases. Nobody looks for a catalog, or for cases, in what begins with a dot."""
+_KEPT: Final = ("outcome", "reason", "message", "context", "cloudevent", "endpoint", "sinks", "topics")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Cases in their JSON form, and how many records made none since what decides about them is sensitive."""
+
+    cases: tuple[dict[str, Any], ...]
+    hidden: int
+
+
+def record(records: Iterable[Record], judging: CaseEvaluator, redactor: Redactor, count: int = COUNT) -> Recorded:
+    """Return cases for the first *count* records."""
+    given = list(itertools.islice(records, count))
+    shown = [_shown(each, redactor) for each in given]
+    lines = lines_of_records(shown)
+    judged = judging.judge(lines)
+    # Another place for each record: what then differs is no property of the record.
+    moved = judging.judge([*lines, *lines]).outcomes[len(lines) :]
+    before = judging.judge(lines_of_records(given)).outcomes if shown != given else judged.outcomes
+    names: Counter[str] = Counter()
+    cases: list[dict[str, Any]] = []
+    for each, was, now, elsewhere in zip(shown, before, judged.outcomes, moved, strict=True):
+        if _verdict(was) != _verdict(now):
+            continue
+        label = _label(now)
+        names[label] += 1
+        form = {"name": f"{label} {names[label]}", "record": each.to_json(), "expect": _expected(now, elsewhere)}
+        cases.append(form)
+    return Recorded(tuple(cases), len(given) - len(cases))
+
+
+def records_of(file: BinaryIO, name: str) -> Iterator[Record]:
+    """Yield native records, one a line, as ``emit`` writes and ``match`` takes them; empty lines are left out.
+
+    Raises:
+        RouterError: a line is no record, or longer than ``MAX_LINE``; names the line.
+    """
+    for number in itertools.count(1):
+        line = file.readline(MAX_LINE + 1)
+        if not line:
+            return
+        if len(line) > MAX_LINE:
+            raise RouterError(f"{name}:{number}: a line of more than {MAX_LINE} bytes is no record")
+        if line.strip():
+            try:
+                yield parse_record(line)
+            except RecordError as error:
+                hint = "records are lines as `xrouter emit` writes and `xrouter match` reads them"
+                raise RouterError(f"{name}:{number}: {error}", hint=hint) from error
+
+
+def head_of(catalog: Sequence[str], config: Path | None, output: Path) -> dict[str, Any]:
+    """Return the head of a file of cases: the paths of catalog and settings as seen from its folder."""
+    head: dict[str, Any] = {}
+    if catalog:
+        head["catalog"] = [each if "://" in each else _seen_from(output, Path(each)) for each in catalog]
+    if config is not None:
+        head["config"] = _seen_from(output, config)
+    return head
+
+
+def case_schema() -> bytes:
+    """Return the JSON Schema of files of cases, as the package has it."""
+    return (files("router.commands.test") / "cases.schema.json").read_bytes()
+
+
+def cases_as_text(head: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], output: Path) -> str:
+    """Return a file of cases as its name says: lines of JSON, or YAML or JSON that names :data:`SCHEMA_COPY`."""
+    suffix = output.suffix.lower()
+    if suffix in LINES:
+        forms = [head, *cases] if head else cases
+        return "".join(f"{msgspec.json.encode(form).decode()}\n" for form in forms)
+    document = {**head, "cases": list(cases)}
+    if suffix in (".yaml", ".yml"):
+        return f"# yaml-language-server: $schema=./{SCHEMA_COPY}\n{yaml_text(document)}"
+    return json_text({SCHEMA: f"./{SCHEMA_COPY}", **document})
+
+
+def _seen_from(output: Path, path: Path) -> str:
+    here, there = output.resolve().parent.parts, path.resolve().parts
+    same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(here, there, strict=False))])
+    return Path(*[".."] * (len(here) - same), *there[same:]).as_posix()
+
+
+def _shown(record: Record, redactor: Redactor) -> Record:
+    """Return a record without sensitive values."""
+    if not redactor.looks_at_bodies:
+        return record
+    letter = DeadLetter(
+        id="",
+        reason="",
+        detail="",
+        nearest=(),
+        endpoint=record.endpoint,
+        protocol=record.protocol,
+        native=record.native,
+        body=record.body,
+        epoch="",
+        position="",
+        received=None,
+        failed=None,
+        attempts=0,
+    )
+    shown = redactor.redact(letter).letter
+    return replace(record, native=shown.native, body=shown.body)
+
+
+def _verdict(outcome: Mapping[str, Any]) -> Any:
+    return [
+        (each["outcome"], each.get("message"), each.get("reason"), each.get("route"))
+        for each in outcome.get("events", [outcome])
+    ]
+
+
+def _label(outcome: Mapping[str, Any]) -> str:
+    return str(outcome.get("reason") or outcome.get("message", "batch").rpartition("/")[2])
+
+
+def _expected(outcome: Mapping[str, Any], elsewhere: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of an outcome what matters, and does not depend on the place of its record."""
+    if outcome["outcome"] == "batch":
+        pairs = zip(outcome["events"], elsewhere["events"], strict=True)
+        return {"outcome": "batch", "events": [_expected(one, other) for one, other in pairs]}
+    expected = {name: outcome[name] for name in _KEPT if outcome.get(name)}
+    if "cloudevent" in expected:
+        other = elsewhere.get("cloudevent", {})
+        # Without an endpoint a mapped event has no source of its own.
+        expected["cloudevent"] = {
+            name: text
+            for name, text in expected["cloudevent"].items()
+            if other.get(name) == text and (name, text) != ("source", EVERYTHING)
+        }
+    return expected

@@ -1,0 +1,166 @@
+"""One dead letter, read back from a sink (JUDGING.md#what-comes-out)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from catalog.record import Record
+from router.state.ledger import instant
+
+_LIST: Final = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that became no event, complete, with the outcome that was written with it.
+
+    ``id`` is the same for every retry of the batch that made it. ``nearest`` holds objects
+    ``{"message", "mismatches": [{"property", "expected", "found"}]}``. ``native`` is the record's own JSON form
+    without its body, ``body`` its bytes (None for no body). ``received`` is the record's arrival, ``failed`` when the
+    letter was written; None where a sink could not hold the instant. ``attempts`` counts those before the letter was
+    written; replays are counted in the ledger. ``sink`` is the sink it was read from, and the only member that
+    differs between sinks.
+    """
+
+    id: str
+    reason: str
+    detail: str
+    nearest: tuple[Mapping[str, Any], ...]
+    endpoint: str | None
+    protocol: str
+    native: Mapping[str, Any]
+    body: bytes | None
+    epoch: str
+    position: str
+    received: datetime | None
+    failed: datetime | None
+    attempts: int
+    sink: str = ""
+
+    def record(self) -> Record:
+        """Return the native record of the dead letter, with its original arrival time and position."""
+        time = None if self.received is None else instant(self.received)
+        return Record(self.protocol, self.native, self.body, self.endpoint, time, self.position)
+
+
+def parse_native(text: str | None) -> dict[str, Any]:
+    """Return the parsed native record of a dead letter.
+
+    Raises:
+        ValueError: the text is no JSON object.
+    """
+    try:
+        native = msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError as error:
+        raise ValueError(f"native is not valid JSON: {error}") from error
+    if not isinstance(native, dict):
+        raise ValueError("native is not a JSON object")
+    return native
+
+
+def parse_nearest(text: str | None) -> tuple[dict[str, Any], ...]:
+    """Return the nearest definitions; if a header's size limit truncated them, only the complete ones."""
+    entries: list[dict[str, Any]] = []
+    rest = (text or "").strip().removeprefix("[")
+    while rest and not rest.startswith("]"):
+        try:
+            entry, end = _LIST.raw_decode(rest)
+        except (ValueError, RecursionError):
+            break  # Cut off here: headers of Kafka are capped, the outcome itself is not.
+        if isinstance(entry, dict):
+            entries.append(entry)
+        rest = rest[end:].lstrip().removeprefix(",").lstrip()
+    return tuple(entries)
+
+
+# Texts of letters for people: safe for a terminal, of one line, and bounded.
+
+CUT: Final = "…"
+BODY_SHOWN: Final = 4_096
+"""Bytes of a body that are shown; the sink has all of them."""
+_WIDTH: Final = 16
+
+
+def printable(text: str, most: int = 0) -> str:
+    """Return a text without control characters and line breaks, truncated to *most* characters if set."""
+    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return shown[: most - 1] + CUT if most and len(shown) > most else shown
+
+
+def time_text(moment: datetime | None, *, short: bool = False) -> str:
+    """Return a time as text, ``-`` for None; *short* omits fractions of a second."""
+    if moment is None:
+        return "-"
+    text = instant(moment)
+    return f"{text[:19]}Z" if short else text
+
+
+def native_rows(native: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield path and text of each value of a native record, in order, including repeats."""
+    for member, value in native.items():
+        if isinstance(value, list):
+            for entry in value:
+                yield _entry(member, entry)
+        elif isinstance(value, Mapping):
+            yield from ((f"{member}.{name}", value_text(inner)) for name, inner in value.items())
+        else:
+            yield member, value_text(value)
+
+
+def value_text(value: Any) -> str:
+    """Return a value as text: strings unchanged, everything else as JSON."""
+    return printable(value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8"))
+
+
+def body_lines(body: bytes | None, most: int = BODY_SHOWN) -> list[str]:
+    """Yield a body as lines: text if it is UTF-8, else a hex dump."""
+    if body is None:
+        return ["(none)"]
+    shown = body[:most]
+    more = [f"{CUT} {len(body) - most} bytes more"] if len(body) > most else []
+    try:
+        # A character may be cut in two at the end.
+        text = shown.decode("utf-8", "ignore" if more else "strict") if _is_text(body) else None
+    except UnicodeDecodeError:
+        text = None
+    if text is not None:
+        return [printable(line.rstrip("\r")) for line in text.split("\n")] + more
+    return [_hex(shown, start) for start in range(0, len(shown), _WIDTH)] + more
+
+
+def body_json(body: bytes | None, most: int | None = None) -> dict[str, Any]:
+    """Return a body as a JSON member: ``body`` or ``body_base64``."""
+    if body is None:
+        return {}
+    try:
+        return {"body": body[:most].decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body[:most]).decode("ascii")}
+
+
+def _is_text(body: bytes) -> bool:
+    try:
+        return "\x00" not in body.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+
+
+def _entry(member: str, entry: Any) -> tuple[str, str]:
+    if not isinstance(entry, Mapping) or "name" not in entry:
+        return member, value_text(entry)
+    if "value_base64" in entry:
+        return f"{member}.{entry['name']}", f"base64 {value_text(entry['value_base64'])}"
+    return f"{member}.{entry['name']}", value_text(entry.get("value"))
+
+
+def _hex(data: bytes, start: int) -> str:
+    piece = data[start : start + _WIDTH]
+    plain = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in piece)
+    return f"{start:08x}  {piece.hex(' '):<{_WIDTH * 3 - 1}}  {plain}"

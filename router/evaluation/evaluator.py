@@ -1,0 +1,326 @@
+"""The match UDF: source rows in, lists of outcomes out, with one compiled plan broadcast per epoch.
+
+Without Spark, :func:`judge_letters` evaluates dead letters with the current plan.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
+
+from bindings.kafka.binding import INTEGERS
+from bindings.kafka.binding import PROTOCOL as KAFKA
+from bindings.kafka.record_columns import SOURCE_SCHEMA, body_column
+from bindings.parts import Part
+from bindings.protocols import binding_of
+from catalog.schemas.ids.deciding import HEAD_BYTES
+from router.evaluation.outputs import RoutedOutcomes
+from router.evaluation.plan import TOPIC, Evaluator
+from router.matching.inbox_columns import HEAD, facts_of_inbox, facts_of_kafka, inbox_parts, join
+from router.matching.index.classes import IntArray
+from router.matching.record_columns import NO_SOURCE, RecordColumns
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+    from pyspark.sql import Column
+
+# The kinds of sources: topics (``kafka``), the inbox (``inbox``), and replayed dead letters (``letters``).
+
+Kind = Literal["kafka", "inbox", "letters"]
+
+
+# A memory limit for evaluation in a Python worker of Spark.
+#
+# Above the limit a worker gets a ``MemoryError``, which fails its task with a reason. Without it the kernel would kill
+# some process of the machine. The limit applies only while our code runs: Spark's own code hangs if it has no memory
+# left to report an error.
+
+ENVIRONMENT: Final = {"MIMALLOC_ARENA_EAGER_COMMIT": "0"}
+"""For the workers: otherwise Arrow's allocator reserves a gigabyte at once."""
+SETTING: Final = "memory.worker"
+_STATM: Final = Path("/proc/self/statm")
+_DATA: Final = 5
+_MIB: Final = 2**20
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Process:
+    """A worker: its bytes before any plan (``bare``), its current plan, and its memory ceiling with that plan."""
+
+    bare: int | None = None
+    plan: Evaluator | None = None
+    ceiling: int = 0
+
+
+_process: Final = _Process()
+
+
+def load(judge: Broadcast[Evaluator]) -> Evaluator:
+    """Return the compiled plan, in a worker. The memory of the plan does not count against the limit."""
+    before = data_bytes()
+    if _process.bare is None:
+        _process.bare = before
+    plan = judge.value
+    if plan is not _process.plan:
+        if _process.plan is not None:
+            gc.unfreeze()
+        _process.plan = plan
+        # A compiled plan has hundreds of thousands of permanent objects: garbage collection need not visit them, nor
+        # those from before the fork.
+        gc.collect()
+        gc.freeze()
+        _process.ceiling = _process.bare + max(0, data_bytes() - before) + plan.memory
+    return plan
+
+
+def within_memory_limit(plan: Evaluator, rows: int, judge: Callable[[], T]) -> T:
+    """Return the result of *judge*, run within the memory limit of the loaded plan; *rows* is for the error message.
+
+    Raises:
+        MemoryError: it needs more memory than the limit; names the setting. Its memory is free again.
+    """
+    try:
+        return _limited(_process.ceiling, judge)
+    except MemoryError:
+        pass  # The traceback would keep all that was allocated.
+    raise MemoryError(
+        f"evaluating {rows} records needs more memory than {SETTING} allows a Python worker, "
+        f"{plan.memory // _MIB} MiB; raise {SETTING}"
+    )
+
+
+def data_bytes() -> int:
+    """Return the bytes that count against the limit: private writable memory, also if not resident."""
+    try:
+        return int(_STATM.read_text().split()[_DATA]) * resource.getpagesize()
+    except OSError:
+        return 0  # Not Linux: the limit then applies to growth only, if at all.
+
+
+def _limited(ceiling: int, call: Callable[[], T]) -> T:
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        ceiling = min(ceiling, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (ceiling, hard))
+    try:
+        return call()
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+
+
+EvaluatedRows = tuple[pa.ListArray, str | None]
+"""A list of outcomes, or of what is rendered from them, for each row; and their tally."""
+HEADER: Final = "headers."
+SIZE: Final = "size"
+"""Bytes of key and body of a Kafka row."""
+INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body", "position")
+
+
+def evaluate_kafka(judge: Evaluator, rows: pa.RecordBatch) -> RoutedOutcomes:
+    """Evaluate an Arrow batch of Kafka rows: ``SOURCE_SCHEMA`` with bodies from :func:`body_column`, and ``SIZE``."""
+    topics = pc.dictionary_encode(rows.column("topic"))
+    numbers = [judge.channels.get(f"{TOPIC}{topic}", -1) for topic in topics.dictionary.to_pylist()]
+    channels = np.array(numbers, np.int64)[topics.indices.to_numpy(zero_copy_only=False)]
+    facts = facts_of_kafka(rows, judge.matcher, judge.reader, channels, bodies=bool(judge.bodies))
+    outcomes = judge.matcher.match(facts)
+    arrivals = rows.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)
+    sizes = rows.column(SIZE).to_numpy(zero_copy_only=False).astype(np.int64)
+    return judge.outputs.decide(outcomes, arrivals, sizes)
+
+
+def evaluate_inbox(judge: Evaluator, batch: pa.RecordBatch) -> RoutedOutcomes:
+    """Evaluate an Arrow batch of inbox rows."""
+    outcomes = judge.matcher.match(_facts_of_inbox(judge, batch))
+    return judge.outputs.decide(outcomes, _arrivals(batch), _sizes(batch))
+
+
+def evaluate_dead_letters(judge: Evaluator, batch: pa.RecordBatch) -> RoutedOutcomes:
+    """Evaluate an Arrow batch of dead letters, with the columns of inbox rows, as their sources would now.
+
+    Kafka records are read as Kafka rows, so that their events have exactly the same bytes.
+    """
+    protocols = pc.dictionary_encode(batch.column("protocol"), null_encoding="encode")
+    known = np.array([_is_kafka(name) for name in protocols.dictionary.to_pylist()], bool)
+    is_kafka = known[protocols.indices.to_numpy()]
+    kafka, rest = np.flatnonzero(is_kafka), np.flatnonzero(~is_kafka)
+    facts: list[RecordColumns] = []
+    arrivals, sizes = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
+    if len(kafka):
+        rows = _kafka_letters(batch.take(pa.array(kafka)))
+        sizes[kafka] = [len(row["key"] or b"") + len(row["value"] or b"") for row in rows]
+        arrivals[kafka] = [row["timestamp"] or 0 for row in rows]
+        facts.append(_facts_of_kafka_letters(judge, rows, kafka))
+    if len(rest):
+        others = batch.take(pa.array(rest))
+        arrivals[rest], sizes[rest] = _arrivals(others), _sizes(others)
+        facts.append(_placed(_facts_of_inbox(judge, others), rest))
+    both = facts[0] if len(facts) == 1 else join(facts[0], facts[1], judge.matcher.keys)
+    return judge.outputs.decide(judge.matcher.match(both), arrivals, sizes)
+
+
+def _facts_of_inbox(judge: Evaluator, batch: pa.RecordBatch) -> RecordColumns:
+    return facts_of_inbox(batch, judge.matcher, judge.channels, judge.outputs.attributes)
+
+
+def _arrivals(batch: pa.RecordBatch) -> IntArray:
+    """Return when rows arrived, in milliseconds; 0 if unknown."""
+    moments = batch.column("received").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    milliseconds: IntArray = pc.fill_null(moments, 0).to_numpy() // 1000
+    return milliseconds
+
+
+def _sizes(batch: pa.RecordBatch) -> IntArray:
+    """Return the bytes of bodies."""
+    sizes: IntArray = pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy().astype(np.int64)
+    return sizes
+
+
+def _placed(facts: RecordColumns, numbers: IntArray) -> RecordColumns:
+    """Return the facts with the row numbers *numbers* of the batch."""
+    sources = np.where(facts.sources == NO_SOURCE, NO_SOURCE, numbers[facts.sources])
+    return replace(facts, sources=sources, batches=frozenset(int(numbers[at]) for at in facts.batches))
+
+
+def _is_kafka(protocol: str | None) -> bool:
+    binding = binding_of(protocol or "")
+    return binding is not None and binding.protocol == KAFKA
+
+
+def _kafka_letters(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return Kafka's dead letters as rows of its source, with the endpoint; the column ``received`` is not used."""
+    columns = ("endpoint", "properties", "body")
+    rows = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+    return [{**source_row(inbox_parts(parts)), "value": body, "endpoint": xid} for xid, parts, body in rows]
+
+
+def source_row(parts: Sequence[Part]) -> dict[str, Any]:
+    """Return the row of Spark's Kafka source, without its value, for a record's parts."""
+    scalars = {part.key: part for part in parts if not part.key.startswith(HEADER)}
+    row: dict[str, Any] = {name: int(scalars[name].value or b"0") if name in scalars else None for name in INTEGERS}
+    row["topic"] = scalars["topic"].text if "topic" in scalars else None
+    row["key"] = scalars["key"].value if "key" in scalars else None
+    headers = (part for part in parts if part.key.startswith(HEADER))
+    row["headers"] = [{"key": part.key.removeprefix(HEADER), "value": part.value} for part in headers]
+    return row
+
+
+def _facts_of_kafka_letters(judge: Evaluator, rows: Sequence[Mapping[str, Any]], numbers: IntArray) -> RecordColumns:
+    """Return the facts of Kafka rows with the row numbers *numbers* of the batch."""
+    # As when the record was read, the topic decides the channel. If no source reads it now, the endpoint decides.
+    places = judge.channels
+    channels = [places.get(f"{TOPIC}{row['topic']}", places.get(row["endpoint"] or "", -1)) for row in rows]
+    table = pa.RecordBatch.from_pylist([{n: row[n] for n in SOURCE_SCHEMA.names} for row in rows], SOURCE_SCHEMA)
+    facts = facts_of_kafka(table, judge.matcher, judge.reader, np.array(channels, np.int64))
+    return _placed(facts, numbers)
+
+
+EVALUATORS: Final[Mapping[Kind, Callable[[Evaluator, pa.RecordBatch], RoutedOutcomes]]] = {
+    "kafka": evaluate_kafka,
+    "inbox": evaluate_inbox,
+    "letters": evaluate_dead_letters,
+}
+"""The evaluation function for each kind of source."""
+
+
+def evaluate(kind: Kind, judge: Evaluator, rows: pa.RecordBatch) -> RoutedOutcomes:
+    """Evaluate an Arrow batch of source rows, with the shadow catalog beside it, if there is one."""
+    return EVALUATORS[kind](judge, rows) if judge.shadow is None else judge.shadow.beside(kind, judge, rows)
+
+
+class TallyAccumulator(AccumulatorParam[dict[str, str]]):
+    """Accumulate tallies by Arrow batch, so that an Arrow batch that is evaluated again counts once.
+
+    Spark repeats an evaluation when it loses the executor that had the result.
+    """
+
+    def zero(self, value: dict[str, str]) -> dict[str, str]:
+        """Return no tallies."""
+        return {}
+
+    def addInPlace(self, value1: dict[str, str], value2: dict[str, str]) -> dict[str, str]:
+        """Add the second tallies to the first."""
+        value1.update(value2)
+        return value1
+
+
+@dataclass(slots=True)
+class _Task:
+    """The current task of this worker, and how many of its Arrow batches were evaluated."""
+
+    attempt: int = -1
+    batches: int = 0
+
+
+_task: Final = _Task()
+
+
+def _place() -> str:
+    """Return the number of an Arrow batch in its job: the same in every evaluation."""
+    context = TaskContext.get()
+    attempt, partition = (context.taskAttemptId(), context.partitionId()) if context else (0, 0)
+    if attempt != _task.attempt:
+        _task.attempt, _task.batches = attempt, 0
+    _task.batches += 1
+    return f"{partition}.{_task.batches}"
+
+
+def outcome_lists(kind: Kind, judge: Evaluator, rows: pa.RecordBatch) -> EvaluatedRows:
+    """Evaluate an Arrow batch of source rows; return a list of outcomes for each row."""
+    return judge.outputs.lists(evaluate(kind, judge, rows))
+
+
+def evaluation_column(
+    columns: Mapping[str, Column],
+    judge: Broadcast[Evaluator],
+    decide: Callable[[Evaluator, pa.RecordBatch], EvaluatedRows],
+    type_: pa.DataType,
+    tallies: Accumulator[dict[str, str]],
+) -> Column:
+    """Return the column that *decide* computes from Arrow batches of *columns* (:func:`judged_columns`), in workers."""
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    names = list(columns)
+
+    def judged(*arrays: pa.Array) -> pa.Array:
+        plan = load(judge)
+        rows = pa.RecordBatch.from_arrays(list(arrays), names=names)
+        place = _place()
+        outcomes, counts = within_memory_limit(plan, rows.num_rows, lambda: decide(plan, rows))
+        if counts is not None:
+            tallies.add({place: counts})
+        return outcomes
+
+    # Spark cannot read string annotations (``from __future__ import annotations``).
+    judged.__annotations__ = {"arrays": pa.Array, "return": pa.Array}
+    column = cast("Callable[..., Column]", cast(Any, arrow_udf)(judged, returnType=from_arrow_type(type_)))
+    return column(*columns.values())
+
+
+def evaluated_columns(kind: Kind, judge: Evaluator) -> dict[str, Column]:
+    """Return the columns that evaluation needs of a source's rows; the same in every batch of a plan."""
+    from pyspark.sql import functions as F
+
+    if kind != "kafka":
+        return {name: F.col(name) for name in INBOX_COLUMNS}
+    columns = {name: F.col(name) for name in SOURCE_SCHEMA.names}
+    judges = [judge] if judge.shadow is None else [judge, judge.shadow.judge]
+    topics = frozenset[str]().union(*(each.bodies for each in judges))
+    columns["value"] = body_column(topics, sniffs=any(each.reader.sniffs for each in judges))
+    heads = frozenset[str]().union(*(each.heads for each in judges))
+    if heads:
+        columns[HEAD] = F.when(F.col("topic").isin(sorted(heads)), F.substring("value", 1, HEAD_BYTES))
+    columns[SIZE] = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
+    return columns

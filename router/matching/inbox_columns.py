@@ -1,0 +1,452 @@
+"""Facts of inbox rows: columns where they settle a row, the exact codec where they do not.
+
+The envelope is settled by :mod:`bindings.columns.envelopes`, the properties that definitions constrain here. A row is
+odd, too, when such a property repeats or is no text, and when its gateway marked it. Rows of all protocols but Kafka's
+may stand side by side in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bindings.columns.entries import Int, PartEntries, base64_of, texts_of, valid
+from bindings.columns.envelopes import Envelopes, JsonEvents, may_be_events
+from bindings.kafka.binding import PROTOCOL, parts_of_row
+from bindings.kafka.record_columns import KafkaColumns, KafkaReader
+from bindings.parts import BINARY_KIND, Part
+from bindings.parts import KEYS as CODING_KEYS
+from bindings.protocols import BINDINGS, Binding, binding_of
+from catalog.definitions.constraints import CONTENT
+from catalog.values import YEAR_1, YEAR_10000
+from router.matching.index.classes import BatchColumns, BoolArray, IntArray, SplitColumn
+from router.matching.mapping import Defaults, of_types, usable
+from router.matching.matcher import Matcher
+from router.matching.record_columns import (
+    NO_SOURCE,
+    OVERSIZED,
+    UNDECODABLE,
+    ColumnRows,
+    FoundIds,
+    RawRow,
+    RecordColumns,
+    RecordColumnsBuilder,
+    protocol_number,
+)
+
+# Facts of one batch that come in two ways, put together.
+
+
+def join(one: RecordColumns, other: RecordColumns, keys: Sequence[str]) -> RecordColumns:
+    """Append the rows of *other* to those of *one*, with the columns of *keys* and all attributes."""
+    shift = one.columns.rows
+    attributes = (key for key in (*one.columns.by_key, *other.columns.by_key) if key.startswith("e."))
+    columns = {
+        key: SplitColumn(pa.concat_arrays([_column(one, key), _column(other, key)]))
+        for key in dict.fromkeys((*keys, *attributes))
+        if key in one.columns.by_key or key in other.columns.by_key
+    }
+    repeats = {(row + shift, key): texts for (row, key), texts in other.columns.repeats.items()}
+    defaults = [
+        pa.concat_arrays([getattr(one.defaults, name), getattr(other.defaults, name)])
+        for name in ("id", "time", "datacontenttype", "partitionkey")
+    ]
+    return RecordColumns(
+        BatchColumns(shift + other.columns.rows, columns, {**one.columns.repeats, **repeats}),
+        np.concatenate((one.channels, other.channels)),
+        np.concatenate((one.protocols, other.protocols)),
+        np.concatenate((one.events, other.events)),
+        np.concatenate((one.sources, other.sources)),
+        Defaults(*defaults),
+        {**one.faults, **{row + shift: fault for row, fault in other.faults.items()}},
+        {**one.readings, **{row + shift: reading for row, reading in other.readings.items()}},
+        one.batches | other.batches,
+        (*one.empty, *other.empty),
+        _joined(one.bodies, other.bodies, shift, other.columns.rows, pa.binary()),
+        _joined(one.codings, other.codings, shift, other.columns.rows, pa.string()),
+        _inner(one, other),
+        (*one.settled, *(ColumnRows(each.start + shift, each.envelopes) for each in other.settled)),
+        _ids(one, other),
+    )
+
+
+def _joined(one: pa.Array | None, other: pa.Array | None, rows: int, more: int, kind: pa.DataType) -> pa.Array | None:
+    """Return the values of *rows* and of *more* behind them; None when neither side has any."""
+    if other is None:
+        return one
+    first = pa.nulls(rows, kind) if one is None else pa.concat_arrays([one, pa.nulls(rows - len(one), kind)])
+    return pa.concat_arrays([first, other])
+
+
+def _inner(one: RecordColumns, other: RecordColumns) -> BoolArray | None:
+    """Return which bodies are the data of an event in JSON; None when none is."""
+    if one.inner is None and other.inner is None:
+        return None
+    both = (np.zeros(each.columns.rows, bool) if each.inner is None else each.inner for each in (one, other))
+    return np.concatenate(tuple(both))
+
+
+def _ids(one: RecordColumns, other: RecordColumns) -> FoundIds | None:
+    """Return the ids that bodies begin with; None when none was looked for."""
+    if one.ids is None and other.ids is None:
+        return None
+    shift = len(one.ids.names) if one.ids is not None else 0
+    ours, theirs = (np.full(f.columns.rows, -1, np.int64) if f.ids is None else f.ids.codes for f in (one, other))
+    names = [name for facts in (one, other) if facts.ids is not None for name in facts.ids.names]
+    return FoundIds(np.concatenate((ours, np.where(theirs >= 0, theirs + shift, -1))), names)
+
+
+def _column(facts: RecordColumns, key: str) -> pa.StringArray:
+    column = facts.columns.by_key.get(key)
+    return column.values if column is not None else pa.nulls(facts.columns.rows, pa.string())
+
+
+# Instants, and instants as text, for whole columns.
+
+_MARK: Final = 10
+"""Where Arrow puts a blank between day and time, and RFC 3339 a ``T``."""
+
+
+def rfc3339(stamps: pa.TimestampArray) -> pa.StringArray:
+    """Return instants, in UTC and without a zone, as RFC 3339 text to their unit; null for a null.
+
+    They must be of the years 1 to 9999. This takes a tenth of the time of ``strftime``.
+    """
+    texts = pc.binary_replace_slice(stamps.cast(pa.string()).cast(pa.binary()), _MARK, _MARK + 1, b"T")
+    return pc.binary_join_element_wise(texts.cast(pa.string()), "Z", "")
+
+
+def instants(milliseconds: pa.Int64Array) -> pa.TimestampArray:
+    """Return timestamps of Kafka as instants in UTC, without a zone; null for what is none of the calendar.
+
+    A negative timestamp says that the record has none. Neither texts nor tables have years past 9999.
+    """
+    dated = pc.and_(pc.greater_equal(milliseconds, 0), pc.less(milliseconds, YEAR_10000))
+    return pc.if_else(dated, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms"))
+
+
+UNKNOWN: Final = "HTTP"
+"""The binding by which rows of a protocol are read that has none; only others write them to an inbox topic."""
+ATTRIBUTE: Final = "e."
+PROPERTY: Final = "p."
+BYTES: Final = "b."
+_CONTENT_TYPE: Final = "headers.content-type"
+_STREAM: Final = ("stream", "sequence")
+_MARKS: Final = (OVERSIZED, UNDECODABLE)
+
+T = TypeVar("T")
+
+
+def inbox_parts(properties: Iterable[Mapping[str, Any]]) -> list[Part]:
+    """Return the parts of a row's properties."""
+    return [Part(entry["key"], entry["value"], entry["type"]) for entry in properties]
+
+
+def facts_of_inbox(
+    batch: pa.RecordBatch, matcher: Matcher, channels: Mapping[str, int], attributes: Sequence[str] = ()
+) -> RecordColumns:
+    """Return the facts of inbox rows, for the properties of the plan's index and these attributes.
+
+    ``channels`` number the endpoints. Odd rows have no source in the columns' part, and are appended from the codec.
+    """
+    rows = _InboxRows(batch, matcher, channels)
+    plain = rows.plain((*matcher.keys, *(f"{ATTRIBUTE}{name}" for name in attributes)))
+    odd = np.flatnonzero(rows.odd)
+    if not len(odd):
+        return plain
+    exact = RecordColumnsBuilder(matcher.keys)
+    for raw in rows.raw(odd):
+        exact.add(raw)
+    return join(plain, exact.build(), matcher.keys)
+
+
+class _InboxRows:
+    """The rows of one batch, and what is known of them so far."""
+
+    def __init__(self, batch: pa.RecordBatch, matcher: Matcher, channels: Mapping[str, int]) -> None:
+        self._batch = batch
+        self._matcher = matcher
+        self._bindings, self._groups = _distinct(batch.column("protocol"), _binding_of)
+        numbers, places = _distinct(batch.column("endpoint"), lambda name: channels.get(name or "", -1))
+        self._channels = np.array(numbers, np.int64)[places]
+        self._entries = PartEntries(batch.column("properties"), self._groups)
+        self._envelopes = Envelopes(
+            self._entries, [each.rule for each in self._bindings], [each.binary for each in self._bindings]
+        )
+        self.odd = self._envelopes.odd.copy()
+        self._by_key: dict[str, list[int]] = {}
+        for number, (_, key) in enumerate(self._entries.pairs):
+            self._by_key.setdefault(key, []).append(number)
+        self._leave_to_codec()
+
+    def _leave_to_codec(self) -> None:
+        """Find rows odd for what they are as a whole."""
+        keyed = np.array([bool(binding.sending.key) for binding in self._bindings], bool)
+        self.odd |= keyed[self._groups]
+        for mark in _MARKS:
+            self.odd[self._entries.owners[self._called(mark, empty=True)]] = True
+        rows = np.flatnonzero(self._envelopes.sniffable & ~self.odd)
+        pairs, inverse = np.unique(self._channels[rows] * len(self._bindings) + self._groups[rows], return_inverse=True)
+        names = [binding.protocol for binding in self._bindings]
+        sniffs = [
+            self._matcher.sniffs(channel, names[group])
+            for channel, group in (divmod(pair, len(names)) for pair in pairs.tolist())
+        ]
+        rows = rows[np.array(sniffs, bool)[inverse]]
+        rows = rows[may_be_events(self._batch.column("body").take(pa.array(rows)))]
+        self._read_json(np.union1d(rows, np.flatnonzero(self._envelopes.structured & ~self.odd)))
+
+    def _read_json(self, rows: Int) -> None:
+        """Read the bodies of rows that are events in JSON, or may be."""
+        bodies = self._batch.column("body").take(pa.array(rows))
+        self.odd[rows] |= ~valid(bodies)
+        rows = rows[valid(bodies)]
+        if len(rows):
+            self._envelopes.hold(rows, JsonEvents(bodies.drop_null()))
+            self.odd |= self._envelopes.odd
+
+    def plain(self, keys: Iterable[str]) -> RecordColumns:
+        """Return the facts of all rows by columns; those of odd rows stand for nothing."""
+        events, odd = self._envelopes.events, self.odd
+        columns = {key: column for key in dict.fromkeys(keys) if (column := self._column(key)) is not None}
+        defaults = self._defaults()
+        channels, sources = self._channels.copy(), np.arange(len(odd))
+        channels[odd], sources[odd] = -1, NO_SOURCE
+        protocols = np.array([protocol_number(binding.protocol) for binding in self._bindings], np.int64)
+        return RecordColumns(
+            BatchColumns(len(odd), {key: SplitColumn(values) for key, values in columns.items()}),
+            channels,
+            protocols[self._groups],
+            events.astype(np.int64),
+            sources,
+            defaults,
+            bodies=self._envelopes.data_or(self._batch.column("body")),
+            codings=self._codings(),
+            inner=self._envelopes.from_json,
+            settled=(ColumnRows(0, self._envelopes),),
+        )
+
+    def raw(self, rows: Int) -> Iterable[RawRow]:
+        """Yield these rows for the exact codec."""
+        taken = self._batch.select(["received", "properties", "body", "position"]).take(pa.array(rows))
+        times = arrival_times(taken.column("received")).to_pylist()
+        entries = taken.select(["properties", "body", "position"]).to_pylist()
+        for row, time, entry in zip(rows.tolist(), times, entries, strict=True):
+            binding, channel = self._bindings[int(self._groups[row])], int(self._channels[row])
+            yield RawRow(
+                row,
+                binding,
+                inbox_parts(entry["properties"]),
+                entry["body"],
+                channel,
+                lambda channel=channel, name=binding.protocol: self._matcher.sniffs(channel, name),  # type: ignore[misc]
+                entry["position"],
+                time,
+            )
+
+    def _called(self, key: str, *, empty: bool = False) -> Int:
+        return self._entries.called(self._by_key.get(key, ()), empty=empty)
+
+    def _column(self, key: str) -> pa.StringArray | None:
+        """Return the column of a property; None where no row has it."""
+        if key == CONTENT:
+            return self._envelopes.types
+        if key.startswith(ATTRIBUTE):
+            return self._envelopes.attribute(key.removeprefix(ATTRIBUTE))
+        if key.startswith(PROPERTY):
+            return self._property(key.removeprefix(PROPERTY))
+        if key.startswith(BYTES):
+            entries = self._called(key.removeprefix(BYTES))
+            return base64_of(self._entries.bytes_of(self._only(entries))) if len(entries) else None
+        return None
+
+    def _property(self, key: str) -> pa.StringArray | None:
+        numbers = self._by_key.get(key, [])
+        if key == _CONTENT_TYPE:
+            numbers = [
+                number
+                for number, (_, name) in enumerate(self._entries.pairs)
+                if name.startswith("headers.") and name.lower() == key
+            ]
+        entries = self._entries.called(numbers)
+        if not len(entries):
+            return None
+        places = self._only(entries)
+        values = self._entries.bytes_of(places)
+        texts = texts_of(values)
+        binary = (places >= 0) & self._entries.are(BINARY_KIND)[places]
+        if key == _CONTENT_TYPE:
+            self.odd |= binary  # Its name counts in any letter case, but not where it has bytes.
+        elif binary.any():
+            texts = pc.if_else(pa.array(binary), base64_of(values), texts)
+        self.odd |= (places >= 0) & ~valid(texts)
+        return texts
+
+    def _only(self, entries: Int) -> Int:
+        """Return the entry of every row, -1 for none; rows with several are odd."""
+        places, repeated = self._entries.leading(entries)
+        self.odd[repeated] = True
+        return places
+
+    def _defaults(self) -> Defaults:
+        """Return what the protocols supply to native rows."""
+        own, nothing = self._batch.column("position"), pa.nulls(len(self.odd), pa.string())
+        native = ~self._envelopes.events & ~self.odd
+        if not native.any():
+            return Defaults(own, nothing, self._envelopes.types, nothing)
+        times = arrival_times(pc.if_else(pa.array(native), self._batch.column("received"), None))
+        for ids in (self._stream_ids(), *self._texts_of("id_key")):
+            own = pc.coalesce(usable(ids), own)
+        for given in self._texts_of("time_key"):
+            times = pc.if_else(pc.fill_null(of_types(given, ("timestamp",)), False), given, times)
+        keys = pc.coalesce(nothing, *self._texts_of("partition_key"))
+        return Defaults(own, times, self._envelopes.types, keys)
+
+    def _texts_of(self, name: str) -> Iterable[pa.StringArray]:
+        """Yield the columns of the parts that bindings name, each null in rows of other bindings."""
+        for group, binding in enumerate(self._bindings):
+            key = getattr(binding, name)
+            numbers = [number for number in self._by_key.get(key, ()) if self._entries.pairs[number][0] == group]
+            if key and numbers:
+                places, _ = self._entries.leading(self._entries.called(numbers, empty=True))
+                yield texts_of(self._entries.bytes_of(places))
+
+    def _stream_ids(self) -> pa.StringArray:
+        """Return ``stream-sequence`` of the messages of JetStream."""
+        pairs = [self._entries.leading(self._called(key, empty=True))[0] for key in _STREAM]
+        both = (pairs[0] >= 0) & (pairs[1] >= 0)
+        texts = [texts_of(self._entries.bytes_of(np.where(both, places, -1))) for places in pairs]
+        self.odd |= both & ~(valid(texts[0]) & valid(texts[1]))
+        return pc.binary_join_element_wise(*texts, "-")
+
+    def _codings(self) -> pa.StringArray | None:
+        numbers = sorted(number for key in CODING_KEYS for number in self._by_key.get(key, ()))
+        if not numbers:
+            return None
+        places, _ = self._entries.leading(self._entries.called(numbers))
+        return texts_of(self._entries.bytes_of(np.where(self._envelopes.from_json, -1, places)))
+
+
+def arrival_times(received: pa.TimestampArray) -> pa.StringArray:
+    """Return when rows arrived as RFC 3339 text, to the microsecond; null where that is no time of the calendar."""
+    moments = received.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    dated = pc.and_(pc.greater_equal(moments, 1000 * YEAR_1), pc.less(moments, 1000 * YEAR_10000))
+    return rfc3339(pc.if_else(dated, moments, pa.scalar(None, pa.int64())).cast(pa.timestamp("us")))
+
+
+def _distinct(values: pa.StringArray, meaning: Callable[[str | None], T]) -> tuple[list[T], Int]:
+    """Return what the distinct values mean, and the place of every value's among them."""
+    encoded = pc.dictionary_encode(values, null_encoding="encode")
+    return [meaning(text) for text in encoded.dictionary.to_pylist()], encoded.indices.to_numpy().astype(np.int64)
+
+
+def _binding_of(protocol: str | None) -> Binding:
+    return binding_of(protocol or "") or BINDINGS[UNKNOWN]
+
+
+# Facts of Kafka records: columns where they settle a record, the exact codec where they do not.
+
+_PLACE: Final = ("topic", "partition", "offset")
+HEAD: Final = "head"
+"""A column of the first bytes of bodies, for rows whose body may not be there."""
+_RAW: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+
+
+def facts_of_kafka(
+    rows: pa.RecordBatch,
+    matcher: Matcher,
+    reader: KafkaReader,
+    channels: IntArray,
+    *,
+    bodies: bool = True,
+    times: pa.StringArray | None = None,
+) -> RecordColumns:
+    """Return the facts of rows of ``SOURCE_SCHEMA``; ``times`` stand in for rows without a timestamp.
+
+    ``bodies`` tells that the bodies that schemas look at are there. Odd rows are excluded from the columns' part (their
+    channel there is unknown) and appended from the codec.
+    """
+    read = reader.read(rows)
+    odd = np.flatnonzero(read.odd)
+    settled = _settled(rows, read, channels, odd, bodies=bodies, times=times)
+    heads = rows.column(HEAD if HEAD in rows.schema.names else "value")
+    if not len(odd):
+        matcher.ids.find(settled, heads)
+        return settled
+    exact = RecordColumnsBuilder(matcher.keys)
+    binding = BINDINGS[PROTOCOL]
+    at = pa.array(odd)
+    time = times_of(rows.column("timestamp").take(at), None if times is None else times.take(at)).to_pylist()
+    for row, entry, moment in zip(odd.tolist(), rows.select(_RAW).take(at).to_pylist(), time, strict=True):
+        channel = int(channels[row])
+        exact.add(
+            RawRow(
+                row,
+                binding,
+                parts_of_row(entry),
+                entry["value"],
+                channel,
+                lambda channel=channel: matcher.sniffs(channel, PROTOCOL),  # type: ignore[misc]
+                f"{entry['topic'] or ''}-{entry['partition']}-{entry['offset']}",
+                moment,
+            )
+        )
+    facts = join(settled, exact.build(), matcher.keys)
+    matcher.ids.find(facts, heads)
+    return facts
+
+
+def _settled(
+    rows: pa.RecordBatch,
+    read: KafkaColumns,
+    channels: IntArray,
+    odd: IntArray,
+    *,
+    bodies: bool,
+    times: pa.StringArray | None,
+) -> RecordColumns:
+    count = rows.num_rows
+    own = channels.copy()
+    own[odd] = -1
+    sources = np.arange(count)
+    sources[odd] = NO_SOURCE
+    return RecordColumns(
+        BatchColumns(count, {name: SplitColumn(text) for name, text in read.texts.items()}),
+        own,
+        np.full(count, protocol_number(PROTOCOL), np.int64),
+        read.events.astype(np.int64),
+        sources,
+        _defaults(rows, read, times),
+        bodies=rows.column("value") if bodies else None,
+        codings=read.coding if bodies else None,
+    )
+
+
+def _defaults(rows: pa.RecordBatch, read: KafkaColumns, times: pa.StringArray | None) -> Defaults:
+    """Return what native records give the events they become; events have their own, and null here."""
+    native = np.flatnonzero(~read.events)
+    at = pa.array(native)
+    back = np.full(rows.num_rows, -1, np.int64)
+    back[native] = np.arange(len(native))
+    places = pa.array(back, mask=back < 0)
+    identity = positions_of(rows.select(_PLACE).take(at))
+    time = times_of(rows.column("timestamp").take(at), None if times is None else times.take(at))
+    key = texts_of(rows.column("key").take(at))
+    return Defaults(identity.take(places), time.take(places), read.content, key.take(places))
+
+
+def positions_of(rows: pa.RecordBatch) -> pa.StringArray:
+    """Return where each row of Kafka lies, as the positions of its events and letters begin."""
+    topic = pc.fill_null(rows.column("topic"), "")
+    numbers = (rows.column(name).cast(pa.string()) for name in ("partition", "offset"))
+    return pc.binary_join_element_wise(topic, *numbers, "-")
+
+
+def times_of(milliseconds: pa.Int64Array, times: pa.StringArray | None = None) -> pa.StringArray:
+    """Return timestamps of Kafka as RFC 3339, else ``times``."""
+    text = rfc3339(instants(milliseconds))
+    return text if times is None else pc.coalesce(text, times)

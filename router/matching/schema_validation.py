@@ -1,0 +1,288 @@
+"""Validate bodies against data schemas, and drop candidates whose schema rejects them (JUDGING.md#data-schemas).
+
+Three cases. A definition with neither envelope nor protocol is always decided by its schema. Where several definitions
+match one record, schemas decide between them. With ``always``, a single match must be valid too. Bodies are validated
+only in these cases, in whole batches per definition.
+
+Routes may override ``match.validate``. Which definition wins is decided before the route is known, so schemas then
+decide between candidates as with ``ambiguous`` (or ``never``, if that is the mode), and the body of the winner is
+validated once the route is known (:meth:`PayloadChecks.violations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from catalog.definitions.constraints import MatchCandidate
+from catalog.schemas.contract import MAX_FAULTS, SchemaFault
+from catalog.schemas.ids.deciding import PLAIN, Begin
+from catalog.schemas.validation import PayloadValidation
+from router.matching.channels import Channel
+from router.matching.index.classes import BoolArray, IntArray
+from router.matching.index.index import Coincidence, MatchIndex
+from router.matching.record_columns import Payload, RecordColumns
+from router.matching.schema_ids import SchemaIdStage
+
+Validation = Literal["never", "ambiguous", "always"]
+DATA: Final = "data"
+"""What a mismatch calls the body, where others name a property."""
+MAX_SCHEMAS: Final = 3
+"""Most rejecting schemas that a dead letter names."""
+NAMED: Final = 5
+"""Most violations that the detail of a dead letter names."""
+MAX_NAMED: Final = 20_000
+"""Most violations of one batch that are found beyond the first of each record and schema."""
+Rejections = Mapping[str, Sequence[SchemaFault]]
+"""Why the schemas of definitions reject a body, by xid."""
+
+
+@dataclass(slots=True)
+class ValidatedSets:
+    """The remaining sets, and why rows lost candidates.
+
+    ``rejected`` has the faults by xid for rows that lost all candidates; ``violations`` are those of them that become
+    ``schema-violation``; the others never matched.
+    """
+
+    sets: IntArray
+    rejected: dict[int, Rejections] = field(default_factory=dict)
+    violations: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What to validate for a match set: targets whose schema decides whether they match, and the others."""
+
+    deciding: tuple[int, ...]
+    others: tuple[int, ...]
+
+
+class PayloadChecks:
+    """Drops candidates by their schemas, for the match sets of one index."""
+
+    def __init__(
+        self,
+        index: MatchIndex,
+        channels: Sequence[Channel],
+        payloads: PayloadValidation | None,
+        mode: Validation,
+        ids: SchemaIdStage,
+    ) -> None:
+        self._index = index
+        self._ids = ids
+        self._payloads = payloads
+        self._mode = mode
+        self._looks: dict[int, _Look | None] = {}
+        self._needs = [False] * len(channels)
+        if payloads is not None and any(self.has_schema(target) for target in index.targets):
+            self._needs = [self._needed(channel.candidates) for channel in channels]
+            if mode == "ambiguous" and not all(self._needs):
+                coincidence = Coincidence(index, self.has_schema)
+                self._needs = [
+                    needed or coincidence.needs_bodies(channel.candidates)
+                    for needed, channel in zip(self._needs, channels, strict=True)
+                ]
+
+    def needs_bodies(self, channel: int) -> bool:
+        """Whether bodies of records on that channel may have to be validated."""
+        return channel >= 0 and (self._needs[channel] or self._ids.needs_bodies(channel))
+
+    def check(self, facts: RecordColumns, sets: IntArray) -> ValidatedSets:
+        """Return the sets without the candidates whose schemas reject the body."""
+        if not any(self._needs):
+            return ValidatedSets(sets)
+        looks = {number: self._look(number) for number in np.unique(sets).tolist()}
+        wanted = [number for number, look in looks.items() if look is not None]
+        if not wanted:
+            return ValidatedSets(sets)
+        checked = ValidatedSets(sets.copy())
+        for number in wanted:
+            look = looks[number]
+            rows = [row for row in np.flatnonzero(sets == number).tolist() if row not in facts.faults]
+            if look is not None and rows:
+                self._drop(facts, checked, number, look, rows)
+        checked.rejected = self._elaborated(facts, checked.rejected)
+        return checked
+
+    def verdicts(self, facts: RecordColumns, number: int, row: int) -> dict[int, Sequence[SchemaFault]]:
+        """Return what schemas find wrong with one row that matches the set of that number.
+
+        By target, empty for a schema that accepts it.
+        """
+        look = self._look(number)
+        first = self._faults(facts, (*look.deciding, *look.others), [row]) if look is not None else {}
+        xids = {target: self._index.targets[target].xid for target in first}
+        rejections = {xids[target]: (each[0],) for target, each in first.items() if each}
+        faults = self._elaborated(facts, {row: rejections})[row]
+        return {target: faults.get(xids[target], ()) for target in first}
+
+    def violations(self, facts: RecordColumns, rows: IntArray, winners: IntArray) -> dict[int, Rejections]:
+        """Return those of these rows whose body the winner's schema rejects, with what is wrong by xid.
+
+        For routes that require valid bodies, where :meth:`check` has not validated all of them.
+        """
+        rejected: dict[int, Rejections] = {}
+        ordered = rows[np.argsort(winners[rows], kind="stable")]
+        starts = np.flatnonzero(np.diff(winners[ordered], prepend=-1))
+        for mine in np.split(ordered, starts[1:]) if len(ordered) else ():
+            number = int(winners[mine[0]])
+            target = self._index.targets[number]
+            if self.has_schema(target):
+                faults = self._faults(facts, (number,), mine.tolist())[number]
+                rejected.update((int(mine[at]), {target.xid: (fault,)}) for at, fault in faults.items())
+        return self._elaborated(facts, rejected)
+
+    def _needed(self, candidates: Sequence[int]) -> bool:
+        targets = [self._index.targets[number] for number in candidates]
+        return any(self.has_schema(each) and (self._mode == "always" or decides(each)) for each in targets)
+
+    def has_schema(self, target: MatchCandidate) -> bool:
+        """Whether there is a schema of a known format for the target's definition."""
+        return self._payloads is not None and self._payloads.has_schema(target.definition)
+
+    def _look(self, number: int) -> _Look | None:
+        if number not in self._looks:
+            targets = [(each, self._index.targets[each]) for each in self._index.sets[number].targets]
+            deciding = tuple(each for each, target in targets if decides(target) and self.has_schema(target))
+            several = len({target.xid for _, target in targets}) > 1
+            looks = self._mode == "always" or (self._mode == "ambiguous" and several)
+            others = tuple(e for e, t in targets if looks and e not in deciding and self.has_schema(t))
+            self._looks[number] = _Look(deciding, others) if deciding or others else None
+        return self._looks[number]
+
+    def _drop(self, facts: RecordColumns, checked: ValidatedSets, number: int, look: _Look, rows: list[int]) -> None:
+        matched = self._index.sets[number]
+        by_target = self._faults(facts, (*look.deciding, *look.others), rows)
+        for at in sorted({at for each in by_target.values() for at in each}):
+            row = rows[at]
+            faults = {target: each[at] for target, each in by_target.items() if at in each}
+            left = matched.bits & ~sum(1 << target for target in faults if target in look.deciding)
+            others = sum(1 << target for target in faults if target in look.others)
+            if left & others and (self._mode == "always" or self._several(left)):
+                left &= ~others
+                if not left:
+                    checked.violations.add(row)
+            checked.sets[row] = self._index.set_number(left, event=matched.event)
+            if not left:
+                targets = self._index.targets
+                checked.rejected[row] = {targets[target].xid: (fault,) for target, fault in faults.items()}
+
+    def _elaborated(self, facts: RecordColumns, rejected: Mapping[int, Rejections]) -> dict[int, Rejections]:
+        """Return rejections with everything that schemas find wrong, within a batch's limits of time and memory.
+
+        The first fault decides whether a schema rejects a body, which is enough for most.
+        """
+        left, payloads = MAX_NAMED, self._payloads
+        elaborated = dict(rejected)
+        if payloads is None:
+            return elaborated
+        for row in rejected:
+            (payload,) = facts.opened([row]) if left > 0 else (None,)
+            if not isinstance(payload, Payload):
+                continue
+            elaborated[row] = {
+                xid: payloads.all_faults(
+                    xid, payload.body, payload.content_type, self._begins(facts, [row], [payload], xid)[0], known[0]
+                )
+                for xid, known in rejected[row].items()
+            }
+            left -= sum(len(each) - 1 for each in elaborated[row].values())
+        return elaborated
+
+    def _begins(self, facts: RecordColumns, rows: Sequence[int], payloads: Sequence[Payload], xid: str) -> list[Begin]:
+        """Return the beginnings of bodies: only whole bodies of Kafka have frames."""
+        begins = self._ids.begins(facts, rows, xid)
+        return [begin if each.whole else PLAIN for begin, each in zip(begins, payloads, strict=True)]
+
+    def _several(self, bits: int) -> bool:
+        targets = self._index.sets[self._index.set_number(bits, event=True)].targets
+        return len({self._index.targets[number].xid for number in targets}) > 1
+
+    def _faults(
+        self, facts: RecordColumns, targets: Sequence[int], rows: list[int]
+    ) -> dict[int, Mapping[int, SchemaFault]]:
+        """Return per target the faults of rows by index; targets of one definition share them."""
+        payloads = self._payloads
+        if payloads is None:
+            return {}
+        by_xid: dict[str, dict[int, SchemaFault]] = {}
+        for target in targets:
+            xid = self._index.targets[target].xid
+            if xid not in by_xid:
+                by_xid[xid] = self._faults_of(facts, xid, payloads, rows)
+        return {target: by_xid[self._index.targets[target].xid] for target in targets}
+
+    def _faults_of(
+        self, facts: RecordColumns, xid: str, payloads: PayloadValidation, rows: list[int]
+    ) -> dict[int, SchemaFault]:
+        places = np.flatnonzero(~self._accepted(facts, xid, payloads, rows)).tolist()
+        known = facts.opened([rows[at] for at in places])
+        # Every schema rejects a body that does not have its declared coding; none one that cannot be validated.
+        faults = {at: each for at, each in zip(places, known, strict=True) if isinstance(each, SchemaFault)}
+        looked = [(at, each) for at, each in zip(places, known, strict=True) if isinstance(each, Payload)]
+        given = [each for _, each in looked]
+        begins = self._begins(facts, [rows[at] for at, _ in looked], given, xid)
+        verdicts = payloads.faults(xid, [each.body for each in given], [each.content_type for each in given], begins)
+        faults |= {at: fault for (at, _), fault in zip(looked, verdicts, strict=True) if fault is not None}
+        return faults
+
+    def _accepted(self, facts: RecordColumns, xid: str, payloads: PayloadValidation, rows: list[int]) -> BoolArray:
+        """Return which rows are certainly valid by their columns."""
+        accepted = np.zeros(len(rows), bool)
+        if facts.bodies is None or facts.codings is None or facts.inner is not None:
+            return accepted
+        places = np.array(rows, np.int64)
+        plain = np.flatnonzero(places < len(facts.bodies))
+        if facts.codings.null_count < len(facts.codings):
+            uncoded = facts.codings.is_null().to_numpy(zero_copy_only=False)
+            plain = plain[uncoded[places[plain]]]
+        begins = self._ids.begins(facts, places[plain].tolist(), xid)
+        groups: dict[int, list[int]] = {}
+        for at, begin in zip(plain.tolist(), begins, strict=True):
+            groups.setdefault(id(begin), []).append(at)
+        kinds = {id(begin): begin for begin in begins}
+        for key, members in groups.items():
+            at = pa.array(places[members])
+            bodies, types = facts.bodies.take(at), facts.defaults.datacontenttype.take(at)
+            accepted[members] = payloads.accepted(xid, bodies, types, kinds[key])
+        return accepted
+
+
+def decides(target: MatchCandidate) -> bool:
+    """Whether only content type and schema decide for this candidate: it has no envelope and no protocol."""
+    return not target.envelope and target.protocol is None
+
+
+def rejection_detail(rejected: Rejections) -> str:
+    """Return the detail of a dead letter that schemas rejected: their first violations."""
+    shown = sorted(rejected)[:MAX_SCHEMAS]
+    listed = [f"{xid}: {listing(rejected[xid], max(1, NAMED // len(shown)))}" for xid in shown]
+    more = f"; and {len(rejected) - MAX_SCHEMAS} more" if len(rejected) > MAX_SCHEMAS else ""
+    return "; ".join(listed) + more
+
+
+def listing(faults: Sequence[SchemaFault], most: int = NAMED) -> str:
+    """Return the first faults of one body as text, and how many more there are."""
+    more = f"; and {len(faults) - most} more" if len(faults) > most else ""
+    return "; ".join(map(str, faults[:most])) + more
+
+
+def mismatches(rejected: Rejections, targets: Sequence[MatchCandidate]) -> list[dict[str, Any]]:
+    """Return the rejecting definitions in the form of ``nearest``, with MAX_FAULTS violations in all."""
+    definitions = {target.xid: target.definition for target in targets if target.xid in rejected}
+    shown = sorted(rejected)[:MAX_SCHEMAS]
+    return [
+        {
+            "message": xid,
+            "mismatches": [
+                {"property": DATA, "expected": definitions[xid].schemakey, "found": str(fault)}
+                for fault in rejected[xid][: MAX_FAULTS // len(shown)]
+            ],
+        }
+        for xid in shown
+    ]

@@ -1,0 +1,551 @@
+"""Replay one batch of dead letters: evaluate, write to sinks, record in the ledger.
+
+The batch is durable in the ledger before its first write, with the plan that judges it, and settled after its last, so
+that one which was cut off is repeated by the next replay as it was. Tables know the repeat by the ledger's id and the
+batch's number; message targets get it at least once. A letter that stays one is not written again: the ledger counts
+the attempt. Of letters that wait for each other (:mod:`router.state.ledger`), those behind one that stays dead
+are not sent and count no attempt; what a sink rejects while the batch is written holds them up from the next batch on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from bindings.parts import Part
+from bindings.protocols import BINDINGS, binding_of
+from catalog.findings import RecordError
+from catalog.parsing.regular import read_regular
+from router.batches.attempt import Journal, attempt
+from router.batches.journal import pauses
+from router.batches.plans import LoadedPlan, load
+from router.batches.splitting import BatchPart
+from router.dead_letters.dead_letter import DeadLetter
+from router.dead_letters.reading import Filter
+from router.errors import BatchPinError, RouterError, SinkError, unreachable_registry
+from router.evaluation.evaluator import INBOX_COLUMNS, outcome_lists, source_row
+from router.evaluation.outputs import Tally
+from router.evaluation.plan import Plan, plan_of
+from router.rendering.texts import INSTANT
+from router.state.durable import unfinished, write_durably
+from router.state.ledger import HELD, LedgerEntry, LetterLedger, Outcome, PendingReplay, Turns, held_up, only_waits
+from router.writing.outcomes import (
+    REASON,
+    HeldBack,
+    HeldRecord,
+    Outcomes,
+    RecordOutcome,
+    Rejections,
+    detail_of,
+    sinks_of,
+)
+from router.writing.staging import BatchId
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+    from pyspark.sql import SparkSession
+
+# Dead letters as rows to be judged again: the columns of an inbox row, and what a letter brings along.
+
+_PART: Final = pa.struct([("key", pa.string()), ("value", pa.binary()), ("type", pa.string())])
+_HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+ROWS: Final = pa.schema(
+    [
+        ("endpoint", pa.string()),
+        ("protocol", pa.string()),
+        ("received", INSTANT),
+        ("properties", pa.list_(_PART)),
+        ("body", pa.binary()),
+        ("position", pa.string()),
+        ("headers", pa.list_(_HEADER)),
+        ("key", pa.binary()),
+        ("letter", pa.string()),
+    ]
+)
+"""``headers`` and ``key`` are given for records of Kafka, and have the form of Kafka's own rows."""
+_MOST: Final = (1 << 62) // 1000
+"""Maximum Kafka timestamp in milliseconds that a column can represent."""
+
+
+def rows_of(letters: Iterable[DeadLetter]) -> pa.Table:
+    """Return dead letters as rows, in their order.
+
+    Raises:
+        RouterError: the record of one cannot be taken apart; names the letter and where it was read.
+    """
+    return pa.Table.from_pylist([_row(letter) for letter in letters], ROWS)
+
+
+def _row(letter: DeadLetter) -> dict[str, Any]:
+    binding = binding_of(letter.protocol)
+    hint = "the letter was changed where it lies; restore it, or leave it out"
+    if binding is None:
+        known = ", ".join(BINDINGS)
+        raise RouterError(
+            f"dead letter {letter.id} in {letter.sink}: protocol {letter.protocol[:40]!r} is unknown; known: {known}",
+            hint=hint,
+        )
+    try:
+        parts = binding.parts(letter.native)
+    except RecordError as error:
+        raise RouterError(f"dead letter {letter.id} in {letter.sink}: {error}", hint=hint) from error
+    row: dict[str, Any] = {
+        "endpoint": letter.endpoint,
+        "protocol": letter.protocol,
+        "received": letter.received,
+        "properties": [_part(part) for part in parts],
+        "body": letter.body,
+        "position": letter.position,
+        "letter": letter.id,
+    }
+    if binding.protocol == "KAFKA":
+        source = source_row(parts)
+        row |= {"headers": source["headers"], "key": source["key"], "received": _micros(source["timestamp"])}
+    return row
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {"key": part.key, "value": part.value, "type": part.kind}
+
+
+def _micros(milliseconds: int | None) -> int | None:
+    """Return the Kafka timestamp, which may be beyond Python's calendar."""
+    if milliseconds is None or abs(milliseconds) > _MOST:
+        return None
+    return milliseconds * 1000
+
+
+QUERY: Final = "replay"
+
+
+class ReplayInterrupted(Exception):
+    """A replay was stopped while a sink was unavailable; its batch stays pending in the ledger."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """Counts of a replay: routed, by definition; still dead, by reason; parked; removed meanwhile.
+
+    ``held`` are those that were not tried, since an earlier one of their key in the same batch stays dead.
+    """
+
+    routed: Counter[str] = field(default_factory=Counter)
+    dead: Counter[str] = field(default_factory=Counter)
+    parked: int = 0
+    gone: int = 0
+    held: int = 0
+
+    @property
+    def settled(self) -> int:
+        """How many dead letters were tried."""
+        return self.routed.total() + self.dead.total()
+
+
+@dataclass(slots=True)
+class ReplayJournal(Journal):
+    """The journal of a replay batch, which the ledger stores with the plan that evaluates it.
+
+    Its letters stand where they are, so none is written: the ledger settles what became of each.
+    """
+
+    writes_letters = False
+    ledger: LetterLedger
+    plan: Plan
+    pending: PendingReplay
+    letters: Sequence[DeadLetter]
+    keys: Mapping[str, str]
+    summary: Summary
+    decisions: list[RecordOutcome] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
+
+    @property
+    def only(self) -> Container[str] | None:
+        """The sinks that lack the records, if others have them."""
+        return frozenset(self.pending.sinks) or None
+
+    def hold_back(self, outcomes: Outcomes, tally: Tally) -> HeldBack:
+        """Decide which dead letters wait for one of their key that stays dead; a repeat decides the same."""
+        self.decisions = outcomes.decisions()
+        lasting = (each.letter for each in self._outcomes(self.letters, {}) if each.reason)
+        self.held = held_up((letter.id for letter in self.letters), lasting, self.keys)
+        return HeldBack(tuple(HeldRecord(each, "") for each in self.decisions if each.letter in self.held))
+
+    def settle(self, outcomes: Outcomes, tally: Tally, rejections: Rejections) -> None:
+        """Commit the batch to the ledger, durably: no replay repeats it, and its dead letters count as tried.
+
+        Raises:
+            StateError: the ledger cannot be written; nothing is settled.
+        """
+        tried = [letter for letter in self.letters if letter.id not in self.held]
+        settled = list(self._outcomes(tried, rejections.details))
+        finish(self.ledger, self.plan, self.pending, settled, self.summary)
+        routed = {outcome.letter for outcome in settled if outcome.reason is None}
+        self.summary.routed.update(each.message for each in self.decisions if each.letter in routed)
+        self.summary.held += len(self.held)
+
+    def _outcomes(self, letters: Sequence[DeadLetter], details: Mapping[str, str]) -> Iterable[Outcome]:
+        return _outcomes_of(letters, self.decisions, details, self.plan, self.pending.sinks)
+
+
+Held = Callable[[str, float], None]
+"""Called with the reason why a batch is blocked, and the seconds until the retry."""
+
+
+class ReplayPlanCache:
+    """The last loaded plan of a session, for its next replay; used by one thread at a time."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark: Final = spark
+        self._last: LoadedPlan | None = None
+        # Spark keeps each to its end, so that all plans have them in common.
+        self._tallies: dict[str, Accumulator[dict[str, str]]] = {}
+
+    def of(self, plan: Plan) -> LoadedPlan:
+        """Return the loaded plan."""
+        if self._last is None or self._last.plan.id != plan.id:
+            self._last = load(self.spark, plan, lambda sink, result: None, self._tallies)
+        return self._last
+
+
+class Replayer:
+    """Replays batches in one Spark session, on one thread. *held* is called while a sink blocks a batch."""
+
+    def __init__(self, loads: ReplayPlanCache, ledger: LetterLedger, stop: threading.Event, held: Held) -> None:
+        self._loads = loads
+        self._ledger = ledger
+        self._stop = stop
+        self._held = held
+
+    def replay(self, plan: Plan, pending: PendingReplay, letters: Sequence[DeadLetter], summary: Summary) -> None:
+        """Write and commit a batch that was started; *letters* are those that still exist.
+
+        Raises:
+            Interrupted: *stop* was set while a sink, or a schema registry, was away; nothing is settled.
+        """
+        summary.gone += len(pending.letters) - len(letters)
+        if not letters:
+            finish(self._ledger, plan, pending, (), summary)
+            return
+        loaded = self._loads.of(plan)
+        for pause in pauses():
+            try:
+                self._attempt(loaded, pending, letters, summary)
+                return
+            except SinkError as error:
+                self._held(str(error), pause)
+            except Exception as error:
+                if not (away := unreachable_registry(error)):
+                    raise
+                self._held(away, pause)
+            if self._stop.wait(pause):
+                raise ReplayInterrupted
+
+    def _attempt(
+        self, loaded: LoadedPlan, pending: PendingReplay, letters: Sequence[DeadLetter], summary: Summary
+    ) -> None:
+        keys = self._ledger.order.keys(letter.id for letter in letters)
+        rows = self._loads.spark.createDataFrame(rows_of(letters))
+        # Letters of a key go in order of arrival, which several tasks would not keep.
+        rows = rows.coalesce(1) if keys else rows
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        batch = BatchId("letters", QUERY, f"replay-{self._ledger.id}", pending.number, now)
+        journal = ReplayJournal(self._ledger, loaded.plan, pending, letters, keys, summary)
+        attempt(loaded.outcomes(rows, batch, BatchPart(), arrived=False), batch, loaded.writer, journal)
+
+
+def finish(
+    ledger: LetterLedger, plan: Plan, pending: PendingReplay, outcomes: Sequence[Outcome], summary: Summary
+) -> None:
+    """Commit a batch to the ledger, and park dead letters that failed too often."""
+    ledger.finish(pending.number, outcomes, datetime.now(UTC))
+    dead = [outcome for outcome in outcomes if outcome.reason is not None]
+    summary.dead.update(outcome.reason for outcome in dead if outcome.reason is not None)
+    entries = ledger.entries(outcome.letter for outcome in dead)
+    most = plan.settings.dead_letters.max_replays
+    summary.parked += ledger.park(each.letter for each in dead if entries[each.letter].attempts >= most)
+
+
+def _outcomes_of(
+    letters: Sequence[DeadLetter],
+    decisions: Iterable[RecordOutcome],
+    details: Mapping[str, str],
+    plan: Plan,
+    only: Sequence[str],
+) -> Iterator[Outcome]:
+    """Return the outcome of each dead letter; *details* are of records that a sink rejected, by position."""
+    decided: dict[str, list[RecordOutcome]] = {}
+    for each in decisions:
+        decided.setdefault(each.letter, []).append(each)
+    for letter in letters:
+        rows = decided.get(letter.id, [])
+        dead = next((row for row in rows if row.route < 0), None)
+        rejected = next((details[row.position] for row in rows if row.position in details), None)
+        if not rows:
+            yield Outcome(letter.id, letter.reason, "nothing came of it")
+        elif dead is not None:
+            yield Outcome(letter.id, dead.reason, dead.detail)
+        elif rejected is not None:
+            yield Outcome(letter.id, REASON, rejected)
+        elif only and not set(only) & set(plan.settings.routes[rows[0].route].to):
+            # It may have been given another name; to call the letter settled would lose the record there.
+            why = "is not in the route of the record any more, so nothing was sent"
+            yield Outcome(letter.id, REASON, detail_of(dict.fromkeys(only, why)))
+        else:
+            yield Outcome(letter.id)
+
+
+# What would become of dead letters under the catalog and settings of now: by the plan of ``run``, without Spark.
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOutcome:
+    """The outcome of one dead letter: routed by definition ``message`` to ``sinks``, or dead with ``reason``."""
+
+    letter: str
+    message: str | None
+    sinks: tuple[str, ...]
+    reason: str | None = None
+    detail: str = ""
+
+
+def verdicts(plan: Plan, letters: Sequence[DeadLetter]) -> list[ReplayOutcome]:
+    """Evaluate dead letters with a plan; return one outcome each, in their order.
+
+    ``sinks`` are all of the route; which of them a replay leaves out, since they have the record, is not said here.
+
+    Raises:
+        RouterError: the record of a letter cannot be taken apart.
+    """
+    if not letters:
+        return []
+    rows = rows_of(letters).select(list(INBOX_COLUMNS)).combine_chunks().to_batches()[0]
+    judged, _ = outcome_lists("letters", plan.judge, rows)
+    routes = plan.settings.routes
+    results: list[ReplayOutcome] = []
+    for letter, outcomes in zip(letters, judged.to_pylist(), strict=True):
+        dead = next((each for each in outcomes if each["route"] < 0), None)
+        if dead is not None or not outcomes:
+            cause = dead or {"reason": letter.reason, "detail": "nothing came of it"}
+            results.append(ReplayOutcome(letter.id, None, (), cause["reason"], cause["detail"] or ""))
+        else:
+            results.append(ReplayOutcome(letter.id, outcomes[0]["message"], tuple(routes[outcomes[0]["route"]].to)))
+    return results
+
+
+def with_waiting(judged: Sequence[ReplayOutcome], turns: Turns) -> Iterator[ReplayOutcome]:
+    """Yield the outcomes of a batch, including those that would wait behind others; count the rest as replayed."""
+    lasting = [each.letter for each in judged if each.reason is not None]
+    keys = turns.order.keys(each.letter for each in judged)
+    held = held_up((each.letter for each in judged), lasting, keys)
+    for each in judged:
+        if each.letter in held:
+            yield ReplayOutcome(each.letter, None, (), HELD)
+            continue
+        if each.reason is None:
+            turns.passed(each.letter)
+        yield each
+
+
+# Which dead letters a replay takes, in what batches, and which sinks each of them still lacks.
+
+CHUNK: Final = 500
+MAX_BATCH_BYTES: Final = 64 * 2**20
+"""Bytes of bodies at which a batch is closed, whatever its number of dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedDeadLetter:
+    """A dead letter to replay. ``sinks`` are those that lack its record; () when none has it."""
+
+    letter: DeadLetter
+    sinks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayBatch:
+    """Dead letters replayed together: all go to the same ``sinks`` (() for those of their routes)."""
+
+    sinks: tuple[str, ...]
+    letters: tuple[DeadLetter, ...]
+
+
+@dataclass(slots=True)
+class Selection:
+    """Selects dead letters by filter and standing; the others are counted in ``skipped`` by standing.
+
+    Letters that failed ``most`` replays are parked when they are met: a crash may have come before that.
+    """
+
+    ledger: LetterLedger
+    wanted: Filter
+    parked: bool = False
+    limit: int | None = None
+    most: int | None = None
+    only: frozenset[str] | None = None
+    """Ids to which the selection is limited; None for all."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    seen: set[str] = field(default_factory=set)
+    """The filter's ids that were found."""
+
+    def choose(self, letters: Iterable[DeadLetter]) -> Iterator[SelectedDeadLetter]:
+        """Yield the dead letters to replay, in order, at most ``limit``."""
+        return itertools.islice(self._choose(iter(letters)), self.limit)
+
+    def _choose(self, letters: Iterator[DeadLetter]) -> Iterator[SelectedDeadLetter]:
+        while some := list(itertools.islice(letters, CHUNK)):
+            entries = self.ledger.entries(letter.id for letter in some)
+            for letter in some:
+                entry = entries.get(letter.id)
+                if self.only is not None and letter.id not in self.only:
+                    continue
+                if not self.wanted.takes(letter, entry.standing if entry else "open"):
+                    continue
+                if self.wanted.ids:
+                    self.seen.add(letter.id)
+                if self._standing(entry) in ("open", "parked" if self.parked else "open"):
+                    yield SelectedDeadLetter(letter, missing_sinks(self.ledger, letter, entry))
+                else:
+                    self.skipped[self._standing(entry)] += 1
+
+    def _standing(self, entry: LedgerEntry | None) -> str:
+        if entry is None:
+            return "open"
+        if entry.standing == "open" and self.most is not None and entry.attempts >= self.most:
+            self.ledger.park([entry.letter], datetime.now(UTC))
+            return "parked"
+        return entry.standing
+
+
+def missing_sinks(ledger: LetterLedger, letter: DeadLetter, entry: LedgerEntry | None) -> tuple[str, ...]:
+    """Return the sinks that lack the record of a dead letter when others have it, by its last failure.
+
+    A letter that only waited for its turn is nowhere, and goes where its route leads by now.
+    """
+    if entry is not None:
+        for happening in reversed(ledger.history(letter.id)):
+            named = sinks_of(happening.detail) if happening.reason == REASON else ()
+            if named:
+                return named
+    return sinks_of(letter.detail) if letter.reason == REASON and not only_waits(letter.detail) else ()
+
+
+def batches(chosen: Iterable[SelectedDeadLetter], size: int, turns: Turns | None = None) -> Iterator[ReplayBatch]:
+    """Group dead letters into batches of at most *size*, each for the same sinks and with unique positions.
+
+    A batch of few large letters is closed earlier (:data:`MAX_BATCH_BYTES`).
+
+    What a sink has of a batch is known by position, and records of two clusters may share one. By *turns*, letters of a
+    key come in order of arrival: in a batch, and from one batch to the next, if each is settled before the next is
+    asked for. One that comes before its turn is left out, and listed in ``turns.left``.
+    """
+    open_ones = _OpenBatches()
+    for each in chosen:
+        earlier = turns.earlier(each.letter.id) if turns is not None else None
+        for full in open_ones.in_the_way(each, earlier):
+            yield full
+            earlier = turns.earlier(each.letter.id) if turns is not None else None
+        if turns is not None and earlier is not None and not open_ones.has(earlier):
+            turns.left.add(each.letter.id)
+            continue
+        if open_ones.add(each, size):
+            yield open_ones.take(each.sinks)
+    yield from open_ones.rest()
+
+
+class _OpenBatches:
+    """Batches being filled, one per set of sinks."""
+
+    def __init__(self) -> None:
+        self._letters: dict[tuple[str, ...], dict[str, DeadLetter]] = {}
+        self._bytes: Counter[tuple[str, ...]] = Counter()
+        self._batch_of: dict[str, tuple[str, ...]] = {}
+
+    def has(self, letter: str) -> bool:
+        """Whether a dead letter is in one of them."""
+        return letter in self._batch_of
+
+    def in_the_way(self, each: SelectedDeadLetter, earlier: str | None) -> Iterator[ReplayBatch]:
+        """Close batches that must be replayed first: with an earlier one for other sinks, or with its position."""
+        place = self._batch_of.get(earlier, each.sinks) if earlier is not None else each.sinks
+        if place != each.sinks:
+            yield self.take(place)
+        if each.letter.position in self._letters.get(each.sinks, ()):
+            yield self.take(each.sinks)
+
+    def add(self, each: SelectedDeadLetter, size: int) -> bool:
+        """Add a dead letter; return whether its batch is full: by *size* or by bytes."""
+        gathered = self._letters.setdefault(each.sinks, {})
+        gathered[each.letter.position] = each.letter
+        self._batch_of[each.letter.id] = each.sinks
+        self._bytes[each.sinks] += len(each.letter.body or b"")
+        return len(gathered) >= size or self._bytes[each.sinks] >= MAX_BATCH_BYTES
+
+    def take(self, sinks: tuple[str, ...]) -> ReplayBatch:
+        """Close the batch for these sinks."""
+        letters = tuple(self._letters.pop(sinks).values())
+        del self._bytes[sinks]
+        for letter in letters:
+            del self._batch_of[letter.id]
+        return ReplayBatch(sinks, letters)
+
+    def rest(self) -> Iterator[ReplayBatch]:
+        """Close all remaining batches."""
+        for sinks in list(self._letters):
+            yield self.take(sinks)
+
+
+# The plans of replay batches, kept in ``state/ledger/plans``: the running router's own are under its lock.
+
+FOLDER: Final = "plans"
+
+
+class ReplayPlans:
+    """Plans by id. ``base`` is the folder that relative references of settings start from."""
+
+    def __init__(self, ledger: Path, base: Path, environ: Mapping[str, str] = os.environ) -> None:
+        self._folder = ledger / FOLDER
+        self._base = base
+        self._environ = environ
+        self._kept = ""
+
+    def keep(self, plan: Plan) -> None:
+        """Store a plan, durably, and delete all others: only one replay batch can be pending."""
+        path = self._folder / f"{plan.id}.json"
+        if plan.id != self._kept:
+            # Also where it is there: a process that died may have renamed it, and not made that durable.
+            write_durably(path, plan.to_bytes())
+            self._kept = plan.id
+        others = (entry for entry in self._folder.glob("*.json") if entry != path)
+        for other in (*others, *unfinished(self._folder)):
+            other.unlink(missing_ok=True)
+
+    def restore(self, plan_id: str) -> Plan:
+        """Compile the stored plan with that id.
+
+        Raises:
+            BatchPinError: it is not there, of another router version, or does not compile to itself.
+        """
+        path = self._folder / f"{plan_id}.json"
+        try:
+            document = read_regular(path)
+        except FileNotFoundError as error:
+            raise BatchPinError(
+                f"an unfinished replay is pinned to plan {plan_id}, which is not in {self._folder}",
+                hint="restore it from a backup of the state folder",
+            ) from error
+        plan = plan_of(document, environ=self._environ, base=self._base)
+        if plan.id != plan_id:
+            raise BatchPinError(
+                f"plan {plan_id} of an unfinished replay does not compile to itself any more (now {plan.id})",
+                hint="replay once with the router version that started it",
+            )
+        return plan

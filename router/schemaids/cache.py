@@ -1,0 +1,458 @@
+"""The cache of ids in ``state/schemas``: what a schema registry answered, kept for every process of the router.
+
+An id never changes, so its file is written once: ``<id>.json``, with a format version and the address of its registry;
+answers of another registry under the same name are ignored. "Not found" is a line in a file per address, valid for
+:data:`FORGET_SECONDS`, so that a batch repeated within that time is evaluated the same. The first answer on disk wins,
+whoever asks at the same moment. Only ``xrouter schemas pull`` replaces "not found" by a schema earlier.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from bindings.private_files import private_file, private_folder, replaced, waiting_lock
+from catalog.documents.connecting import OriginLogin
+from catalog.parsing.regular import open_regular, read_regular
+from catalog.schemas.ids.client import RegistryUnavailableError, SchemaIdRegistry, WrittenSchema, number_of
+
+FORMAT: Final = 1
+"""The format of a file; any earlier one can always be read."""
+FORGET_SECONDS: Final = 7 * 86_400.0
+MOST_NOTHING: Final = 200_000
+"""Ids stored as unknown; beyond that the older half is dropped, so that noise cannot fill the disk."""
+SCHEMAS: Final = "schemas"
+"""The folder below that of the state, with one for each registry."""
+_NOTHING: Final = "nothing-"
+_LINE: Final = re.compile(rb"([0-9]{1,19}) ([0-9]{1,12})")
+_PULLED: Final = "pulled"
+_FOUND: Final = "found-"
+_LOCK: Final = ".lock"
+_SUFFIX: Final = ".json"
+
+
+class _File(msgspec.Struct):
+    """The content of a file."""
+
+    format: int
+    url: str
+    id: str
+    family: str
+    document: str
+    references: dict[str, str]
+    subjects: list[tuple[str, int]]
+    fault: str = ""
+
+
+class _Index(msgspec.Struct):
+    """What was mirrored: ids by subject and version."""
+
+    format: int
+    url: str
+    subjects: dict[str, dict[int, str]]
+
+
+class _Lookup(msgspec.Struct):
+    """Where a schema that we write with was found."""
+
+    format: int
+    url: str
+    subject: str
+    id: str
+
+
+class Damaged(Exception):
+    """A file that cannot be read; the message names it."""
+
+
+@dataclass(slots=True)
+class SchemaIdCache:
+    """The ids of one registry. ``folder`` is the registry's, ``url`` its address. Created at the first write."""
+
+    folder: Path
+    url: str
+    clock: Callable[[], float] = time.time
+    _nothing: dict[str, float] = field(default_factory=dict)
+    _stamp: tuple[int, int] = (0, 0)
+
+    def schema(self, schema_id: str) -> WrittenSchema | None:
+        """Return the stored schema of an id, or None.
+
+        Raises:
+            Damaged: its file cannot be read as one.
+            OSError: the disk refuses.
+        """
+        path = self.folder / f"{schema_id}{_SUFFIX}"
+        try:
+            data = read_regular(path)
+        except FileNotFoundError:
+            return None
+        try:
+            kept = msgspec.json.decode(data, type=_File)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Damaged(f"{path} is damaged: {error}") from error
+        if kept.format > FORMAT or kept.id != schema_id:
+            raise Damaged(f"{path} has format {kept.format} and id {kept.id}, not {FORMAT} and {schema_id}")
+        if kept.url != self.url:
+            return None
+        return WrittenSchema(kept.id, kept.family, kept.document, kept.references, tuple(kept.subjects), kept.fault)
+
+    def is_nothing(self, schema_id: str) -> bool:
+        """Whether the registry answered recently that an id does not exist."""
+        self._read_nothing()
+        since = self._nothing.get(schema_id)
+        return since is not None and self.clock() < since + FORGET_SECONDS
+
+    def keep(self, schema_id: str, answer: WrittenSchema | None, *, anew: bool = False) -> WrittenSchema | None:
+        """Store an answer, and return the valid one: what another process has stored meanwhile wins.
+
+        With *anew*, a schema replaces "not found": from then on :meth:`schema` returns it.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        with self._locked():
+            if not anew:
+                try:
+                    held = self.schema(schema_id)
+                except Damaged:
+                    held = None  # It is written anew.
+                if held is not None:
+                    return held
+                if self.is_nothing(schema_id):
+                    return None
+            if answer is None:
+                self._add_nothing(schema_id)
+                return None
+            path = self.folder / f"{schema_id}{_SUFFIX}"
+            subjects = list(answer.subjects)
+            form = _File(
+                FORMAT,
+                self.url,
+                answer.id,
+                answer.family,
+                answer.document,
+                dict(answer.references),
+                subjects,
+                answer.fault,
+            )
+            with replaced(path, path.with_suffix(".new")) as file:
+                file.write(msgspec.json.encode(form))
+            return answer
+
+    def ids(self) -> Iterator[str]:
+        """Yield the ids that have a file, of whatever address."""
+        try:
+            names = sorted(os.listdir(self.folder))
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name.endswith(_SUFFIX):
+                yield name.removesuffix(_SUFFIX)
+
+    def nothings(self) -> list[str]:
+        """Return the ids that the registry does not have."""
+        self._read_nothing()
+        return list(self._nothing)
+
+    def lookup(self, digest: str) -> str | None:
+        """Return the id under which a schema was found in a subject, by a digest of both; None if unknown."""
+        try:
+            form = msgspec.json.decode(read_regular(self.folder / f"{_FOUND}{digest}"), type=_Lookup)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        return form.id if (form.format, form.url) == (FORMAT, self.url) else None
+
+    def note_lookup(self, digest: str, subject: str, schema_id: str) -> None:
+        """Store the id under which a schema was found in a subject."""
+        path = self.folder / f"{_FOUND}{digest}"
+        with self._locked(), replaced(path, path.with_suffix(".new")) as file:
+            file.write(msgspec.json.encode(_Lookup(FORMAT, self.url, subject, schema_id)))
+
+    def pulled(self) -> dict[str, dict[int, str]]:
+        """Return the ids of the mirrored versions of each subject; empty if unknown."""
+        try:
+            index = msgspec.json.decode(read_regular(self.folder / _PULLED), type=_Index)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return {}
+        return index.subjects if (index.format, index.url) == (FORMAT, self.url) else {}
+
+    def note_pulled(self, subjects: Mapping[str, Mapping[int, str]]) -> None:
+        """Store which id each version of a subject has."""
+        index = _Index(FORMAT, self.url, {subject: dict(versions) for subject, versions in subjects.items()})
+        with self._locked(), replaced(self.folder / _PULLED, self.folder / f"{_PULLED}.new") as file:
+            file.write(msgspec.json.encode(index))
+
+    @property
+    def _unknown(self) -> Path:
+        return self.folder / (_NOTHING + hashlib.sha256(self.url.encode()).hexdigest()[:12])
+
+    def _replaced_unknown(self) -> AbstractContextManager[BinaryIO]:
+        # A new file has a new inode, by which other processes see that what they read before is outdated.
+        return replaced(self._unknown, self._unknown.with_suffix(".new"))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        private_folder(self.folder)
+        with waiting_lock(self.folder / _LOCK):
+            yield
+
+    def _add_nothing(self, schema_id: str) -> None:
+        now = self.clock()
+        fresh = {key: since for key, since in self._nothing.items() if now < since + FORGET_SECONDS}
+        if len(self._nothing) >= MOST_NOTHING:
+            kept = sorted(fresh.items(), key=lambda each: each[1])[-(MOST_NOTHING // 2) :]
+            lines = "".join(f"{key} {since:.0f}\n" for key, since in kept)
+            with self._replaced_unknown() as file:
+                file.write(f"{lines}{schema_id} {now:.0f}\n".encode())
+            return
+        with private_file(self._unknown, "ab") as file:
+            # The first line feed ends a line that a crash left half written.
+            file.write(f"\n{schema_id} {now:.0f}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read_nothing(self) -> None:
+        """Read what was added since the last call."""
+        try:
+            with open(self._unknown, "rb", opener=open_regular) as file:
+                status = os.fstat(file.fileno())
+                number, size = self._stamp
+                if (status.st_ino, status.st_size) == self._stamp:
+                    return
+                if status.st_ino != number or status.st_size < size:
+                    self._nothing, size = {}, 0
+                file.seek(size)
+                whole, end, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            self._nothing, self._stamp = {}, (0, 0)
+            return
+        for line in whole.split(b"\n"):
+            if found := _LINE.fullmatch(line):
+                self._nothing[found[1].decode()] = float(found[2])
+        self._stamp = (status.st_ino, size + len(whole) + len(end))
+
+
+# A schema registry's ids for workers and commands: from memory, from disk, or from the registry, once.
+#
+# An object pickles as plain data with its login and certificates, as sinks do, but without its cache. Without a folder,
+# as on executors that cannot see the router's, it uses memory and network only.
+
+MAX_HELD: Final = 10_000
+"""Schemas that one process caches; others are read from disk again."""
+MAX_HELD_BYTES: Final = 64 * 1024 * 1024
+PAUSE_SECONDS: Final = 1.0
+"""Pause after a failure, so that an unreachable registry costs a batch one wait."""
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAddress:
+    """A schema registry of the settings: its name there, address, login, and the seconds of one request."""
+
+    name: str
+    url: str
+    login: OriginLogin | None = field(default=None, repr=False)
+    seconds: float = 10.0
+
+    def client(self) -> SchemaIdRegistry:
+        """Return a client of this registry."""
+        return SchemaIdRegistry(self.name, self.url, self.login, self.seconds)
+
+
+class RegistryIds:
+    """Ids of one schema registry; implements :class:`catalog.schemas.ids.client.SchemaIds`."""
+
+    def __init__(
+        self, address: RegistryAddress, folder: Path | None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Cache schemas in *folder*, which is this registry's."""
+        self.name = address.name
+        self.url = address.url.rstrip("/")
+        self.address = address
+        self.folder = folder
+        self._clock = clock
+        self._kept = SchemaIdCache(folder, self.url) if folder is not None else None
+        self._client: SchemaIdRegistry | None = None
+        self._held: OrderedDict[str, WrittenSchema] = OrderedDict()
+        self._bytes = 0
+        self._nothing: dict[str, float] = {}
+        self._failed: tuple[float, str] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the cache."""
+        return RegistryIds, (self.address, self.folder)
+
+    def written(self, schema_id: str) -> WrittenSchema | None:
+        """Return the registry's schema of an id; None if it has none.
+
+        Raises:
+            RegistryUnavailableError: the registry is unavailable now.
+            OSError: the disk refuses.
+        """
+        held = self._held.get(schema_id)
+        if held is not None:
+            self._held.move_to_end(schema_id)
+            return held
+        number = number_of(schema_id)
+        if number is None:
+            return None
+        key = str(number)
+        damaged = ""
+        try:
+            kept = self._kept.schema(key) if self._kept is not None else None
+        except Damaged as damage:
+            kept, damaged = None, f"; {damage}"
+            _logger.warning("the file of a schema of registry %s is damaged: %s", self.name, damage)
+        if kept is not None:
+            return self._remember(schema_id, kept)
+        if self._is_nothing(key):
+            return None
+        try:
+            answer = self._asked(key)
+        except RegistryUnavailableError as error:
+            raise (RegistryUnavailableError(f"{error}{damaged}") if damaged else error) from error.__cause__
+        if self._kept is not None:
+            answer = self._kept.keep(key, answer)
+        elif answer is None:
+            if len(self._nothing) >= MOST_NOTHING:
+                self._nothing.pop(next(iter(self._nothing)))
+            self._nothing[key] = self._clock() + FORGET_SECONDS
+        return None if answer is None else self._remember(schema_id, answer)
+
+    def _is_nothing(self, key: str) -> bool:
+        return self._kept.is_nothing(key) if self._kept is not None else self._nothing.get(key, 0.0) > self._clock()
+
+    def _asked(self, key: str) -> WrittenSchema | None:
+        if self._failed is not None and self._clock() < self._failed[0]:
+            raise RegistryUnavailableError(self._failed[1])
+        if self._client is None:
+            self._client = self.address.client()
+        try:
+            answer = self._client.schema(key)
+        except RegistryUnavailableError as error:
+            self._failed = (self._clock() + PAUSE_SECONDS, str(error))
+            raise
+        self._failed = None
+        return answer
+
+    def _remember(self, schema_id: str, schema: WrittenSchema) -> WrittenSchema:
+        self._held[schema_id] = schema
+        self._bytes += _size(schema)
+        while len(self._held) > MAX_HELD or (self._bytes > MAX_HELD_BYTES and len(self._held) > 1):
+            self._bytes -= _size(self._held.popitem(last=False)[1])
+        return schema
+
+
+def _size(schema: WrittenSchema) -> int:
+    return len(schema.document) + sum(map(len, schema.references.values()))
+
+
+# Mirroring all ids of a schema registry to disk: each version of each subject is requested once.
+
+THREADS: Final = 8
+"""Concurrent requests."""
+AT_A_TIME: Final = 200
+"""Versions after which the index is written, so that an aborted run is not lost."""
+TELL_SECONDS: Final = 5.0
+
+
+@dataclass(slots=True)
+class Mirrored:
+    """Progress: ``found`` versions, of which ``versions`` are done. ``missing`` are unknown subjects."""
+
+    subjects: int = 0
+    found: int = 0
+    versions: int = 0
+    known: int = 0
+    new: int = 0
+    unusable: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def mirror(
+    address: RegistryAddress, folder: Path, subjects: Sequence[str], tally: Mirrored, tell: Callable[[], None]
+) -> None:
+    """Mirror a registry, or only some *subjects*, into *folder*; *tell* is called at intervals, *tally* counts.
+
+    Raises:
+        RegistryUnavailableError: it does not answer now; what was mirrored stays.
+    """
+    kept = SchemaIdCache(folder, address.url)
+    local = threading.local()
+
+    def client() -> SchemaIdRegistry:
+        # One object serves one thread.
+        if not hasattr(local, "client"):
+            local.client = address.client()
+        asked: SchemaIdRegistry = local.client
+        return asked
+
+    index = {subject: dict(versions) for subject, versions in kept.pulled().items()}
+    on_disk = {schema_id for schema_id in kept.ids() if _readable(kept, schema_id)}
+    wanted = list(dict.fromkeys(subjects)) or client().subjects()
+    told = time.monotonic()
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="schemas") as pool:
+        todo: list[tuple[str, int]] = []
+        for subject, versions in zip(wanted, pool.map(lambda each: client().versions(each), wanted), strict=True):
+            if not versions:
+                tally.missing.append(subject)
+                continue
+            tally.subjects += 1
+            tally.found += len(versions)
+            for version in versions:
+                if index.get(subject, {}).get(version) in on_disk:
+                    tally.known += 1
+                    tally.versions += 1
+                else:
+                    todo.append((subject, version))
+        for part in _parts(todo):
+            found = list(pool.map(lambda place: client().version(*place), part))
+            ids = {each.id for each in found if each is not None and each.id}
+            asked = sorted(ids - on_disk)
+            for schema_id, schema in zip(asked, pool.map(lambda each: client().schema(each), asked), strict=True):
+                _keep(kept, schema_id, schema, tally)
+                on_disk.add(schema_id)
+            for (subject, version), each in zip(part, found, strict=True):
+                tally.versions += 1
+                if each is not None and each.id:
+                    tally.known += each.id not in asked
+                    index.setdefault(subject, {})[version] = each.id
+            kept.note_pulled(index)
+            if time.monotonic() > told + TELL_SECONDS:
+                told = time.monotonic()
+                tell()
+
+
+def _keep(kept: SchemaIdCache, schema_id: str, schema: WrittenSchema | None, tally: Mirrored) -> None:
+    if schema is None:
+        return
+    kept.keep(schema_id, schema, anew=True)
+    tally.new += 1
+    if schema.fault:
+        tally.unusable.append(f"id {schema_id} cannot be used: {schema.fault}")
+
+
+def _readable(kept: SchemaIdCache, schema_id: str) -> bool:
+    try:
+        return kept.schema(schema_id) is not None
+    except Damaged:
+        return False
+
+
+def _parts(todo: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
+    for start in range(0, len(todo), AT_A_TIME):
+        yield todo[start : start + AT_A_TIME]
