@@ -22,10 +22,9 @@ from router.spark.connectors import kafka_jars
 from router.spark.session import DAEMON_CONF, import_as_driver, seek_no_data_sources
 from tests.support.apicurio import Apicurio
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
+from tests.support.cases import FULL, QUICK
 from tests.support.corpora import SHARED, SHARED_VARIABLE
-from tests.support.examples import FULL, QUICK
-from tests.support.router import RouterProcess
-from tests.support.router_archive import router_options
+from tests.support.router import RouterProcess, router_options
 from tests.support.waiting import wait_until
 from tests.support.weights import ROOT, longest_first, read_weights
 

@@ -19,7 +19,7 @@ from tests.benchmarks.machine import machine
 from tests.support import load
 from tests.support.brokers import KafkaBroker
 from tests.support.kafka import create_topics, produce
-from tests.support.process_tree import below, processor_seconds
+from tests.support.processes import below, processor_seconds
 from tests.support.router import RouterProcess
 from tests.support.spark_cluster import SparkCluster, spark_cluster
 from tests.support.waiting import wait_until

@@ -39,9 +39,9 @@ from bindings.nats.publisher import NatsMessage, NatsPublisher
 from bindings.parts import InboxRow
 from tests.benchmarks.http_load import Load, load
 from tests.benchmarks.machine import machine
-from tests.support.amqp_client import queue_name
-from tests.support.mosquitto import Mosquitto
-from tests.support.natsserver import NatsServer
+from tests.support.amqp import queue_name
+from tests.support.mqtt import Mosquitto
+from tests.support.nats import NatsServer
 from tests.support.qpid import amqp_for_tests
 from tests.support.waiting import wait_until
 

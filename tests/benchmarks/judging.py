@@ -48,7 +48,7 @@ from router.matching.matcher import Matcher
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
 from tests.benchmarks.machine import machine
-from tests.support.schema_ids import confluent, known_ids
+from tests.support.schemas import confluent, known_ids
 
 BATCH: Final = 10_000
 DEFINITIONS: Final = 100

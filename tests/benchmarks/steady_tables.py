@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 from tests.benchmarks.machine import machine
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import create_topics
-from tests.support.process_tree import below
+from tests.support.processes import below
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.support.process_tree import below, command_of, processor_seconds, thread_seconds
+from tests.support.processes import below, command_of, processor_seconds, thread_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,7 +20,7 @@ from catalog.record import Record
 from router.commands.emit.producer import record_line
 from router.matching.records import RecordMatcher, envelope_of_row
 from tests.support.cases import read_cases
-from tests.support.leaving import ANY_EVENT, Sent, any_event, at_endpoint, leave
+from tests.support.processes import ANY_EVENT, Sent, any_event, at_endpoint, leave
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,8 +32,8 @@ from catalog.record import Record, text_or_base64
 from router.commands.emit.command import opened
 from router.commands.emit.producer import MessageProducer, check_matches, record_line
 from router.matching.records import RecordMatcher, envelope_of_row
-from tests.support.examples import examples
-from tests.support.leaving import ANY_EVENT, GROUP, Sent, any_event, at_endpoint, leave
+from tests.support.cases import examples
+from tests.support.processes import ANY_EVENT, GROUP, Sent, any_event, at_endpoint, leave
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,8 +28,8 @@ from catalog.model import Catalog, Definition, Endpoint
 from catalog.templates import parse
 from router.commands.emit.producer import MessageProducer, record_line
 from router.matching.records import RecordMatcher
+from tests.support.cases import samples
 from tests.support.corpora import CORPORA
-from tests.support.samples import samples
 
 SUFFIXES: Final = (".json", ".yaml")
 CORPUS_FILES: Final = sorted(each for each in CORPORA.rglob("*") if each.suffix in SUFFIXES and each.is_file())

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from catalog.model import PROTOCOLS
-from tests.support.rule_records import RuleError
 from tests.support.rule_ways import Told, by_match, by_reference, by_run, differences
-from tests.support.rules import Rule, read_rules, suite_of
+from tests.support.rules import Rule, RuleError, read_rules, suite_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

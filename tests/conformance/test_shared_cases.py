@@ -22,13 +22,11 @@ from catalog.load import load
 from catalog.model import Endpoint
 from router.evaluation.evaluator import outcome_lists
 from router.matching.records import RecordMatcher
-from tests.support.cases import read_cases
+from tests.support.cases import FOLDER, read_cases, samples
 from tests.support.corpora import SHARED, shared_cases, shared_index
 from tests.support.generation import random_record
-from tests.support.inbox_rows import ENDPOINT, batch_of, judge_of, judged_exactly, row_of
-from tests.support.reference import Reference
-from tests.support.reference_mapping import POSITION
-from tests.support.samples import FOLDER, samples
+from tests.support.letters import ENDPOINT, batch_of, judge_of, judged_exactly, row_of
+from tests.support.reference import POSITION, Reference
 
 TOGETHER: Final = 500
 """Rows of one batch: below the number of dead letters that are explained."""

@@ -22,7 +22,7 @@ from router.commands.dead_letters.suggesting.fragment import Basis
 from router.commands.dead_letters.suggesting.suggest import Suggestion, suggest
 from router.commands.emit.producer import record_line
 from router.matching.records import RecordMatcher
-from tests.support import unmatched
+from tests.support import shop as unmatched
 
 COUNT: Final = 400
 GOAL: Final = 0.95

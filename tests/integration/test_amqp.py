@@ -19,18 +19,23 @@ from bindings.inbox import Inbox
 from bindings.parts import InboxRow
 from bindings.protocols import BINDINGS
 from bindings.sending import Unsettled
-from tests.support.amqp_client import (
+from tests.support.amqp import (
+    ENDPOINT,
+    SECONDS,
+    FillingStore,
+    HeldStore,
+    Peer,
     create_queue,
     delete_queue,
     depth,
     numbered,
     queue_name,
     receive_all,
+    running,
     section,
     send_bytes,
+    stored,
 )
-from tests.support.amqp_gateway import ENDPOINT, SECONDS, FillingStore, HeldStore, running, stored
-from tests.support.amqp_peer import Peer
 from tests.support.ports import free_ports
 from tests.support.qpid import amqp_for_tests
 from tests.support.waiting import wait_until

@@ -12,8 +12,7 @@ from bindings.amqp.publisher import AmqpMessage, AmqpSender
 from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.inbox import Inbox
 from bindings.sending import Unsettled
-from tests.support.amqp_client import queue_name
-from tests.support.amqp_gateway import ENDPOINT, SECONDS, running
+from tests.support.amqp import ENDPOINT, SECONDS, queue_name, running
 from tests.support.qpid import Certificates, QpidBroker, make_certificates
 from tests.support.waiting import wait_until
 

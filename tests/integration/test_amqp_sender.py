@@ -13,9 +13,18 @@ from bindings.amqp.values import AmqpValue
 from bindings.gateways import Connection
 from bindings.inbox import Inbox
 from bindings.sending import MessageRefusal, Unsettled
-from tests.support.amqp_choosy import SILENT, TOLD, ChoosyPeer
-from tests.support.amqp_client import create_queue, queue_name, receive_all
-from tests.support.amqp_gateway import ENDPOINT, SECONDS, running, stored
+from tests.support.amqp import (
+    ENDPOINT,
+    SECONDS,
+    SILENT,
+    TOLD,
+    ChoosyPeer,
+    create_queue,
+    queue_name,
+    receive_all,
+    running,
+    stored,
+)
 from tests.support.qpid import amqp_for_tests
 from tests.support.waiting import wait_until
 

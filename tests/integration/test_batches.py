@@ -32,7 +32,7 @@ from tests.support import shop
 from tests.support.kafka import create_topics, read_all
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Webhook
+from tests.support.web import Answer, Webhook
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

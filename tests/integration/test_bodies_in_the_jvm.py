@@ -24,7 +24,7 @@ from router.evaluation.outputs import collect
 from router.evaluation.plan import Plan
 from router.evaluation.stages import HEADERS_TYPE, evaluated
 from router.settings import settings_from_dict
-from tests.support.kafka_rows import batch_of, rows
+from tests.support.kafka import batch_of, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from tests.support import load
 from tests.support.kafka import ends, produce, read_all
 from tests.support.router import RouterProcess
 from tests.support.spark_cluster import SparkCluster, spark_cluster
-from tests.support.table_readers import unnamed_files
+from tests.support.tables import unnamed_files
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker

@@ -24,8 +24,8 @@ from router.writing.staging import BatchId
 from tests.integration.test_match_equals_run import KAFKA_MEMBERS, KAFKA_SCHEMA, catalog_for, kafka_row, lines_of
 from tests.integration.test_one_pass import ONE, UNTRACED
 from tests.integration.test_one_pass import plan_of as kafka_plan_of
-from tests.support.poisoned import Line, plan_of, rows_of
-from tests.support.webhook import Webhook
+from tests.support.poison import Line, plan_of, rows_of
+from tests.support.web import Webhook
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,10 +27,9 @@ from tests.support import composed
 from tests.support.composed import PASSWORDS, USER, ComposedKafka, ComposedMosquitto, ComposedNats, ComposedQpid
 from tests.support.deployed import COMPOSE
 from tests.support.kafka import create_topics, ends, produce, read_all
-from tests.support.mqtt_sender import Client
+from tests.support.mqtt import Client
 from tests.support.ports import free_ports
-from tests.support.router import RouterProcess
-from tests.support.router_archive import submit_options
+from tests.support.router import RouterProcess, submit_options
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker

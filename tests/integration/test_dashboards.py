@@ -16,13 +16,12 @@ from confluent_kafka import Producer
 from tests.conftest import Kafka, TopicFactory
 from tests.integration.test_relations import catalog_of, events
 from tests.support import load, shop
-from tests.support.authority import Authority
-from tests.support.dashboards import queries
 from tests.support.kafka import produce
-from tests.support.ports import free_ports
+from tests.support.ports import Authority, free_ports
 from tests.support.prometheus import Prometheus
 from tests.support.router import RouterProcess
-from tests.support.subscription_manager import PATH, Manager, managing
+from tests.support.status_page import queries
+from tests.support.subscriptions import PATH, Manager, managing
 from tests.support.watched import LIMIT, are_recorded, have_data
 
 DEFINITIONS = 20

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.router_archive import submit_options
+from tests.support.router import submit_options
 
 LIMIT_SECONDS = 400
 

@@ -13,14 +13,12 @@ import pytest
 from bindings.parts import first
 from bindings.protocols import BINDINGS
 from router.cli import status_of
-from tests.support.amqp_client import queue_name
-from tests.support.amqp_gateway import running as amqp_running
-from tests.support.mosquitto import Mosquitto
-from tests.support.mqtt_gateways import Rows
-from tests.support.mqtt_gateways import running as mqtt_running
-from tests.support.natsgateway import core
-from tests.support.natsgateway import running as nats_running
-from tests.support.natsserver import NatsServer
+from tests.support.amqp import queue_name
+from tests.support.amqp import running as amqp_running
+from tests.support.mqtt import Mosquitto, Rows
+from tests.support.mqtt import running as mqtt_running
+from tests.support.nats import NatsServer, core
+from tests.support.nats import running as nats_running
 from tests.support.qpid import amqp_for_tests
 from tests.support.waiting import wait_until
 

@@ -15,13 +15,12 @@ import pytest
 import yaml
 
 from tests.conftest import Kafka
-from tests.support.deploy_examples import EXAMPLES, EXPECTED, NAMES, sender
-from tests.support.mosquitto import Mosquitto
-from tests.support.natsserver import NatsServer
+from tests.support.deployed import EXAMPLES, EXPECTED, NAMES, sender
+from tests.support.mqtt import Mosquitto
+from tests.support.nats import NatsServer
 from tests.support.ports import free_ports
 from tests.support.qpid import amqp_for_tests
-from tests.support.router import RouterProcess
-from tests.support.router_archive import submit_options
+from tests.support.router import RouterProcess, submit_options
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker

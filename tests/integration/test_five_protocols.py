@@ -16,20 +16,29 @@ from typing import Any
 import pytest
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support.amqp_client import queue_name
-from tests.support.authority import Authority
-from tests.support.five import CELLS, Keys, World, cells, settings
-from tests.support.five_clients import SECONDS, SENDERS, MqttReader, make_streams, read_amqp, read_kafka, read_nats
-from tests.support.kafka import create_topics
-from tests.support.kafka_secured import SecuredKafka
-from tests.support.mosquitto import Mosquitto, Security
-from tests.support.natskeys import key
-from tests.support.natsserver import NatsServer
-from tests.support.ports import free_ports
+from tests.support.amqp import queue_name
+from tests.support.five import (
+    CELLS,
+    SECONDS,
+    SENDERS,
+    Keys,
+    MqttReader,
+    World,
+    cells,
+    make_streams,
+    read_amqp,
+    read_kafka,
+    read_nats,
+    settings,
+)
+from tests.support.kafka import SecuredKafka, create_topics
+from tests.support.mqtt import Mosquitto, Security
+from tests.support.nats import NatsServer, key
+from tests.support.ports import Authority, free_ports
 from tests.support.qpid import QpidBroker, amqp_for_tests, make_certificates
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Taken, Webhook
+from tests.support.web import Answer, Taken, Webhook
 
 pytestmark = pytest.mark.broker
 USER, PASSWORD, TOKEN = "plant", "s3cret-Wort", "tok-4be1"

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.support.ports import LOOPBACK, free_ports
-from tests.support.process_tree import children, program_of
+from tests.support.processes import children, program_of
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 

@@ -33,7 +33,7 @@ from router.settings import Settings
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
-from tests.support.counts import Counts
+from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

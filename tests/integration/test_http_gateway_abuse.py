@@ -26,7 +26,7 @@ from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import Access, HttpRoute, PathRoutes, ServerLimits
 from bindings.http.server import address_group
 from bindings.parts import InboxRow
-from tests.support.http_strictness import GOOD, POST, REFUSED, TAKEN
+from tests.support.http import POST, REFUSED, TAKEN, WELL_FORMED
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ def test_what_could_be_read_in_two_ways_is_refused_and_the_connection_closed(
 ) -> None:
     request, status = REFUSED[name]
     gateway = serve()
-    answer = exchange(gateway, request + GOOD)
+    answer = exchange(gateway, request + WELL_FORMED)
     assert statuses(answer) == [status]
     assert b"\r\nconnection: close\r\n" in answer and b"application/problem+json" in answer
     assert not rows.rows
@@ -128,7 +128,7 @@ def test_what_senders_may_write_is_taken(serve: Serve, rows: Rows, name: str) ->
             assert statuses(read_all(connection)) == [202]
         else:
             assert statuses(connection.recv(65536)) == [202]
-            connection.sendall(b"" if name == "HTTP/1.0" else GOOD)
+            connection.sendall(b"" if name == "HTTP/1.0" else WELL_FORMED)
             if name != "HTTP/1.0":
                 assert statuses(connection.recv(65536)) == [202]
     assert {row.body for row in rows.rows} == {b"a"}
@@ -136,7 +136,7 @@ def test_what_senders_may_write_is_taken(serve: Serve, rows: Rows, name: str) ->
 
 def test_a_pipeline_is_answered_in_order_and_ends_at_its_fault(serve: Serve, rows: Rows) -> None:
     gone = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
-    answer = exchange(serve(), GOOD * 200 + gone + GOOD + b"rubbish\r\n\r\n" + GOOD)
+    answer = exchange(serve(), WELL_FORMED * 200 + gone + WELL_FORMED + b"rubbish\r\n\r\n" + WELL_FORMED)
     assert statuses(answer) == [202] * 200 + [404, 202, 400]
     assert len(rows.rows) == 201
 
@@ -182,7 +182,7 @@ def test_a_head_a_body_and_silence_have_their_time(serve: Serve) -> None:
     assert statuses(exchange(gateway, b"POST /events HT")) == [408]
     assert statuses(exchange(gateway, POST + b"Content-Length: 9\r\n\r\nslow")) == [400]
     assert statuses(exchange(gateway, b"")) == []
-    assert statuses(exchange(gateway, GOOD)) == [202]
+    assert statuses(exchange(gateway, WELL_FORMED)) == [202]
     with connected(gateway) as connection:  # a byte now and then does not begin the time anew
         for byte in POST * 100:
             try:
@@ -228,7 +228,7 @@ def test_one_address_has_its_share_and_idle_ones_make_room(serve: Serve) -> None
     gateway = serve(ServerLimits(max_connections=8, max_per_address=5))
     with contextlib.ExitStack() as stack:
         known = stack.enter_context(connected(gateway))
-        known.sendall(GOOD)
+        known.sendall(WELL_FORMED)
         assert statuses(known.recv(1000)) == [202]
         crowd = [stack.enter_context(connected(gateway, "127.0.0.2")) for _ in range(6)]
         assert read_all(crowd[0]) == b"", "the oldest of its address"
@@ -236,7 +236,7 @@ def test_one_address_has_its_share_and_idle_ones_make_room(serve: Serve) -> None
         # Two more than there is room for: the oldest of those who never sent anything are closed.
         assert [read_all(each) for each in crowd[1:3]] == [b"", b""]
         for each in (*more, known):
-            each.sendall(GOOD)
+            each.sendall(WELL_FORMED)
             assert statuses(each.recv(1000)) == [202]
 
 
@@ -252,7 +252,7 @@ def test_low_descriptors_are_left_to_clients_that_use_select(serve: Serve) -> No
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     gateway = serve()
     with connected(gateway) as connection:
-        connection.sendall(GOOD)
+        connection.sendall(WELL_FORMED)
         assert statuses(connection.recv(1000)) == [202]
         own = connection.getpeername()
         numbers = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
@@ -278,7 +278,7 @@ def test_a_request_that_waits_is_never_cut_off(serve: Serve, rows: Rows, limit: 
     rows.hold = True
     with connected(gateway) as first, connected(gateway) as second:
         for each in (first, second):
-            each.sendall(GOOD)
+            each.sendall(WELL_FORMED)
         wait_until(lambda: len(rows.rows) == 2, SECONDS, "both rows")
         assert statuses(exchange_from(gateway, "127.0.0.1")) == [503]
         for held in rows.held:
@@ -290,12 +290,12 @@ def test_an_inbox_that_takes_too_long_is_503_and_a_late_answer_is_dropped(serve:
     gateway = serve()
     rows.hold = True
     with connected(gateway) as connection:
-        connection.sendall(GOOD)
+        connection.sendall(WELL_FORMED)
         answer = connection.recv(1000)
         assert statuses(answer) == [503] and b"may have been stored" in answer
         rows.held[0].set_result(None)
         rows.hold = False
-        connection.sendall(GOOD)
+        connection.sendall(WELL_FORMED)
         assert statuses(connection.recv(1000)) == [202]
 
 
@@ -335,7 +335,7 @@ def test_no_more_descriptors_is_push_back_and_not_the_end(tmp_path: Path) -> Non
             crowd = [stack.enter_context(socket.create_connection(address, SECONDS)) for _ in range(60)]
             assert read_all(crowd[0]) == b"", "the oldest made room"
             late = stack.enter_context(socket.create_connection(address, SECONDS))
-            late.sendall(GOOD)
+            late.sendall(WELL_FORMED)
             assert statuses(late.recv(1000)) == [202]
         assert process.poll() is None
     finally:

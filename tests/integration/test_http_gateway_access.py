@@ -21,7 +21,7 @@ from router.errors import ConfigError
 from router.intake.intake import server_settings
 from router.settings import load_settings
 from router.settings.checks import security_warnings
-from tests.support.authority import Authority, Pair
+from tests.support.ports import Authority, Pair
 
 SECONDS = 300
 TOKEN, OTHER, PASSWORD, KEY = "tok-5f31", "tok-9a77", "pä:ss word", "key-77c2"

@@ -16,9 +16,8 @@ from bindings.kafka.store import KafkaStore
 from bindings.parts import InboxRow, Part
 from router.settings import Settings, settings_from_dict
 from router.sources import inbox_client
-from tests.support.authority import Authority, Pair
-from tests.support.kafka import create_topics, produce, read_all
-from tests.support.kafka_secured import SecuredKafka
+from tests.support.kafka import SecuredKafka, create_topics, produce, read_all
+from tests.support.ports import Authority, Pair
 from tests.support.router import RouterProcess
 from tests.support.tokens import TokenServer
 from tests.support.waiting import wait_until

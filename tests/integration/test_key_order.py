@@ -38,7 +38,7 @@ from tests.support.dying_router import ENDED_BY_SIGNAL
 from tests.support.kafka import Headers, produce, read_all
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Webhook
+from tests.support.web import Answer, Webhook
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

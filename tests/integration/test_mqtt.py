@@ -17,11 +17,20 @@ from bindings.mqtt.gateway import SubscriptionTable
 from bindings.mqtt.messages import MqttDelivery, Version
 from bindings.parts import InboxRow
 from bindings.protocols import BINDINGS
-from tests.support.authority import Authority
-from tests.support.counts import Counts
-from tests.support.mosquitto import Mosquitto, Security, access_rules
-from tests.support.mqtt_gateways import LIMIT_SECONDS, Rows, connected, gateway, record_of, running
-from tests.support.mqtt_sender import Client
+from tests.support.mqtt import (
+    LIMIT_SECONDS,
+    Client,
+    Mosquitto,
+    Rows,
+    Security,
+    access_rules,
+    connected,
+    gateway,
+    record_of,
+    running,
+)
+from tests.support.ports import Authority
+from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 SECRET = "not-for-logs"

@@ -13,9 +13,8 @@ from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.mqtt.messages import Version
 from bindings.mqtt.publisher import MqttMessage, MqttPublisher
 from bindings.sending import Unsettled
-from tests.support.authority import Authority
-from tests.support.mosquitto import Mosquitto, Security, access_rules
-from tests.support.mqtt_sender import Client
+from tests.support.mqtt import Client, Mosquitto, Security, access_rules
+from tests.support.ports import Authority
 from tests.support.waiting import wait_until
 
 LIMIT_SECONDS = 300.0

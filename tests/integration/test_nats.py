@@ -14,13 +14,14 @@ from bindings.gateways import Connection, EndpointSubscription, GatewayLimits
 from bindings.nats import gateway as pulling
 from bindings.nats.publisher import NatsMessage, NatsPublisher
 from bindings.protocols import BINDINGS
-from tests.support.counts import Counts
-from tests.support.natsgateway import (
+from tests.support.nats import (
     DURABLE,
     SECONDS,
     STREAM,
     Held,
     Kept,
+    NatsServer,
+    RawSender,
     consumer,
     core,
     made,
@@ -30,7 +31,7 @@ from tests.support.natsgateway import (
     stream,
     with_client,
 )
-from tests.support.natsserver import NatsServer, RawSender
+from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 HEADERS = b"NATS/1.0\r\nce-id: 1\r\nX: \xff\r\nx: 2\r\nX:3\r\n\r\n"

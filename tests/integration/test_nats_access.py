@@ -9,10 +9,8 @@ import pytest
 
 from bindings.gateways import BrokerLogin, Connection, GatewayLimits, Tls
 from bindings.nats.publisher import NatsMessage, NatsPublisher
-from tests.support.counts import Counts
-from tests.support.natsgateway import SECONDS, Kept, core, made, running
-from tests.support.natskeys import accounts, certificates, key
-from tests.support.natsserver import NatsServer
+from tests.support.nats import SECONDS, Kept, NatsServer, accounts, certificates, core, key, made, running
+from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 

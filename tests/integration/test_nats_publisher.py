@@ -9,8 +9,7 @@ import pytest
 from bindings.gateways import BrokerLogin, Connection, EndpointSubscription
 from bindings.nats.publisher import NatsMessage, NatsPublisher
 from bindings.sending import Unsettled
-from tests.support.natsgateway import SECONDS, STREAM, Kept, make_stream, natives, running, stream, with_client
-from tests.support.natsserver import NatsServer
+from tests.support.nats import SECONDS, STREAM, Kept, NatsServer, make_stream, natives, running, stream, with_client
 from tests.support.waiting import wait_until
 
 

@@ -32,7 +32,7 @@ from tests.integration.test_match_equals_run import (
     lines_of,
 )
 from tests.support.generation import ENDPOINT
-from tests.support.leaving import KeptOutcomes
+from tests.support.processes import KeptOutcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

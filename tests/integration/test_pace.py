@@ -24,8 +24,8 @@ from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from tests.support import shop
-from tests.support.poisoned import rows_of
-from tests.support.webhook import Answer, Taken, Webhook
+from tests.support.poison import rows_of
+from tests.support.web import Answer, Taken, Webhook
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

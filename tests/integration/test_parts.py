@@ -20,8 +20,8 @@ from router.sinks.messages.sink import TemplateComposer
 from router.sources import INBOX
 from router.state.state import BatchNotes, StateFolder
 from tests.support import shop
-from tests.support.poisoned import CROWDS, DIES, RAISES, Line, plan_of, poisoned, rows_of
-from tests.support.webhook import Webhook
+from tests.support.poison import CROWDS, DIES, RAISES, Line, plan_of, poisoned, rows_of
+from tests.support.web import Webhook
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,9 +17,8 @@ import pytest
 import yaml
 
 from tests.support.ports import free_ports
-from tests.support.process_tree import below, command_of
-from tests.support.router import RouterProcess
-from tests.support.router_archive import submit_options
+from tests.support.processes import below, command_of
+from tests.support.router import RouterProcess, submit_options
 from tests.support.waiting import wait_until
 
 SECONDS: Final = 300.0

@@ -29,18 +29,16 @@ from router.sinks import Commit, close_targets, open_sink
 from router.sinks.messages.definitions import EndpointComposer, composer_of
 from router.sinks.messages.sink import UnsendableMessage, event_of
 from tests.conftest import Kafka
-from tests.support.amqp_client import queue_name
-from tests.support.amqp_gateway import running as amqp_running
+from tests.support.amqp import queue_name
+from tests.support.amqp import running as amqp_running
+from tests.support.cases import samples
 from tests.support.corpora import SHARED, documents
 from tests.support.kafka import create_topics
-from tests.support.mosquitto import Mosquitto
-from tests.support.mqtt_gateways import Rows, running
-from tests.support.natsgateway import core
-from tests.support.natsgateway import running as nats_running
-from tests.support.natsserver import NatsServer
+from tests.support.mqtt import Mosquitto, Rows, running
+from tests.support.nats import NatsServer, core
+from tests.support.nats import running as nats_running
 from tests.support.qpid import amqp_for_tests
 from tests.support.round_trip import OUT, Journey, journey, lost, mismatches, position_of
-from tests.support.samples import samples
 from tests.support.waiting import wait_until
 
 LIMIT: Final = 300.0

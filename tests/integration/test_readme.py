@@ -17,9 +17,9 @@ from typing import Any, Final
 import pytest
 
 from tests.support.ports import free_ports
-from tests.support.process_tree import below
+from tests.support.processes import below
 from tests.support.readme import CATALOGS, README, block, consoles
-from tests.support.router_archive import submit_options
+from tests.support.router import submit_options
 from tests.support.waiting import wait_until
 
 LIMIT: Final = 300.0

@@ -11,9 +11,8 @@ import httpx
 import pytest
 from playwright.sync_api import Page
 
-from tests.support.browser import DESK, PHONE, browser_page, hard_to_use
-from tests.support.registry_server import served
-from tests.support.registry_shop import PLACED, SCHEMA, fill
+from tests.support.registry import PLACED, SCHEMA, fill, served
+from tests.support.status_page import DESK, PHONE, browser_page, hard_to_use
 
 PAGES: Final = (
     *("/", "/messagegroups/shop", PLACED, SCHEMA, f"{SCHEMA}?view=diff", "/?view=history", "/?view=findings"),

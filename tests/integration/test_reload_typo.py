@@ -10,10 +10,10 @@ import httpx
 from playwright.sync_api import Page
 
 from tests.support import shop
-from tests.support.browser import browser_page
 from tests.support.ports import free_ports
 from tests.support.prometheus import Prometheus
 from tests.support.router import RouterProcess
+from tests.support.status_page import browser_page
 from tests.support.waiting import wait_until
 from tests.support.watched import alert_that_clears, quiet
 

@@ -14,7 +14,7 @@ import pytest
 from router.state.ledger import LetterLedger
 from tests.support import shop
 from tests.support.router import RouterProcess
-from tests.support.webhook import Answer, Webhook
+from tests.support.web import Answer, Webhook
 
 EACH = 20
 REASONS = (*shop.MENDABLE, *shop.LASTING)

@@ -28,7 +28,7 @@ from router.replay.batches import rows_of, verdicts
 from router.settings import settings_from_dict
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
-from tests.support.leaving import KeptOutcomes
+from tests.support.processes import KeptOutcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,7 +26,7 @@ from router.sinks.jsonlines import dead_letter_to_json_line
 from router.sinks.messages.sink import ConfirmedSink
 from router.state.ledger import LetterLedger, PendingReplay
 from tests.support import shop
-from tests.support.webhook import Answer, Webhook
+from tests.support.web import Answer, Webhook
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

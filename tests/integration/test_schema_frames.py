@@ -15,9 +15,9 @@ from router.cli import status_of
 from tests.conftest import Kafka, TopicFactory
 from tests.integration.test_schema_registry import SUBJECTS, Subject, catalog
 from tests.support.apicurio import Apicurio
-from tests.support.front import Front
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
+from tests.support.web import Front
 
 pytestmark = pytest.mark.broker
 

@@ -18,8 +18,8 @@ from router.schemaids.cache import RegistryAddress, RegistryIds
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
 from tests.support.apicurio import Apicurio
-from tests.support.front import Front
 from tests.support.qpid import make_certificates
+from tests.support.web import Front
 
 POINT = '{"type":"record","name":"Point","namespace":"geo","fields":[{"name":"x","type":"double"}]}'
 SPOT = '{"type":"record","name":"Spot","namespace":"geo","fields":[{"name":"at","type":"geo.Point"}]}'

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from tests.conftest import Kafka, TopicFactory
 from tests.support.apicurio import Apicurio
 from tests.support.router import RouterProcess
-from tests.support.table_readers import by_duckdb
+from tests.support.tables import by_duckdb
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker

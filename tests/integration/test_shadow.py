@@ -26,9 +26,9 @@ from catalog.templates import parse
 from router.cli import status_of
 from router.commands.emit.producer import MessageProducer, record_line
 from tests.conftest import Kafka, TopicFactory
+from tests.support.cases import FOLDER
 from tests.support.corpora import SHARED, shared_cases, shared_index
 from tests.support.router import RouterProcess
-from tests.support.samples import FOLDER
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker

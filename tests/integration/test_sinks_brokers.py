@@ -24,18 +24,16 @@ from router.settings import load_settings
 from router.sinks import ArrowSink, Commit, close_targets, open_sink
 from router.sinks.messages.sink import MESSAGE
 from tests.conftest import Kafka, TopicFactory
-from tests.support.amqp_client import queue_name
-from tests.support.authority import Authority
-from tests.support.counts import Counts
-from tests.support.http2_target import Http2Target
+from tests.support.amqp import queue_name
 from tests.support.kafka import read_all
-from tests.support.mosquitto import Mosquitto
-from tests.support.mqtt_gateways import Rows, running
-from tests.support.natsgateway import core, make_stream, stream
-from tests.support.natsgateway import running as nats_running
-from tests.support.natsserver import NatsServer
+from tests.support.mqtt import Mosquitto, Rows, running
+from tests.support.nats import NatsServer, core, make_stream, stream
+from tests.support.nats import running as nats_running
+from tests.support.ports import Authority
 from tests.support.qpid import amqp_for_tests
+from tests.support.shop import Counts
 from tests.support.waiting import wait_until
+from tests.support.web import Http2Target
 
 LIMIT = 300.0
 E = "/endpoints/e"

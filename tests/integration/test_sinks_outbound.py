@@ -18,7 +18,7 @@ from tests.support.kafka import create_topics, produce, read_all
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Taken, Webhook
+from tests.support.web import Answer, Taken, Webhook
 
 LIMIT = 300.0
 LARGE = b'"' + b"x" * 970_000 + b'"'

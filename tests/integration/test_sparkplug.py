@@ -7,12 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.mosquitto import Mosquitto
-from tests.support.mqtt_sender import Client
+from tests.support.cases import FOLDER
+from tests.support.mqtt import Client, Mosquitto
 from tests.support.router import RouterProcess
-from tests.support.samples import FOLDER
 from tests.support.sparkplug import EdgeNode, metric, payload
-from tests.support.table_readers import by_duckdb
+from tests.support.tables import by_duckdb
 from tests.support.waiting import wait_until
 
 LIMIT: Final = 300.0

@@ -32,7 +32,7 @@ from tests.integration.test_match_equals_run import (
     lines_of,
 )
 from tests.integration.test_one_pass import plan_of
-from tests.support.table_readers import by_delta, by_duckdb
+from tests.support.tables import by_delta, by_duckdb
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,9 +16,9 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.support import shop
-from tests.support.browser import PHONE, browser_page, hard_to_use
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
+from tests.support.status_page import PHONE, browser_page, hard_to_use
 from tests.support.waiting import wait_until
 
 TOKEN: Final = "only those who know it replay"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
-from tests.support.subscription_manager import PATH, Manager, managing
+from tests.support.subscriptions import PATH, Manager, managing
 from tests.support.waiting import wait_until
 
 LIMIT = 300.0

@@ -14,7 +14,7 @@ from tests.benchmarks import steady_tables
 from tests.conftest import Kafka, TopicFactory
 from tests.support.kafka import produce
 from tests.support.router import RouterProcess
-from tests.support.table_readers import by_duckdb
+from tests.support.tables import by_duckdb
 from tests.support.waiting import wait_until
 
 LIMIT: Final = 300.0

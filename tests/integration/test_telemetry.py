@@ -12,12 +12,12 @@ from tests.support import shop
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
-from tests.support.webhook import Webhook
+from tests.support.web import Webhook
 
 if "CI" not in os.environ:
     pytest.importorskip("opentelemetry.sdk", reason="the extra `telemetry` is not installed")
 
-from tests.support import collector
+from tests.support import watched as collector
 
 LIMIT: Final = 240.0
 TOKEN: Final = "Bearer of-the-collector"

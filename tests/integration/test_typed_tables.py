@@ -22,10 +22,12 @@ from catalog.templates import parse
 from router.commands.emit import command
 from router.commands.emit.producer import MessageProducer
 from tests.conftest import Kafka, TopicFactory
-from tests.support import samples, typed_bodies, workshop
+from tests.support import cases as samples
+from tests.support import schemas as typed_bodies
+from tests.support import workshop
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
-from tests.support.table_readers import Content, by_delta, by_duckdb, sql_type
+from tests.support.tables import Content, by_delta, by_duckdb, sql_type
 from tests.support.waiting import wait_until
 
 LIMIT: Final = 300.0

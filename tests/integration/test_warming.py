@@ -18,7 +18,7 @@ from tests.conftest import Kafka, TopicFactory
 from tests.support import load
 from tests.support.kafka import ends, produce
 from tests.support.ports import free_ports
-from tests.support.process_tree import below, command_of
+from tests.support.processes import below, command_of
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 

@@ -22,9 +22,9 @@ from router.watching import batches
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.kafka import create_topics, read_all
-from tests.support.poisoned import HANGS, Line, plan_of, poisoned, rows_of
+from tests.support.poison import HANGS, Line, plan_of, poisoned, rows_of
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Webhook
+from tests.support.web import Answer, Webhook
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

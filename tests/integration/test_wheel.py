@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.support.ports import LOOPBACK, free_ports
-from tests.support.router_archive import submit_options
+from tests.support.router import submit_options
 from tests.support.waiting import wait_until
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -23,8 +23,8 @@ from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
 from router.spark import worker_daemon
 from router.spark.session import import_as_driver
-from tests.support.process_tree import below, command_of
-from tests.support.samples import FOLDER
+from tests.support.cases import FOLDER
+from tests.support.processes import below, command_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,18 +25,17 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from router.spark.session import DAEMON_CONF
-from tests.support.authority import Authority
 from tests.support.brokers import KafkaBroker
 from tests.support.faulty_router import VARIABLE
 from tests.support.kafka import create_topics, ends, produce
-from tests.support.mosquitto import Mosquitto
-from tests.support.ports import free_ports
-from tests.support.process_tree import below, children, command_of
+from tests.support.mqtt import Mosquitto
+from tests.support.ports import Authority, free_ports
+from tests.support.processes import below, children, command_of
 from tests.support.prometheus import Prometheus, rules
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 from tests.support.watched import LIMIT, Fires, alert_that_clears, quiet
-from tests.support.webhook import Answer, Webhook
+from tests.support.web import Answer, Webhook
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(7200)]
 FASTER = 15

@@ -21,10 +21,9 @@ from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, G
 from bindings.inbox import Inbox
 from bindings.parts import InboxRow
 from bindings.sending import Unsettled
-from tests.support.amqp_client import depth, queue_name
-from tests.support.amqp_gateway import ENDPOINT, HeldStore, running, stored
-from tests.support.counts import Counts
+from tests.support.amqp import ENDPOINT, HeldStore, depth, queue_name, running, stored
 from tests.support.qpid import QpidBroker
+from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load
-from tests.support.footprint import Footprint, Peaks
 from tests.support.kafka import ends, produce
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
+from tests.support.watched import Footprint, Peaks
 
 MIB: Final = 2**20
 GIB: Final = 2**30

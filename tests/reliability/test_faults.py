@@ -19,7 +19,7 @@ from tests.support.kafka import Headers, produce
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Taken, Webhook
+from tests.support.web import Answer, Taken, Webhook
 
 LIMIT: Final = 300.0
 RECORDS: Final = 20

@@ -18,10 +18,10 @@ import pytest
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.ports import free_ports
-from tests.support.process_tree import children, program_of
+from tests.support.processes import children, program_of
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Taken, Webhook
+from tests.support.web import Answer, Taken, Webhook
 
 LIMIT: Final = 300.0
 NOISE: Final = ("Traceback", "StackOverflowError", "Py4J", "Caused by", "\tat ", "    at ")

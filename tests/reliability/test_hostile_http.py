@@ -17,11 +17,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.authority import Authority
-from tests.support.honest_http import HonestSenders
 from tests.support.hostile_http import SHAPES, abuse, seen
-from tests.support.http_shapes import KEY
-from tests.support.ports import free_ports
+from tests.support.http import KEY, HonestSenders
+from tests.support.ports import Authority, free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 

@@ -21,9 +21,9 @@ from tests.support import load
 from tests.support.dying_router import ENDED_BY_SIGNAL
 from tests.support.kafka import produce, read_all
 from tests.support.router import RouterProcess
-from tests.support.table_readers import unnamed_files
+from tests.support.tables import unnamed_files
 from tests.support.waiting import wait_until
-from tests.support.webhook import Webhook
+from tests.support.web import Webhook
 
 DEFINITIONS: Final = 10
 RECORDS: Final = 40

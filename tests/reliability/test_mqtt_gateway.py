@@ -23,10 +23,8 @@ from bindings.inbox.format import InboxPosition
 from bindings.inbox.source import InboxView
 from bindings.mqtt.messages import Version
 from bindings.parts import InboxRow
-from tests.support.counts import Counts
-from tests.support.mosquitto import Mosquitto
-from tests.support.mqtt_gateways import LIMIT_SECONDS, Rows, bodies_in, connected, gateway, running
-from tests.support.mqtt_sender import Client
+from tests.support.mqtt import LIMIT_SECONDS, Client, Mosquitto, Rows, bodies_in, connected, gateway, running
+from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -22,9 +22,8 @@ from nats.js.errors import Error as StreamError
 from bindings.gateways import Connection, GatewayLimits
 from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.source import InboxView
-from tests.support.counts import Counts
-from tests.support.natsgateway import consumer, make_stream, running, stream
-from tests.support.natsserver import NatsServer
+from tests.support.nats import NatsServer, consumer, make_stream, running, stream
+from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

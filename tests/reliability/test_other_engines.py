@@ -29,9 +29,9 @@ from deltalake.exceptions import DeltaError
 
 from tests.benchmarks import steady_tables
 from tests.conftest import Kafka, TopicFactory
-from tests.support.delta_readers import by_deltalake, by_duckdb_delta, by_spark
 from tests.support.delta_spark import DeltaSpark, DeltaSparkError, delta_spark
 from tests.support.router import RouterProcess
+from tests.support.tables import by_deltalake, by_duckdb_delta, by_spark
 from tests.support.waiting import wait_until
 
 TABLES: Final = 6

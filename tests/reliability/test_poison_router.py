@@ -18,15 +18,14 @@ import pytest
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.kafka import produce
-from tests.support.mosquitto import Mosquitto
-from tests.support.natsgateway import make_stream
-from tests.support.natsserver import NatsServer
+from tests.support.mqtt import Mosquitto
+from tests.support.nats import NatsServer, make_stream
 from tests.support.poison import Case, cases, catalog
-from tests.support.process_tree import below
+from tests.support.processes import below
 from tests.support.qpid import amqp_for_tests
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
-from tests.support.webhook import Webhook
+from tests.support.web import Webhook
 
 LIMIT: Final = 900.0
 GIB: Final = 1 << 30

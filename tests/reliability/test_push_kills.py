@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.support.channels import KINDS, Channel, catalog, channels
 from tests.support.router import RouterProcess
 from tests.support.senders import HttpSender, is_strange
+from tests.support.spark_cluster import KINDS, Channel, channels, channels_catalog
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
@@ -78,7 +78,7 @@ class Run:
         self.count, self.total = count, count * len(opened)
         self.outcomes = Outcomes(router.folder)
         source = router.folder / "catalog.json"
-        source.write_text(json.dumps(catalog(opened)))
+        source.write_text(json.dumps(channels_catalog(opened)))
         port = max(channel.port for channel in opened)
         router.configure(
             {

@@ -18,8 +18,8 @@ from sqlalchemy import func, select
 
 from registry.store.engine import DOCUMENTS, GROUPS, HISTORY, RESOURCES, VERSIONS, open_database
 from tests.support.postgresql import cluster
-from tests.support.registry_process import LIMIT_SECONDS, Served, until
-from tests.support.webhook import Answer, Taken, Webhook
+from tests.support.registry import LIMIT_SECONDS, Served, until
+from tests.support.web import Answer, Taken, Webhook
 
 WRITERS = 4
 

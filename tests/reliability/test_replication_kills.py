@@ -11,10 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.catalog_states import state_of
+from tests.support.catalogs import state_of
 from tests.support.ports import free_ports
-from tests.support.registry_process import LIMIT_SECONDS, Served, until
-from tests.support.registry_states import whole_state_of
+from tests.support.registry import LIMIT_SECONDS, Served, until, whole_state_of
 
 GROUPS = ("g0", "g1", "g2")
 NAMES = ("m0", "m1", "m2", "m3")

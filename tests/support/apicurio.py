@@ -18,9 +18,9 @@ from typing import Any, Final
 import httpx
 
 from router.spark.connectors import Coordinate, JarRequest, cache_root, find_java, resolve_pinned
-from tests.support.class_archive import SHORT_LIVED
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
+from tests.support.router import SHORT_LIVED
 
 APICURIO: Final = JarRequest((Coordinate("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "all.tar.gz"),))
 """The last line that runs with Java 17: version 3 asks for 21."""

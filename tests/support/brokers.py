@@ -21,9 +21,9 @@ from confluent_kafka.admin import AdminClient
 
 from router.spark.connectors import Coordinate, JarRequest, find_java, resolve_pinned
 from tests.support import deployed
-from tests.support.class_archive import start_options
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import LOG_TAIL_BYTES, BrokerFailed, BrokerProcess
+from tests.support.router import start_options
 
 GIVEN_VARIABLE: Final = "XROUTER_TEST_KAFKA"
 READY_LIMIT_SECONDS: Final = 180.0

@@ -12,10 +12,13 @@ from typing import Any, Final
 
 import yaml
 
+from bindings.sending import Outbound
+from router.sinks.messages.definitions import EndpointComposer
+from router.sinks.messages.sink import RoutedEvent, UnsendableMessage
 from tests.support import deployed
 from tests.support.brokers import KafkaBroker
-from tests.support.mosquitto import Mosquitto
-from tests.support.natsserver import NatsServer
+from tests.support.mqtt import Mosquitto
+from tests.support.nats import NatsServer
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.qpid import QpidBroker
 
@@ -129,3 +132,17 @@ class ComposedQpid(QpidBroker):
 
     def _initial(self) -> Path:
         return deployed.QPID
+
+
+# Messages for an endpoint, one event at a time.
+
+
+class OneByOne(EndpointComposer):
+    """Composes one event, or raises why there can be no message."""
+
+    def compose_one(self, event: RoutedEvent) -> Outbound:
+        """Return the message for one event."""
+        (made,) = self.compose([event])
+        if isinstance(made, UnsendableMessage):
+            raise made
+        return made

@@ -24,7 +24,7 @@ from typing import Any, Final
 from catalog.findings import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
-from tests.support.samples import FOLDER, samples
+from tests.support.cases import FOLDER, samples
 
 SHARED_VARIABLE: Final = "XROUTER_TEST_SHARED"
 

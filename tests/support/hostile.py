@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from catalog.schemas.contract import BEYOND_LIMITS, SchemaSource
+
 Make = Callable[[int], bytes]
 
 
@@ -212,3 +214,263 @@ LARGE: Final = {
     "into-a-cycle": 49_000,
 }
 """Sizes at which what is not bounded would take gigabytes or hours."""
+
+
+# Bodies of a megabyte or of a few bytes that once took a validator minutes or gigabytes, by name.
+
+JSON = "application/json"
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_XS = '<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">{}</xs:schema>'
+_ROWS = (
+    '<xs:element name="r"><xs:complexType><xs:sequence><xs:element name="i" maxOccurs="unbounded">{}</xs:element>'
+    "</xs:sequence></xs:complexType>{}</xs:element>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hostile:
+    """A schema, a body made for it, and what its verdict may be: ``None`` for a body that conforms."""
+
+    source: SchemaSource
+    body: Callable[[], bytes]
+    content_type: str
+    verdicts: tuple[str, ...]
+
+
+def nested(levels: int, leaf: bytes = b"1") -> bytes:
+    """An object within an object, each as the member ``x``."""
+    return b'{"x":' * levels + leaf + b"}" * levels
+
+
+def twofold(keyword: str, reference: str = "$ref") -> dict[str, Any]:
+    """A schema by which every level of :func:`nested` can be read in two ways."""
+    inner = {reference: "#n"}
+    ways = [{"type": "object", "properties": {"x": inner}, "required": ["x"]} for _ in range(2)]
+    mark = "$dynamicAnchor" if reference == "$dynamicRef" else "$anchor"
+    return {"$schema": _DRAFT, "$id": "http://plant.invalid/n", mark: "n", keyword: [*ways, {"type": "string"}]}
+
+
+def _many(item: str, size: int = 1_000_000) -> Callable[[], bytes]:
+    """A JSON array of about *size* bytes."""
+    return lambda: ("[" + ",".join([item] * (size // (len(item) + 1))) + "]").encode()
+
+
+def _json(schema: Any, body: bytes | Callable[[], bytes], *verdicts: str) -> Hostile:
+    return _hostile(SchemaSource("JsonSchema", "", schema), body, JSON, verdicts)
+
+
+def _structure(schema: dict[str, Any], body: bytes | Callable[[], bytes], *verdicts: str) -> Hostile:
+    uses = ["JSONStructureValidation", "JSONStructureConditionalComposition"]
+    root = {"$schema": "https://json-structure.org/meta/extended/v0/#", "$id": "http://plant.invalid/s", "name": "S"}
+    return _hostile(SchemaSource("JsonStructure", "", {**root, "$uses": uses, **schema}), body, JSON, verdicts)
+
+
+def _xsd(inner: str, body: bytes | Callable[[], bytes], *verdicts: str) -> Hostile:
+    return _hostile(SchemaSource("XSD", "1.0", _XS.format(inner)), body, "application/xml", verdicts)
+
+
+def _avro(schema: Any, body: bytes | Callable[[], bytes], *verdicts: str, kind: str = "avro/binary") -> Hostile:
+    return _hostile(SchemaSource("Avro", "", schema), body, kind, verdicts)
+
+
+def _protobuf(text: str, body: bytes | Callable[[], bytes], *verdicts: str, kind: str = "") -> Hostile:
+    return _hostile(SchemaSource("Protobuf", "3", text), body, kind or "application/protobuf", verdicts)
+
+
+def _hostile(
+    source: SchemaSource, body: bytes | Callable[[], bytes], content_type: str, verdicts: tuple[str, ...]
+) -> Hostile:
+    return Hostile(source, (lambda: body) if isinstance(body, bytes) else body, content_type, verdicts)
+
+
+def _pattern(value: str) -> str:
+    facet = f'<xs:restriction base="xs:string"><xs:pattern value="{value}"/></xs:restriction>'
+    return f"<xs:simpleType>{facet}</xs:simpleType>"
+
+
+def zigzag(value: int) -> bytes:
+    """A number as Avro writes it."""
+    value <<= 1
+    written = b""
+    while value > 127:
+        written, value = written + bytes([value & 127 | 128]), value >> 7
+    return written + bytes([value])
+
+
+def _fanned(keyword: str, levels: int) -> dict[str, Any]:
+    definitions: dict[str, Any] = {
+        f"a{n}": {keyword: [{"$ref": f"#/$defs/a{n + 1}"}, {"$ref": f"#/$defs/a{n + 1}"}]} for n in range(levels)
+    }
+    return {"$defs": {**definitions, f"a{levels}": {"type": "integer"}}, "$ref": "#/$defs/a0"}
+
+
+def _deep_messages() -> bytes:
+    body = b""
+    for _ in range(5000):
+        size, length = len(body), b""
+        while size > 127:
+            length, size = length + bytes([size & 127 | 128]), size >> 7
+        body = b"\x0a" + length + bytes([size]) + body
+    return body
+
+
+_COLOURS = [f"colour {n}" for n in range(250)]
+_A = "#/definitions/A"
+_B = "#/definitions/B"
+_UNION = {"type": "object", "properties": {"x": {"type": ["string", {"$ref": _A}, {"$ref": _B}]}}}
+_KEY = '<xs:key name="K"><xs:selector xpath="i"/><xs:field xpath="@k"/></xs:key>'
+_ATTRIBUTE = '<xs:complexType><xs:attribute name="k" type="xs:string"/></xs:complexType>'
+_OPTIONS = "".join(f'<xs:enumeration value="v{n}"/>' for n in range(2000))
+_MESSAGE = 'syntax = "proto3"; message M { M m = 1; repeated int32 p = 2; map<string, M> k = 3; repeated M r = 4; }'
+_WIDE = f'syntax = "proto3"; message M {{ repeated M r = 1; {" ".join(f"string s{n} = {n};" for n in range(2, 900))} }}'
+_FORMATS = (
+    "email",
+    "idn-email",
+    "hostname",
+    "idn-hostname",
+    "uri",
+    "iri",
+    "uri-template",
+    "regex",
+    "date-time",
+    "uuid",
+)
+
+HOSTILE: dict[str, Hostile] = {
+    "enum of 250": _json({"items": {"enum": _COLOURS}}, _many('"x"'), "/0: ", BEYOND_LIMITS),
+    "required of 100": _json({"items": {"required": [f"m{n}" for n in range(100)]}}, _many("{}"), "/0: "),
+    **{
+        f"{keyword} by {reference}": _json(twofold(keyword, reference), nested(25), BEYOND_LIMITS)
+        for keyword in ("anyOf", "oneOf")
+        for reference in ("$ref", "$dynamicRef")
+    },
+    "allOf fanned out": _json(_fanned("allOf", 40), b"1", BEYOND_LIMITS),
+    "anyOf fanned out": _json(_fanned("anyOf", 40), b'"a"', BEYOND_LIMITS),
+    "one number": _json({"multipleOf": 0.01}, b"7" * 1_000_000, "None"),
+    "long numbers": _json({"items": {"multipleOf": 0.01}}, _many("7" * 4000), "None"),
+    "large numbers": _json({"items": {"multipleOf": 1e-300}}, _many("1e308"), BEYOND_LIMITS),
+    "pattern": _json({"pattern": "^(a+)+$"}, b'"' + b"a" * 1_000_000 + b'!"', "aaa"),
+    "pattern with look-around": _json(
+        {"pattern": "^(?=(a+)+$)(a|aa)+b\\1"}, b'"' + b"a" * 1_000_000 + b'!"', "regex", "match"
+    ),
+    "patterns that count": _json(
+        {"items": {"not": {"pattern": "([a-z]{1,100}x?){1,100}y"}}}, _many('"' + "a" * 1000 + '"'), BEYOND_LIMITS
+    ),
+    "uniqueItems": _json(
+        {"uniqueItems": True}, lambda: json.dumps([{"a": n} for n in range(100_000)]).encode(), "None"
+    ),
+    "contains": _json({"contains": {"type": "string"}}, _many("1"), "None of", BEYOND_LIMITS),
+    "enum of objects": _json(
+        {"items": {"enum": [{"a": n, "b": [n] * 20} for n in range(1000)]}},
+        _many('{"a":1,"b":[1]}'),
+        "/0: ",
+        BEYOND_LIMITS,
+    ),
+    "dependentSchemas": _json(
+        {"dependentSchemas": {str(n): {"properties": {str(m): False for m in range(100)}} for n in range(100)}},
+        lambda: json.dumps({str(n): n for n in range(100)}).encode(),
+        "/",
+        BEYOND_LIMITS,
+    ),
+    "patternProperties": _json(
+        {"patternProperties": {f"a{n}.*b$": {"type": "string"} for n in range(100)}},
+        lambda: json.dumps({f"k{n}": n for n in range(60_000)}).encode(),
+        "None",
+        BEYOND_LIMITS,
+    ),
+    "unevaluatedProperties": _json(
+        {"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}], "unevaluatedProperties": False},
+        lambda: json.dumps({f"k{n}": n for n in range(60_000)}).encode(),
+        "Unevaluated",
+        BEYOND_LIMITS,
+    ),
+    **{
+        f"format {name}": _json({"format": name}, json.dumps("a@" + "a." * 499_999 + "@").encode(), "None")
+        for name in _FORMATS
+    },
+    "structure enum": _structure(
+        {"type": "array", "items": {"type": "string", "enum": _COLOURS}}, _many('"x"'), "/0: ", BEYOND_LIMITS
+    ),
+    "structure unions": _structure(
+        {"definitions": {"A": {"name": "A", **_UNION}, "B": {"name": "B", **_UNION}}, **_UNION},
+        nested(25),
+        BEYOND_LIMITS,
+    ),
+    "structure email": _structure(
+        {"type": "string", "format": "email"}, json.dumps("a@" + "." * 500_000 + "@").encode(), "email"
+    ),
+    "structure pattern": _structure(
+        {"type": "string", "pattern": "^(a+)+$"}, b'"' + b"a" * 1_000_000 + b'!"', "pattern"
+    ),
+    "XSD key": _xsd(
+        _ROWS.format(_ATTRIBUTE, _KEY),
+        lambda: b"<r>" + b"".join(b'<i k="%d"/>' % n for n in range(60_000)) + b"</r>",
+        "None",
+        BEYOND_LIMITS,
+    ),
+    "XSD enumeration": _xsd(
+        _ROWS.format(
+            f'<xs:simpleType><xs:restriction base="xs:string">{_OPTIONS}</xs:restriction></xs:simpleType>', ""
+        ),
+        lambda: b"<r>" + b"<i>v1999</i>" * 90_000 + b"</r>",
+        BEYOND_LIMITS,
+    ),
+    "XSD pattern": _xsd(
+        f'<xs:element name="r">{_pattern("(a|aa)+b")}</xs:element>',
+        b"<r>" + b"a" * 30_000 + b"!</r>",
+        "gave up",
+        BEYOND_LIMITS,
+    ),
+    "XSD patterns": _xsd(
+        _ROWS.format(_pattern("(a|aa)+b?"), ""),
+        lambda: b"<r>" + (b"<i>" + b"a" * 40 + b"</i>") * 20_000 + b"</r>",
+        "None",
+        BEYOND_LIMITS,
+    ),
+    "XSD elements": _xsd(_ROWS.format("", ""), lambda: b"<r>" + b"<i/>" * 250_000 + b"</r>", "None", BEYOND_LIMITS),
+    "Avro nulls": _avro({"type": "array", "items": "null"}, zigzag(2**62) + b"\0", "None"),
+    "Avro fields of nothing": _avro(
+        {
+            "type": "array",
+            "items": {
+                "type": "record",
+                "name": "E",
+                "fields": [*({"name": f"f{n}", "type": "null"} for n in range(1000)), {"name": "z", "type": "int"}],
+            },
+        },
+        lambda: zigzag(1_000_000) + b"\x02" * 1_000_000 + b"\0",
+        "None",
+        BEYOND_LIMITS,
+    ),
+    "Avro records": _avro(
+        {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}, b"\x02" * 1_000_000, "levels"
+    ),
+    "Avro branches": _avro(
+        {
+            "type": "array",
+            "items": [
+                *({"type": "enum", "name": f"E{n}", "symbols": [f"s{n}_{m}" for m in range(50)]} for n in range(250)),
+                "string",
+            ],
+        },
+        _many('"x"'),
+        BEYOND_LIMITS,
+        kind=JSON,
+    ),
+    "Protobuf levels": _protobuf(_MESSAGE, _deep_messages, "not a M"),
+    "Protobuf groups": _protobuf(_MESSAGE, b"\x0b" * 1_000_000, "not a M"),
+    "Protobuf packed": _protobuf(_MESSAGE, b"\x12\xc0\x84\x3d" + b"\x01" * 1_000_000, "None"),
+    "Protobuf messages": _protobuf(_MESSAGE, b"\x22\0" * 500_000, "None"),
+    "Protobuf wide messages": _protobuf(_WIDE, b"\x0a\0" * 500_000, BEYOND_LIMITS),
+    "Protobuf map": _protobuf(_MESSAGE, lambda: b"".join(b"\x1a\x07\x0a\x05%05d" % n for n in range(99_999)), "None"),
+    "Protobuf JSON": _protobuf(
+        _MESSAGE, b'{"m":' * 900 + b"{}" + b"}" * 900, "nests deeper than can be read", kind=JSON
+    ),
+}
+
+REPRESENTATIVE = frozenset(
+    {"oneOf by $dynamicRef", "pattern", "dependentSchemas", "enum of objects", "one number", "format hostname"}
+    | {"structure email", "structure pattern", "XSD pattern", "Avro nulls", "Avro records"}
+    | {"Protobuf levels", "Protobuf groups", "Protobuf map", "Protobuf JSON"}
+)
+"""The bodies that every run of the tests takes: each family, each way to a verdict, and those that take little time."""

@@ -24,9 +24,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Final
 
-from tests.support.http_malformed import MALFORMED
-from tests.support.http_shapes import Shape
-from tests.support.http_wearing import WEARING
+from tests.support.http import MALFORMED, WEARING, Shape
 
 SHAPES: Final = (*MALFORMED, *WEARING)
 ADDRESSES: Final = tuple(f"127.0.0.{number}" for number in range(2, 8))

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from hypothesis import strategies as st
 
+from bindings.kafka.record_columns import SOURCE_SCHEMA
+from tests.support.brokers import KafkaBroker
+from tests.support.ports import LOOPBACK, Authority, free_ports
+from tests.support.tokens import AUDIENCE, TokenServer
 from tests.support.waiting import wait_until
 
 READ_SECONDS: Final = 120.0
@@ -145,3 +152,170 @@ def _message(topic: str, found: Any) -> Message:
     return Message(
         topic, int(found.partition()), int(found.offset()), found.key(), found.value(), headers, found.timestamp()[1]
     )
+
+
+# Rows of Kafka that no sane client sends, for tests that hold two readings of them against each other.
+
+NAMES = [
+    "a",
+    "A",
+    "",
+    "content-type",
+    "Content-Type",
+    "ce_specversion",
+    "ce_id",
+    "ce_source",
+    "ce_type",
+    "ce_Odd",
+    "ce_",
+]
+NAMES += ["a\nb", "\n", "xrouter-x", "x-xrouter-", "ce_a b", "contenT-type", "äöü", "a.b", "'\"\\"]
+BYTES = [
+    None,
+    b"",
+    b"1.0",
+    b"1",
+    b"a",
+    b"\xff",
+    b"a\xc3",
+    b"\xa9",
+    b"\xed\xa0\x80",
+    "ä€😀".encode(),
+    b"\x00",
+    b"a\n",
+    b"x" * 3000,
+]
+BYTES += [
+    b"application/json",
+    b" application/JSON ; a=b",
+    b"application/cloudevents+json",
+    b"\xc2\xa0application/cloudevents",
+]
+BYTES += [
+    b'{"specversion":"1.0"}',
+    b'{"\\u0073pecversion":"1.0"}',
+    b"\x0bapplication/json;\n",
+    bytes(range(256)),
+    b"\r\n",
+]
+
+names = st.one_of(st.sampled_from(NAMES), st.text(max_size=6), st.none())
+contents = st.one_of(st.sampled_from(BYTES), st.binary(max_size=90))
+header_lists = st.one_of(st.none(), st.lists(st.tuples(names, contents), max_size=8))
+times = st.sampled_from([0, 1, 999, 1_700_000_000_123, -1, 2**31])
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> tuple[Any, ...]:
+    return (
+        draw(contents),
+        draw(contents),
+        draw(st.sampled_from(["in", "", "a.b", "ä"])),
+        draw(st.sampled_from([0, 7, 2**31 - 1])),
+        draw(st.sampled_from([0, 2**63 - 1])),
+        draw(times),
+        draw(header_lists),
+    )
+
+
+def batch_of(made: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = list(zip(*made, strict=True))
+    headers = [None if h is None else [{"key": name, "value": value} for name, value in h] for h in columns[-1]]
+    arrays = [
+        pa.array(values, field.type) for values, field in zip((*columns[:-1], headers), SOURCE_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA)
+
+
+# A real Kafka broker with security: SASL over TLS with every mechanism that the router speaks, and mutual TLS.
+
+SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+_SECURITY: Final = "org.apache.kafka.common.security"
+_PROPERTIES: Final = """\
+listeners=PLAINTEXT://{host}:{plain},SASL://{host}:{sasl},MUTUAL://{host}:{mutual},CONTROLLER://{host}:{controller}
+advertised.listeners=PLAINTEXT://{host}:{plain},SASL://{host}:{sasl},MUTUAL://{host}:{mutual}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,MUTUAL:SSL,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+ssl.truststore.type=PEM
+ssl.truststore.location={truststore}
+listener.name.mutual.ssl.client.auth=required
+listener.name.sasl.ssl.client.auth=none
+sasl.enabled.mechanisms={mechanisms}
+listener.name.sasl.plain.sasl.jaas.config={security}.plain.PlainLoginModule required {users};
+listener.name.sasl.scram-sha-256.sasl.jaas.config={security}.scram.ScramLoginModule required;
+listener.name.sasl.scram-sha-512.sasl.jaas.config={security}.scram.ScramLoginModule required;
+"""
+_TOKENS: Final = """\
+listener.name.sasl.oauthbearer.sasl.jaas.config={security}.oauthbearer.OAuthBearerLoginModule required \
+unsecuredLoginStringClaim_sub="broker" ssl.truststore.type="PEM" ssl.truststore.location="{truststore}";
+listener.name.sasl.oauthbearer.sasl.server.callback.handler.class=\
+{security}.oauthbearer.OAuthBearerValidatorCallbackHandler
+sasl.oauthbearer.jwks.endpoint.url={url}/keys
+sasl.oauthbearer.expected.audience={audience}
+sasl.oauthbearer.expected.issuer={url}
+"""
+
+
+class SecuredKafka(KafkaBroker):
+    """A broker whose certificate is for 127.0.0.1 alone, so that ``localhost`` is a wrong name for it.
+
+    ``users`` log in by PLAIN and by SCRAM, clients of *tokens* by OAUTHBEARER, all at :attr:`sasl`; a certificate of
+    *authority* is asked for at :attr:`mutual`. ``bootstrap`` asks for nothing, and is for the tests' own use.
+    """
+
+    def __init__(
+        self, folder: Path, authority: Authority, users: Mapping[str, str], tokens: TokenServer | None = None
+    ) -> None:
+        super().__init__(folder)
+        self._authority = authority
+        self._users = dict(users)
+        self._tokens = tokens
+        self._ports = free_ports(2)
+
+    @property
+    def sasl(self) -> str:
+        """The bootstrap servers of the listener with SASL over TLS."""
+        return f"{LOOPBACK}:{self._ports[0]}"
+
+    @property
+    def mutual(self) -> str:
+        """The bootstrap servers of the listener with TLS and client certificates."""
+        return f"{LOOPBACK}:{self._ports[1]}"
+
+    def _more_properties(self) -> str:
+        pair = self._authority.sign("kafka", alternatives=f"IP:{LOOPBACK}")
+        keystore = self._folder / "keystore.pem"
+        keystore.write_bytes(pair.key.read_bytes() + pair.certificate.read_bytes())
+        sasl, mutual = self._ports
+        told = {
+            "host": LOOPBACK,
+            "plain": self._port,
+            "sasl": sasl,
+            "mutual": mutual,
+            "controller": self._controller_port,
+            "keystore": keystore,
+            "truststore": self._authority.certificate,
+            "security": _SECURITY,
+            "users": " ".join(f'user_{name}="{secret}"' for name, secret in self._users.items()),
+            "mechanisms": ",".join(("PLAIN", *SCRAM, *(("OAUTHBEARER",) if self._tokens else ()))),
+        }
+        lines = _PROPERTIES.format(**told)
+        if self._tokens is not None:
+            lines += _TOKENS.format(**told, url=self._tokens.url, audience=AUDIENCE)
+        return lines
+
+    def _format_options(self) -> Sequence[str]:
+        added = [
+            f'{mechanism}=[name="{name}",password="{secret}"]'
+            for mechanism in SCRAM
+            for name, secret in self._users.items()
+        ]
+        return [option for each in added for option in ("--add-scram", each)]
+
+    def _system_properties(self) -> Sequence[str]:
+        # Kafka 4 fetches keys from addresses only that somebody has allowed.
+        if self._tokens is None:
+            return ()
+        return (f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._tokens.url}/keys",)

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import yaml
+from hypothesis import strategies as st
 
-from router.settings import Settings, load_settings
+from bindings.inbox.source import READ_SCHEMA
+from bindings.protocols import BINDINGS, binding_of
+from catalog.findings import RecordError
+from catalog.model import Catalog
+from catalog.record import record_of
+from catalog.schemas.validation import PayloadValidation
+from router.evaluation.outputs import OutputBuilder
+from router.evaluation.plan import Evaluator
+from router.matching.channels import ChannelBuilder
+from router.matching.inbox_columns import inbox_parts
+from router.matching.matcher import Matcher
+from router.matching.record_columns import RawRow, RecordColumns, RecordColumnsBuilder
+from router.matching.schema_validation import Validation
+from router.matching.tie_breaker import Ambiguous
+from router.routing import Routes, SizeLimits
+from router.settings import Settings, load_settings, settings_from_dict
 from router.sinks import Commit, open_sink
 from router.sinks.jsonlines import DEAD_LETTER
 
@@ -117,3 +135,203 @@ def write_letters(
     for name in loaded.dead_letters.sinks:
         open_sink(name, loaded.sinks[name], "dead-letters").write(table, Commit(f"{app}-{name}-letters", version))
     return loaded
+
+
+# Rows of an inbox, sane and hostile, and their judgement by the exact codec alone, which columns must equal.
+
+ENDPOINT: Final = "/endpoints/e"
+RECEIVED: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+PREFIXES: Final = (
+    *("headers.ce-", "headers.", "user_properties.", "application-properties.cloudEvents:", "properties.", "query."),
+    *("application-properties.cloudEvents_", "application-properties.", "Headers.", ""),
+    "message-annotations.",
+)
+NAMES: Final = (
+    *("specversion", "id", "source", "type", "subject", "time", "ext", "partitionkey", "datacontenttype", "data"),
+    *(
+        "content-type",
+        "Content-Type",
+        "content_type",
+        "content-encoding",
+        "Odd",
+        "",
+        "a b",
+        "xrouter-a",
+        "ce_b",
+        "host",
+    ),
+    *("h1", "message-id", "creation-time", "user-id", "stream", "sequence", "topic_name", "path", "key", "types"),
+    "x-opt-partition-key",
+    *("oversized", "undecodable", "subject\n", "äöü"),
+)
+VALUES: Final = (
+    *(None, b"", b"1.0", b"1", b"0.3", b"/s", b"t", b"a/b", b"a", b"7", b"\xff", "ä\u20ac".encode(), b"a\x00", b" "),
+    *("\x85".encode(), "\uffff".encode(), b"\x7f", b"2147483647", b"2147483648"),
+    *(
+        b"a%20b",
+        b"%ff",
+        b"%zz",
+        b'"q"',
+        b'"1.0"',
+        b'a"b',
+        b"true",
+        b"-7",
+        b"1.5",
+        b"[1]",
+        b"NaN",
+        b"-Infinity",
+        b"Nord",
+    ),
+    *(b"2026-01-02T03:04:05Z", b"2026-13-02T03:04:05Z", b"application/json", b"Application/JSON; a=b", b"text/plain"),
+    *(
+        b" application/cloudevents+json",
+        b"application/cloudevents-batch+json",
+        b"application/cloudevents",
+        b"gzip",
+        b"br",
+    ),
+)
+KINDS: Final = (None, None, None, "json", "binary", "odd")
+EVENT: Final = b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"a":1}}'
+JSON_EVENTS: Final = tuple(
+    EVENT[:-1].replace(b',"data":{"a":1}', b"") + b"," + members + b"}"
+    for members in (
+        *(
+            b'"data":null',
+            b'"data": "text","datacontenttype":"text/plain"',
+            b'"datacontenttype": "a/b+json", "data":"x"',
+        ),
+        *(
+            b'"data":{"a":1},"datacontenttype":null,"ext":-7,"flag" : true',
+            b'"partitionkey":"k-a","subject":"a","data":7',
+        ),
+        *(b'"data_base64":"Ag==","n":-214748364', b'"data_base64":"","datacontenttype":"text/plain","dry":true'),
+        *(
+            b'"dataschema":"urn:x","datacontenttype":"a/b","time":"2026-07-01T12:34:56.789Z"',
+            b'"ext":"b","data":[1,{}]',
+        ),
+    )
+)
+"""Events that are plain for the columns."""
+BODIES: Final = (
+    *JSON_EVENTS,
+    *(EVENT[:-1] + members + b"}" for members in (b',"id":"2"', b',"ext":1.5', b',"Bad":1', b',"data_base64":"YQ=="')),
+    *(EVENT[:-1] + members.encode() + b"}" for members in (',"ext":2147483648', ',"ext":"\x85"', ',"time":5')),
+    *(None, b"", b"text", b'{"a": 1}', b'{"a": "\\u0041"}', EVENT, b" \n" + EVENT, b"[" + EVENT + b"," + EVENT + b"]"),
+    *(EVENT.replace(b"specversion", b"sp\\u0065cversion"), b'{"specversion": 1}', b"{", b"\xff\xfe", b"[]", b"null"),
+)
+PROTOCOLS: Final = (*BINDINGS, "http/2", "mqtt", "NATS/2.11", "AMQP", "none")
+Entry = tuple[str, bytes | None, str | None]
+CORE: Final = (("specversion", b"1.0"), ("id", b"1"), ("source", b"/s"), ("type", b"t"))
+
+
+def judge_of(
+    catalog: Catalog,
+    folder: Path,
+    *,
+    validation: Validation = "ambiguous",
+    hop_by_hop: bool = False,
+    ambiguous: Ambiguous = "dead-letter",
+    topic: str = "t-{attributes.type|x}-{attributes.ext|x}",
+) -> Evaluator:
+    """Return what judges records of any protocol on one endpoint, to a topic that looks at attributes."""
+    sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
+    sinks["bus"]["topic"] = topic
+    told = {"sinks": sinks, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["dead"]}}
+    settings = settings_from_dict(told, {}, folder)
+    builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop, ambiguous=ambiguous)
+    builder.endpoints(ENDPOINT, [ENDPOINT])
+    matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation, builder.ties())
+    return Evaluator(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), {ENDPOINT: 0}, 2**30)
+
+
+def inbox_row(
+    entries: Sequence[Entry], protocol: str = "HTTP", body: bytes | None = None, **more: Any
+) -> dict[str, Any]:
+    """Return one row; *more* replaces its other columns."""
+    properties = [{"key": key, "value": value, "type": kind} for key, value, kind in entries]
+    given = {"endpoint": ENDPOINT, "protocol": protocol, "received": RECEIVED, "position": "u-0-0-0", **more}
+    return {**given, "properties": properties, "body": body}
+
+
+def row_of(record: Mapping[str, Any], **more: Any) -> dict[str, Any] | None:
+    """Return the row that a gateway would store for a native record; None where it is no record."""
+    try:
+        known = record_of(dict(record))
+        binding = binding_of(known.protocol)
+        parts = binding.parts(known.native) if binding is not None else None
+    except RecordError:
+        return None
+    if parts is None:
+        return None
+    return inbox_row([(part.key, part.value, part.kind) for part in parts], known.protocol, known.body, **more)
+
+
+def batch_of(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Return rows as the inbox gives them, each with a position of its own."""
+    return pa.RecordBatch.from_pylist(
+        [{**each, "position": f"u-0-0-{number}"} for number, each in enumerate(rows)], READ_SCHEMA
+    )
+
+
+def spoil(chosen: Random, row: dict[str, Any]) -> None:
+    """Do to a row what no sane sender does: up to four entries more, at any place; another protocol or body."""
+    properties = row["properties"]
+    for _ in range(chosen.choice((0, 1, 1, 2, 4))):
+        keys = [each["key"] for each in properties]
+        fresh = f"{chosen.choice(PREFIXES)}{chosen.choice(NAMES)}"
+        key = chosen.choice(keys) if keys and chosen.random() < 0.4 else fresh
+        entry = {"key": key, "value": chosen.choice(VALUES), "type": chosen.choice(KINDS)}
+        properties.insert(chosen.randint(0, len(properties)), entry)
+    if chosen.random() < 0.1:
+        row["protocol"] = chosen.choice(PROTOCOLS)
+    if chosen.random() < 0.2:
+        row["body"] = chosen.choice(BODIES)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> dict[str, Any]:
+    """A row of any protocol: often an event by its own prefix, with whatever else beside."""
+    protocol = draw(st.sampled_from(PROTOCOLS))
+    entries: list[Entry] = []
+    if draw(st.booleans()):
+        binding = binding_of(protocol) or BINDINGS["HTTP"]
+        entries += [(f"{binding.rule.prefixes[0]}{name}", value, None) for name, value in CORE]
+    if draw(st.integers(0, 3)) == 0:
+        binding = binding_of(protocol) or BINDINGS["HTTP"]
+        entries.append((binding.rule.content_type, b"application/cloudevents+json", None))
+    keys = st.one_of(
+        st.builds(str.__add__, st.sampled_from(PREFIXES), st.sampled_from(NAMES)), st.sampled_from(("", "a.b", "\0"))
+    )
+    values = st.one_of(st.sampled_from(VALUES), st.binary(max_size=6))
+    entries += draw(st.lists(st.tuples(keys, values, st.sampled_from(KINDS)), max_size=6))
+    entries = draw(st.permutations(entries))
+    received = draw(st.sampled_from((RECEIVED, RECEIVED, datetime.min.replace(tzinfo=UTC), None)))
+    endpoint = draw(st.sampled_from((ENDPOINT, ENDPOINT, ENDPOINT, "/endpoints/other", None)))
+    return inbox_row(entries, protocol, draw(st.sampled_from(BODIES)), received=received, endpoint=endpoint)
+
+
+def exact_facts(judge: Evaluator, batch: pa.RecordBatch) -> RecordColumns:
+    """Return the facts of a batch by the exact codec alone."""
+    raw = RecordColumnsBuilder(judge.matcher.index.keys)
+    for number, each in enumerate(batch.to_pylist()):
+        binding = binding_of(each["protocol"]) or BINDINGS["HTTP"]
+        channel = judge.channels.get(each["endpoint"], -1)
+        time = each["received"].isoformat(timespec="microseconds").replace("+00:00", "Z") if each["received"] else None
+
+        def sniff(channel: int = channel, protocol: str = binding.protocol) -> bool:
+            return judge.matcher.sniffs(channel, protocol)
+
+        parts = inbox_parts(each["properties"])
+        raw.add(RawRow(number, binding, parts, each["body"], channel, sniff, each["position"], time))
+    return raw.build()
+
+
+def judged_exactly(judge: Evaluator, batch: pa.RecordBatch) -> tuple[pa.ListArray, str | None]:
+    """Judge a batch by the exact codec alone: what :func:`router.evaluation.evaluator.outcome_lists` must return."""
+    given = batch.to_pylist()
+    epoch, millisecond = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+    arrivals = [(each["received"] - epoch) // millisecond if each["received"] else 0 for each in given]
+    sizes = [len(each["body"] or b"") for each in given]
+    outcomes = judge.matcher.match(exact_facts(judge, batch))
+    return judge.outputs.lists(judge.outputs.decide(outcomes, np.array(arrivals, np.int64), np.array(sizes, np.int64)))

@@ -6,28 +6,35 @@ A :class:`World` is what is there when the process is not: it stays when a test 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pytest
 
 from catalog.load import load
 from catalog.model import Catalog
+from router.batches.pipeline import Pipeline
 from router.batches.plans import LoadedPlan
 from router.batches.splitting import BatchPart
 from router.errors import SinkError
 from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
 from router.evaluation.plan import Plan
 from router.reading.backlogs import BYTES, CHANNEL, NUMBERS, Ranges
+from router.reading.generations import Generation
 from router.settings import settings_from_dict
 from router.sinks import Commit, Rejected, WriteResult
 from router.sinks.contract import ArrowSink, Staged, StagedFile
+from router.sources import INBOX
+from router.state.state import StateFolder
+from router.watching.metrics import Metrics
+from router.watching.status import RouterStatus
 from router.writing.outcomes import REASON, RecordOutcome, Rejections
 from router.writing.staging import BatchId, RowsForSink, StagedFiles
 from router.writing.writer import BatchWriter
@@ -383,3 +390,57 @@ def dying(owner: type, name: str, when: str, nth: int = 1) -> Iterator[list[int]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(owner, name, fatal)
         yield calls
+
+
+# A process of the router over batches in lists (:mod:`tests.support.listed`).
+
+RECORDS: Final = ListRows(
+    tuple(
+        Given(n, reason="no-match" if n == 5 else "", key={3: "B", 5: "A", 6: "A", 7: "C"}.get(n, "")) for n in range(8)
+    )
+)
+"""5 is a dead letter, and 6 has its key."""
+
+
+class Process:
+    """The one query of a router: it remembers nothing of the processes before it."""
+
+    def __init__(self, state: StateFolder, plan: Plan, world: World, generation: Generation) -> None:
+        self.loaded = ListPlan(plan, world)
+        self.plans = cast(Any, SimpleNamespace(active=plan, current=self.current, pinned=self.current))
+        self.metrics = Metrics(plan.settings.sinks, [])
+        self.status, plans = RouterStatus(), self.plans
+        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, self.status, lambda _: plan)
+
+    def current(self, *pinned: object) -> ListPlan:
+        """Return the plan that this process has loaded."""
+        return self.loaded
+
+    def batch(self, number: int = 0, rows: Any = RECORDS) -> None:
+        """Take a batch, as Spark hands it in."""
+        self.pipeline.batch(rows, number)
+
+    def held(self) -> tuple[str, dict[str, float]]:
+        """Return why the query is held, '' when it is not, and what the metrics say of it by sink."""
+        query = self.status.ready()[1]["queries"][INBOX]
+        samples = (sample for metric in self.metrics.registry.collect() for sample in metric.samples)
+        gauge = {each.labels["sink"]: each.value for each in samples if each.name == "xrouter_query_held"}
+        return query["reason"] if query["state"] == "held" else "", gauge
+
+    def gap(self) -> float | None:
+        """Return what is missing of what was taken, as the metrics have it."""
+        return self.metrics.registry.get_sample_value("xrouter_conservation_gap", {"query": INBOX})
+
+    def delivered(self) -> dict[str, int]:
+        """Return the records that each sink has, as the metrics have it."""
+        samples = (sample for metric in self.metrics.registry.collect() for sample in metric.samples)
+        return {each.labels["sink"]: int(each.value) for each in samples if each.name == "xrouter_sink_records_total"}
+
+    def counts(self) -> Counter[str]:
+        """Return the records by what they ended as."""
+        samples = (sample for metric in self.metrics.registry.collect() for sample in metric.samples)
+        found: Counter[str] = Counter()
+        for each in samples:
+            if each.name == "xrouter_records_total" and each.value:
+                found[each.labels["reason"] or each.labels["outcome"]] += int(each.value)
+        return found

@@ -7,11 +7,29 @@ import shlex
 import signal
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from bindings.inbox.source import SPARK_SCHEMA
+from bindings.protocols import BINDINGS
+from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
+from catalog.record import Record
+from router.evaluation.evaluator import Kind, TallyAccumulator
+from router.evaluation.outputs import Tally
+from router.evaluation.plan import Evaluator, Plan
+from router.evaluation.stages import HEADERS_TYPE, evaluated, unified_outcomes
+from router.settings import KafkaSink, settings_from_dict
+from router.writing.outcomes import SparkOutcomes
+from router.writing.staging import BatchId
+from router.writing.writer import BatchWriter
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+    from pyspark.sql import DataFrame, SparkSession
 
 LOG_TAIL_BYTES: Final = 4000
 
@@ -143,3 +161,195 @@ def _guard(pid: int) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+# Processes and their descendants, as the kernel tells of them now.
+
+_PROC: Final = Path("/proc")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_FIRST_TIME: Final = 11
+"""Place of the first of the four times in a process's status, behind its name: its own, and of children that ended."""
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started and that live, ascending."""
+    found: list[int] = []
+    for thread in _threads(pid):
+        try:
+            found += map(int, (thread / "children").read_text().split())
+        except OSError:
+            continue  # It ended meanwhile.
+    return sorted(found)
+
+
+def program_of(pid: int) -> str:
+    """Return the path of the program that a process runs; empty when it has ended."""
+    try:
+        return str((_PROC / str(pid) / "exe").readlink())
+    except OSError:
+        return ""
+
+
+def below(pid: int, left_out: Collection[int] = ()) -> list[int]:
+    """Return a process and its descendants, but for those left out and what is below them."""
+    found = [pid]
+    for each in found:
+        found += [child for child in children(each) if child not in left_out]
+    return found
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of a process, its words one behind the other; empty when it has ended."""
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def processor_seconds(pids: Iterable[int]) -> float:
+    """Return the processor time of processes, with that of their children that ended."""
+    return sum(map(_ticks, pids)) / _TICKS
+
+
+def thread_seconds(pids: Iterable[int], name: str) -> float:
+    """Return the processor time of the threads of processes whose names begin so, of those that live."""
+    return sum(_thread_ticks(pid, name) for pid in pids) / _TICKS
+
+
+def _threads(pid: int) -> list[Path]:
+    """Return the folders of a process's threads; none when it has ended, for which `Path.glob` has an error."""
+    tasks = _PROC / str(pid) / "task"
+    try:
+        return [tasks / name for name in os.listdir(tasks)]
+    except OSError:
+        return []
+
+
+def _thread_ticks(pid: int, name: str) -> int:
+    ticks = 0
+    for thread in _threads(pid):
+        try:
+            if (thread / "comm").read_text(errors="replace").startswith(name):
+                told = (thread / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                ticks += sum(map(int, told[_FIRST_TIME : _FIRST_TIME + 2]))
+        except OSError:
+            continue  # It ended meanwhile.
+    return ticks
+
+
+def _ticks(pid: int) -> int:
+    try:
+        told = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0  # It has just ended; its time is its parent's now.
+    return sum(map(int, told[_FIRST_TIME : _FIRST_TIME + 4]))
+
+
+# Records as they leave a Kafka sink, binary and structured: through the very columns of ``run``, without a broker.
+
+ENDPOINT: Final = "/endpoints/e"
+GROUP: Final = "/messagegroups/g"
+ANY_EVENT: Final = Definition(f"{GROUP}/messages/any", GROUP, envelope=CLOUDEVENTS)
+RECEIVED: Final = "2026-01-02T03:04:05.000000Z"
+MODES: Final = ("binary", "structured")
+_KAFKA_ROW: Final = (
+    f"key binary, value binary, topic string, partition int, offset long, timestamp long, headers {HEADERS_TYPE}"
+)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a Kafka client would send. ``headers`` are the event's and those passed on, without lineage."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+
+    @property
+    def named(self) -> dict[str, bytes]:
+        """The headers by name, each of which occurs once."""
+        assert len({name for name, _ in self.headers}) == len(self.headers), self.headers
+        return dict(self.headers)
+
+
+def any_event(protocol: str) -> Catalog:
+    """A catalog whose one endpoint, of that protocol, takes every CloudEvent."""
+    uri = "kafka://broker:9092" if protocol == "KAFKA" else "http://router/in"
+    endpoint = Endpoint(ENDPOINT, ("consumer",), None, protocol, {}, (uri,), {"topic": "in"}, (), (ANY_EVENT.xid,))
+    return Catalog({ANY_EVENT.xid: ANY_EVENT}, {GROUP: (ANY_EVENT.xid,)}, {ENDPOINT: endpoint})
+
+
+class KeptOutcomes(SparkOutcomes):
+    """Outcomes that keep what Spark would send to Kafka, by the name of the sink."""
+
+    def __init__(
+        self,
+        rows: DataFrame,
+        batch: BatchId,
+        plan: Plan,
+        outgoing: DataFrame | None = None,
+        judge: Broadcast[Evaluator] | None = None,
+    ) -> None:
+        super().__init__(lambda: rows, batch, plan, Tally, outgoing=outgoing, judge=judge)
+        self.kept: dict[str, DataFrame] = {}
+
+    def _save(self, rows: DataFrame, sink: KafkaSink, name: str) -> None:
+        self.kept[name] = rows
+
+    @property
+    def sent(self) -> dict[str, list[dict[str, Any]]]:
+        """The rows of each sink."""
+        return {name: rows.toArrow().to_pylist() for name, rows in self.kept.items()}
+
+
+def leave(
+    spark: SparkSession, folder: Path, records: Sequence[Record], catalog: Catalog | None = None
+) -> dict[str, list[Sent]]:
+    """Return what leaves for Kafka or HTTP records, all of one protocol, by mode; every event must be routed."""
+    protocol = records[0].protocol
+    sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name, "mode": name} for name in MODES}
+    sinks["dead"] = {**sinks["binary"], "topic": "dead"}
+    told = {
+        "sources": [{"endpoint": ENDPOINT}],
+        "sinks": sinks,
+        "routes": [{"to": list(MODES)}],
+        "dead_letters": {"sinks": ["dead"]},
+    }
+    plan = Plan(catalog or any_event(protocol), settings_from_dict(told, {}, folder))
+    kafka = protocol == "KAFKA"
+    rows = [_kafka_row(*each) if kafka else _inbox_row(*each) for each in enumerate(records)]
+    frame = spark.createDataFrame(rows, _KAFKA_ROW if kafka else SPARK_SCHEMA).coalesce(1)
+    tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
+    kind: Kind = "kafka" if kafka else "inbox"
+    rows_out = unified_outcomes(evaluated(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q")
+    batch = BatchId(kind, "q", "g", 0, RECEIVED)
+    outcomes = KeptOutcomes(rows_out, batch, plan)
+    writer = BatchWriter(plan, lambda sink, result: None)
+    writer.send_events(outcomes, batch)
+    writer.send_letters(outcomes.letters(), batch)
+    sent = outcomes.sent
+    assert not sent["dead"], sent["dead"]
+    return {mode: [_sent(row) for row in sent[mode]] for mode in MODES}
+
+
+def _sent(row: dict[str, Any]) -> Sent:
+    headers = [(each["key"], each["value"]) for each in row["headers"] if not each["key"].startswith("xrouter-")]
+    return Sent(row["key"], row["value"], headers)
+
+
+def _kafka_row(number: int, record: Record) -> tuple[Any, ...]:
+    parts = BINDINGS["KAFKA"].parts(record.native)
+    headers = [(part.key.removeprefix("headers."), part.value) for part in parts if part.key.startswith("headers.")]
+    key = next((part.value for part in parts if part.key == "key"), None)
+    return (key, record.body, "in", 0, number, 1_700_000_000_123, headers)
+
+
+def _inbox_row(number: int, record: Record) -> tuple[Any, ...]:
+    parts = [(part.key, part.value, part.kind) for part in BINDINGS[record.protocol].parts(record.native)]
+    received = datetime.fromisoformat(RECEIVED.replace("Z", "+00:00"))
+    return (ENDPOINT, record.protocol, received, parts, record.body, str(number))
+
+
+def at_endpoint(record: Record) -> Record:
+    """Return the record as of the endpoint that takes every event."""
+    return replace(record, endpoint=ENDPOINT)

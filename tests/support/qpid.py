@@ -23,9 +23,9 @@ from proton.utils import BlockingConnection
 
 from router.spark.connectors import Coordinate, JarRequest, find_java, resolve_pinned
 from tests.support import deployed
-from tests.support.class_archive import start_options
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
+from tests.support.router import start_options
 
 GIVEN_VARIABLE: Final = "XROUTER_TEST_AMQP"
 READY_LIMIT_SECONDS: Final = 180.0

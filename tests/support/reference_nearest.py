@@ -14,8 +14,16 @@ from bindings.protocols import Binding, binding_of
 from catalog.model import Catalog, Definition, Endpoint, Property
 from catalog.record import parse_record
 from catalog.values import is_any_timestamp, media_type_matches, text_of
-from tests.support.reference import Reference, checks_of, describes, envelope_name, holds, protocol_name
-from tests.support.reference_mapping import BRACES, is_template
+from tests.support.reference import (
+    BRACES,
+    Reference,
+    checks_of,
+    describes,
+    envelope_name,
+    holds,
+    is_template,
+    protocol_name,
+)
 
 FAR: Final = 8
 LONGEST: Final = 200

@@ -2,22 +2,149 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from tests.support.ports import free_ports
-from tests.support.router_archive import router_options
+from router.spark.connectors import cache_root, find_java
+from tests.support.ports import LOOPBACK, free_ports
+from tests.support.processes import below, command_of
 from tests.support.waiting import wait_until
+
+# Class archives: what one JVM of the tests has loaded and verified, the next ones map as it is (JEP 350).
+#
+# Spark and the brokers load ten thousand classes each time they start, which is most of the time that a test of a whole
+# router takes. An archive is made once for a class path and a Java, in the cache of jars. A JVM that cannot use it goes
+# on without a word, so that nothing depends on it but the time.
+
+SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""For JVMs that end before the best code would pay: they compile quickly and only once, and collect in one thread."""
+_QUIET: Final = "-Xlog:cds*=off"
+_KEPT_SECONDS: Final = 14 * 86400
+"""Since its last use; other checkouts of the project have archives of their own."""
+# Read at import: the tests' environment is cleaned of our variables before each of them.
+_FOLDER: Final = cache_root() / "archives"
+
+
+def start_options(kind: str, classpath: Sequence[Path], make: Callable[[Sequence[str]], None]) -> list[str]:
+    """Return options for a JVM that starts with the archive of that *kind* and *classpath*.
+
+    Where there is none yet, *make* runs such a JVM, with the options it is given, to its end.
+    """
+    archive = _FOLDER / f"{kind}-{_key(classpath)}.jsa"
+    if not archive.exists():
+        _FOLDER.mkdir(parents=True, exist_ok=True)
+        with (_FOLDER / f"{kind}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not archive.exists():
+                _fill(kind, archive, make)
+    os.utime(archive)
+    return [*SHORT_LIVED, f"-XX:SharedArchiveFile={archive}", _QUIET]
+
+
+def _fill(kind: str, archive: Path, make: Callable[[Sequence[str]], None]) -> None:
+    for old in _FOLDER.glob(f"{kind}-*.jsa"):
+        if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+            old.unlink(missing_ok=True)
+    draft = archive.with_name(f".{archive.name}.{os.getpid()}")
+    make([*SHORT_LIVED, f"-XX:ArchiveClassesAtExit={draft}", _QUIET])
+    if draft.exists():
+        draft.chmod(0o644)
+        draft.rename(archive)
+    else:
+        archive.touch()  # this Java makes none; nobody is to try again
+
+
+def _key(classpath: Sequence[Path]) -> str:
+    java = Path(find_java()).resolve()
+    # Java compares names and times of the jars itself; the key is for having one archive per state of them.
+    parts = [str(java), *SHORT_LIVED, *(f"{path}:{path.stat().st_mtime_ns}" for path in sorted((java, *classpath)))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+# The class archive of routers: made by one that takes a message over HTTP into lines and tables, and ends.
+
+SECONDS: Final = 180.0
+
+
+@functools.cache
+def router_options() -> str:
+    """Return options for the JVM of a router, or of another Spark session of the tests."""
+    import pyspark
+
+    jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
+    return " ".join(start_options("spark", jars, _run_one))
+
+
+def submit_options() -> dict[str, str]:
+    """Return the same as a variable that Spark's own scripts read, for a router whose settings are not the test's."""
+    return {"SPARK_SUBMIT_OPTS": router_options()}
+
+
+def _run_one(options: Sequence[str]) -> None:
+
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (port,) = free_ports(1)
+        (root / "catalog.json").write_text(json.dumps(_CATALOG))
+        router = RouterProcess(
+            root,
+            {
+                "catalog": {"source": str(root / "catalog.json")},
+                "sources": [{"endpoint": "/endpoints/web"}],
+                "http": {"port": port},
+                "sinks": {
+                    "lines": {"type": "jsonl", "path": str(root / "lines")},
+                    "table": {"type": "table", "path": str(root / "table")},
+                    "dead": {"type": "table", "path": str(root / "dead")},
+                },
+                "routes": [{"to": ["lines", "table"]}],
+                "dead_letters": {"sinks": ["dead"]},
+                "spark": {"conf": {"spark.driver.extraJavaOptions": " ".join(options)}},
+            },
+        )
+        try:
+            router.start()
+            for body in (b"{}", b"x"):
+                headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "a"}
+                request = urllib.request.Request(f"http://{LOOPBACK}:{port}/in", body, headers, method="POST")
+                urllib.request.urlopen(request, timeout=SECONDS).close()
+            wait_until(lambda: router.total("xrouter_records_total") >= 2, SECONDS, lambda: router.log[-2000:])
+            below_it = below(router.pid)[1:]
+            assert router.stop() == 0, router.log[-2000:]
+            # Its JVM writes the archive when the router has ended.
+            wait_until(lambda: not any(map(command_of, below_it)), SECONDS, "the end of the JVM")
+        finally:
+            router.end()
+
+
+_CATALOG: Final[dict[str, Any]] = {
+    "specversion": "1.0-rc2",
+    "endpoints": {
+        "web": {
+            "usage": ["consumer"],
+            "protocol": "HTTP",
+            "protocoloptions": {"endpoints": [{"uri": "http://any.example/in"}]},
+            "envelope": "CloudEvents/1.0",
+            "messages": {"a": {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "a"}}}},
+        }
+    },
+}
+
 
 START_SECONDS: Final = 300.0
 STOP_SECONDS: Final = 300.0

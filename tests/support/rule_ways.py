@@ -27,10 +27,9 @@ from router.rendering.texts import COLUMNS, TIME_TEXT
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
 from router.writing.outgoing import event_column
+from tests.support.reference import POSITION as UNPLACED
 from tests.support.reference import Reference
-from tests.support.reference_mapping import POSITION as UNPLACED
-from tests.support.rule_records import POSITION, RECEIVED
-from tests.support.rules import ANY, Expected, Sample, Settings, line_of, without_prefix
+from tests.support.rules import ANY, POSITION, RECEIVED, Expected, Sample, Settings, line_of, without_prefix
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

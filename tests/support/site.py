@@ -26,8 +26,8 @@ from router.cli import app
 from router.errors import EXIT_CODES
 from router.settings import settings_reference
 from router.settings.routes import REASONS
-from tests.support.metric_families import RULES, families
 from tests.support.readme import BAR, MEANINGS
+from tests.support.status_page import RULES, families
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 REFERENCE: Final = ROOT / "deploy" / "docs" / "reference"

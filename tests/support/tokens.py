@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from tests.support.authority import Pair
-from tests.support.quiet_server import QuietHandler, QuietServer
+from tests.support.ports import Pair
+from tests.support.web import QuietHandler, QuietServer
 
 AUDIENCE: Final = "kafka"
 LIFE_SECONDS: Final = 300

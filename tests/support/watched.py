@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import gzip
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
 
-from tests.support.dashboards import Query, filled_in
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+from tests.support.processes import below
 from tests.support.prometheus import Prometheus, rules
+from tests.support.status_page import Query, filled_in
 from tests.support.waiting import wait_until
+from tests.support.web import Answer, Taken, Webhook
 
 Fires = Callable[..., None]
 """Waits until alerts fire that have the labels which it is given."""
@@ -106,3 +123,162 @@ def _has_data(prometheus: Prometheus, query: Query) -> bool:
 
 def _is_number(text: str) -> bool:
     return text not in ("NaN", "+Inf", "-Inf")
+
+
+# A collector of OpenTelemetry over OTLP/HTTP: a small real server that decodes what it is sent.
+
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+
+
+def answer(request: Taken) -> Answer:
+    """Take what is sent to one of the two paths."""
+    bodies = {"/v1/traces": ExportTraceServiceResponse(), "/v1/metrics": ExportMetricsServiceResponse()}
+    if request.target not in bodies or request.header("content-type") != PROTOBUF["Content-Type"]:
+        return Answer(400)
+    return Answer(200, PROTOBUF, bodies[request.target].SerializeToString())
+
+
+def spans(collector: Webhook) -> list[dict[str, Any]]:
+    """Return all spans that it has taken, with their attributes and the service that they are of."""
+    return [
+        {
+            "name": span.name,
+            "id": span.span_id,
+            "parent": span.parent_span_id,
+            "attributes": _attributes(span),
+            "seconds": (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9,
+            "failed": span.status.code == 2,
+            "service": _attributes(told.resource)["service.name"],
+        }
+        for body in _bodies(collector, "/v1/traces")
+        for told in ExportTraceServiceRequest.FromString(body).resource_spans
+        for scope in told.scope_spans
+        for span in scope.spans
+    ]
+
+
+def metrics(collector: Webhook) -> list[dict[str, Any]]:
+    """Return the metrics that it has taken last, by their names."""
+    bodies = list(_bodies(collector, "/v1/metrics"))
+    if not bodies:
+        return []
+    return [
+        {"name": metric.name, "kind": metric.WhichOneof("data"), "points": _points(metric)}
+        for told in ExportMetricsServiceRequest.FromString(bodies[-1]).resource_metrics
+        for scope in told.scope_metrics
+        for metric in scope.metrics
+    ]
+
+
+def _bodies(collector: Webhook, path: str) -> Iterator[bytes]:
+    with collector.lock:
+        taken = [each for each in collector.taken if each.target == path]
+    for each in taken:
+        yield gzip.decompress(each.body) if each.header("content-encoding") == "gzip" else each.body
+
+
+def _points(metric: Any) -> list[tuple[dict[str, Any], Any]]:
+    data = getattr(metric, metric.WhichOneof("data"))
+    return [(_attributes(point), _value(point)) for point in data.data_points]
+
+
+def _value(point: Any) -> Any:
+    if hasattr(point, "bucket_counts"):
+        return {"counts": list(point.bucket_counts), "bounds": list(point.explicit_bounds), "sum": point.sum}
+    return getattr(point, point.WhichOneof("value"))
+
+
+def _attributes(told: Any) -> dict[str, Any]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in told.attributes}
+
+
+# What the processes of a router take of memory at most: its own, its JVM and its Python workers.
+
+_PROC: Final = Path("/proc")
+_LOOK_SECONDS: Final = 0.1
+_MIB: Final = 2**20
+
+
+@dataclass(slots=True)
+class Peaks:
+    """Most resident memory in bytes; of the workers, that of the largest."""
+
+    driver: int = 0
+    jvm: int = 0
+    worker: int = 0
+
+    def __str__(self) -> str:
+        return f"driver {self.driver // _MIB} MiB, JVM {self.jvm // _MIB} MiB, worker {self.worker // _MIB} MiB"
+
+
+class Footprint:
+    """Watches a process and all below it for the time of a ``with`` block.
+
+    The kernel keeps the peak of each process, so that a look now and then misses only processes that lived for less
+    than the time between two looks.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.peaks = Peaks()
+
+    def __enter__(self) -> Peaks:
+        self._thread.start()
+        return self.peaks
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            for pid in below(self._pid):
+                self._look(pid)
+
+    def _look(self, pid: int) -> None:
+        try:
+            command = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+            peak = _peak(pid)
+        except OSError:
+            return  # It ended meanwhile.
+        if pid == self._pid:
+            self.peaks.driver = max(self.peaks.driver, peak)
+        elif command[0].endswith(b"java"):
+            self.peaks.jvm = max(self.peaks.jvm, peak)
+        else:
+            self.peaks.worker = max(self.peaks.worker, peak)
+
+
+def _peak(pid: int) -> int:
+    for line in (_PROC / str(pid) / "status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+# How work grows with its input, measured so that the load of the machine hardly matters.
+
+FACTOR: Final = 8
+LINEAR: Final = 24.0
+"""A growth that linear work on eight times the input stays well below, and quadratic work (64) well above."""
+_TRIES: Final = 5
+
+
+def growth(work: Callable[[int], Callable[[], object]], size: int) -> float:
+    """Return how many times longer *work* takes for eight times the *size*, in processor time of this process.
+
+    ``work(size)`` prepares, outside of the measurement, what is then measured. The best of several tries counts.
+    """
+    small, large = work(size), work(size * FACTOR)
+    return _best(large) / max(_best(small), 1e-6)
+
+
+def _best(run: Callable[[], object]) -> float:
+    times = []
+    for _ in range(_TRIES):
+        started = time.process_time()
+        run()
+        times.append(time.process_time() - started)
+    return min(times)

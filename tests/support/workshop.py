@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import httpx
 
-from tests.support import typed_bodies
+from tests.support import schemas as typed_bodies
 from tests.support.cases import read_cases
 
 CASES: Final = Path(__file__).resolve().parents[1] / "cases" / "workshop.yaml"

@@ -23,7 +23,7 @@ from router.cli import status_of
 from router.errors import EXIT_CODES
 from router.settings import KafkaSink, Settings, load_settings
 from tests.support.composed import PASSWORDS
-from tests.support.metric_families import RULES, families
+from tests.support.status_page import RULES, families
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -13,10 +13,12 @@ import yaml
 from typer.testing import CliRunner
 
 from router.cli import app
-from tests.support import composed, deployed, mosquitto, natsserver
+from tests.support import composed, deployed
+from tests.support import mqtt as mosquitto
+from tests.support import nats as natsserver
 from tests.support.brokers import KafkaBroker
-from tests.support.mosquitto import Mosquitto
-from tests.support.natsserver import NatsServer
+from tests.support.mqtt import Mosquitto
+from tests.support.nats import NatsServer
 from tests.support.qpid import QPID_SERVER, QpidBroker
 
 ROOT = Path(__file__).resolve().parents[2]

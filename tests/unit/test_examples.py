@@ -10,7 +10,7 @@ import yaml
 from router.cli import status_of
 from router.commands.init import PROTOCOLS, compose_of
 from router.settings import load_settings
-from tests.support.deploy_examples import EXAMPLES, EXPECTED, NAMES, sender
+from tests.support.deployed import EXAMPLES, EXPECTED, NAMES, sender
 
 
 def test_there_is_one_for_each_protocol() -> None:

@@ -23,9 +23,8 @@ from router.cli import COMMANDS, app
 from router.errors import EXIT_CODES, ConfigError
 from router.settings import load_settings, settings_reference
 from router.settings.routes import REASONS
-from tests.support.browser import PHONE, browser_page, hard_to_use
-from tests.support.metric_families import RULES, families
 from tests.support.site import PRODUCTION, anchor_of, example_of, settings
+from tests.support.status_page import PHONE, RULES, browser_page, families, hard_to_use
 
 pytestmark = pytest.mark.slow
 

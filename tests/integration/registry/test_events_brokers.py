@@ -16,16 +16,14 @@ from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, G
 from bindings.protocols import BINDINGS
 from router.commands.registry.settings import load_registry
 from tests.conftest import Kafka, TopicFactory
-from tests.support.amqp_client import queue_name
-from tests.support.counts import Counts
+from tests.support.amqp import queue_name
 from tests.support.kafka import read_all
-from tests.support.mosquitto import Mosquitto
-from tests.support.mqtt_gateways import Rows, running
-from tests.support.natsgateway import make_stream, stream
-from tests.support.natsgateway import running as nats_running
-from tests.support.natsserver import NatsServer
+from tests.support.mqtt import Mosquitto, Rows, running
+from tests.support.nats import NatsServer, make_stream, stream
+from tests.support.nats import running as nats_running
 from tests.support.qpid import amqp_for_tests
-from tests.support.registry_server import client_of
+from tests.support.registry import client_of
+from tests.support.shop import Counts
 from tests.support.waiting import wait_until
 
 LIMIT = 300.0

@@ -14,10 +14,9 @@ from sqlalchemy.exc import OperationalError
 from registry.store import engine, history
 from registry.store.engine import Database, StoreError, open_database
 from registry.store.history import DeliveryProgress, SubscriberRow
-from tests.support.examples import spread
+from tests.support.cases import spread
 from tests.support.postgresql import cluster
-from tests.support.registry_cases import Case, cases, clean, run
-from tests.support.registry_server import served
+from tests.support.registry import Case, cases, clean, run, served
 from tests.support.waiting import wait_until
 
 CASES = cases()

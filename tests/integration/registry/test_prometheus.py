@@ -12,12 +12,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.dashboards import queries
 from tests.support.ports import free_ports
 from tests.support.prometheus import Prometheus, rules
-from tests.support.registry_process import Served
+from tests.support.registry import Served
+from tests.support.status_page import queries
 from tests.support.watched import alert_that_clears, have_data, quiet
-from tests.support.webhook import Webhook
+from tests.support.web import Webhook
 
 pytestmark = [pytest.mark.timeout(1800)]
 FASTER = 30

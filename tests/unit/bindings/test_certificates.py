@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from bindings.certificates import CertificateCollector, end_of
-from tests.support.authority import Authority
+from tests.support.ports import Authority
 
 NAME = "xrouter_certificate_end_timestamp_seconds"
 

@@ -14,8 +14,8 @@ from bindings.kafka.binding import parts_of_row
 from bindings.kafka.record_columns import SOURCE_SCHEMA, KafkaReader
 from bindings.protocols import BINDINGS
 from router.matching.record_columns import RawRow, RecordColumns, RecordColumnsBuilder
-from tests.support.examples import examples
-from tests.support.kafka_rows import batch_of, contents, rows
+from tests.support.cases import examples
+from tests.support.kafka import batch_of, contents, rows
 
 EVENT = ("e.id", "e.type", "e.datacontenttype")
 HEADERS = ("p.headers.a", "b.headers.a", "p.headers.content-type", "d")

@@ -21,9 +21,9 @@ from router.settings import Settings, load_settings
 from router.sinks import Commit, check_endpoints, open_sink
 from router.sinks.messages.sink import MESSAGE
 from router.sources import sources_of
-from tests.support.counts import Counts
-from tests.support.mqtt_gateways import Rows
-from tests.support.pipe import PROTOCOL, far_end, record_of, spoken
+from tests.support.mqtt import Rows
+from tests.support.round_trip import PROTOCOL, far_end, record_of, spoken
+from tests.support.shop import Counts
 
 
 @pytest.fixture(autouse=True)

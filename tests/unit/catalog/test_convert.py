@@ -20,8 +20,8 @@ from catalog.linting.attributes import rejecting_errors
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.schemas.library import SchemaRegistry
+from tests.support.cases import samples
 from tests.support.corpora import CORPORA
-from tests.support.samples import samples
 
 DOCUMENTS = sorted(
     path for path in [*CORPORA.rglob("*"), *samples()] if path.is_file() and path.suffix in (".json", ".yaml", ".cereg")

@@ -18,7 +18,7 @@ from catalog.model import PROTOCOLS, Catalog, Definition, Property
 from catalog.parsing.texts import parse_text
 from catalog.protocols.properties import AMQP_SECTIONS, TYPES
 from catalog.schemas.library import schema_source
-from tests.support.samples import samples
+from tests.support.cases import samples
 
 SOURCES: Final = samples()
 TOLD: Final[dict[str, set[str]]] = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from catalog.findings import TemplateError
 from catalog.templates import Placeholder, parse
 from catalog.values import percent_decode, percent_encode
-from tests.support.scaling import LINEAR, growth
+from tests.support.watched import LINEAR, growth
 
 MATCHES = [
     ("{a}{b}{c}x", "1234x", {"a": "1", "b": "2", "c": "34"}),

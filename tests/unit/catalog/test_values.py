@@ -27,7 +27,7 @@ from catalog.values import (
     text_of,
 )
 from tests.support.cases import read_cases
-from tests.support.scaling import LINEAR, growth
+from tests.support.watched import LINEAR, growth
 
 TABLES: Final[dict[str, dict[str, Any]]] = read_cases(Path(__file__).parents[2] / "cases" / "values" / "types.yaml")
 

@@ -14,8 +14,8 @@ from registry.errors import Refusal
 from registry.http.access import MAX_SENDERS, Roles, WriteRateLimiter
 from registry.http.application import RequestLimits
 from registry.http.server import RegistryServer, RegistrySettings
-from tests.support.authority import Authority, Pair
-from tests.support.registry_server import served
+from tests.support.ports import Authority, Pair
+from tests.support.registry import served
 
 ACCESS = Access(bearer={"admin": "a-token", "reader": "r-token"}, basic={"writer": "secret"})
 ROLES = Roles(frozenset(("admin",)), {"writer": ("/messagegroups/ours*",)})

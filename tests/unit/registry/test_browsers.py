@@ -14,7 +14,7 @@ from registry.http.application import RequestLimits
 from router.cli import status_of
 from router.commands.registry.settings import load_registry
 from router.errors import ConfigError
-from tests.support.registry_server import served
+from tests.support.registry import served
 
 OURS = {"origin": "https://ui.example"}
 ASKS = {"access-control-request-method": "PUT", "access-control-request-headers": "authorization,xregistry-name"}

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, select
 
 from registry.core.responses import CAPABILITIES
 from registry.store.engine import OUTBOX
-from tests.support.registry_server import served
+from tests.support.registry import served
 
 
 def events(folder: Path) -> list[tuple[str, str, Any]]:

@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from registry.store.engine import Database, open_database
-from tests.support.registry_cases import Case, cases, clean, run
-from tests.support.registry_server import served
+from tests.support.registry import Case, cases, clean, run, served
 
 CASES = cases()
 

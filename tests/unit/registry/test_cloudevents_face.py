@@ -20,10 +20,9 @@ from catalog.load import load
 from catalog.model import Catalog, Definition
 from registry.http.access import PageSizes, Roles
 from registry.http.application import RequestLimits
-from tests.support.examples import spread
-from tests.support.older_documents import newer_document, older_document
-from tests.support.registry_cases import empty
-from tests.support.registry_server import served
+from tests.support.cases import spread
+from tests.support.catalogs import newer_document, older_document
+from tests.support.registry import empty, served
 
 FACE = "/cloudevents"
 COLLECTIONS = {"definitionGroups": "definitions", "endpoints": "definitions", "schemaGroups": "schemas"}

@@ -17,7 +17,7 @@ from registry import backup as upkeep
 from registry.store.engine import StoreError
 from router.cli import status_of
 from tests.support.postgresql import cluster
-from tests.support.registry_server import served
+from tests.support.registry import served
 
 
 @pytest.fixture

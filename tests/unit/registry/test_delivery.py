@@ -22,9 +22,9 @@ from registry.delivery.targets import Webhook as Target
 from registry.delivery.targets import WebhookSender
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.store.engine import OUTBOX, Database, ProcessLock, open_database
-from tests.support.subscribed import LIMIT, agreeable, change, registry, subscribe, until_taken
+from tests.support.subscriptions import LIMIT, agreeable, change, registry, subscribe, until_taken
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Webhook
+from tests.support.web import Answer, Webhook
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ import pytest
 
 from registry.delivery.subscriber_worker import EntityQueues
 from registry.delivery.subscriptions import DELIVERED, DeliveryLimits, DeliveryResult, EventFilter, OutboxEvent
-from tests.support.scripted_sender import ScriptedSender
-from tests.support.subscribed import LIMIT, registry
+from tests.support.senders import ScriptedSender
+from tests.support.subscriptions import LIMIT, registry
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from catalog.load import load
 from router.cli import status_of
 from router.commands.registry.settings import load_registry
 from router.errors import ConfigError
+from tests.support.cases import spread
 from tests.support.corpora import CORPORA, SHARED
-from tests.support.examples import spread
 
 ROOT = Path(__file__).parents[3]
 FEEDS = ("aisstream", "openaq", "nextbus", "dwd", "entur-norway")

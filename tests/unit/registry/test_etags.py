@@ -6,7 +6,7 @@ from pathlib import Path
 
 from catalog.documents.fetching import Cache, Fetcher
 from catalog.load import load
-from tests.support.registry_server import served
+from tests.support.registry import served
 
 MESSAGE = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "t"}}}
 

@@ -14,8 +14,8 @@ from registry.http.server import RegistryServer
 from registry.store.history import OutboxRow
 from router.commands.registry.settings import load_registry
 from router.errors import ConfigError
-from tests.support.subscribed import agreeable, until_taken
-from tests.support.webhook import Webhook
+from tests.support.subscriptions import agreeable, until_taken
+from tests.support.web import Webhook
 
 SOURCES = sources_of("https://reg.example", "")
 KAFKA = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "changes.{type}"}

@@ -15,7 +15,7 @@ from registry.core.service import RegistryService
 from registry.errors import Refusal
 from registry.http.access import ApiCall, Roles
 from registry.http.application import RequestLimits
-from tests.support.registry_server import served
+from tests.support.registry import served
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from tests.support.registry_server import served
+from tests.support.registry import served
 
 PAGES = 400
 

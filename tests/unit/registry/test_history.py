@@ -24,7 +24,7 @@ from registry.store import history
 from registry.store.engine import HISTORY, MIGRATIONS, Database, open_database
 from router.cli import status_of
 from tests.support.postgresql import cluster
-from tests.support.registry_server import served
+from tests.support.registry import served
 from tests.support.waiting import wait_until
 
 LIMIT = 60.0

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
-from tests.support.registry_server import served
+from tests.support.registry import served
 
 MANY = 300
 

@@ -15,7 +15,7 @@ from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from registry.http.access import PageSizes, Roles
 from registry.http.application import RequestLimits
-from tests.support.registry_server import served
+from tests.support.registry import served
 
 SAMPLE = Path(__file__).parents[3] / "catalog" / "samples" / "orchard.messages.json"
 

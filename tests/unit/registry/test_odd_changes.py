@@ -15,7 +15,7 @@ from catalog.findings import DocumentError
 from registry.http.access import Roles
 from registry.replication.peers import Peer
 from registry.store.engine import MARKS, REPLICA, VERSIONS
-from tests.support.catalog_sides import Side, side
+from tests.support.catalogs import Side, side
 from tests.support.web import Reply, Request, serving
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from bindings.http.request import Access
 from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings
 from registry.http.access import Roles
 from registry.model.attributes import model_source
-from tests.support.registry_server import served
+from tests.support.registry import served
 
 _logger = logging.getLogger(__name__)
 DELIVERY = DeliverySettings(allowed=("127.0.0.1",), limits=DeliveryLimits(max_subscriptions=5))
@@ -22,7 +22,7 @@ DELIVERY = DeliverySettings(allowed=("127.0.0.1",), limits=DeliveryLimits(max_su
 
 def send_random(base: str, count: int, number: int, *, every: int = 1) -> Counter[int]:
     """Send random requests; what makes them is loaded where it is used, and not by all who collect this module."""
-    from tests.support import random_requests
+    from tests.support import round_trip as random_requests
 
     return random_requests.send_random(base, count, number, every=every)
 

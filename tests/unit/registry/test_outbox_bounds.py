@@ -20,10 +20,10 @@ from registry.delivery.subscriptions import (
 from registry.store import history
 from registry.store.engine import OUTBOX, open_database
 from registry.store.history import SubscriberRow
-from tests.support.scripted_sender import ScriptedSender
-from tests.support.subscribed import LIMIT, change, registry, subscribe
+from tests.support.senders import ScriptedSender
+from tests.support.subscriptions import LIMIT, change, registry, subscribe
 from tests.support.waiting import wait_until
-from tests.support.webhook import Webhook
+from tests.support.web import Webhook
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,7 @@ from bindings.http.request import Access
 from registry.core import search as looking
 from registry.http.access import Roles
 from registry.http.application import RequestLimits
-from tests.support.registry_server import served
-from tests.support.registry_shop import PLACED, SCHEMA, fill
+from tests.support.registry import PLACED, SCHEMA, fill, served
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 PAGES = (

@@ -19,8 +19,7 @@ from registry.replication.peers import Peer, changes_after
 from registry.store.engine import GROUPS, MIGRATIONS, RESOURCES, VERSIONS, open_database
 from registry.store.entities import EntityReader
 from router.cli import status_of
-from tests.support.catalog_sides import Side, settle, side
-from tests.support.catalog_states import state_of
+from tests.support.catalogs import Side, settle, side, state_of
 
 pytestmark = pytest.mark.slow
 

@@ -21,11 +21,8 @@ from registry.model.attributes import model_source
 from registry.replication import peers
 from registry.replication.peers import Peer
 from registry.store.engine import MIGRATIONS
-from tests.support.catalog_sides import Side, side
-from tests.support.catalog_states import state_of
-from tests.support.registry_server import served
-from tests.support.registry_shop import PLACED, SCHEMA, fill
-from tests.support.registry_states import whole_state_of
+from tests.support.catalogs import Side, side, state_of
+from tests.support.registry import PLACED, SCHEMA, fill, served, whole_state_of
 
 pytestmark = pytest.mark.slow
 

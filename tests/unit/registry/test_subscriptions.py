@@ -15,10 +15,10 @@ from bindings.http.client import SubscriptionManager
 from bindings.http.request import Access
 from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, SubscriptionFilterError, filter_of
 from registry.http.access import Roles
-from tests.support.registry_server import served
-from tests.support.subscribed import LIMIT, agreeable, change, registry, subscribe, until_taken
+from tests.support.registry import served
+from tests.support.subscriptions import LIMIT, agreeable, change, registry, subscribe, until_taken
 from tests.support.waiting import wait_until
-from tests.support.webhook import Webhook
+from tests.support.web import Webhook
 
 pytestmark = pytest.mark.slow
 

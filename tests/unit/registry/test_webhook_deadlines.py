@@ -22,8 +22,8 @@ from registry.delivery.subscriptions import (
 from registry.delivery.targets import Webhook, WebhookSender
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.replication.peers import Peer
-from tests.support.trickling import trickling
 from tests.support.waiting import wait_until
+from tests.support.web import trickling
 
 HINTS = b"HTTP/1.1 103 Early Hints\r\n\r\n"
 """An interim answer, of which there may be any number."""

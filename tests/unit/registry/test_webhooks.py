@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.subscribed import ALLOWS, LIMIT, agreeable, change, events, registry, subscribe, until_taken
+from tests.support.subscriptions import ALLOWS, LIMIT, agreeable, change, events, registry, subscribe, until_taken
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Taken, Webhook
+from tests.support.web import Answer, Taken, Webhook
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.process_tree import below, children, command_of, processor_seconds, program_of, thread_seconds
+from tests.support.processes import below, children, command_of, processor_seconds, program_of, thread_seconds
 from tests.support.waiting import wait_until
 
 

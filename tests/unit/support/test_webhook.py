@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Taken, Webhook
+from tests.support.web import Answer, Taken, Webhook
 
 REQUEST = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
 

@@ -13,7 +13,7 @@ from proton import symbol, ulong
 
 from bindings.amqp import values
 from bindings.amqp.values import HEADER_FIELDS, PROPERTY_FIELDS, Decoded, MalformedMessage, decode
-from tests.support.amqp_client import section
+from tests.support.amqp import section
 
 TEXTS = st.text(max_size=20) | st.text(st.characters(max_codepoint=127), max_size=300)
 VALUES = st.one_of(

@@ -15,7 +15,7 @@ from bindings.amqp import binding
 from bindings.amqp.publisher import AmqpMessage, encode
 from bindings.amqp.values import AmqpValue, Decoded, MalformedMessage, decode, row_of
 from bindings.parts import BINARY_KIND, Part
-from tests.support.amqp_client import section
+from tests.support.amqp import section
 
 A_UUID = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 

@@ -17,7 +17,7 @@ from bindings.envelope import STRUCTURED, Envelope
 from bindings.events import looks_like_event
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
-from tests.support.examples import examples
+from tests.support.cases import examples
 
 PARTS = [Part("headers.content-type", STRUCTURED.encode())]
 CASES: dict[str, list[dict[str, Any]]] = json.loads(

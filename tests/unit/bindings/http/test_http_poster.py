@@ -14,7 +14,7 @@ import pytest
 from bindings.http.publisher import HttpPoster, OutRequest, invalid_header_of, retry_after
 from bindings.sending import MAX_CALLS_WITHOUT_PROOF, MessageRefusal, Unsettled
 from tests.support.ports import free_ports
-from tests.support.webhook import Answer, Taken, Webhook
+from tests.support.web import Answer, Taken, Webhook
 
 
 def requests(hook: Webhook, count: int, lane: str = "") -> list[OutRequest]:

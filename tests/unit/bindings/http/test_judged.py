@@ -7,7 +7,7 @@ import pytest
 
 from bindings.http.client import OutOfReach, client
 from catalog.documents.connecting import Reach
-from tests.support.webhook import Answer, Webhook
+from tests.support.web import Answer, Webhook
 
 BEYOND = ("127.0.0.1", "localhost", "2130706433", "0x7f.1", "127.1")
 """Ways to write an address of this machine."""

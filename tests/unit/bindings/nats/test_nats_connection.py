@@ -11,7 +11,7 @@ from nats.protocol.parser import Parser
 
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from bindings.nats.publisher import dialling_of
-from tests.support.natskeys import key
+from tests.support.nats import key
 
 
 def test_nats_py_still_gives_raw_messages_to_the_method_that_is_overridden() -> None:

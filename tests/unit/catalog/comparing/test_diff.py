@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from catalog.comparing import SchemaState, compare, compare_schemas, relation_of
 from catalog.load import load
 from catalog.model import Catalog, Definition, Property
-from tests.support.cases import read_cases
-from tests.support.examples import examples
+from tests.support.cases import examples, read_cases
 from tests.support.generation import GROUP, conforming, random_definition, random_property, spoil
 from tests.support.reference import Reference
 

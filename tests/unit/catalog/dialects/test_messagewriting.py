@@ -13,7 +13,7 @@ from catalog.dialects.messages import format_of, read_message, written
 from catalog.dialects.reading import DocumentReader, Format
 from catalog.findings import Declarations, Findings, SourceLocation
 from catalog.protocols.properties import VOCABULARIES
-from tests.support.examples import examples
+from tests.support.cases import examples
 
 NAMES = st.sampled_from(["type", "source", "subject", "dataschema", "time", "ext", "x-y", "value", "name"])
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text("ab{}/", max_size=4))

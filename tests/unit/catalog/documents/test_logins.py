@@ -16,7 +16,7 @@ from catalog.documents.fetching import Fetcher
 from catalog.findings import DocumentError
 from catalog.load import CatalogWatcher, load
 from catalog.model import Catalog
-from tests.support.authority import Authority
+from tests.support.ports import Authority
 from tests.support.registry import Registry
 from tests.support.web import Reply, Request, Web, serving
 

@@ -25,9 +25,9 @@ from catalog.model import Catalog
 from catalog.parsing.texts import parse_text
 from router.cli import status_of
 from router.errors import CatalogUnavailable
+from tests.support.cases import samples
 from tests.support.corpora import documents
 from tests.support.hostile import CASES, LARGE, Case, messages
-from tests.support.samples import samples
 
 ROOT: Final = Path(__file__).parents[4]
 FILES: Final = [path for path in samples() if path.is_file()]

@@ -13,9 +13,8 @@ from catalog.explaining import MASK, entity_to_json, explain, known_xids, masked
 from catalog.findings import Declarations, DocumentError
 from catalog.load import load
 from catalog.parsing.texts import parse_text
+from tests.support.cases import samples, spread
 from tests.support.corpora import CORPORA
-from tests.support.examples import spread
-from tests.support.samples import samples
 
 DOCUMENTS = sorted(
     path for path in [*CORPORA.rglob("*"), *samples()] if path.is_file() and path.suffix in (".json", ".yaml", ".cereg")

@@ -26,7 +26,7 @@ from router.intake.intake import BrokerConnection, connections_of
 from router.settings import AmqpSink, MqttSink, settings_from_dict
 from router.sinks.messages.sink import RoutedEvent
 from router.sources import Source, source_client, sources_of
-from tests.support.composing import OneByOne
+from tests.support.composed import OneByOne
 
 KINDS: Final[Mapping[str, str]] = {
     "MQTT/5.0": "mqtt",

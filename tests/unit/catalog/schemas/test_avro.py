@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from catalog.schemas.avro.validating import compile_schema, references_of
 from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource, Validator
+from tests.support.cases import examples
 from tests.support.corpora import SHARED
-from tests.support.examples import examples
-from tests.support.schema_documents import NOTHING, Documents, real_schemas
+from tests.support.schemas import NOTHING, Documents, real_schemas
 
 READING: dict[str, Any] = {
     "type": "record",
@@ -233,7 +233,7 @@ resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (50, 50))
 from catalog.schemas.avro.validating import compile_schema
 from catalog.schemas.contract import SchemaSource, Validator
-from tests.support.schema_documents import NOTHING
+from tests.support.schemas import NOTHING
 import json
 huge = bytes([0x80] * 8 + [0x20])
 empty = {"type": "record", "name": "E0", "fields": []}

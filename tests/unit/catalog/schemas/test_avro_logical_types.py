@@ -14,7 +14,7 @@ from catalog.schemas.avro.filling import open_filler
 from catalog.schemas.avro.validating import AvroValidator, compile_schema, ignored_in
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.filling import Filling
-from tests.support.schema_documents import NOTHING
+from tests.support.schemas import NOTHING
 
 
 def validator(document: Any) -> AvroValidator:

@@ -16,8 +16,8 @@ import pytest
 from catalog.schemas import sandbox as trial
 from catalog.schemas.contract import BEYOND_LIMITS, CostExceeded, SchemaSource
 from catalog.schemas.validation import BoundedValidation
-from tests.support.hostile_bodies import HOSTILE, REPRESENTATIVE, nested, twofold, zigzag
-from tests.support.schema_documents import NOTHING
+from tests.support.hostile import HOSTILE, REPRESENTATIVE, nested, twofold, zigzag
+from tests.support.schemas import NOTHING
 
 ROOT = Path(__file__).resolve().parents[4]
 MEMORY = 512 * 1024 * 1024
@@ -29,8 +29,8 @@ from catalog.schemas import trial
 trial.MAX_SECONDS = 0.5
 resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
 from catalog.schemas.validation import BoundedValidation
-from tests.support.hostile_bodies import HOSTILE
-from tests.support.schema_documents import NOTHING
+from tests.support.hostile import HOSTILE
+from tests.support.schemas import NOTHING
 for name in sys.argv[1:]:
     case = HOSTILE[name]
     checked = BoundedValidation(case.source, NOTHING)
@@ -130,8 +130,8 @@ def test_the_helper_ends_with_its_process() -> None:
     script = (
         "import os, signal\n"
         "from catalog.schemas import trial\n"
-        "from tests.support.hostile_bodies import nested, twofold\n"
-        "from tests.support.schema_documents import NOTHING\n"
+        "from tests.support.hostile import nested, twofold\n"
+        "from tests.support.schemas import NOTHING\n"
         "from catalog.schemas.contract import SchemaSource\n"
         "from catalog.schemas.validation import BoundedValidation\n"
         "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"
@@ -155,8 +155,8 @@ def test_the_helper_ends_with_its_process() -> None:
 def test_an_end_says_nothing_of_the_helper() -> None:
     script = (
         "from catalog.schemas import trial\n"
-        "from tests.support.hostile_bodies import nested, twofold\n"
-        "from tests.support.schema_documents import NOTHING\n"
+        "from tests.support.hostile import nested, twofold\n"
+        "from tests.support.schemas import NOTHING\n"
         "from catalog.schemas.contract import SchemaSource\n"
         "from catalog.schemas.validation import BoundedValidation\n"
         "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"

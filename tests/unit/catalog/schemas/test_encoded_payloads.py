@@ -17,7 +17,7 @@ from catalog.schemas.avro.types import read_schema
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.filling import Filling, Unfillable
 from catalog.schemas.protobuf.validating import open_message as compile_protobuf
-from tests.support.payloads import NOTHING, NOW, Documents, payloads_of
+from tests.support.schemas import NOTHING, NOW, Documents, payloads_of
 
 AVRO: dict[str, Any] = {
     "type": "record",

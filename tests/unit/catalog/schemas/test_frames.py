@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault
 from catalog.schemas.ids.client import Framing
 from catalog.schemas.ids.deciding import HEAD_BYTES, frame_of, ids_of, message_place
-from tests.support.examples import examples
-from tests.support.schema_ids import apicurio, confluent, glue
+from tests.support.cases import examples
+from tests.support.schemas import apicurio, confluent, glue
 
 UUID = "b1946ac9-2492-4d23-8b1c-0a1b2c3d4e5f"
 BODIES = st.one_of(

@@ -18,8 +18,8 @@ from catalog.schemas.contract import SchemaSource
 from catalog.schemas.columns import PayloadColumn
 from catalog.schemas.families import family_of
 from catalog.schemas.columns import Survey
-from tests.support.hostile_bodies import zigzag
-from tests.support.schema_documents import NOTHING
+from tests.support.hostile import zigzag
+from tests.support.schemas import NOTHING
 
 members = {"i": {"type": "integer"}, "m": {"additionalProperties": {"type": "number"}, "type": "object"}, "x": {}}
 json_source = SchemaSource("JsonSchema", "", {"type": "object", "properties": members})

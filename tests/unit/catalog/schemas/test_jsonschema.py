@@ -9,7 +9,7 @@ import pytest
 
 from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource, Validator
 from catalog.schemas.jsonschema.validating import compile_schema, draft_of, references_of
-from tests.support.schema_documents import NOTHING, Documents
+from tests.support.schemas import NOTHING, Documents
 
 DRAFT = "http://json-schema.org/draft-{}/schema#"
 READING: dict[str, Any] = {"type": "object", "properties": {"t": {"type": "number"}}, "required": ["t"]}

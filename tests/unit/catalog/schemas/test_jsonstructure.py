@@ -9,7 +9,7 @@ import pytest
 
 from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource, Validator
 from catalog.schemas.jsonstructure.validating import compile_schema, references_of
-from tests.support.schema_documents import NOTHING, Documents, real_schemas
+from tests.support.schemas import NOTHING, Documents, real_schemas
 
 CORE = "https://json-structure.org/meta/core/v0/#"
 EXTENDED = "https://json-structure.org/meta/extended/v0/#"

@@ -22,8 +22,8 @@ from catalog.schemas.columns import PayloadColumn, payload_column, payload_findi
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.protobuf.validating import open_message
 from tests.support.cases import read_cases
-from tests.support.payloads import NOTHING
-from tests.support.schema_catalogs import XID, catalog_of
+from tests.support.catalogs import XID, catalog_of
+from tests.support.schemas import NOTHING
 
 FOLDER: Final = Path(__file__).parents[3] / "cases" / "tables"
 FAMILIES: Final[Mapping[str, str]] = {

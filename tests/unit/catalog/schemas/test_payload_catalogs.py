@@ -13,9 +13,9 @@ import pytest
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.schemas.columns import PayloadMaker, payload_column, payload_findings
+from tests.support.cases import samples
 from tests.support.corpora import SHARED, rows
-from tests.support.payloads import NOW
-from tests.support.samples import samples
+from tests.support.schemas import NOW
 
 PAYLOADS: Final = 4
 ENCODINGS: Final = {

@@ -39,10 +39,9 @@ from catalog.schemas.contract import SchemaSource
 from catalog.schemas.families import compile_schema, family_of
 from catalog.schemas.filling import Filling, Unfillable
 from catalog.schemas.json.columns import JsonReader
-from tests.support.examples import examples
-from tests.support.payloads import NOTHING, NOW, fillings, payloads_of
-from tests.support.schema_catalogs import XID, catalog_of
-from tests.support.schema_strategies import ANY_SCHEMA, Strategy
+from tests.support.cases import examples
+from tests.support.catalogs import XID, catalog_of
+from tests.support.schemas import ANY_SCHEMA, NOTHING, NOW, Strategy, fillings, payloads_of
 
 JSON_TYPE: Final = "application/json"
 LEAVES: Final = (

@@ -17,8 +17,7 @@ from json_structure import InstanceValidator
 from catalog.schemas.contract import SchemaError, SchemaSource
 from catalog.schemas.families import compile_schema, family_of
 from catalog.schemas.filling import Filling, Unfillable, sample
-from tests.support.payloads import NOTHING, NOW, Documents, fillings, payloads_of
-from tests.support.schema_strategies import ANY_SCHEMA
+from tests.support.schemas import ANY_SCHEMA, NOTHING, NOW, Documents, fillings, payloads_of
 
 TREE: dict[str, Any] = {
     "type": "object",

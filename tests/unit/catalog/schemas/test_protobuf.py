@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
 from catalog.schemas.protobuf.protoc import imports_of
 from catalog.schemas.protobuf.validating import ProtobufValidator, open_message, references_of
+from tests.support.cases import examples
 from tests.support.corpora import SHARED
-from tests.support.examples import examples
-from tests.support.schema_documents import NOTHING, Documents, real_schemas
+from tests.support.schemas import NOTHING, Documents, real_schemas
 
 PROTO3 = """
 // import "not/this.proto";
@@ -207,8 +207,8 @@ resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (50, 50))
 from catalog.schemas.protobuf.validating import open_message
 from catalog.schemas.contract import SchemaError, SchemaSource
-from tests.support.examples import examples
-from tests.support.schema_documents import NOTHING
+from tests.support.cases import examples
+from tests.support.schemas import NOTHING
 text = "message M { M m = 1; repeated M r = 2; repeated int32 i = 3; }"
 fields = " ".join(f"string s{n} = {n + 2};" for n in range(60))
 wide = open_message(SchemaSource("Protobuf", "3", "message M { repeated M r = 1; " + fields + " }"), NOTHING)

@@ -9,7 +9,7 @@ from google.protobuf import json_format
 
 from catalog.schemas.contract import SchemaFault, SchemaSource
 from catalog.schemas.protobuf.validating import Partial, ProtobufValidator, compile_schema
-from tests.support.schema_documents import NOTHING
+from tests.support.schemas import NOTHING
 
 
 def validator(document: str) -> ProtobufValidator:

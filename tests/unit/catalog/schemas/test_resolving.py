@@ -21,8 +21,8 @@ from catalog.schemas.families import compile_schema
 from catalog.schemas.ids.client import WrittenSchema
 from catalog.schemas.ids.deciding import PLAIN
 from catalog.schemas.validation import BoundedValidation
-from tests.support.examples import examples
-from tests.support.payloads import NOTHING
+from tests.support.cases import examples
+from tests.support.schemas import NOTHING
 
 
 def written_by(schema: Any, references: dict[str, Any] | None = None) -> WriterSchema:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
 from catalog.schemas.validation import BoundedValidation
 from catalog.schemas.xsd.validating import MAX_LOCATED_BYTES, XsdValidator, compile_schema, references_of
+from tests.support.cases import examples
 from tests.support.corpora import SHARED
-from tests.support.examples import examples
-from tests.support.schema_documents import NOTHING, Documents, real_schemas
+from tests.support.schemas import NOTHING, Documents, real_schemas
 
 XS = 'xmlns:xs="http://www.w3.org/2001/XMLSchema"'
 READING = f"""<?xml version="1.0" encoding="UTF-16"?>
@@ -186,7 +186,7 @@ resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 import catalog.schemas.xsd.validating as xsd
 from catalog.schemas.contract import SchemaError, SchemaSource
-from tests.support.schema_documents import NOTHING
+from tests.support.schemas import NOTHING
 xsd.MAX_SECONDS = 1
 XS = 'xmlns:xs="http://www.w3.org/2001/XMLSchema"'
 def schema(inner):

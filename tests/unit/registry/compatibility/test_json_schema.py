@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from catalog.schemas.contract import SchemaSource
 from registry.compatibility.json_schema import Proof, Root, unreadable, witness
 from registry.compatibility.schemas import Budget, Undecided
-from tests.support.cases import read_cases
-from tests.support.examples import examples
+from tests.support.cases import examples, read_cases
 
 FILE = Path(__file__).parents[3] / "cases" / "compatibility" / "json_schema.yaml"
 CASES = read_cases(FILE)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.protobuf.validating import open_message
 from registry.compatibility.schemas import Budget, NoLibrary, Undecided, messages_of, unreadable_protobuf
-from tests.support.examples import examples
+from tests.support.cases import examples
 
 FILE = Path(__file__).parents[3] / "cases" / "compatibility" / "protobuf.yaml"
 CASES = yaml.safe_load(FILE.read_text("utf-8"))

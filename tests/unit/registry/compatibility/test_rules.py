@@ -12,7 +12,7 @@ import pytest
 
 from registry.compatibility import rules
 from registry.compatibility.schemas import Budget
-from tests.support.registry_server import served
+from tests.support.registry import served
 
 SCHEMA = "/schemagroups/g/schemas/s"
 

@@ -23,18 +23,19 @@ from router.watching.metrics import Metrics
 from router.writing.outcomes import REASON, sinks_of
 from router.writing.writer import BatchWriter
 from tests.support.listed import (
+    RECORDS,
     Died,
     Given,
     ListOutcomes,
     ListPlan,
     ListRows,
     ListSink,
+    Process,
     World,
     dying,
     places,
     plan_of,
 )
-from tests.support.listed_process import RECORDS, Process
 
 SINKS: Final = ("lake", "files", "bus", "hook")
 """Two tables; Kafka by Spark; and one that keeps no commits."""

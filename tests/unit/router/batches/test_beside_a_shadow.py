@@ -14,8 +14,7 @@ from router.sources import INBOX
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
-from tests.support.listed import ListPlan, World, plan_of
-from tests.support.listed_process import RECORDS
+from tests.support.listed import RECORDS, ListPlan, World, plan_of
 from tests.unit.router.batches.test_conservation import begun, planned
 
 FAULT = ValueError("a schema that nobody expected")

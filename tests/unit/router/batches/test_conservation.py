@@ -29,8 +29,7 @@ from router.state.state import Accounts, StateFolder
 from router.watching.metrics import Metrics
 from router.writing.outcomes import REASON
 from router.writing.writer import BatchWriter
-from tests.support.listed import Died, ListOutcomes, ListSink, World, dying, plan_of
-from tests.support.listed_process import RECORDS, Process
+from tests.support.listed import RECORDS, Died, ListOutcomes, ListSink, Process, World, dying, plan_of
 
 SINKS: Final = ("lake", "files", "bus", "hook")
 POINTS: Final[tuple[tuple[type, str, int], ...]] = (

@@ -11,8 +11,7 @@ from router.logs import configure_logs
 from router.settings import LogSettings
 from router.sources import INBOX
 from router.state.state import StateFolder
-from tests.support.listed import World, plan_of
-from tests.support.listed_process import RECORDS
+from tests.support.listed import RECORDS, World, plan_of
 from tests.unit.router.batches.test_beside_a_shadow import Plans, pipeline_of
 from tests.unit.router.batches.test_conservation import begun, planned
 

@@ -18,8 +18,7 @@ from router.state.state import BatchNotes, StateFolder
 from router.watching.status import RouterStatus
 from router.writing.staging import BatchId
 from tests.support import shop
-from tests.support.listed import World, plan_of
-from tests.support.listed_process import Process
+from tests.support.listed import Process, World, plan_of
 
 STATUS_QUERY: Final = RouterStatus.query
 

@@ -12,8 +12,7 @@ from router.reading import generations
 from router.sources import INBOX
 from router.state.state import StateFolder
 from router.writing.writer import BatchWriter
-from tests.support.listed import Died, ListOutcomes, ListSink, World, dying, plan_of
-from tests.support.listed_process import Process
+from tests.support.listed import Died, ListOutcomes, ListSink, Process, World, dying, plan_of
 
 STAGED: Final = ("lake", "files")
 STAGED_POINTS: Final = (

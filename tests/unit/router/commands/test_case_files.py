@@ -13,8 +13,7 @@ import yaml
 from router.commands.test.cases import MAX_CASES, CasesUnreadable, read_cases
 from router.commands.test.runner import case_schema, differences
 from router.settings.routes import REASONS
-from tests.support.case_files import GREENHOUSE, VALVE, XRouter, runner, valve, written
-from tests.support.samples import FOLDER
+from tests.support.cases import FOLDER, GREENHOUSE, VALVE, XRouter, runner, valve, written
 
 COMPARED: list[tuple[str, Any, Any, list[str]]] = [
     ("only what is written counts", {"message": "m"}, {"message": "m", "context": {"a": "1"}}, []),

@@ -17,7 +17,7 @@ from router.commands.emit.producer import MessageProducer, record_line
 from router.commands.test.cases import read_cases
 from router.commands.test.runner import CatalogJudging, RouterJudging, run_cases
 from router.settings import load_settings
-from tests.support.case_files import GREENHOUSE, VALVE, XRouter, reported, runner, valve, written
+from tests.support.cases import GREENHOUSE, VALVE, XRouter, reported, runner, valve, written
 
 SAMPLES = Path(__file__).resolve().parents[4] / "catalog" / "samples"
 MARKET = SAMPLES / "market.xreg.json"

@@ -12,7 +12,7 @@ import yaml
 
 from router.cli import USAGE
 from router.dead_letters.redaction import HIDDEN
-from tests.support.case_files import GREENHOUSE, XRouter, reported, runner, valve
+from tests.support.cases import GREENHOUSE, XRouter, reported, runner, valve
 from tests.support.letters import row, settings_file, write_letters
 
 

@@ -20,8 +20,8 @@ from catalog.templates import parse
 from router.cli import status_of
 from router.commands.emit.producer import EmitError, MessageProducer, batch_of, check_matches, record_line
 from router.matching.records import RecordMatcher
+from tests.support.cases import samples
 from tests.support.large_catalog import large_catalog
-from tests.support.samples import samples
 
 ROOT = Path(__file__).resolve().parents[4]
 NOW = "2026-03-04T05:06:07.008Z"

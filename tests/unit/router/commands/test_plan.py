@@ -19,7 +19,7 @@ from bindings.parts import InboxRow, Part
 from router.cli import status_of
 from router.dead_letters.redaction import HIDDEN
 from tests.support.letters import row, write_letters
-from tests.support.plant import READING, RECORDS, VALVE, catalog, lines, message, messages, record, settings
+from tests.support.spark_cluster import READING, RECORDS, VALVE, catalog, lines, message, messages, record, settings
 
 Planned = Callable[..., tuple[int, dict[str, Any]]]
 Change = Callable[[dict[str, Any]], None]

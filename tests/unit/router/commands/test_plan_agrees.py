@@ -19,7 +19,7 @@ from router.cli import status_of
 from router.commands.emit.producer import MessageProducer, record_line
 from router.commands.test.runner import RouterJudging
 from router.settings import load_settings
-from tests.support.samples import FOLDER
+from tests.support.cases import FOLDER
 
 MARKET: Final = FOLDER / "market.xreg.json"
 WORDS: Final = ("store", "till", "record", "receipt", "order", "fridge")

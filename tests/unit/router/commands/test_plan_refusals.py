@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from router.cli import status_of
-from tests.support.plant import RECORDS, catalog, lines, messages, settings
 from tests.support.ports import free_ports
+from tests.support.spark_cluster import RECORDS, catalog, lines, messages, settings
 
 
 def test_credentials_follow_no_catalog_that_the_router_would_refuse(

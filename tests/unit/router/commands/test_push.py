@@ -17,9 +17,9 @@ from catalog.load import load
 from catalog.model import Catalog, Definition
 from registry.http.access import Roles
 from router.cli import status_of
+from tests.support.cases import spread
 from tests.support.corpora import CORPORA
-from tests.support.examples import spread
-from tests.support.registry_server import served
+from tests.support.registry import served
 
 ROOT = Path(__file__).resolve().parents[4]
 SAMPLES = ROOT / "catalog" / "samples"

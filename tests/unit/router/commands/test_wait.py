@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from router.cli import status_of
-from tests.support.authority import Authority
-from tests.support.ports import free_ports
+from tests.support.ports import Authority, free_ports
 from tests.support.web import Reply, serving
 
 ROUTER = """

@@ -21,9 +21,9 @@ from router.evaluation.plan import Evaluator
 from router.matching.inbox_columns import facts_of_inbox
 from router.matching.schema_validation import Validation
 from router.matching.tie_breaker import Ambiguous
-from tests.support.examples import examples, seeds
+from tests.support.cases import examples, seeds
 from tests.support.generation import GROUP, SCHEMAS, random_catalog, random_record
-from tests.support.inbox_rows import (
+from tests.support.letters import (
     CORE,
     ENDPOINT,
     EVENT,
@@ -31,9 +31,9 @@ from tests.support.inbox_rows import (
     Entry,
     batch_of,
     exact_facts,
+    inbox_row,
     judge_of,
     judged_exactly,
-    row,
     row_of,
     rows,
     spoil,
@@ -231,7 +231,7 @@ ODD: dict[str, tuple[str, list[Entry], bytes | None]] = {
     ("protocol", "entries", "body"), [*ORDINARY, *(("AMQP/1.0", IN_JSON, body) for body in JSON_EVENTS)]
 )
 def test_ordinary_rows_are_settled_by_columns(protocol: str, entries: list[Entry], body: bytes) -> None:
-    batch = batch_of([row(entries, protocol, body)])
+    batch = batch_of([inbox_row(entries, protocol, body)])
     for judge in JUDGES[:2]:
         assert not left(judge, batch)
         same(judge, batch)
@@ -240,7 +240,7 @@ def test_ordinary_rows_are_settled_by_columns(protocol: str, entries: list[Entry
 @pytest.mark.parametrize("name", ODD)
 def test_odd_rows_alone_are_left_to_the_codec(name: str) -> None:
     protocol, entries, body = ODD[name]
-    given = [row([PATH], body=b"text"), row(entries, protocol, body), row([PATH], body=b"text")]
+    given = [inbox_row([PATH], body=b"text"), inbox_row(entries, protocol, body), inbox_row([PATH], body=b"text")]
     assert left(JUDGES[0], batch_of(given)) == {1}
     same(JUDGES[0], batch_of(given))
 
@@ -250,14 +250,19 @@ def test_the_order_of_rows_is_kept_whoever_reads_them() -> None:
     events = [EVENT.replace(b'"id":"1"', b'"id":"%d"' % number) for number in range(3)]
     several = b"[" + b",".join(events) + b"]"
     media: Entry = ("headers.content-type", b"application/cloudevents-batch+json", None)
-    given = [row(event(HTTP)), row([media], body=several), row(event(HTTP)), row([media], body=batch)]
+    given = [
+        inbox_row(event(HTTP)),
+        inbox_row([media], body=several),
+        inbox_row(event(HTTP)),
+        inbox_row([media], body=batch),
+    ]
     outcomes = same(JUDGES[0], batch_of(given))
     assert [[each["place"] for each in of] for of in outcomes] == [[None], [0, 1, 2], [None], [None]]
     assert outcomes[3][0]["reason"] == "undecodable"
 
 
 def test_rows_that_are_no_lists_of_named_entries_are_left_to_the_codec() -> None:
-    given = batch_of([row([PATH]), row([PATH]), row([PATH])])
+    given = batch_of([inbox_row([PATH]), inbox_row([PATH]), inbox_row([PATH])])
     kind = given.schema.field("properties").type
     entry = {"key": None, "value": b"v", "type": None}
     for broken in (None, [None], [entry]):
@@ -269,7 +274,9 @@ def test_rows_that_are_no_lists_of_named_entries_are_left_to_the_codec() -> None
 
 def test_events_may_have_more_attributes_than_are_looked_at_one_by_one() -> None:
     many: list[Entry] = [(f"{HTTP}x{number}", b"v", None) for number in range(100)]
-    batch = batch_of([row(event(HTTP, *many)), row(event(HTTP, *many, many[99])), row(event(HTTP, *many[:50]))])
+    batch = batch_of(
+        [inbox_row(event(HTTP, *many)), inbox_row(event(HTTP, *many, many[99])), inbox_row(event(HTTP, *many[:50]))]
+    )
     assert left(JUDGES[0], batch) == {1}
     same(JUDGES[0], batch)
 
@@ -281,13 +288,17 @@ def kafka_letter(number: int) -> dict[str, Any]:
         ("offset", b"%d" % number, JSON_KIND),
     ]
     entries += [("timestamp", b"1700000000123", JSON_KIND), *event("headers.ce_")]
-    return row(entries, "KAFKA", b'{"b": 1}')
+    return inbox_row(entries, "KAFKA", b'{"b": 1}')
 
 
 def test_letters_of_all_protocols_are_judged_as_each_by_itself() -> None:
     judge = JUDGES[1]
-    given = [kafka_letter(0), *(row(entries, protocol, body) for protocol, entries, body in ORDINARY), kafka_letter(2)]
-    given += [row(entries, protocol, body) for name, (protocol, entries, body) in ODD.items() if name != "Kafka"]
+    given = [
+        kafka_letter(0),
+        *(inbox_row(entries, protocol, body) for protocol, entries, body in ORDINARY),
+        kafka_letter(2),
+    ]
+    given += [inbox_row(entries, protocol, body) for name, (protocol, entries, body) in ODD.items() if name != "Kafka"]
     batch = batch_of(given)
     together: Sequence[Any] = outcome_lists("letters", judge, batch)[0].to_pylist()
     alone = [outcome_lists("letters", judge, batch.slice(number, 1))[0].to_pylist()[0] for number in range(len(given))]
@@ -302,7 +313,7 @@ def test_an_inbox_without_rows_has_no_outcomes() -> None:
 
 def test_the_facts_of_columns_are_those_of_the_codec() -> None:
     judge = JUDGES[0]
-    batch = batch_of([row(entries, protocol, body) for protocol, entries, body in ORDINARY])
+    batch = batch_of([inbox_row(entries, protocol, body) for protocol, entries, body in ORDINARY])
     columns, exact = facts_of_inbox(batch, judge.matcher, judge.channels), exact_facts(judge, batch)
     for key in judge.matcher.index.keys:
         for number in range(batch.num_rows):
@@ -316,9 +327,11 @@ def test_the_facts_of_columns_are_those_of_the_codec() -> None:
 def test_a_batch_of_no_events_is_counted_and_leaves_nothing() -> None:
     batch = batch_of(
         [
-            row([("headers.content-type", b"application/cloudevents-batch+json", None)], body=b" [ ] "),
-            row([("headers.content-type", STRUCTURED, None)], body=EVENT),
-            row([("headers.content-type", b"application/cloudevents-batch+json", None)], body=b"[]", endpoint="/none"),
+            inbox_row([("headers.content-type", b"application/cloudevents-batch+json", None)], body=b" [ ] "),
+            inbox_row([("headers.content-type", STRUCTURED, None)], body=EVENT),
+            inbox_row(
+                [("headers.content-type", b"application/cloudevents-batch+json", None)], body=b"[]", endpoint="/none"
+            ),
         ]
     )
     outcomes, counts = outcome_lists("inbox", JUDGES[0], batch)
@@ -332,5 +345,5 @@ def test_the_key_of_an_amqp_record_is_that_of_its_event() -> None:
     key: Entry = ("message-annotations.x-opt-partition-key", b"k", None)
     own: Entry = (f"{AMQP}partitionkey", b"own", None)
     given = [event(AMQP, key), event(AMQP, key, own), event(AMQP, key, (f"{AMQP}id", b"2", None)), [key]]
-    outcomes = same(JUDGES[0], batch_of([row(entries, "AMQP/1.0") for entries in given]))
+    outcomes = same(JUDGES[0], batch_of([inbox_row(entries, "AMQP/1.0") for entries in given]))
     assert [each["key"] for (each,) in outcomes] == [b"k", b"own", b"k", b"k"]

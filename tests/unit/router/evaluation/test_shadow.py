@@ -32,7 +32,7 @@ from router.evaluation.evaluator import EVALUATORS, evaluate
 from router.evaluation.outputs import Tally, collect
 from router.evaluation.plan import Evaluator, Plan
 from router.settings import Settings, settings_from_dict
-from tests.support.plant import catalog, lines, message, record
+from tests.support.spark_cluster import catalog, lines, message, record
 
 TOLD: Final[dict[str, Any]] = {
     "sinks": {"events": {"type": "jsonl"}, "alarms": {"type": "jsonl"}, "dead": {"type": "jsonl", "path": "dead"}},

@@ -27,8 +27,7 @@ from router.logs import configure_logs
 from router.preflight import CheckResult, PreflightCheck, refusal, require_checks, router_checks, run_checks
 from router.settings import load_settings
 from router.sources import sources_of
-from tests.support.authority import Authority
-from tests.support.ports import LOOPBACK, free_ports
+from tests.support.ports import LOOPBACK, Authority, free_ports
 from tests.unit.router.sinks.tables.test_rules import declare
 
 BROKERS: Final = {

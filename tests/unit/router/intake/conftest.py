@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.subscription_manager import Manager, managing
-from tests.support.webhook import Webhook
+from tests.support.subscriptions import Manager, managing
+from tests.support.web import Webhook
 
 
 @pytest.fixture

@@ -24,11 +24,21 @@ from router.state.state import StateFolder
 from router.watching.metrics import Metrics, SubscriptionMetrics
 from router.watching.status import RouterStatus
 from tests.support.ports import free_ports
-from tests.support.subscribed import change, registry
-from tests.support.subscriber import ENDPOINT, GATEWAY, LIMIT, SINK, Router, settings_of
-from tests.support.subscription_manager import PATH, Manager, managing
+from tests.support.subscriptions import (
+    ENDPOINT,
+    GATEWAY,
+    LIMIT,
+    PATH,
+    SINK,
+    Manager,
+    Router,
+    change,
+    managing,
+    registry,
+    settings_of,
+)
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Taken, Webhook
+from tests.support.web import Answer, Taken, Webhook
 
 
 @pytest.mark.slow

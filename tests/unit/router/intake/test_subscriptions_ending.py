@@ -15,11 +15,9 @@ from structlog.testing import capture_logs
 
 from bindings.http.client import SubscriptionFailed, SubscriptionManager
 from router.intake.subscriptions import REQUEST_SECONDS
-from tests.support.subscriber import ENDPOINT, GATEWAY, LIMIT, Router
-from tests.support.subscription_manager import PATH, Manager
-from tests.support.trickling import trickling
+from tests.support.subscriptions import ENDPOINT, GATEWAY, LIMIT, PATH, Manager, Router
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Taken, Webhook
+from tests.support.web import Answer, Taken, Webhook, trickling
 
 
 def test_a_source_that_goes_takes_its_subscription_along(tmp_path: Path, manager: Manager, server: Webhook) -> None:

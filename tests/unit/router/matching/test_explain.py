@@ -16,7 +16,7 @@ from router.commands.match import ExplanationWriter
 from router.matching.explanation import BEST, EventExplanation, Explainer, RecordExplanation
 from router.matching.records import RecordMatcher
 from router.matching.schema_validation import Validation
-from tests.support.examples import seeds
+from tests.support.cases import seeds
 from tests.support.generation import ENDPOINT, GROUP, SCHEMAS, random_catalog, random_record
 
 SAMPLE = Path(__file__).resolve().parents[4] / "catalog" / "samples" / "greenhouse.xreg.yaml"

@@ -12,7 +12,7 @@ from bindings.protocols import BINDINGS
 from catalog.load import load
 from router.matching import record_columns as facts
 from router.matching.record_columns import RawRow, RecordColumns, RecordColumnsBuilder
-from tests.support.judging import judged, kafka_rows, plan_of
+from tests.support.cases import judged, kafka_rows, plan_of
 
 BATCH = Part("headers.content-type", b"application/cloudevents-batch+json")
 

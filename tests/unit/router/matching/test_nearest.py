@@ -11,7 +11,7 @@ import pytest
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from router.matching.nearest import LOOKS, MOST, SPELLED, NearestFinder, NearestRow, Spellings, property_name
 from router.matching.records import RecordMatcher
-from tests.support.examples import seeds
+from tests.support.cases import seeds
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
 from tests.support.reference_nearest import nearest
 

@@ -19,7 +19,7 @@ from router.evaluation.evaluator import evaluate_inbox
 from router.evaluation.forwarding import EXCHANGE, RelationColumns, read_exchange
 from router.matching.records import RecordMatcher
 from tests.support.cases import read_cases
-from tests.support.inbox_rows import ENDPOINT, judge_of, row
+from tests.support.letters import ENDPOINT, inbox_row, judge_of
 
 CASES = read_cases(Path(__file__).parents[3] / "cases" / "matching" / "relations.yaml")
 
@@ -48,7 +48,7 @@ def test_columns_of_the_inbox_say_the_same(case: dict[str, Any], tmp_path: Path)
     judge = judge_of(replace(catalog, endpoints={ENDPOINT: endpoint}), tmp_path)
     record = parse_record(json.dumps(case["record"]))
     parts = BINDINGS[record.protocol].parts(record.native)
-    rows = [row([(part.key, part.value, part.kind) for part in parts], record.protocol, record.body)]
+    rows = [inbox_row([(part.key, part.value, part.kind) for part in parts], record.protocol, record.body)]
     decided = evaluate_inbox(judge, pa.RecordBatch.from_pylist(rows, READ_SCHEMA))
 
     assert [dict(context) for context in decided.outcomes.contexts.to_pylist()][-1] == case["context"]

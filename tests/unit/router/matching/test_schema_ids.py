@@ -33,7 +33,7 @@ from router.settings import settings_from_dict
 from router.sinks.tables.opening import TableLayout
 from router.sinks.tables.payloads import typed
 from router.watching.metrics import SchemaIdFigures
-from tests.support.schema_ids import KnownIds, confluent, known_ids
+from tests.support.schemas import KnownIds, confluent, known_ids
 from tests.unit.catalog.schemas.test_resolving import encoded, f, record
 
 RIDE: Final = "/messagegroups/G/messages/ride"

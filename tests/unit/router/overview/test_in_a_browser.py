@@ -9,9 +9,21 @@ from pathlib import Path
 import pytest
 
 from router.watching.shadow import EpochPair
-from tests.support.browser import PHONE, browser_page, hard_to_use
 from tests.support.letters import letter_id, row, write_letters
-from tests.support.status_page import HOSTILE, SALE, TILL, TOKEN, Served, changed, event, record, tally
+from tests.support.status_page import (
+    HOSTILE,
+    PHONE,
+    SALE,
+    TILL,
+    TOKEN,
+    Served,
+    browser_page,
+    changed,
+    event,
+    hard_to_use,
+    record,
+    tally,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -22,8 +22,8 @@ from router.errors import ConfigError
 from router.matching.records import RecordMatcher
 from router.settings import REASONS
 from router.settings.routes import event_values, parse_name
+from tests.support.cases import judged, kafka_rows, plan_of
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
-from tests.support.judging import judged, kafka_rows, plan_of
 
 GLOBS = ("a", "a*", "*", "?*", "b", "7", "t", "m0*", "[a-b]", "*/*", "*b", "")
 ATTRIBUTES = ("type", "source", "subject", "ext", "time", "datacontenttype", "id", "none")

@@ -20,8 +20,8 @@ from router.running.reload import ShadowReloader
 from router.settings import LogSettings, settings_from_dict
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from tests.support.plant import catalog, message
 from tests.support.ports import free_ports
+from tests.support.spark_cluster import catalog, message
 from tests.support.waiting import wait_until
 
 SECONDS: Final = 120.0

@@ -14,11 +14,10 @@ import pytest
 from catalog.load import load
 from catalog.model import Catalog, Definition, Property
 from router.matching.records import RecordMatcher
+from tests.support.cases import seeds
 from tests.support.corpora import CORPORA
-from tests.support.examples import seeds
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
-from tests.support.reference import Reference
-from tests.support.reference_mapping import POSITION
+from tests.support.reference import POSITION, Reference
 
 ROOT = Path(__file__).resolve().parents[4]
 SAMPLES = sorted((ROOT / "catalog" / "samples").glob("*.xreg.*"))

@@ -22,7 +22,7 @@ from router.settings import Settings, load_settings, settings_reference
 from router.settings.sinks.contract import Fault, SinkSettings, TemplateFiller
 from router.sinks import ArrowSink, Commit, Rejected, WriteResult, open_sink
 from router.sinks.jsonlines import DEAD_LETTER, WIDE
-from tests.support.kinds import registered
+from tests.support.cases import registered
 
 SHELVES: dict[str, list[dict[str, Any]]] = {}
 """What the shelves of the process hold, by their names."""

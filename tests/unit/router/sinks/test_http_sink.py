@@ -15,7 +15,7 @@ from router.errors import ConfigError, SinkError
 from router.settings import load_settings
 from router.sinks import ArrowSink, Commit, open_sink
 from router.sinks.messages.sink import MESSAGE
-from tests.support.webhook import Answer, Taken, Webhook
+from tests.support.web import Answer, Taken, Webhook
 
 FIRST = Commit("app", 1)
 

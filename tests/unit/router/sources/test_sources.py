@@ -12,7 +12,7 @@ from catalog.model import Catalog, Definition, Endpoint, Property
 from router.errors import ConfigError
 from router.settings import SourceSettings, settings_from_dict
 from router.sources import Source, by_query, sources_of
-from tests.support.scaling import LINEAR, growth
+from tests.support.watched import LINEAR, growth
 
 
 def receiving(protocol: str | None) -> ReceivingBinding:

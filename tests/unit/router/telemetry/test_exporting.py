@@ -19,14 +19,14 @@ from router.errors import ConfigError
 from router.settings import Settings, load_settings, settings_from_dict
 from router.telemetry.configured import telemetry
 from router.watching.batches import JUDGE, REST, FinishedBatch, Steps, sink_step
-from tests.support.authority import Authority
+from tests.support.ports import Authority
 from tests.support.waiting import wait_until
-from tests.support.webhook import Answer, Webhook
+from tests.support.web import Answer, Webhook
 
 if "CI" not in os.environ:
     pytest.importorskip("opentelemetry.sdk", reason="the extra `telemetry` is not installed")
 
-from tests.support import collector
+from tests.support import watched as collector
 
 LIMIT = 120.0
 SECRET = "Bearer of-the-collector"

@@ -14,7 +14,7 @@ from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
 from router.state.ledger import DefinitionAtEndpoint, Sighting, sightings_in
 from router.watching.coverage import EVERY_SECONDS, Coverage
 from router.watching.metrics import Metrics
-from tests.support.expecting import plan
+from tests.support.shop import plan
 
 A, B = "/endpoints/a", "/endpoints/b"
 ONE, TWO, THREE = (f"/messagegroups/g/messages/{name}" for name in ("one", "two", "three"))

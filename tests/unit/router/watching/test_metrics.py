@@ -13,7 +13,7 @@ from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally, collect
 from router.watching.backlogs import Backlog
 from router.watching.metrics import LATENCY_BUCKETS, BulkHistogram, Metrics
 from router.watching.shadow import EpochPair
-from tests.support.expecting import plan
+from tests.support.shop import plan
 
 CONTRACT = {
     "xrouter_records": {"endpoint", "outcome", "reason"},

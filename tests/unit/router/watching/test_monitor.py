@@ -22,7 +22,7 @@ from router.errors import ConfigError
 from router.watching.metrics import DiskCollector, Metrics
 from router.watching.monitor import MonitorServer
 from router.watching.status import AWAY_SECONDS, RouterStatus
-from tests.support.http_malformed import MALFORMED
+from tests.support.http import MALFORMED
 
 LOOPBACK = "127.0.0.1"
 

@@ -14,7 +14,7 @@ import yaml
 from catalog.load import load
 from router.cli import status_of
 from router.state.ledger import LetterLedger
-from tests.support import unmatched
+from tests.support import shop as unmatched
 
 WRITTEN = "2026-01-02T03:04:05.000000Z"
 

@@ -17,7 +17,7 @@ from catalog.parsing.texts import parse_text
 from catalog.record import Record
 from router.commands.dead_letters.suggesting.fragment import Basis
 from router.commands.dead_letters.suggesting.suggest import suggest
-from tests.support.examples import examples
+from tests.support.cases import examples
 
 TEXT: Final = st.one_of(
     st.text(max_size=12),

@@ -14,7 +14,7 @@ from bindings.protocols import BINDINGS
 from catalog.load import load
 from router.commands.emit.producer import MessageProducer, check_matches
 from router.sinks.messages.sink import RoutedEvent
-from tests.support.composing import OneByOne
+from tests.support.composed import OneByOne
 
 MESSAGE = "/messagegroups/G/messages/T"
 ANNOTATIONS = {"x-a": {"type": "symbol", "value": "north"}, "x-n": {"type": "int", "value": 5}}

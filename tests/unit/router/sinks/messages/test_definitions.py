@@ -17,7 +17,7 @@ from router.settings import NatsSink, load_settings
 from router.sinks.contract import check_endpoints
 from router.sinks.messages.definitions import composer_of
 from router.sinks.messages.sink import HeaderPassing, RoutedEvent, UnsendableMessage
-from tests.support.composing import OneByOne
+from tests.support.composed import OneByOne
 
 NAMED = {"specversion": "1.0", "id": "1", "source": "/plants/p1", "type": "T"}
 

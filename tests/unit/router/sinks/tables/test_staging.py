@@ -20,7 +20,7 @@ from router.sinks.contract import Staged, StagedFile
 from router.sinks.jsonlines import DECIDED, WIDE
 from router.sinks.tables import staging
 from router.sinks.tables.staging import prefix_of
-from tests.support.table_readers import by_delta, by_duckdb
+from tests.support.tables import by_delta, by_duckdb
 
 NO_CATALOG = Catalog()
 AT = datetime(2026, 11, 23, 1, 2, 3, 456789, tzinfo=UTC)

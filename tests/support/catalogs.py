@@ -1,11 +1,107 @@
-"""Random documents of a registry, in the names of 1.0 and in those of CloudEvents Registry 0.4/0.5."""
+"""Message catalogs that are served within a test, and what replicates them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from catalog.model import CLOUDEVENTS
+import httpx
+
+from catalog.model import CLOUDEVENTS, Catalog, Definition
+from registry.core.ancestry import Linter
+from registry.core.service import RegistryService
+from registry.replication.peers import Peer, PeerExchange, ReplicationRound
+from registry.store.engine import open_database
+from tests.support.registry import served
+
+# What a registry has of message groups, as far as replication keeps it alike in two of them.
+
+_OWN: Final = ("self", "xid", "epoch", "createdat", "modifiedat", "messagesurl", "messagescount", "ancestorid")
+
+
+def state_of(client: httpx.Client) -> dict[str, Any]:
+    """Return all groups, definitions and versions, without what each registry has by itself: URLs, epochs and times."""
+    answer = client.get("/messagegroups", params={"inline": "messages.versions", "limit": "1000"})
+    answer.raise_for_status()
+    found: dict[str, Any] = {}
+    for name, group in answer.json().items():
+        messages = group.pop("messages")
+        versions = {
+            f"{message}/{version}": {key: value for key, value in body.items() if key not in _OWN}
+            for message, each in messages.items()
+            for version, body in each["versions"].items()
+        }
+        found[name] = {**{key: value for key, value in group.items() if key not in _OWN}, "versions": versions}
+    return found
+
+
+@dataclass
+class Side:
+    """A catalog that is served, with what replicates it."""
+
+    client: httpx.Client
+    exchange: PeerExchange
+    url: str
+
+    def pull(self, other: Side) -> ReplicationRound:
+        return self.exchange.run(Peer(other.url), "pull")
+
+    def push(self, other: Side) -> ReplicationRound:
+        return self.exchange.run(Peer(other.url), "push")
+
+    def post(self, group: str, name: str, subject: str, **more: Any) -> httpx.Response:
+        body = {"id": name, "definition": {"pub": {"subject": {"value": subject}}}, **more}
+        self.client.put(f"/messagecatalog/{group}", json={"format": "NATS"}).raise_for_status()
+        return self.client.post(f"/messagecatalog/{group}/messagedefinitions", json=body).raise_for_status()
+
+    def subjects(self, group: str, name: str) -> dict[Any, str]:
+        listed = self.client.get(f"/messagecatalog/{group}/messagedefinitions/{name}/versions").json()
+        return {each["version"]: each["definition"]["pub"]["subject"]["value"] for each in listed}
+
+
+@contextmanager
+def side(folder: Path, authority: str = "urn:corp", **given: Any) -> Iterator[Side]:
+    folder.mkdir()
+    with served(folder, authority=authority, **given) as client:
+        database = open_database(f"sqlite:///{folder}/registry.db")
+        service = RegistryService(database, Linter(), lambda *_: {}, authority)
+        yield Side(client, PeerExchange(service), f"{client.base_url}/messagecatalog")
+        database.close()
+
+
+def settle(one: Side, other: Side) -> None:
+    """Pull to and fro until nothing changes, and compare."""
+    for _ in range(10):
+        if not one.pull(other).applied + other.pull(one).applied:
+            break
+    else:
+        raise AssertionError("they go on for ever")
+    assert state_of(one.client) == state_of(other.client)
+
+
+# Catalogs of one definition with the data schema that a test writes down.
+
+XID: Final = "/messagegroups/g/messages/m"
+KEY: Final = "/schemagroups/g/schemas/s/versions/1"
+
+
+def catalog_of(
+    family: str, document: Any, *, name: str = "", pointer: str = "", others: Mapping[str, Any] | None = None
+) -> Catalog:
+    """Return a catalog whose one definition is :data:`XID`; *others* are the documents that its schema refers to."""
+    definition = Definition(
+        XID, "/messagegroups/g", dataschemaformat=family, schemakey=KEY, schemaname=name, schemapointer=pointer
+    )
+    documents = {KEY: document, **(others or {})}
+    schemas = {key: {"format": family, "document": each} for key, each in documents.items()}
+    return Catalog(definitions={XID: definition}, schemas=schemas)
+
+
+# Random documents of a registry, in the names of 1.0 and in those of CloudEvents Registry 0.4/0.5.
 
 PROTOCOLS: Final = ("HTTP", "AMQP/1.0", "MQTT/5.0", "MQTT/3.1.1", "KAFKA", "NATS", "BunnyMQ/0.9.1")
 TYPES: Final = ("string", "uritemplate", "integer", "boolean", "timestamp", "urireference", "any", None)
