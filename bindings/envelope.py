@@ -1,4 +1,4 @@
-"""Whether a record is a CloudEvent, and in which mode (JUDGING.md#cloudevents, CloudEvents 1.0.2 protocol bindings).
+"""Whether a record is a CloudEvent, and in which mode (MATCHING.md#cloudevents, CloudEvents 1.0.2 protocol bindings).
 
 The exact reader of one record. ``match`` and ``run`` use it for every record that columns alone cannot decide;
 :mod:`bindings.kafka.record_columns` and :mod:`bindings.columns.envelopes` read the others, and tests check that they

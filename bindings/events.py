@@ -24,7 +24,7 @@ _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _SPACE: Final = " \t\r\n"
 _VALUE: Final = json.JSONDecoder(parse_int=str, parse_float=str)
 TEXTS: Final = frozenset(("id", "source", "type", "subject", "time", "dataschema", "datacontenttype"))
-"""Attributes that are strings, never numbers or booleans that read like one (JUDGING.md#cloudevents)."""
+"""Attributes that are strings, never numbers or booleans that read like one (MATCHING.md#cloudevents)."""
 FORBIDDEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef"
     + "".join(chr(plane + last) for plane in range(0, 0x110000, 0x10000) for last in (0xFFFE, 0xFFFF))
@@ -100,7 +100,7 @@ def decode_batch(body: bytes | None) -> list[bytes]:
 
 
 def looks_like_event(body: bytes | None) -> bool:
-    """Whether a body is a JSON object with a ``specversion`` string (JUDGING.md#cloudevents)."""
+    """Whether a body is a JSON object with a ``specversion`` string (MATCHING.md#cloudevents)."""
     if not body or (b"specversion" not in body and b"\\u" not in body):
         return False
     if body.lstrip(b" \t\r\n")[:1] != b"{":

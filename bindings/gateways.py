@@ -164,7 +164,7 @@ class ReceivingBinding:
 
     ``addresses`` returns what to subscribe to for an endpoint (topic filters, nodes, subjects), the broadest ones only:
     what the endpoint's options name, else the path of its address, else a filter per definition of the endpoint
-    (JUDGING.md#sources), else nothing. It raises ValueError, with what is wrong, for a malformed option or path.
+    (MATCHING.md#sources), else nothing. It raises ValueError, with what is wrong, for a malformed option or path.
     ``overlap`` returns whether one message may arrive through both of two addresses. ``gateway`` builds a gateway,
     which does not connect before its start, and raises GatewayError for a subscription that can never work. ``check``
     raises the same for the subscriptions of one connection, without the client's library.

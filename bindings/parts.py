@@ -1,6 +1,6 @@
 """Parts of a native record: one ordered list of (key, value, kind), the same for every protocol.
 
-A key is the path of a member in the native record of JUDGING.md#records (``topic``, ``headers.ce_type``,
+A key is the path of a member in the native record of MATCHING.md#records (``topic``, ``headers.ce_type``,
 ``properties.subject``). Repeats and order are kept, since both carry meaning. The inbox stores records in this
 form, selectors find values in it, and a binding turns it back into the JSON form without loss.
 """

@@ -18,7 +18,7 @@ from catalog.schemas.families import FAMILIES
 from catalog.templates import Placeholder, Template, parse
 from catalog.values import binary_value, canonical, is_timestamp, is_valid, media_type_matches, percent_decode, text_of
 
-# Whether one definition matches every record that another matches (JUDGING.md
+# Whether one definition matches every record that another matches (MATCHING.md
 
 # Compare two templates segment by segment: does one match all that the other matches, and with which placeholder
 # values?
@@ -200,7 +200,7 @@ class CatalogDiff:
         return {"before": self.before, "after": self.after, "compatible": self.compatible, "changes": changes}
 
 
-# Does one definition match every record that another matches? Derived from their constraints (JUDGING.md#constraints).
+# Does one definition match every record that another matches? Derived from their constraints (MATCHING.md#constraints).
 #
 # "Yes" is certain, which a test compares with a plain matcher; "no" only means that it is not certain. So a change is
 # called wider or narrower only if that is certain, and different otherwise.
@@ -636,7 +636,7 @@ def _contexts(before: Definition, after: Definition) -> Iterator[CatalogChange]:
 
 
 def _mapped(before: Definition, after: Definition) -> Iterator[CatalogChange]:
-    """Report the attributes that native records get when they are mapped to events (JUDGING.md#mapping)."""
+    """Report the attributes that native records get when they are mapped to events (MATCHING.md#mapping)."""
     one, other = _attributes(before), _attributes(after)
     if one is None or other is None:
         return  # only one of them maps, which the relation of the whole shows

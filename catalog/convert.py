@@ -138,7 +138,8 @@ def flat_form(
     """Return the form of an effective message, without bases; None when it cannot be said without them.
 
     That is so when only the group of a base gives the protocol and the message has no options: such a default
-    restricts and does not describe (JUDGING.md#envelope-and-protocol), which a message of another group cannot declare.
+    restricts and does not describe (MATCHING.md#envelope-and-protocol), which a message of another group cannot
+    declare.
     """
     levels = levels_of(chain, declarations)
     own_group = levels[0].group

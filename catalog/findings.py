@@ -1,4 +1,4 @@
-"""Findings: everything that reads a catalog reports problems here and continues (JUDGING.md#catalogs)."""
+"""Findings: everything that reads a catalog reports problems here and continues (MATCHING.md#catalogs)."""
 
 from __future__ import annotations
 

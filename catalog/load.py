@@ -425,7 +425,7 @@ class CatalogWatcher:
     """Checks whether anything that the last load read has changed, at most once per *interval* seconds.
 
     A catalog is rejected for errors that the current one does not have, and pending while it refers to something that
-    is unavailable (JUDGING.md#epochs-and-reloads); both only while another is in use.
+    is unavailable (MATCHING.md#epochs-and-reloads); both only while another is in use.
 
     A change that looks unfinished (:mod:`catalog.documents.documents`) is accepted if the next check finds the same.
     One that is *unfit* for its user is rejected like one with errors.

@@ -26,7 +26,7 @@ PropertyType = Literal[
 ]
 CLOUDEVENTS: Final = "CloudEvents/1.0"
 PROTOCOLS: Final = ("HTTP", "AMQP/1.0", "MQTT/3.1.1", "MQTT/5.0", "KAFKA", "NATS")
-"""Canonical protocol names. HTTP/1.1, HTTP/2 and HTTP/3 become HTTP, KAFKA/3.5 becomes KAFKA (JUDGING.md#matching)."""
+"""Canonical protocol names. HTTP/1.1, HTTP/2 and HTTP/3 become HTTP, KAFKA/3.5 becomes KAFKA (MATCHING.md#matching)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One effective message definition, after inheritance and group defaults (JUDGING.md#inheritance).
+    """One effective message definition, after inheritance and group defaults (MATCHING.md#inheritance).
 
     ``protocol_declared`` is True if the message or a base of it names the protocol, False if only its group does, as
     a default, which restricts but does not describe. ``base`` lists the xids it derives from, nearest first.

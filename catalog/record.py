@@ -1,6 +1,6 @@
 """The native record: one message as its protocol delivered it, in the JSON form used everywhere.
 
-Tests, ``match``, dead letters, replay and ``emit`` all use this form (JUDGING.md#records)::
+Tests, ``match``, dead letters, replay and ``emit`` all use this form (MATCHING.md#records)::
 
     {"endpoint": "/endpoints/plant", "protocol": "KAFKA", "native": {...}, "body": "text",
      "time": "2026-01-02T03:04:05Z"}
@@ -28,7 +28,7 @@ MAX_DEPTH: Final = 512
 class Record:
     """One native record.
 
-    ``native`` has the protocol's own members under the names of JUDGING.md#records, with name/value lists as lists of
+    ``native`` has the protocol's own members under the names of MATCHING.md#records, with name/value lists as lists of
     ``{"name", "value" | "value_base64"}``: order and repetition matter. ``time`` is the arrival or broker time as
     RFC 3339 text. ``position`` is the location of the record in its source (``topic-partition-offset``, or inbox
     segment and row); empty if it has none.

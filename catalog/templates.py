@@ -1,4 +1,4 @@
-"""Templates: RFC 6570 level 1 as JUDGING.md#templates reads it; compiled once, matched in linear time.
+"""Templates: RFC 6570 level 1 as MATCHING.md#templates reads it; compiled once, matched in linear time.
 
 A placeholder is ``{name}`` with a name of letters, digits, ``_``, ``-`` and ``.``; other braces are literal text. As
 placeholders never cross a separator, a value matches only if it has the template's separators, in order. Each stretch

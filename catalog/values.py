@@ -1,4 +1,4 @@
-"""The property types of JUDGING.md#property-types: validity, comparison and the text form of values.
+"""The property types of MATCHING.md#property-types: validity, comparison and the text form of values.
 
 Every function here is called per record or per distinct value, so all run in linear time on any text: regular
 expressions are possessive (no backtracking) and use ``fullmatch``, since ``$`` would allow a final newline.
@@ -140,7 +140,7 @@ def media_type_of(content_type: str | None) -> str:
 
 
 def is_valid(type: str, text: str, *, bits32: bool = False) -> bool:
-    """Whether *text* is valid for the property type (JUDGING.md#property-types).
+    """Whether *text* is valid for the property type (MATCHING.md#property-types).
 
     ``bits32`` limits ``integer`` to 32 bit signed, as for CloudEvents attributes. Types unknown to the specifications
     constrain nothing.
@@ -177,7 +177,7 @@ def canonical(type: str, value: object) -> Hashable | None:
 
 
 def binary_value(text: str) -> bytes:
-    """Return the bytes of a declared value of type ``binary`` (JUDGING.md#constraints).
+    """Return the bytes of a declared value of type ``binary`` (MATCHING.md#constraints).
 
     It is base64; any other text, which lint reports, means its own bytes.
     """

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from catalog.schemas.ids.client import RegistryUnavailableError
 
 # Exit code 2 belongs to typer (wrong usage of the command line). A record never ends the process: a faulty one becomes
-# a dead letter (JUDGING.md#dead-letters).
+# a dead letter (MATCHING.md#dead-letters).
 
 
 class RouterError(Exception):

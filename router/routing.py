@@ -43,7 +43,7 @@ from router.settings.routes import (
     value_name,
 )
 
-# Which route a record takes, and its destinations (JUDGING.md#routes).
+# Which route a record takes, and its destinations (MATCHING.md#routes).
 #
 # Conditions on definition, group and endpoint are decided once per definition and channel, and so are conditions on
 # attributes that the definition fixes. Only the rest needs values of records. Dead letters are routed by endpoint and

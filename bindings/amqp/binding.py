@@ -43,7 +43,7 @@ def native(taken: list[Part]) -> dict[str, Any]:
     return native_of(taken, FORM)
 
 
-# Declared properties as AMQP values of the declared type (JUDGING.md#sending).
+# Declared properties as AMQP values of the declared type (MATCHING.md#sending).
 #
 # The specification's type wins for fields that have one. For others: an AMQP type that the definition names, else the
 # type that the CloudEvents AMQP binding gives: ``integer`` is an int (a long, or ulong, beyond 32 bits), ``number`` a

@@ -24,7 +24,7 @@ from bindings.parts import Part
 from catalog.protocols.properties import REQUEST_CREDENTIALS, TOKEN_PARAMETER
 from catalog.templates import Template, parse, tokens_of
 
-# The head of a request, and the properties of a native record made from it (JUDGING.md#records).
+# The head of a request, and the properties of a native record made from it (MATCHING.md#records).
 
 TOKEN: Final = TOKEN_PARAMETER.encode()
 """The query parameter that is never part of a record."""
@@ -290,7 +290,7 @@ def server_tls(certificate: Path | None, key: Path | None, clients: Path | None)
 class HttpRoute:
     """A path that an endpoint hosts.
 
-    ``path`` is compared with the raw, undecoded path: plain text, or a template (JUDGING.md#templates), which is
+    ``path`` is compared with the raw, undecoded path: plain text, or a template (MATCHING.md#templates), which is
     matched in time linear in the path. ``users`` may send to it; None is everybody whom the gateway accepts.
     """
 

@@ -231,7 +231,7 @@ def _same_messages(one: str, other: str) -> bool:
 
 
 def filter_of_template(template: str) -> str:
-    """Return the narrowest filter that matches every topic of a template (JUDGING.md#templates).
+    """Return the narrowest filter that matches every topic of a template (MATCHING.md#templates).
 
     A level with a placeholder becomes ``+``, since a placeholder never matches ``/``; a template that is one
     placeholder matches anything and becomes ``#``. Wildcards in the template are kept.

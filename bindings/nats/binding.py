@@ -204,7 +204,7 @@ _SUBJECT_OPTIONS: Final = ("subjectfilter", "subject")
 
 
 def subject_of_template(template: str) -> str:
-    """Return the narrowest subject that matches every subject of a template (JUDGING.md#templates).
+    """Return the narrowest subject that matches every subject of a template (MATCHING.md#templates).
 
     A token with a placeholder becomes ``*``, since a placeholder never matches a dot; a template that is one
     placeholder matches anything and becomes ``>``. Wildcards in the template are kept.
@@ -289,13 +289,13 @@ def _check(subscriptions: Sequence[EndpointSubscription]) -> None:
 NATS: Final = ReceivingBinding(_addresses, overlap, _gateway, _check)
 
 
-# From a message as NATS delivered it to a row of the inbox (JUDGING.md#records).
+# From a message as NATS delivered it to a row of the inbox (MATCHING.md#records).
 
 # The header block of a NATS message, byte for byte.
 #
 # Client libraries give headers as a map, which loses repeats, order and whatever is not UTF-8; all of that has a
-# meaning in a native record (JUDGING.md#records). So the block is read and written here, as ``HPUB`` and ``HMSG`` carry
-# it.
+# meaning in a native record (MATCHING.md#records). So the block is read and written here, as ``HPUB`` and ``HMSG``
+# carry it.
 
 VERSION: Final = b"NATS/1.0"
 _HEADER_NAME: Final = re.compile(rb"[!-9;-~]+")

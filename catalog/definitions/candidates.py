@@ -1,6 +1,6 @@
 """Find definitions that can never win among the candidates of an endpoint, or of a group without endpoints.
 
-One rule decides (JUDGING.md#specificity): a definition loses every record that also matches a candidate which is as
+One rule decides (MATCHING.md#specificity): a definition loses every record that also matches a candidate which is as
 specific and does not reject the body. Comparing all pairs would take hours for large catalogs. But such a candidate has
 the same strong demands, so definitions are put into buckets by those, and within a bucket by the others; only the few
 kinds of demands in one bucket are compared with each other.
@@ -26,7 +26,7 @@ from catalog.templates import TEMPLATE_TYPES, tokens_of
 from catalog.values import canonical, text_of
 
 # The demands of a definition on one kind of record, in a form in which equal demands are equal
-# (JUDGING.md#constraints).
+# (MATCHING.md#constraints).
 #
 # *Strong* demands count for specificity: literals, and templates with their literal characters, with placeholders
 # reduced to gaps. *Weak* ones only exclude records: presence, valid types, gaps that must be equal. Definitions with
@@ -68,7 +68,7 @@ class Demands:
     """The demands of one definition on events, or on native records.
 
     ``strong`` is hashable and sorted; ``free`` counts literals that every event has (specversion). ``same`` are groups
-    of gaps that must be equal. ``content`` is the content type of JUDGING.md#content-type.
+    of gaps that must be equal. ``content`` is the content type of MATCHING.md#content-type.
     """
 
     strong: Hashable

@@ -1,4 +1,4 @@
-"""Constraints on properties, and the candidates and levels that they come from (JUDGING.md#constraints)."""
+"""Constraints on properties, and the candidates and levels that they come from (MATCHING.md#constraints)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from catalog.values import (
     text_of,
 )
 
-# One constraint on one property: the rules of JUDGING.md#constraints, for one value at a time.
+# One constraint on one property: the rules of MATCHING.md#constraints, for one value at a time.
 #
 # The vectorised equivalence classes of ``classes`` are built from these and must agree; explanations use them directly.
 
@@ -68,7 +68,7 @@ MEDIA_PROPERTIES: Final = frozenset({"e.datacontenttype", *(f"p.{option}" for op
 """Keys whose values are compared as media types."""
 BASE64_KEY: Final = "key_base64"
 CONTENT: Final = "d"
-"""The key of the content type of the data, whatever the mode (JUDGING.md#content-type)."""
+"""The key of the content type of the data, whatever the mode (MATCHING.md#content-type)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def protocol_constraints(
     """Yield (key, constraint) for the options of a definition that *protocol* has, keys ``p.PATH``.
 
     Those of type binary have the key ``b.PATH``: the bytes of a value, of any type, as base64 text.
-    Hop-by-hop properties are left out unless requested (JUDGING.md#hop-by-hop-properties).
+    Hop-by-hop properties are left out unless requested (MATCHING.md#hop-by-hop-properties).
     """
     for prop in definition.protocoloptions:
         if changes_by_hop(prop.name) and not hop_by_hop:
@@ -231,7 +231,7 @@ class MatchCandidate:
     """One candidate. ``protocol`` restricts it (None: any protocol).
 
     ``event`` are the constraints on CloudEvents, ``native`` those on other records; None means that records of that
-    kind never match it (JUDGING.md#matching).
+    kind never match it (MATCHING.md#matching).
     """
 
     definition: Definition
@@ -261,7 +261,7 @@ class MatchCandidate:
 
 
 def rank(constraints: Iterable[Keyed]) -> tuple[int, int]:
-    """Count properties constrained by literals, and literal characters in templates (JUDGING.md#specificity)."""
+    """Count properties constrained by literals, and literal characters in templates (MATCHING.md#specificity)."""
     literals = {
         property_of(key)
         for key, constraint in constraints
@@ -327,7 +327,7 @@ def targets_of(catalog: Catalog, endpoint: Endpoint, *, hop_by_hop: bool = False
 # Explaining or rewriting a catalog requires the contribution of each level. So the levels are merged here once more, by
 # the merge of :mod:`catalog.definitions.inheritance`, in bodies that keep the level and location of every part.
 
-# Convert merged attributes to properties with type, value and ``required`` (JUDGING.md#property-types).
+# Convert merged attributes to properties with type, value and ``required`` (MATCHING.md#property-types).
 
 _NUMBERS: Final = frozenset({"any", "boolean", "integer", "number"})
 

@@ -1,4 +1,4 @@
-"""Inheritance: merge every message with its bases (JUDGING.md#inheritance, basemessage of 1.0).
+"""Inheritance: merge every message with its bases (MATCHING.md#inheritance, basemessage of 1.0).
 
 Chains are followed by a loop, without recursion, so that no document can exhaust the stack, and every message is
 resolved once.

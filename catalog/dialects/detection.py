@@ -18,7 +18,7 @@ Names = Mapping[Kind, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """A dialect of JUDGING.md#catalogs; :mod:`catalog.dialects.detection` lists them all.
+    """A dialect of MATCHING.md#catalogs; :mod:`catalog.dialects.detection` lists them all.
 
     The names of all dialects are read in every document; ``names`` are a document's own, and not remarked
     upon.
@@ -42,7 +42,7 @@ class Dialect:
     """Whether the envelope and protocol of a group are its messages' own where they name none."""
 
 
-# Signs that several dialects are known by; content tells, never a file name (JUDGING.md#catalogs).
+# Signs that several dialects are known by; content tells, never a file name (MATCHING.md#catalogs).
 
 DEFINITION_GROUP_NAMES: Final = frozenset({"definitiongroups", "definitiongroupsurl"})
 _COLLECTIONS: Final = frozenset({"messagegroups", "endpoints", "schemagroups", *DEFINITION_GROUP_NAMES})

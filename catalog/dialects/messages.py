@@ -358,7 +358,7 @@ def _by_name(values: Any) -> dict[str, Any] | None:
 #
 # ``metadata`` holds attributes of an envelope or options of a protocol, by what ``format`` names, else by the names in
 # it. The specification's own example puts attribute constraints into ``envelopeoptions`` of a message; they are
-# ``envelopemetadata`` (JUDGING.md#catalogs).
+# ``envelopemetadata`` (MATCHING.md#catalogs).
 
 CLOUDEVENTS_ATTRIBUTES: Final = frozenset(
     {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema"}

@@ -14,7 +14,7 @@ from catalog.model import PROTOCOLS
 from catalog.protocols.properties import canonical_envelope, canonical_protocol
 from catalog.values import is_number, text_of
 
-# The names of all dialects, every one of which is read in every document (JUDGING.md#catalogs).
+# The names of all dialects, every one of which is read in every document (MATCHING.md#catalogs).
 #
 # A name that is not of the document's own dialect is remarked upon, since other tools may not know it.
 

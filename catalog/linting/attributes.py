@@ -271,7 +271,7 @@ class Rule:
     """One rule. ``severities`` are those it reports with, the usual one first.
 
     ``doc`` says in one sentence what was found, ``why`` what the consequence is, ``basis`` which text requires it: a
-    section of this project's pages, mostly of ``router/JUDGING.md``, or of a specification. An error of an ``idle``
+    section of this project's pages, mostly of ``router/MATCHING.md``, or of a specification. An error of an ``idle``
     rule leaves something without effect: ``check`` fails, but a changed catalog is not rejected.
     """
 

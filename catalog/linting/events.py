@@ -1,4 +1,4 @@
-"""Lint CloudEvents attributes, and whether a native message can be mapped to an event (JUDGING.md#mapping)."""
+"""Lint CloudEvents attributes, and whether a native message can be mapped to an event (MATCHING.md#mapping)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from catalog.schemas.library import format_of
 from catalog.templates import TEMPLATE_TYPES, tokens_of
 from catalog.values import is_any_timestamp, is_valid, media_type_matches, text_of
 
-# Which types accept placeholders, and text in braces that is not one (JUDGING.md#templates).
+# Which types accept placeholders, and text in braces that is not one (MATCHING.md#templates).
 
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
 _MEANT: Final = re.compile(r"\s*[+#./;?&|!@=,$]?[\w ,.:*%\-]*")
@@ -181,7 +181,7 @@ _FALLS_BACK: Final[Mapping[str, str]] = {
 """Attributes that mapping can always supply, and what they are without a declared value."""
 _REMEDY: Final = "use the placeholder in protocoloptions too, or set it in `context` of the source"
 _HAS_DEFAULT: Final = frozenset({"type", "specversion", "datacontenttype", "dataschema", "partitionkey"})
-"""Attributes that mapping can fill without a declared value (JUDGING.md#mapping)."""
+"""Attributes that mapping can fill without a declared value (MATCHING.md#mapping)."""
 MAPPING_RULES: Final = frozenset({"unmappable", "falls-back"})
 """What :func:`mapping` reports."""
 

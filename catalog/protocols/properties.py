@@ -310,7 +310,7 @@ def canonical_member(table: Mapping[str, PropertyType], name: str) -> str | None
 
 
 def changes_by_hop(option: str) -> bool:
-    """Tell an option that changes hop by hop, and so filters nothing by default (JUDGING.md#hop-by-hop-properties)."""
+    """Tell an option that changes hop by hop, and so filters nothing by default (MATCHING.md#hop-by-hop-properties)."""
     return not _HOPS.isdisjoint((option, option.partition(".")[0]))
 
 

@@ -1,4 +1,4 @@
-"""What a payload schema is before and after it is compiled (JUDGING.md"""
+"""What a payload schema is before and after it is compiled (MATCHING.md"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from catalog.schemas.columns import BodyReader, Shape, Survey
     from catalog.schemas.filling import Filler
 
-# What a payload schema is before and after it is compiled (JUDGING.md#data-schemas).
+# What a payload schema is before and after it is compiled (MATCHING.md#data-schemas).
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """Larger bodies are not validated."""
@@ -336,7 +336,7 @@ def looks_like_json(body: bytes) -> bool:
 
 
 def json_value(body: bytes, *, doubles: bool = False) -> Any:
-    """Return the value of a JSON text with numbers of any size (JUDGING.md#data-schemas).
+    """Return the value of a JSON text with numbers of any size (MATCHING.md#data-schemas).
 
     A number out of the range of a double is a Decimal, or with *doubles* an infinity.
 
@@ -395,7 +395,7 @@ def fault(message: str, path: str = "") -> SchemaFault:
     return SchemaFault(short(path), short(message))
 
 
-# Bodies as schemas see them: without the content coding they travel in (JUDGING.md#data-schemas). What is stored and
+# Bodies as schemas see them: without the content coding they travel in (MATCHING.md#data-schemas). What is stored and
 # forwarded stays as it was received.
 
 MAX_CODINGS: Final = 4

@@ -365,7 +365,7 @@ def _unescaped(name: str) -> str:
 # What a catalog writes is relative: to its registry (an xid, or the pointer that documents have for it), or to the
 # document it is written in. The address of the registry is what it calls itself (``self``), else what the settings say
 # (``catalog.base_uri``), else where its document was read. A local file is no address: nobody else could follow it
-# (JUDGING.md#mapping).
+# (MATCHING.md#mapping).
 
 _REGISTRY: Final = re.compile(r"#?(/schemagroups/\S+)", re.IGNORECASE)
 _ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+-]*:")

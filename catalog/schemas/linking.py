@@ -42,7 +42,7 @@ from catalog.schemas.library import (
 )
 
 # Collects the schema documents of a catalog from the registry, files and URLs, with all documents that they refer to.
-# Nothing is fetched after loading (JUDGING.md#data-schemas).
+# Nothing is fetched after loading (MATCHING.md#data-schemas).
 
 MAX_DOCUMENTS: Final = 500
 """Maximum number of schema documents outside of the catalog."""

@@ -1,4 +1,4 @@
-"""Validate bodies against the data schemas of a catalog's definitions (JUDGING.md#data-schemas)."""
+"""Validate bodies against the data schemas of a catalog's definitions (MATCHING.md#data-schemas)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ include_patterns = [
     *("deploy/OPERATIONS.md", "deploy/SETTINGS.md", "deploy/STATUS.md", "deploy/COMMANDS.md"),
     "deploy/examples/README.md",
     *("catalog/README.md", "catalog/RULES.md"),
-    *("router/JUDGING.md", "router/ARCHITECTURE.md", "registry/ARCHITECTURE.md"),
+    *("router/MATCHING.md", "router/ARCHITECTURE.md", "registry/ARCHITECTURE.md"),
     "tests/benchmarks/RESULTS.md",
 ]
 

@@ -1,4 +1,4 @@
-"""One dead letter, read back from a sink (JUDGING.md#what-comes-out)."""
+"""One dead letter, read back from a sink (MATCHING.md#what-comes-out)."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ _NULL: Final = msgspec.Raw(b"null")
 
 
 class _Line(msgspec.Struct):
-    """The members of a line (JUDGING.md#what-comes-out); only the id is required."""
+    """The members of a line (MATCHING.md#what-comes-out); only the id is required."""
 
     letter: str
     reason: str | None = None

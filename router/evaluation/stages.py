@@ -149,7 +149,7 @@ def event_headers() -> Column:
 
 
 def lineage_headers(epoch: str, related: Sequence[str] = ()) -> Column:
-    """Return the lineage headers of an event (JUDGING.md#what-comes-out).
+    """Return the lineage headers of an event (MATCHING.md#what-comes-out).
 
     *related* are the plan's outcome columns of relations (:mod:`router.evaluation.forwarding`).
     """

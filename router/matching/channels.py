@@ -1,7 +1,7 @@
 """Channels: where records arrive, and the candidates of each.
 
 A channel is one endpoint, or several that share a topic or path: their candidates are the union, and a record's
-endpoint is the winner's, else the first in settings (JUDGING.md#channels-and-candidates).
+endpoint is the winner's, else the first in settings (MATCHING.md#channels-and-candidates).
 """
 
 from __future__ import annotations

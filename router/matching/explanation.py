@@ -1,4 +1,4 @@
-"""Explain why a record was routed or not: the details of one line of ``match``, for people (JUDGING.md#matching).
+"""Explain why a record was routed or not: the details of one line of ``match``, for people (MATCHING.md#matching).
 
 Nothing is decided here. The index's constraints say what holds and fails, schema validation says which candidates were
 dropped, and the winner is chosen by the same rule as in matching.

@@ -1,4 +1,4 @@
-"""Map native records to CloudEvents, in whole batches (JUDGING.md#mapping).
+"""Map native records to CloudEvents, in whole batches (MATCHING.md#mapping).
 
 The parts of an attribute are determined once per definition and channel: literal text, placeholders and defaults,
 joined. Whether every placeholder is supplied is determined there too, so a definition that can never be mapped is known
@@ -30,7 +30,7 @@ from router.matching.context import Slot
 from router.matching.index.classes import BatchColumns, IntArray, Ragged
 from router.matching.winners import WinnerChooser
 
-# The rules of CloudEvents 1.0.2 for attributes: the last check before a mapped event is sent (JUDGING.md#mapping).
+# The rules of CloudEvents 1.0.2 for attributes: the last check before a mapped event is sent (MATCHING.md#mapping).
 #
 # Names are lower-case letters and digits, a String has neither control characters nor noncharacters, the core
 # attributes are not empty, and each value is valid for its CloudEvents and declared types. Constants are checked once,

@@ -98,7 +98,7 @@ class Matcher:
         self._sniffs: dict[tuple[int, str], bool] = {}
 
     def sniffs(self, channel: int, protocol: str) -> bool:
-        """Whether a JSON body without the media type of events may be an event there (JUDGING.md#cloudevents)."""
+        """Whether a JSON body without the media type of events may be an event there (MATCHING.md#cloudevents)."""
         known = self._sniffs.get((channel, protocol))
         if known is None:
             candidates = [self.targets[number] for number in self.channels[channel].candidates] if channel >= 0 else []

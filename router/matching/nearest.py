@@ -1,4 +1,4 @@
-"""Explain why nothing matched: the nearest definitions, each with what failed (JUDGING.md#nearest-definitions).
+"""Explain why nothing matched: the nearest definitions, each with what failed (MATCHING.md#nearest-definitions).
 
 Equivalence classes already say which constraints a row satisfies, so the number of failed properties per candidate is a
 sum over a few short arrays, and the same for all rows with the same classes. The sum does not count placeholders that
@@ -316,7 +316,7 @@ class NearestFinder:
         self._misspelt: dict[tuple[int, int], bool] = {}
 
     def explain(self, row: NearestRow) -> list[dict[str, Any]]:
-        """Return up to three nearest candidates, as the JSON form of JUDGING.md#nearest-definitions."""
+        """Return up to three nearest candidates, as the JSON form of MATCHING.md#nearest-definitions."""
         mismatches: dict[str, list[dict[str, Any]]] = {}
         for number, checks in self.ranked(row, looks=LOOKS):
             # Endpoints that share a channel may have the same definition; the nearer counts.

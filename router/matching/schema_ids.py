@@ -1,5 +1,5 @@
 """Schema ids at the beginning of Kafka bodies: which candidates they leave, and how each body is read
-(JUDGING.md#schema-ids).
+(MATCHING.md#schema-ids).
 
 A stage before :mod:`router.matching.schema_validation`, with every ``match.validate``. Each combination of a channel, a
 match set and a frame is decided once and cached; rows are only assigned to those. If an id is neither declared nor

@@ -1,4 +1,4 @@
-"""Validate bodies against data schemas, and drop candidates whose schema rejects them (JUDGING.md#data-schemas).
+"""Validate bodies against data schemas, and drop candidates whose schema rejects them (MATCHING.md#data-schemas).
 
 Three cases. A definition with neither envelope nor protocol is always decided by its schema. Where several definitions
 match one record, schemas decide between them. With ``always``, a single match must be valid too. Bodies are validated

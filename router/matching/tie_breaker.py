@@ -1,4 +1,4 @@
-"""How records are decided that several definitions match equally well: ``match.ambiguous``, JUDGING.md#specificity."""
+"""How records are decided that several definitions match equally well: ``match.ambiguous``, MATCHING.md#specificity."""
 
 # Small: settings need it, and it does not load Arrow.
 

@@ -1,4 +1,5 @@
-"""Choose winners among matching definitions: repeated placeholders, specificity, ambiguity (JUDGING.md#specificity)."""
+"""Choose winners among matching definitions: repeated placeholders, specificity, ambiguity
+(MATCHING.md#specificity)."""
 
 from __future__ import annotations
 

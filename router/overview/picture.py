@@ -439,7 +439,7 @@ def route_findings(file: str, plan: Plan) -> Iterator[Finding]:
 def _keyless(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[Finding]:
     """Yield the Kafka sinks whose events have no key though their definitions say which device they are of.
 
-    Only Kafka's own key and the attribute ``partitionkey`` are one by themselves (JUDGING.md#what-comes-out): a key of
+    Only Kafka's own key and the attribute ``partitionkey`` are one by themselves (MATCHING.md#what-comes-out): a key of
     the router's choice would give events that are read again an attribute which they never had.
     """
     kinds = {source.endpoint: source.protocol or source.kind.upper() for source in plan.sources}

@@ -49,7 +49,7 @@ from router.rendering.texts import (
     together,
 )
 
-# Native records (JUDGING.md#records) of many rows as JSON, without bodies, as the exact codec writes them.
+# Native records (MATCHING.md#records) of many rows as JSON, without bodies, as the exact codec writes them.
 
 # Native records of rows that hold parts, as inbox and dead letters do, as JSON without bodies.
 #

@@ -1,4 +1,4 @@
-"""Routes, and templates for the names of destinations (JUDGING.md#what-comes-out)."""
+"""Routes, and templates for the names of destinations (MATCHING.md#what-comes-out)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import Field
 from bindings.sending import SendingBinding
 from router.settings.values import Section, Texts
 
-# Names of destinations, made from templates such as ``events.{messagegroup}`` (JUDGING.md#what-comes-out).
+# Names of destinations, made from templates such as ``events.{messagegroup}`` (MATCHING.md#what-comes-out).
 #
 # A template is literal text with variables: ``message messagegroup messageid endpoint endpointid``, the event's ``type
 # source subject``, any of its attributes as ``attributes.NAME``, and a context attribute as ``context.NAME``. A value
@@ -222,7 +222,7 @@ def _capped(name: str, limit: int) -> str:
     return f"{name[: limit - _DIGEST - 1]}-{digest}"
 
 
-# Destinations of messages: a topic, node, subject or URL, made from a template (JUDGING.md#what-comes-out).
+# Destinations of messages: a topic, node, subject or URL, made from a template (MATCHING.md#what-comes-out).
 #
 # The rules for variables and missing values are the same as above. Values come from outside and are escaped to
 # ``[A-Za-z0-9._-]`` with ``%``, in subjects also the dot, so that none can add a level, a wildcard or a host.
@@ -296,7 +296,7 @@ def checked_address(address: str, sending: SendingBinding) -> str:
     return address
 
 
-# Routes: which records each matches, and to which sinks they go (JUDGING.md#routes).
+# Routes: which records each matches, and to which sinks they go (MATCHING.md#routes).
 #
 # One list has routes of two kinds, by ``when.outcome``: for events and for dead letters. In each kind the first route
 # that matches decides. A route's number is its index in the whole list.
@@ -305,7 +305,7 @@ REASONS: Final = (
     *("no-candidates", "no-match", "ambiguous", "invalid-cloudevent", "schema-violation", "undecodable"),
     *("unmappable", "oversized", "sink-rejected"),
 )
-"""Reasons of dead letters; each has a section below JUDGING.md#dead-letters."""
+"""Reasons of dead letters; each has a section below MATCHING.md#dead-letters."""
 Validate = Literal["never", "ambiguous", "always"]
 Missing = Literal["placeholder", "reject"]
 MISSING_TEXT: Final = (

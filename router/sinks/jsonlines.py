@@ -46,7 +46,7 @@ from router.settings.sinks.messages import JsonLinesSink as JsonLinesSettings
 from router.sinks.contract import ArrowSink, Commit, WriteResult
 from router.sinks.tables.head import refused, write_atomically
 
-# Columns and lines of the router's output (JUDGING.md#what-comes-out): wide table, dead letters, JSON lines.
+# Columns and lines of the router's output (MATCHING.md#what-comes-out): wide table, dead letters, JSON lines.
 
 
 def _schema(texts: str, *others: tuple[str, pa.DataType]) -> dict[str, pa.DataType]:

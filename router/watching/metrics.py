@@ -159,7 +159,7 @@ class RelationMetrics:
 
 
 # The ids of schemas that bodies come with, by definition: a metric, and a line in the log for a second one by which
-# nothing decides (JUDGING.md#schema-ids).
+# nothing decides (MATCHING.md#schema-ids).
 
 SERIES: Final = 1000
 """Pairs of definition and id that have a series of their own."""

@@ -148,7 +148,7 @@ class Outcomes(Protocol):
         """Yield dead letter id and complete source row, as JSON, of each record with a bare dead letter."""
 
 
-# Routed records that a sink rejected (JUDGING.md#sink-rejected).
+# Routed records that a sink rejected (MATCHING.md#sink-rejected).
 #
 # A rejected record becomes one dead letter, ``sink-rejected``, however many sinks it has: the dead letter names the
 # sinks without it and why. Dead letters are written after all events and before the batch is committed, so a crash in

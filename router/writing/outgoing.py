@@ -474,7 +474,7 @@ def native_column(kind: Kind) -> Column:
 
 
 def spilled_records(rows: DataFrame, kind: Kind) -> Iterator[tuple[str, bytes]]:
-    """Yield the id and the complete native record (JUDGING.md#records) of each spilled dead letter."""
+    """Yield the id and the complete native record (MATCHING.md#records) of each spilled dead letter."""
     from pyspark.sql import functions as F
 
     wanted = rows.where("m.spilled").select(

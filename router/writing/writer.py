@@ -34,7 +34,7 @@ from router.watching.batches import writing
 from router.writing.outcomes import HeldBack, Outcomes, Receipts, Rejections
 from router.writing.staging import BatchId, RowsForSink, commit_of
 
-# The cap on the topics of a Kafka sink's template (JUDGING.md#what-comes-out), enforced on the driver.
+# The cap on the topics of a Kafka sink's template (MATCHING.md#what-comes-out), enforced on the driver.
 #
 # If the catalog cannot exceed the cap, nothing is counted. Otherwise the distinct topics of a batch are counted before
 # the write, and records of topics above the cap are rejected. :mod:`router.sinks.messages.sink` remembers the topics: a

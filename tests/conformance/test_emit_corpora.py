@@ -1,4 +1,4 @@
-"""What `emit` makes must match its own definition among all candidates (JUDGING.md#sending).
+"""What `emit` makes must match its own definition among all candidates (MATCHING.md#sending).
 
 Tried on every definition of the project's samples and of the corpora, where they are at hand, in every way it can be
 produced: for each endpoint that expects it, or for its group when none does; in each protocol that it leaves open; as

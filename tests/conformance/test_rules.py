@@ -1,4 +1,4 @@
-"""Every rule of router/JUDGING.md, from tests/conformance/rules: per protocol by ``match``, by the plain reference
+"""Every rule of router/MATCHING.md, from tests/conformance/rules: per protocol by ``match``, by the plain reference
 matcher and through Spark, with the same outcome.
 """
 

@@ -1,6 +1,6 @@
 """Every definition, out through the sink of its protocol and a real broker, and back in through the source.
 
-What arrives matches its definition, and has each part that was sent, its bytes and types kept (JUDGING.md#sending).
+What arrives matches its definition, and has each part that was sent, its bytes and types kept (MATCHING.md#sending).
 The samples, and one definition of each protocol that has all parts of its table; ``full``: the corpora.
 """
 

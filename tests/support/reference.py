@@ -1,4 +1,4 @@
-"""A slow, plain matcher written straight from JUDGING.md#matching: one record, one definition at a time.
+"""A slow, plain matcher written straight from MATCHING.md#matching: one record, one definition at a time.
 
 It shares with the product the reading of envelopes and the property types, and nothing of how candidates are indexed,
 split, chosen or mapped. Where it and the product differ, one of them is wrong.
@@ -38,7 +38,7 @@ from catalog.values import (
 )
 from tests.support.reference_ids import held
 
-# What schemas look at, for the plain matcher (JUDGING.md#data-schemas).
+# What schemas look at, for the plain matcher (MATCHING.md#data-schemas).
 
 
 class Body(NamedTuple):
@@ -74,7 +74,7 @@ def id_parts(body: Body, frames: Frames) -> list[Part]:
     return [] if frame is None else [Part("schemaid", frame.id.encode())]
 
 
-# JUDGING.md#mapping for the plain matcher: a native record becomes a CloudEvent.
+# MATCHING.md#mapping for the plain matcher: a native record becomes a CloudEvent.
 
 POSITION: Final = "(position)"
 """Stands for an ``id`` that the record's place in its source gives; sources number as they like."""

@@ -1,4 +1,4 @@
-"""Which definitions take the id of a body, for the plain matcher (JUDGING.md#schema-ids)."""
+"""Which definitions take the id of a body, for the plain matcher (MATCHING.md#schema-ids)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nearest`` written straight from JUDGING.md#nearest-definitions: every candidate looked at in full, then sorted.
+"""``nearest`` written straight from MATCHING.md#nearest-definitions: every candidate looked at in full, then sorted.
 
 Between the literals that matched and the xid stands how many characters must change, for candidates that are equal.
 """

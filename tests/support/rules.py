@@ -1,4 +1,4 @@
-"""The rules of JUDGING.md as data: read from tests/conformance/rules, and rendered for every protocol they apply to.
+"""The rules of MATCHING.md as data: read from tests/conformance/rules, and rendered for every protocol they apply to.
 
 The words of those files are told in their README. Each case has a small catalog; for a protocol it becomes part of one
 large document, its ids prefixed so that cases do not meet, and its records become samples with the outcome due to them.

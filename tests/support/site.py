@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 REFERENCE: Final = ROOT / "deploy" / "docs" / "reference"
 EXAMPLES: Final = Path(__file__).with_name("settings_examples.yaml")
 PRODUCTION: Final = ("catalog", "bindings", "registry", "router")
-JUDGING: Final = ROOT / "router" / "JUDGING.md"
+MATCHING: Final = ROOT / "router" / "MATCHING.md"
 NAMES: Final = dict(
     zip(
         ("table", "kafka", "jsonl", "mqtt", "amqp", "nats", "http"),
@@ -106,7 +106,7 @@ def picture() -> str:
 
 def reasons() -> str:
     """Return what the rules say of each reason of a dead letter; one of which they say nothing is a ValueError."""
-    text = JUDGING.read_text(encoding="utf-8")
+    text = MATCHING.read_text(encoding="utf-8")
     return "\n\n".join(f"## {reason}\n\n{_section(text, reason)}" for reason in REASONS)
 
 
@@ -194,8 +194,8 @@ def _breakable(code: str) -> str:
 def _section(text: str, name: str) -> str:
     found = re.search(rf"^### {name}\n(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL)
     if found is None:
-        raise ValueError(f"{JUDGING.name} says nothing of {name}")
-    return re.sub(r"\]\(#", f"]({os.path.relpath(JUDGING, REFERENCE)}#", found[1].strip())
+        raise ValueError(f"{MATCHING.name} says nothing of {name}")
+    return re.sub(r"\]\(#", f"]({os.path.relpath(MATCHING, REFERENCE)}#", found[1].strip())
 
 
 def _labels(family: Any) -> str:

@@ -13,7 +13,7 @@ from catalog.linting.attributes import rules
 from router.settings.routes import REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
-JUDGING = ROOT / "router" / "JUDGING.md"
+MATCHING = ROOT / "router" / "MATCHING.md"
 FOLDERS = ("catalog", "bindings", "registry", "router", "deploy", "tests")
 WRITTEN = frozenset(
     {".css", ".html", ".js", ".json", ".md", ".properties", ".proto", ".py", ".service", ".toml", ".yaml", ".yml"}
@@ -81,7 +81,7 @@ def test_what_is_named_is_there() -> None:
         ("as semantics section 5 says", "'semantics section 5' names no document of this repository"),
         ("basis: architecture 3", "'architecture 3' names no document of this repository"),
         ("see deploy/MANUAL.md", "deploy/MANUAL.md is not there"),
-        ("see JUDGING.md#tempaltes", "JUDGING.md has no section tempaltes"),
+        ("see MATCHING.md#tempaltes", "MATCHING.md has no section tempaltes"),
         ("[one](#nowhere)", "no section nowhere in itself"),
         ("[a sample](catalog/samples/none.yaml)", "catalog/samples/none.yaml is not there"),
     ],
@@ -93,12 +93,12 @@ def test_what_is_not_there_is_found(text: str, fault: str) -> None:
 def test_each_rule_says_where_it_comes_from() -> None:
     ours = [rule for rule in rules().values() if PAGE.search(rule.basis)]
     assert len(ours) > 40
-    judged = [rule.id for rule in ours if "JUDGING.md" in rule.basis and "router/JUDGING.md#" not in rule.basis]
+    judged = [rule.id for rule in ours if "MATCHING.md" in rule.basis and "router/MATCHING.md#" not in rule.basis]
     assert not judged, "say which section"
 
 
 def test_each_reason_has_a_section() -> None:
-    below = JUDGING.read_text("utf-8").partition("\n## Dead letters\n")[2].partition("\n## ")[0]
+    below = MATCHING.read_text("utf-8").partition("\n## Dead letters\n")[2].partition("\n## ")[0]
     assert sorted(re.findall(r"(?m)^### (.+)$", below)) == sorted(REASONS)
     told = dict(re.findall(r"(?ms)^### (.+?)\n(.+?)(?=\n\n|\Z)", below))
     assert all("*Remedy*: " in told[reason] for reason in REASONS)
@@ -106,7 +106,7 @@ def test_each_reason_has_a_section() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "deploy/docs/howto/dead-letters.md"])
 def test_a_reader_finds_every_reason(page: str) -> None:
-    linked = re.findall(r"\[`([a-z-]+)`\]\([./]*router/JUDGING\.md#([a-z-]+)\)", (ROOT / page).read_text("utf-8"))
+    linked = re.findall(r"\[`([a-z-]+)`\]\([./]*router/MATCHING\.md#([a-z-]+)\)", (ROOT / page).read_text("utf-8"))
     assert sorted(name for name, place in linked if name == place) == sorted(REASONS)
 
 

@@ -452,7 +452,7 @@ def _read_block(block: bytes, count: int, read: ReadValue) -> Any:
 # Both schemas are walked together, once for each pair, and become a function as one schema alone does
 # (:mod:`catalog.schemas.avro.types`). What can never be read so is known then; what depends on a body, such as the
 # branch of a union, is a misfit of that body. Records at the roots are not told apart by their names: that the id of
-# one belongs to the other was decided before (JUDGING.md#schema-ids).
+# one belongs to the other was decided before (MATCHING.md#schema-ids).
 
 F = TypeVar("F")
 _PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {

@@ -21,7 +21,7 @@ from catalog.documents.fetching import FetchLimits
 from catalog.documents.registry_api import AnswerTooLarge, Receipt, exchange
 from catalog.findings import CatalogError, DocumentError
 
-# What a schema registry knows under an id, and who answers (JUDGING.md#schema-ids).
+# What a schema registry knows under an id, and who answers (MATCHING.md#schema-ids).
 #
 # Small, since those that ask (matching, tables) and those that answer (the client of a registry, the files of ids)
 # share nothing else.

@@ -1,4 +1,4 @@
-"""Which definitions take a body whose frame has an id (JUDGING.md#schema-ids).
+"""Which definitions take a body whose frame has an id (MATCHING.md#schema-ids).
 
 A definition that declares its ids takes those and no others. Else the registry's schema and the definition's must be of
 one name, where both have one. Else nothing is known, and the id decides nothing.
@@ -259,7 +259,7 @@ def _listed(names: Mapping[str, str]) -> str:
     return ", ".join(f"{kind} {name}" for kind, name in names.items())
 
 
-# Frames: how bodies of Kafka begin that serializers of schema registries wrote (JUDGING.md#schema-ids).
+# Frames: how bodies of Kafka begin that serializers of schema registries wrote (MATCHING.md#schema-ids).
 #
 # Byte 0 and an id of four bytes (``confluent``) or eight (``apicurio``), both big-endian; or a header of two bytes and
 # a UUID (``glue``), whose second byte may say that zlib packed what follows. In bodies of Protobuf the message's place

@@ -1,7 +1,7 @@
 """Protobuf schemas (proto2, proto3, editions) from .proto texts.
 
 A body with a JSON content type is read by the JSON mapping of Protobuf, any other as the binary encoding. Fields that
-the message does not have are passed over in both: a producer may have a later version of it (JUDGING.md#data-schemas).
+the message does not have are passed over in both: a producer may have a later version of it (MATCHING.md#data-schemas).
 A field that it has, and of another type, does not conform. What is packed into an ``Any`` is not looked into.
 """
 

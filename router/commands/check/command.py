@@ -294,7 +294,7 @@ def proven_overlaps(
 
 
 def witness_record(overlap: Overlap) -> dict[str, Any]:
-    """Return the native record, in the form of JUDGING.md#records, that has the values of an overlap."""
+    """Return the native record, in the form of MATCHING.md#records, that has the values of an overlap."""
     binding = BINDINGS[overlap.protocol or _ANY_PROTOCOL]
     attributes = {key[2:]: text for key, text in overlap.values.items() if key.startswith("e.")}
     options = [(_property(key[2:], overlap), text) for key, text in overlap.values.items() if key.startswith("p.")]

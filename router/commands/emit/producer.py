@@ -1,4 +1,4 @@
-"""Producing: a message definition used as a template for native records (JUDGING.md#sending).
+"""Producing: a message definition used as a template for native records (MATCHING.md#sending).
 
 Literals are set, templates expanded, ``0000-01-01T00:00:00Z`` becomes now, and what is required without a value gets a
 valid one of its type. A producer is made for one definition; that what it makes matches this very definition is

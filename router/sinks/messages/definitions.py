@@ -1,4 +1,4 @@
-"""Build messages by the definitions of a ``producer`` endpoint of the catalog (JUDGING.md#sending).
+"""Build messages by the definitions of a ``producer`` endpoint of the catalog (MATCHING.md#sending).
 
 Of the endpoint's candidates, the event's own definition is used, else one with the event's ``type``; among several, one
 whose other attributes match too. It is a template: literals are set, and placeholders are expanded from the record's
@@ -50,7 +50,7 @@ from router.sinks.messages.sink import (
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame
 
-# Messages are checked against the definitions they were built by, before they are sent (JUDGING.md#sending).
+# Messages are checked against the definitions they were built by, before they are sent (MATCHING.md#sending).
 #
 # The matcher is the one of ``run``; it gets what a receiver of the message would read. Messages with equal constrained
 # values get the same result, so definitions of literals are evaluated once.

@@ -266,7 +266,7 @@ def framed(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenFram
 
 
 def lineage_parts(event: RoutedEvent, binding: Binding) -> list[Part]:
-    """Return the ``xrouter-*`` properties (JUDGING.md#what-comes-out), percent-encoded where attributes are."""
+    """Return the ``xrouter-*`` properties (MATCHING.md#what-comes-out), percent-encoded where attributes are."""
     lineage = {
         "message": event.message,
         "endpoint": event.endpoint,
@@ -284,7 +284,7 @@ def lineage_parts(event: RoutedEvent, binding: Binding) -> list[Part]:
     ]
 
 
-# The cap on distinct destinations of a sink (JUDGING.md#what-comes-out).
+# The cap on distinct destinations of a sink (MATCHING.md#what-comes-out).
 #
 # Templates build topics, nodes, subjects and URLs from external values, and a broker may create each one. So a sink has
 # a maximum number of them; beyond that a record is ``sink-rejected``. The known ones are in memory: a new plan of the

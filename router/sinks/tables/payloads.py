@@ -1,5 +1,5 @@
 """Bodies from which a table's typed columns are read: without content coding and frames, by the schema that they were
-written with (JUDGING.md#schema-ids). The column ``data`` keeps them unchanged.
+written with (MATCHING.md#schema-ids). The column ``data`` keeps them unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The JSON event codec: byte for byte as written, or refused (JUDGING.md#cloudevents). Cases in event_cases.json."""
+"""The JSON event codec: byte for byte as written, or refused (MATCHING.md#cloudevents). Cases in event_cases.json."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ def message_form(draft: Draft, schemaxid: str | None) -> dict[str, Any]:
     """Return the message as a document has it; *schemaxid* names its data schema, if it has one.
 
     A draft for native records declares the event that they become, with a type of its own: so it takes no events that
-    come the same way, and plain JSON bodies that are events stay events (JUDGING.md#cloudevents).
+    come the same way, and plain JSON bodies that are events stay events (MATCHING.md#cloudevents).
     """
     shape = draft.bundle.shape
     metadata = {each.key[2:]: each.form() for each in draft.asked if each.key.startswith("e.")}

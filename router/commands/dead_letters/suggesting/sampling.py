@@ -129,7 +129,7 @@ def never(name: str, path: str) -> bool:
 def traits_of(record: Record, sniffs: Callable[[str], bool], hides: Hides = never) -> Traits | str:
     """Return what a record shows, or why no definition can be drafted from it; what *hides* names is left aside.
 
-    *sniffs* returns, by protocol, whether its channel takes events in plain JSON bodies (JUDGING.md#cloudevents).
+    *sniffs* returns, by protocol, whether its channel takes events in plain JSON bodies (MATCHING.md#cloudevents).
     """
     binding = binding_of(record.protocol)
     if binding is None:

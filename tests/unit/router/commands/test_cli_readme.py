@@ -25,7 +25,7 @@ def test_the_tables_are_those_of_the_code() -> None:
 
 def test_every_reason_and_the_way_to_the_command_are_told() -> None:
     text = README.read_text(encoding="utf-8")
-    assert sorted(re.findall(r"\[`([a-z-]+)`\]\(router/JUDGING\.md#\1\)", text)) == sorted(REASONS)
+    assert sorted(re.findall(r"\[`([a-z-]+)`\]\(router/MATCHING\.md#\1\)", text)) == sorted(REASONS)
     assert ".venv/bin/xrouter" in text
 
 

@@ -1,4 +1,4 @@
-"""Producing: what `emit` makes must match its own definition (JUDGING.md#sending)."""
+"""Producing: what `emit` makes must match its own definition (MATCHING.md#sending)."""
 
 from __future__ import annotations
 

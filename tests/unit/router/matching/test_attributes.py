@@ -1,4 +1,4 @@
-"""No mapped record leaves as an invalid CloudEvent (JUDGING.md#mapping, CloudEvents 1.0.2 section 3)."""
+"""No mapped record leaves as an invalid CloudEvent (MATCHING.md#mapping, CloudEvents 1.0.2 section 3)."""
 
 from __future__ import annotations
 
