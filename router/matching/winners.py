@@ -1,5 +1,4 @@
-"""Choose winners among matching definitions: repeated placeholders, specificity, ambiguity
-(MATCHING.md#specificity)."""
+"""Choose winners among matching definitions: specificity, ambiguity, repeated placeholders (MATCHING.md)."""
 
 from __future__ import annotations
 

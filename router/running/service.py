@@ -63,7 +63,7 @@ HOLD_MOST: Final = 60.0
 _log = get_logger()
 
 
-class PendingCatalog:
+class CatalogActivation:
     """The change that waits to take effect, if there is one. Not for concurrent use."""
 
     def __init__(
@@ -314,7 +314,7 @@ class Service:
     ) -> None:
         """*warming* is None in a run that ends by itself."""
         once = warming is None
-        changes = PendingCatalog(plans, queries, intake, self._announce, self._hold)
+        changes = CatalogActivation(plans, queries, intake, self._announce, self._hold)
         nudged = threading.Event()
         unread = bool(self._stale)
         reloader = Reloader(self._settings, self._first, self._metrics, self._status, nudged.set, unread=unread)

@@ -308,7 +308,12 @@ def _tidy(tree: Any, ignored: list[SchemaFault] | None = None, at: str = "", lev
     for member in ("items", "values"):
         if member in tidied:
             tidied[member] = _tidy(tidied[member], ignored, f"{at}/{member}", level + 1)
-    if kind == "enum" and isinstance(tree.get("symbols"), list) and tree.get("default") in tree["symbols"]:
+    if (
+        kind == "enum"
+        and isinstance(tree.get("symbols"), list)
+        and "default" in tree
+        and tree["default"] in tree["symbols"]
+    ):
         tidied["default"] = tree["default"]
     if isinstance(tree.get("aliases"), list) and kind in NAMED:
         tidied["aliases"] = [each for each in tree["aliases"] if isinstance(each, str)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from catalog.schemas import sandbox as trial
+from catalog.schemas import sandbox as sandbox
 from catalog.schemas.contract import BEYOND_LIMITS, CostExceeded, SchemaSource
 from catalog.schemas.validation import BoundedValidation
 from tests.support.hostile import HOSTILE, REPRESENTATIVE, nested, twofold, zigzag
@@ -25,15 +25,17 @@ HANG = 60
 """Seconds by the clock for one body on a machine that has much else to do."""
 CHILD = f"""
 import resource, sys, time
-from catalog.schemas import trial
-trial.MAX_SECONDS = 0.5
+from catalog.schemas import sandbox
+sandbox.MAX_SECONDS = 0.5
 resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
 from catalog.schemas.validation import BoundedValidation
 from tests.support.hostile import HOSTILE
-from tests.support.schemas import NOTHING
+class Nothing:
+    def document(self, reference, base):
+        return None
 for name in sys.argv[1:]:
     case = HOSTILE[name]
-    checked = BoundedValidation(case.source, NOTHING)
+    checked = BoundedValidation(case.source, Nothing())
     body, begun = case.body(), time.monotonic()
     found = checked.fault(body, case.content_type)
     assert time.monotonic() - begun < {HANG}, name
@@ -66,7 +68,7 @@ def test_the_representative_bodies_are_of_every_family() -> None:
 
 
 def test_an_ordinary_body_never_leaves_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "_Helper", None)
+    monkeypatch.setattr(sandbox, "_Helper", None)
     member = {"type": "object", "properties": {"id": {"type": "string"}, "kind": {"enum": list("abcdefgh")}}}
     order = {
         "type": "object",
@@ -107,35 +109,35 @@ def test_a_costly_body_gets_the_answer_of_an_ordinary_one() -> None:
 def test_a_helper_that_was_killed_is_started_again() -> None:
     checked = BoundedValidation(SchemaSource("JsonSchema", "", twofold("anyOf")), NOTHING)
     before = checked.fault(nested(11), None)
-    helper = trial._trials._helper
+    helper = sandbox._trials._helper
     assert helper is not None
     helper._process.kill()
     helper._process.wait()
     assert checked.fault(nested(11), None) == before
-    assert trial._trials._helper is not helper
+    assert sandbox._trials._helper is not helper
 
 
 def test_a_flood_of_costly_bodies_draws_on_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = trial._CpuBudget(since=time.monotonic())
-    assert store.allowed(100) == trial.MAX_SECONDS
+    store = sandbox._CpuBudget(since=time.monotonic())
+    assert store.allowed(100) == sandbox.MAX_SECONDS
     for _ in range(20):
-        store.draw(100, trial.MAX_SECONDS)
+        store.draw(100, sandbox.MAX_SECONDS)
     assert store.allowed(100) < 0.1
     assert store.allowed(1_000_000) >= 1.0  # what is ordinary for its size, any body may take
     store.since -= 1000.0
-    assert store.allowed(100) == trial.MAX_SECONDS
+    assert store.allowed(100) == sandbox.MAX_SECONDS
 
 
 def test_the_helper_ends_with_its_process() -> None:
     script = (
         "import os, signal\n"
-        "from catalog.schemas import trial\n"
+        "from catalog.schemas import sandbox\n"
         "from tests.support.hostile import nested, twofold\n"
         "from tests.support.schemas import NOTHING\n"
         "from catalog.schemas.contract import SchemaSource\n"
         "from catalog.schemas.validation import BoundedValidation\n"
         "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"
-        "print(trial._trials._helper._process.pid, flush=True)\n"
+        "print(sandbox._trials._helper._process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=HANG)
@@ -154,13 +156,13 @@ def test_the_helper_ends_with_its_process() -> None:
 
 def test_an_end_says_nothing_of_the_helper() -> None:
     script = (
-        "from catalog.schemas import trial\n"
+        "from catalog.schemas import sandbox\n"
         "from tests.support.hostile import nested, twofold\n"
         "from tests.support.schemas import NOTHING\n"
         "from catalog.schemas.contract import SchemaSource\n"
         "from catalog.schemas.validation import BoundedValidation\n"
         "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"
-        "print(trial._trials._helper._process.pid, flush=True)\n"
+        "print(sandbox._trials._helper._process.pid, flush=True)\n"
     )
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG)

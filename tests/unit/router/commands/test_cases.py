@@ -121,7 +121,10 @@ def test_a_failure_names_file_line_pointer_and_the_first_mismatch(
             {"record": {**valve(), "endpoint": "/endpoints/gone"}, "expect": {"message": VALVE}},
             "no endpoint or source is known",
         ),
-        ({"record": {"protocol": "PIGEON"}, "expect": {"message": VALVE}}, "undecodable: protocol 'PIGEON' is none of"),
+        (
+            {"record": {"protocol": "PIGEON"}, "expect": {"message": VALVE}},
+            "undecodable: protocol 'PIGEON' is not one of",
+        ),
         ({"record": valve("x"), "expect": {"outcome": "routed"}}, "requires"),
         (
             {"record": valve(turn="much"), "expect": {"message": VALVE}},

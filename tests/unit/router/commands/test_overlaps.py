@@ -184,7 +184,7 @@ def test_large_definitions_make_fewer_pairs_that_are_compared(monkeypatch: pytes
         compared.append(len(wanted) + len(given))
         return True
 
-    monkeypatch.setattr(linting, "covers_asked", counting)
+    monkeypatch.setattr(linting, "constraints_cover", counting)
     headers = {f"a{n}": {"type": "string", "required": True} for n in range(PROPERTIES)}
     crowded = {f"m{n}": options("KAFKA", headers=headers) for n in range(50)}
     assert not tuple(overlaps(build([Document("c.json", {"messagegroups": {"g": {"messages": crowded}}})], Findings())))

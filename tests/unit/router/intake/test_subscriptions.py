@@ -221,7 +221,7 @@ def test_our_own_registry_is_such_a_manager(tmp_path: Path) -> None:
     ("subscription", "says"),
     [
         ({"lasts": "1s"}, "too short"),
-        ({"token": "${T}"}, "manager: is missing"),
+        ({"token": "${T}"}, "manager: is required"),
         ({"token": "${T}", "manager": "https://m.example/s"}, "without TLS"),
         ({"sink": "ftp://h/"}, "sink"),
     ],

@@ -169,7 +169,7 @@ def test_the_text_has_every_part() -> None:
         f"  ✓ {DERIVED.xid}: wins (1 literal, 0 characters)",
         "      ✓ protocol: 'KAFKA'",
         "      ✓ protocoloptions.headers.kind: 'a', as '{x}'",
-        "      ✓ protocoloptions.headers.n: absent, and may be",
+        "      ✓ protocoloptions.headers.n: absent (optional)",
         "      ✗ protocoloptions.headers.kind: expected 'b', found 'a'",
         "  and 1 more candidate (--all shows all)",
         "  why: the most specific of 3 that match",

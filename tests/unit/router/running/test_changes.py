@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from router.running.queries import Queries
-from router.running.service import PendingCatalog
+from router.running.service import CatalogActivation
 from router.settings import SourceSettings
 from router.sources import Source
 from router.state.state import StateFolder
@@ -40,7 +40,7 @@ def test_a_change_that_waits_for_brokers_is_told(state: StateFolder, monkeypatch
     status.catalog("e1", 3)
     status.query("kafka-0", "running")
     queries = Queries(nothing, state, plans, Metrics(), status, nothing, once=False)
-    changes = PendingCatalog(plans, queries, intake, lambda _: None, status.holding)
+    changes = CatalogActivation(plans, queries, intake, lambda _: None, status.holding)
     unreachable: Any = SimpleNamespace(sources=(source,))
     changes.offer(unreachable)
     changes.check()

@@ -71,7 +71,7 @@ def test_mqtt_topics_properties_and_options(tmp_path: Path) -> None:
     told = parts(made)
     assert (told["user_properties.line"], told["qos"], told["retain"]) == ("a/b+", "1", "true")
     assert told["user_properties.type"] == "T"
-    with pytest.raises(UnsendableMessage, match="lacks a value for line"):
+    with pytest.raises(UnsendableMessage, match="has no value for line"):
         composer(found).compose_one(event())
 
 

@@ -213,5 +213,5 @@ def test_templates_that_make_no_address(kind: str, template: str, fault: str) ->
 
 
 def test_an_address_may_be_too_long() -> None:
-    with pytest.raises(AddressError, match="http takes 8000"):
+    with pytest.raises(AddressError, match="the http limit is 8000"):
         parse_address("https://h/{type}", sending_of("http")).expand({"type": "x" * 9000})
