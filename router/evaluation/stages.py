@@ -123,7 +123,7 @@ def dead_letter_id(kind: Kind, query: str, position: Column) -> Column:
 
 
 def dead_letter_ids(query: str, positions: pa.StringArray) -> list[str]:
-    """Return the dead letter ids of positions in topics and the inbox, as :func:`letter_id` does."""
+    """Return the dead letter ids of positions in topics and the inbox, as :func:`dead_letter_id` does."""
     texts = (f"{query}|{position}".encode() for position in positions.to_pylist())
     return [hashlib.sha256(text).hexdigest()[:32] for text in texts]
 

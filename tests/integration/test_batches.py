@@ -210,7 +210,7 @@ def test_set_aside_before_any_write_and_after_some(spark: SparkSession, state: S
         # By the order of the routes: the files have theirs, the hook all but one, the table nothing.
         held = notes.held(INBOX, 3, generation.id)
         assert held is not None and line.reason.startswith(
-            f"{held.reason}; all of /endpoints/shop, /endpoints/empty wait"
+            f"{held.reason}; this blocks all endpoints of the query: /endpoints/shop, /endpoints/empty"
         )
         assert held == Hold(generation.id, held.since, held.reason, "lake", ("files",))
         notes.park(INBOX, 3, Park(generation.id, "2026-01-02T03:04:05Z"))

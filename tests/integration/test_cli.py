@@ -136,7 +136,7 @@ def test_emit_says_what_a_target_refuses() -> None:
 def test_an_unreachable_target_is_exit_code_5() -> None:
     done = run(*EMIT, SALE, *TILL, "--to", "http://127.0.0.1:1")
     assert done.returncode == 5
-    assert done.stderr.startswith(b"xrouter: error: http://127.0.0.1:1/stores/7/tills/2/sales does not answer")
+    assert done.stderr.startswith(b"xrouter: error: http://127.0.0.1:1/stores/7/tills/2/sales does not respond")
 
 
 @pytest.mark.broker

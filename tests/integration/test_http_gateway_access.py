@@ -279,12 +279,12 @@ def test_settings_make_the_gateway(tmp_path: Path) -> None:
         ("http: {auth: {bearer: {a: hush}}}", "http.auth.bearer.a: a secret must not be in plain text"),
         ("http: {auth: {}}", "http.auth: lets no client in"),
         ("http: {auth: {api_keys: {a: '${EMPTY}'}}}", "http.auth.api_keys.a: is empty"),
-        ("http: {auth: {basic: {'a:b': '${KEY}'}}}", "cannot have a colon"),
+        ("http: {auth: {basic: {'a:b': '${KEY}'}}}", "cannot contain a colon"),
         ("http: {tls: {cert: c.pem}}", "http.tls.key: is required"),
         ("sources: [{endpoint: /endpoints/a, users: [b]}]", "sources.0.users: requires http.auth"),
         (
             "http: {auth: {basic: {anna: '${KEY}'}}}\nsources: [{endpoint: /endpoints/a, users: [ana]}]",
-            "sources.0.users: http.auth has nobody named 'ana'; did you mean anna?",
+            "sources.0.users: 'ana' not found in http.auth; did you mean anna?",
         ),
     ],
 )

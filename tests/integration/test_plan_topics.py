@@ -107,4 +107,4 @@ def test_the_ends_of_partitions_are_read(
 
 def test_a_topic_that_is_not_there_is_told(kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, report = report_of(tmp_path, kafka.bootstrap, "nowhere-at-all", capsys)
-    assert (status, report["places"][0]["notes"]) == (0, ["the brokers have no such topic"])
+    assert (status, report["places"][0]["notes"]) == (0, ["the topic does not exist"])

@@ -188,7 +188,7 @@ def test_too_few_cores_and_a_rest_topic_that_is_not_there_are_refused(
     router.configure(told)
     router.launch()
     assert router.wait() == 3
-    assert "the rest topic nowhere does not exist" in router.log
+    assert "the fallback topic nowhere does not exist" in router.log
     create_topics(kafka.bootstrap, [f"{source}-rest"])
     router.configure({**told, **real_time(f"{source}-rest"), "spark": {"master": f"local[{PARTITIONS}]"}})
     router.launch()

@@ -51,7 +51,7 @@ def test_doctor_knows_the_topics_of_the_routes(
     told = said(f"{source}.{group}")
     for number in range(3):
         assert f"{source}.plant.{number}" in told
-    assert f"{source}.dead" in told and "make it before records come" in told
+    assert f"{source}.dead" in told and "create it, or set create_topics" in told
     create_topics(kafka.bootstrap, [f"{source}.dead", *(f"{source}.plant.{number}" for number in range(3))])
     told = said(f"{source}.{group}")
     assert "has no topic" not in told and "3 topics writable" in told and "1 topic writable" in told
@@ -70,7 +70,7 @@ def test_a_topic_that_is_lacking_is_named_and_waited_for(
     router.launch()
     wait_until(lambda: "batch blocked" in router.log, LIMIT, lambda: router.log[-3000:])
     started = router.log[: router.log.index("batch blocked")]
-    assert f"has no topic {out}" in started and "make it before records come" in started
+    assert f"has no topic {out}" in started and "create it, or set create_topics" in started
     reason = json.dumps(router.readiness()["queries"])
     assert f"has no topic {out}" in reason
     assert f"create topic {out}" in router.log and "batches park" not in router.log
@@ -88,7 +88,7 @@ def test_topics_are_created_where_the_sink_says_so(
     out = f"{source}." + "{subject|none}"
     router.configure(settings(kafka, router.folder, source, out, create_topics=create))
     status_of(["doctor", str(router.config)])
-    assert f"has no topic {source}.dead: create_topics makes it" in " ".join(capsys.readouterr().out.split())
+    assert f"has no topic {source}.dead: create_topics creates it" in " ".join(capsys.readouterr().out.split())
     router.start()
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
 

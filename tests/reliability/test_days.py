@@ -226,7 +226,7 @@ def test_a_day_without_the_topic_of_a_sink(
     lacking = f"Kafka at {kafka.bootstrap} has no topic {topic}"
     status_of(["doctor", str(day.router.config)])
     doctor = " ".join(capsys.readouterr().out.split())
-    assert lacking in doctor and "make it before records come, or set create_topics of the sink" in doctor
+    assert lacking in doctor and "create it, or set create_topics of the sink" in doctor
     day.router.start()
     assert lacking in day.router.log, "the start names it as well"
     with day.watched() as prometheus:

@@ -91,7 +91,7 @@ def test_a_router_waits_for_schemas_before_it_starts_and_before_it_changes(
         router.configure(settings(tmp_path, port))
         router.module = ("tests.support.hasty_router",)
         router.launch()
-        wait_until(lambda: "not started yet" in router.log and "/metres" in router.log, SECONDS, "the router to wait")
+        wait_until(lambda: "waiting to start" in router.log and "/metres" in router.log, SECONDS, "the router to wait")
         told = router.readiness()
         assert told["ready"] is False
         # A server that leaves one request unanswered is asked for nothing more in the same look.
@@ -134,4 +134,4 @@ def test_a_router_that_waits_for_a_silent_server_can_be_stopped(router: RouterPr
         router.launch()
         assert silent.asked.wait(SECONDS)
         assert router.stop() == 0, router.log
-    assert "not started yet" not in router.log, "it waited for the answer all the same"
+    assert "waiting to start" not in router.log, "it waited for the answer all the same"

@@ -73,10 +73,15 @@ BESIDE: Final = {
 }
 """What else must be set for examples of keys that begin so, which they do not show."""
 QUOTED: Final = (
-    *("records went through", "batch held", "batch goes on", "sink is slow", "sink is quick again", "query goes on"),
-    *("brokers answer, query starts", "connected again", "query waits for its brokers", "memory divided"),
-    *("started with the last good catalog", "Spark starts", "batch is too large, and is written in parts"),
-    *("inbox accepts no messages", "in use by another router", "replication stands still", "waits for dead letter"),
+    *("throughput", "batch blocked", "batch resumed", "sink is slow", "sink is no longer slow", "query recovered"),
+    *(
+        "brokers reachable again; starting query",
+        "source reachable again",
+        "brokers unreachable; query waits",
+        "memory budget",
+    ),
+    *("started with the last valid catalog", "starting Spark", "batch is too large; writing it in parts"),
+    *("inbox accepts no messages", "in use by another router", "replication failed", "waits for dead letter"),
     *("incompatible catalog change", "records of an open transaction were read before"),
 )
 """Messages of the log, and of errors, that pages quote."""

@@ -3,7 +3,7 @@
 | step | what a reader or a router finds after a kill right here |
 |---|---|
 | set the table's retention | the table unchanged |
-| merge small files, in one commit (`merging.py`) | small files, or what they became; no log names the others |
+| merge small files, in one commit | small files, or what they became; no log names the others |
 | remove files that were replaced long ago | fewer of them; the next removal takes the rest |
 | write a checkpoint durably | all entries still; a checkpoint is complete or absent |
 | remove entries that an old enough checkpoint has | more of them than needed |

@@ -151,7 +151,7 @@ def test_the_registry_gets_the_login_and_refuses_others(
             config.write_text(json.dumps({"catalog": {"logins": [login], "allow_plaintext_password": True}}))
             monkeypatch.setenv("TOKEN", token)
             assert status_of(["catalog", "push", str(file), url_of(client), "--yes", "--logins", str(config)]) == status
-            assert ("may not write" in capfd.readouterr().err) == bool(status)
+            assert ("do not allow writes" in capfd.readouterr().err) == bool(status)
         assert client.get("/messagegroups/g/messages", headers={"authorization": "Bearer r-token"}).json().keys() == {
             "a"
         }
