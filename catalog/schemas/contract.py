@@ -195,9 +195,9 @@ def worst(comparisons: Iterable[Comparison]) -> Comparison:
 class SchemaFamily:
     """One family of schemas; :mod:`catalog.schemas.families` lists them all.
 
-    ``room`` is a package with the modules ``validating``, ``filling`` and ``columns``, and ``comparing`` where the
-    family ``compares``. They are imported when a schema first needs them: who has only JSON schemas never loads
-    Protobuf's compiler.
+    ``room`` is a package with the modules ``validating`` (with ``compare`` if the family ``compares``), ``filling``,
+    and ``columns`` if it is ``typed``. They are imported when a schema first needs them, so a catalog with JSON schemas
+    only never loads Protobuf's compiler.
     """
 
     name: str
