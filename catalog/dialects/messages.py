@@ -242,7 +242,7 @@ class MessageSections:
 
 
 def format_of(envelope: str | None, protocol: str | None) -> str:
-    """Return the format that names an envelope or, without one, a protocol; '' where none can."""
+    """Return the format name of an envelope, or of a protocol if there is no envelope; '' if neither has one."""
     if envelope is not None:
         return "CloudEvents" if canonical_envelope(envelope) == CLOUDEVENTS else envelope
     known = canonical_protocol(protocol or "")

@@ -77,7 +77,7 @@ _MESSAGES: Final = ("messages", "definitions", "messagedefinitions")
 
 
 def _collection(*names: str) -> frozenset[str]:
-    """Return the names of collections with those of their addresses and counts."""
+    """Return the names of collections, and of their ``url`` and ``count`` attributes."""
     return frozenset(name + suffix for name in names for suffix in ("", "url", "uri", "count"))
 
 

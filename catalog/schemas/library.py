@@ -37,7 +37,7 @@ class CatalogLibrary:
         self._schemas = schemas
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
-        """Return key and document of a reference written in the document at *base*, None if unknown."""
+        """Return key and document that a reference in the document at *base* points to; None if unknown."""
         references = self._schemas.get(base, {}).get("references", {})
         key = references.get(reference, reference)
         entry = self._schemas.get(key)

@@ -191,7 +191,7 @@ class _Answer(msgspec.Struct):
 
 
 class PeerExchange:
-    """Rounds with peers. The position is stored in the same transaction as the changes pulled."""
+    """Pulls changes from peers in rounds. The position is stored in the same transaction as the changes."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service

@@ -55,7 +55,7 @@ class OldFiles:
     size: int
 
     def ids(self) -> Iterator[str]:
-        """Yield the ids of the letters in them."""
+        """Yield the ids of the dead letters in these files."""
         for path in self.files:
             yield from _ids(path)
 

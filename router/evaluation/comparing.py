@@ -388,7 +388,7 @@ class Shadow:
 
     @classmethod
     def of(cls, active: Plan, shadow: Plan) -> Shadow:
-        """Return the shadow of two plans with the same settings."""
+        """Return what compares two plans that have the same settings."""
         settings = active.settings
         ways, share = SinksByRoute.of(settings), settings.catalog.shadow_share
         return cls(shadow.judge, ways, active.epoch, shadow.epoch, share)

@@ -106,7 +106,7 @@ def typed_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
 
 
 def typed_from_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
-    """Return the names of integer and boolean attributes of routed events in JSON."""
+    """Return which attributes are integers or booleans in the JSON of routed events."""
     json, rows, leaving = settled.envelopes.json, settled.envelopes.json_rows, _leaving_json(outcomes, settled)
     if json is None:
         return rows, pa.nulls(0, pa.string())

@@ -56,7 +56,7 @@ class ValidatedSets:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What to validate for a match set: targets whose schema decides whether they match, and the others."""
+    """Definitions of a match set to validate: those whose schema decides whether they match, and the others."""
 
     deciding: tuple[int, ...]
     others: tuple[int, ...]

@@ -245,7 +245,7 @@ def _sum_of(rates: Iterable[float | None]) -> float | None:
 
 
 class Figures:
-    """Reads a registry, and keeps samples of a minute for rates. Any thread may call it."""
+    """Reads metrics, and keeps samples of one minute to compute rates. Any thread may call it."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry

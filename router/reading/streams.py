@@ -346,7 +346,7 @@ class ReadTopics:
         _log.error("records were lost at the broker before they were read", places=lost)
 
     def _anew(self, ids: Mapping[str, str], read: Collection[str]) -> dict[str, tuple[str, str]]:
-        """Return those topics whose id is another than was noted, with both; ids that are new are noted.
+        """Return topics that were recreated, with their stored and current ids; store ids that are new.
 
         A topic that nothing was *read* of begins at its first record anyway.
         """

@@ -195,7 +195,7 @@ def _report(plan: Plan) -> None:
 
 
 def _create_topics(plan: Plan) -> None:
-    """Create the topics that sinks of a plan lack, where they say so; what fails is tried again by the batch for it."""
+    """Create missing topics of sinks that are configured so; a batch tries again what fails."""
     for name, topics in sink_topics(plan).items():
         sink = plan.settings.sinks[name].topics
         if sink is not None and sink.create_topics is not None:

@@ -278,7 +278,7 @@ class _Finder:
 
 @dataclass(slots=True)
 class _Named:
-    """A schema registry of which rules need name and address only."""
+    """A schema registry whose rules need only its name and address."""
 
     name: str
     url: str

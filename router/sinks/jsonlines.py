@@ -242,7 +242,7 @@ def _with_exact(lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, for
 
 
 def _attributes(rows: pa.RecordBatch) -> Pieces:
-    """Return the attributes with a column as members, ``specversion`` first and ``time`` last."""
+    """Return the attributes that have a column as JSON members, ``specversion`` first and ``time`` last."""
     version, time = _text(rows, "specversion"), _text(rows, TIME_TEXT)
     version = _where_empty(version, pa.scalar("1.0"))
     time = _where_empty(time, _instants(rows, "time"))

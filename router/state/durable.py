@@ -155,7 +155,7 @@ class CheckpointProgress:
 
 
 def progress_of(path: Path) -> CheckpointProgress:
-    """Check what Spark will read of the checkpoint at *path*, and return how far it is.
+    """Check the files of the checkpoint at *path* that Spark will read, and return its progress.
 
     A broken ``.crc`` file beside an intact file is removed, since Spark would refuse both.
 

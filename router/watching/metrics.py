@@ -387,7 +387,7 @@ class Deliveries:
             self._bytes.labels(sink, label).inc(max(0, sizes.get((sink, endpoint), 0)))
 
     def account(self, query: str, taken: int, empty: int, gap: int) -> None:
-        """Add what a batch took, and set what is missing of all batches."""
+        """Add the counts of one batch, and set the records missing over all batches."""
         self._taken.labels(query).inc(taken)
         self._empty.labels(query).inc(empty)
         self._gap.labels(query).set(gap)
@@ -682,7 +682,7 @@ class Metrics:
             self._records.labels(self._endpoint_labels.of(endpoint), outcome, reason).inc(count)
 
     def resume(self, query: str, account: Account) -> None:
-        """Let the counts of a query go on from its account, unless they do already."""
+        """Restore a query's counts from its saved totals, unless that was done."""
         if query not in self._resumed:
             self._resumed.add(query)
             self._add(account.records)

@@ -41,7 +41,7 @@ _NAMES: Final = {dict: "an object", list: "an array", str: "a string", bool: "a 
 
 @dataclass(slots=True)
 class Walk:
-    """One body under way: the level of records, and what came of holding objects and arrays against branches of unions.
+    """State while one body is validated: record depth, and which branches of unions its values match.
 
     What came of it is the misfit, or else the value.
 

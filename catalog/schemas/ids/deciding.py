@@ -186,7 +186,7 @@ class SchemaIdRule:
         return IdDecision(takes, f"an id of {own[kind]}", f"{asked} of {theirs[kind]}", by="name")
 
     def _by_message(self, definition: Definition, asked: FrameLookup) -> IdDecision | None:
-        """Return the decision where the message that a frame names is not the definition's; None where it may be."""
+        """Return the decision if a frame names another message than the definition; None if it may be the same."""
         source = self._source(definition)
         if source is None or asked.place is None or family_of(source.family).frames != "message":
             return None

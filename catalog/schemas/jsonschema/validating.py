@@ -626,7 +626,7 @@ def _joined(base: str, reference: str) -> str:
 
 
 def _own_id(schema: Any) -> str:
-    """Return ``$id``, or ``id`` of draft 04, where it is a text; else nothing."""
+    """Return ``$id`` (``id`` in draft 04) if it is a string, else nothing."""
     if not isinstance(schema, dict):
         return ""
     own = schema.get("$id")

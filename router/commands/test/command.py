@@ -478,7 +478,7 @@ def _run(files: Sequence[CaseFile], options: _Options, covered: CaseCoverage) ->
 
 
 def _refuse_routes(files: Sequence[CaseFile]) -> None:
-    """Refuse cases that ask for what a catalog alone does not decide."""
+    """Reject cases whose expectations need more than a catalog."""
     problems = [
         f"{file.path}: {case.name}: {name} requires a router's settings; give --config, or leave it out"
         for file in files
@@ -511,7 +511,7 @@ def _report(
 
 
 def _least(given: Sequence[str]) -> dict[str, float]:
-    """Read minimums, by kind."""
+    """Parse the minimum coverage, by kind."""
     wanted: dict[str, float] = {}
     for text in given:
         kind, mark, number = text.rpartition("=")

@@ -286,7 +286,7 @@ class AskedProperty:
     required: bool = False
 
     def form(self) -> dict[str, Any]:
-        """Return the JSON form, without the name."""
+        """Return this draft as JSON, without its name."""
         written = {"type": self.type, "value": self.value, "required": True if self.required else None}
         return {name: value for name, value in written.items() if value is not None}
 
