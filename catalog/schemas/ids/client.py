@@ -233,9 +233,7 @@ class SchemaIdRegistry:
                 continue
             seen.add((reference.name, *place))
             if len(seen) > MAX_REFERENCES or depth > MAX_DEPTH:
-                raise _Unusable(
-                    f"it refers to more than {MAX_REFERENCES} schemas, or more than {MAX_DEPTH} levels deep"
-                )
+                raise _Unusable(f"it refers to over {MAX_REFERENCES} schemas, or over {MAX_DEPTH} levels deep")
             if time.monotonic() > ends:
                 raise self._unavailable(f"took longer than {SCHEMA_SECONDS:g} s for one schema and its references")
             if place not in known:

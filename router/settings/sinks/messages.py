@@ -189,8 +189,7 @@ class HttpSink(MessageSink):
         8, ge=1, le=256, description="Maximum number of concurrent requests; those of one partition keep their order."
     )
     webhook_origin: str | None = Field(
-        None,
-        description="`WebHook-Request-Origin` for the webhook validation handshake; if unset, there is no handshake.",
+        None, description="`WebHook-Request-Origin` for the webhook validation handshake; no handshake if unset."
     )
 
     @property
