@@ -198,7 +198,7 @@ def _refer(form: dict[str, Any], message: DeclaredMessage, chain: Sequence[str])
 
 
 def _described(form: Mapping[str, Any]) -> bool:
-    """Tell whether a message has a name, labels or the like, which nothing can have that is another by ``xref``."""
+    """Whether a message has a name, labels or the like, which nothing can have that is another by ``xref``."""
     return bool(form.keys() - _OF_XREF)
 
 

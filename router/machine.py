@@ -250,7 +250,7 @@ class BatchSizing:
         return self.limit
 
     def suspects(self, records: int) -> bool:
-        """Tell whether so many records may be too large a batch, so that they must be measured."""
+        """Whether so many records may be too large a batch, so that they must be measured."""
         size = LARGEST if self.mean is None else self.mean
         return records * size > self.bound * SURE
 

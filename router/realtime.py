@@ -379,7 +379,7 @@ def _value(taken: Column) -> Column:
 
 
 def _readable(taken: Column) -> Column:
-    """Tell whether a value stands in JSON, and in the context, as it is."""
+    """Whether a value stands in JSON, and in the context, as it is."""
     from pyspark.sql import functions as F
 
     value = _value(taken)

@@ -227,7 +227,7 @@ class Exchanges:
             return Counter(self._counts)
 
     def overdue(self) -> bool:
-        """Tell whether a half has waited long enough."""
+        """Whether a half has waited long enough."""
         with self._lock, translated(self._path):
             due: float | None = self._database.execute("SELECT min(due) FROM halves").fetchone()[0]
         return due is not None and due <= self._passed()
@@ -287,7 +287,7 @@ class Exchanges:
         return min(self._clock(), self._read_until())
 
     def _stale(self) -> bool:
-        """Tell whether a half is due; or whether to note that time passes, so that a start knows what it missed."""
+        """Whether a half is due; or whether to note that time passes, so that a start knows what it missed."""
         return self.overdue() or self._clock() - self._changed >= NOTED_SECONDS
 
     def _put(self, taken: RecordToPair) -> None:

@@ -305,7 +305,7 @@ class SubscriptionManager:
             pass
         name = document.get("id")
         if not isinstance(name, str) or not name:
-            raise SubscriptionFailed(f"{self._shown(self.url)} did not say which subscription it created")
+            raise SubscriptionFailed(f"{shown_url(self.url)} did not say which subscription it created")
         return f"{self.url.partition('?')[0].rstrip('/')}/{quote(name, safe='')}"
 
     def _asked(
@@ -323,14 +323,14 @@ class SubscriptionManager:
                 runner.get_loop().set_default_executor(_Resolver(1))
                 answer = runner.run(self._answer(method, url, headers, content, deadline))
         except TimeoutError as error:
-            raise SubscriptionFailed(f"{method} {self._shown(url)}: the response takes too long") from error
+            raise SubscriptionFailed(f"{method} {shown_url(url)}: the response takes too long") from error
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, ValueError) as error:
             text = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
-            raise SubscriptionFailed(f"{method} {self._shown(url)}: {text}") from error
+            raise SubscriptionFailed(f"{method} {shown_url(url)}: {text}") from error
         if answer.is_success or answer.status_code in also:
             return answer
         raise SubscriptionFailed(
-            f"{method} {self._shown(url)} returned {answer.status_code}{_said(answer)}",
+            f"{method} {shown_url(url)} returned {answer.status_code}{_said(answer)}",
             gone=method != "POST" and answer.status_code in _GONE,
             login=answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN),
             after=_after(answer),
@@ -357,10 +357,11 @@ class SubscriptionManager:
                     raise ValueError("the response is too long")
         return httpx.Response(answer.status_code, headers=_plain(answer.headers), content=bytes(body))
 
-    @staticmethod
-    def _shown(url: str) -> str:
-        parts = urlsplit(url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+def shown_url(url: str) -> str:
+    """Return a URL without user and query, since both may contain secrets."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 class _Resolver(ThreadPoolExecutor):

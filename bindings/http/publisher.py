@@ -25,7 +25,7 @@ import httpx
 
 from bindings.gateways import Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
-from bindings.http.client import NotPermitted, Permissions, Version, client
+from bindings.http.client import NotPermitted, Permissions, Version, client, shown_url
 from bindings.sending import (
     IN_A_ROW,
     MAX_CALLS_WITHOUT_PROOF,
@@ -212,7 +212,7 @@ class HttpPoster:
         if given_up is None:
             run.failed(trouble)
             return
-        reason = f"{_target(message.url)} ends the connection at this message without a response, and answers others"
+        reason = f"{shown_url(message.url)} ends the connection at this message without a response, and answers others"
         self._unanswered.settled(message)
         run.done(places[0], MessageRefusal(reason) if given_up else answers[0])
         self._lane(run, places[1:])
@@ -223,13 +223,13 @@ class HttpPoster:
             return MessageRefusal(fault)
         ended = True
         for attempt in range(TRIES):
-            self._pauses.check(_target(message.url))
+            self._pauses.check(shown_url(message.url))
             try:
                 if self._permissions is not None:
                     self._permissions.ensure(message.url)
                 status, detail, after = self._request(message)
             except httpx.TransportError as error:
-                trouble, after = f"{_target(message.url)} does not answer: {type(error).__name__}: {error}", None
+                trouble, after = f"{shown_url(message.url)} does not answer: {type(error).__name__}: {error}", None
                 late = isinstance(error, httpx.TimeoutException)  # it used up its time, and other messages wait
                 ended = ended and isinstance(error, ENDED)
             except httpx.InvalidURL as error:
@@ -240,12 +240,12 @@ class HttpPoster:
                 if 200 <= status < 300:
                     return None
                 if 400 <= status < 500 and status not in TRY_AGAIN:
-                    return MessageRefusal(f"{_target(message.url)} answers {status}{detail}")
-                trouble, late, ended = f"{_target(message.url)} answers {status}{detail}", False, False
+                    return MessageRefusal(f"{shown_url(message.url)} answers {status}{detail}")
+                trouble, late, ended = f"{shown_url(message.url)} answers {status}{detail}", False, False
                 if status in (401, 407) or status < 400:
                     raise Unsettled(f"{trouble}; correct its address or our credentials")
             if after is not None and after > PATIENCE:
-                self._pauses.put(_target(message.url), after)
+                self._pauses.put(shown_url(message.url), after)
                 break
             if attempt == TRIES - 1 or late or run.trouble:
                 break
@@ -343,12 +343,6 @@ def retry_after(value: str | None) -> float | None:
         return max(0.0, (moment - datetime.now(UTC)).total_seconds())
     except (ValueError, OverflowError):
         return None
-
-
-def _target(url: str) -> str:
-    """Return the address without query and user, since both may contain secrets."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _origin(url: str) -> str:

@@ -517,7 +517,7 @@ RANGES_SECONDS: Final = 3.0
 PLACES: Final = 256
 """Maximum partitions to query; more would take too long."""
 _HEAD_POLL_SECONDS: Final = 0.2
-_RANGES_FETCH_BYTES: Final = 2**16
+_SEARCH_FETCH_BYTES: Final = 2**16
 Place = tuple[str, int]
 
 
@@ -600,7 +600,7 @@ class FirstUnreadRecords:
             **reading(self._client),
             "group.id": "xrouter-heads",
             "enable.partition.eof": True,
-            "fetch.message.max.bytes": _RANGES_FETCH_BYTES,
+            "fetch.message.max.bytes": _SEARCH_FETCH_BYTES,
             "queued.max.messages.kbytes": 1024,
         }
 

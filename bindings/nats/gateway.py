@@ -598,8 +598,8 @@ def _shares(plans: Sequence[Plan]) -> int:
     return streams + any(isinstance(plan, CorePlan) for plan in plans)
 
 
-_GATEWAY_LOWEST_SECONDS: Final = 0.25
-_GATEWAY_HIGHEST_SECONDS: Final = 15.0
+_MIN_RESTART_SECONDS: Final = 0.25
+_MAX_RESTART_SECONDS: Final = 15.0
 _END_SECONDS: Final = 10.0
 
 
@@ -708,7 +708,7 @@ class NatsGateway:
         self._storing = storing = MessageStorer(self._terms.store, self._loop)
         self._core = CoreIntake(storing, self._terms.limits, self._terms.counters)
         self._ready.set()
-        backoff = Backoff(_GATEWAY_LOWEST_SECONDS, _GATEWAY_HIGHEST_SECONDS)
+        backoff = Backoff(_MIN_RESTART_SECONDS, _MAX_RESTART_SECONDS)
         for address in itertools.cycle(dialling.addresses):
             try:
                 client = await self._connected(dialling, address)

@@ -274,7 +274,7 @@ def written(attributes: Mapping[str, Any]) -> MessageSections:
 
 
 def _reads_as(sections: Mapping[str, Any], reading: Format, wanted: Mapping[str, Any]) -> bool:
-    """Tell whether readers of 0.1 take the sections for those very attributes."""
+    """Whether readers of 0.1 take the sections for those very attributes."""
     findings = Findings()
     description = described(sections, reading, SourceLocation(""), findings)
     if findings.sorted() or description.protocol not in (None, reading.protocol):

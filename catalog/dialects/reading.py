@@ -213,7 +213,7 @@ def long_id(place: SourceLocation, key: str, findings: Findings) -> None:
 
 
 def has_room(into: Declarations, place: SourceLocation, findings: Findings) -> bool:
-    """Tell whether one more thing can be declared; report it once for a collection when not."""
+    """Whether one more thing can be declared; report it once for a collection when not."""
     if len(into.messages) + len(into.groups) + len(into.endpoints) + len(into.schemas) < MAX_DECLARED:
         return True
     message = f"the catalog declares more than {MAX_DECLARED} entities; the others are left out"

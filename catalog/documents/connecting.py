@@ -97,12 +97,12 @@ class Reach:
         raise DocumentError(text, file=url, hint=hint)
 
     def admits(self, host: str, address: str) -> bool:
-        """Tell whether anybody may name a host to connect to, at an address that it has: a public or an allowed one."""
+        """Whether anybody may name a host to connect to, at an address that it has: a public or an allowed one."""
         parsed = _address(address)
         return self.allows(host, address) or (parsed.is_global and not parsed.is_multicast)
 
     def allows(self, host: str, address: str) -> bool:
-        """Tell whether a host, or an address that it has, is among those that are allowed."""
+        """Whether a host, or an address that it has, is among those that are allowed."""
         parsed = _address(address)
         known = EVERYWHERE in self._hosts or host.lower().rstrip(".") in self._hosts
         return known or any(parsed in network for network in self._networks if network.version == parsed.version)
@@ -200,7 +200,7 @@ def _refused(error: ssl.SSLError) -> httpx.ReadError:
 
 
 def _by_proxy(scheme: str, host: str) -> bool:
-    """Tell whether the environment has a proxy for a host; it looks names up then, and we judge what is no name."""
+    """Whether the environment has a proxy for a host; it looks names up then, and we judge what is no name."""
     proxies = getproxies()
     return (scheme in proxies or "all" in proxies) and not proxy_bypass(host)
 
@@ -448,7 +448,7 @@ class Logins:
         self._renewed: dict[str, float] = {}
 
     def speaks(self, origin: str) -> bool:
-        """Tell whether *origin* is shown an Authorization header."""
+        """Whether *origin* is shown an Authorization header."""
         login = self._logins.get(origin)
         return login is not None and login.speaks
 

@@ -344,7 +344,7 @@ class Fetcher:
         return paths
 
     def changed(self, seen: Mapping[str, str], *, local: bool = False) -> bool:
-        """Tell whether anything that a former load has *seen* would be otherwise now; if *local*, of the files only."""
+        """Whether anything that a former load has *seen* would be otherwise now; if *local*, of the files only."""
         for address, mark in seen.items():
             if local and is_url(address):
                 continue

@@ -365,7 +365,7 @@ def _is_whole(group: Mapping[str, Any]) -> bool:
 
 
 def _defines(definition: Mapping[str, Any]) -> bool:
-    """Tell whether the content of a definition is shown, itself or in one of its versions."""
+    """Whether the content of a definition is shown, itself or in one of its versions."""
     versions = definition.get("versions")
     bodies = [definition, *(versions if isinstance(versions, list) else ())]
     return any(isinstance(body, dict) and isinstance(body.get("definition"), dict) for body in bodies)
@@ -633,7 +633,7 @@ def _shown(entity: Mapping[str, Any], depth: int) -> list[str]:
 
 
 def _lacks(node: Mapping[str, Any], depth: int) -> bool:
-    """Tell whether anything below an entity (even *depth*) or a collection (odd) is only named."""
+    """Whether anything below an entity (even *depth*) or a collection (odd) is only named."""
     if depth % 2:
         return any(_lacks(each, depth + 1) for each in node.values() if isinstance(each, dict))
     if any(True for _ in _collections(node, depth)):

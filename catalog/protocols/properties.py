@@ -360,7 +360,7 @@ class Exemption:
     decides: bool = False
 
     def concerns(self, value: Any) -> bool:
-        """Tell whether the value of an option is one of these; letter case does not count."""
+        """Whether the value of an option is one of these; letter case does not count."""
         return not self.values or (_text(value) in self.values) != self.inverted
 
 

@@ -24,7 +24,7 @@ from bindings.amqp.publisher import AmqpSender
 from bindings.amqp.publisher import message_of as amqp_message
 from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
-from bindings.http.client import ALLOWED, ASK, OutOfReach, Version, client
+from bindings.http.client import ALLOWED, ASK, OutOfReach, Version, client, shown_url
 from bindings.http.publisher import OutRequest, invalid_header_of, request_of, retry_after
 from bindings.kafka.client import KafkaClient, SaslLogin
 from bindings.kafka.publisher import KafkaPublisher
@@ -206,7 +206,7 @@ class WebhookSender:
             self._client.close()
             self._client = self._connected()
         return [
-            verdict or DeliveryResult("away", f"{_shown(request.url)} does not answer within {seconds:g} s")
+            verdict or DeliveryResult("away", f"{shown_url(request.url)} does not answer within {seconds:g} s")
             for verdict, request in zip(verdicts, requests, strict=True)
         ]
 
@@ -223,9 +223,9 @@ class WebhookSender:
         allowed = {name.strip() for name in answered.get(ALLOWED, "").split(",")}
         rate = rate_of(answered.get(RATE, "*"))
         if status == httpx.codes.GONE:
-            return DeliveryResult("gone", f"{_shown(url)} answered the handshake with 410")
+            return DeliveryResult("gone", f"{shown_url(url)} answered the handshake with 410")
         if not {"*", target.origin} & allowed or rate is None:
-            reason = f"{_shown(url)} answered the handshake with {status} and does not allow {target.origin}"
+            reason = f"{shown_url(url)} answered the handshake with {status} and does not allow {target.origin}"
             return DeliveryResult("away", reason, _asked(answered))
         self._rate = Rate(rate or None)
         return DELIVERED
@@ -284,7 +284,7 @@ def _verdict(answer: httpx.Response, url: str) -> DeliveryResult:
     status = answer.status_code
     if answer.is_success:
         return DELIVERED
-    reason = f"{_shown(url)} answered {status}"
+    reason = f"{shown_url(url)} answered {status}"
     if status == httpx.codes.GONE:
         return DeliveryResult("gone", reason)
     pause = _asked(answer.headers)
@@ -308,13 +308,7 @@ def _drain(chunks: Iterable[bytes], deadline: float) -> None:
 
 def _failure_text(url: str, error: Exception) -> str:
     reason = str(error) if isinstance(error, OutOfReach) else f"{type(error).__name__}: {error}"
-    return f"{_shown(url)} does not answer: {reason}"
-
-
-def _shown(url: str) -> str:
-    """Return a URL without user and query, which may be secret."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return f"{shown_url(url)} does not answer: {reason}"
 
 
 _SECONDS: Final = 10.0

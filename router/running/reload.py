@@ -81,7 +81,7 @@ def lost_sources(active: Plan, catalog: Catalog) -> tuple[Finding, ...]:
 
 
 def _is_source(endpoint: Endpoint, named: Collection[str]) -> bool:
-    """Tell whether records are still taken from an endpoint, or it says itself that it is for producers."""
+    """Whether records are still taken from an endpoint, or it says itself that it is for producers."""
     usage = set(endpoint.usage)
     return endpoint.protocol in BINDINGS and (endpoint.xid in named or bool(usage & RECEIVING) or "producer" in usage)
 

@@ -456,7 +456,7 @@ def signals(stop: threading.Event) -> Iterator[None]:
 
 
 def _begins_a_process(frame: FrameType | None) -> bool:
-    """Tell whether a process is being started: what is raised in functions called around a fork is only printed."""
+    """Whether a process is being started: what is raised in functions called around a fork is only printed."""
     while frame is not None:
         if frame.f_code.co_name == "_execute_child" and frame.f_globals.get("__name__") == "subprocess":
             return True

@@ -678,7 +678,7 @@ def _replayed(database: sqlite3.Connection, ids: Iterable[str], at: str, replay:
 # to it is for the router that has the state folder; anybody may read it meanwhile. Without it no record is lost.
 
 SIGHTINGS_NAME: Final = "sightings.db"
-LEDGER_BUSY_SECONDS: Final = 5.0
+SIGHTINGS_BUSY_SECONDS: Final = 5.0
 """Longest wait for somebody who reads or copies the file."""
 _TABLE: Final = (
     "CREATE TABLE sightings (endpoint TEXT NOT NULL, message TEXT NOT NULL, epoch TEXT NOT NULL, "
@@ -719,7 +719,7 @@ class Sightings:
         self.path = root / FOLDER / SIGHTINGS_NAME
         self.replaced = ""
         try:
-            self._database = _ledger_connect(self.path)
+            self._database = _connect_to_sightings(self.path)
         except DiskError:
             raise
         except StateError as error:
@@ -727,7 +727,7 @@ class Sightings:
             for suffix in ("", "-wal", "-shm"):
                 with _translated(self.path):
                     self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-            self._database = _ledger_connect(self.path)
+            self._database = _connect_to_sightings(self.path)
 
     def all(self) -> dict[DefinitionAtEndpoint, Sighting]:
         """Return all that is noted."""
@@ -760,8 +760,8 @@ def sightings_in(root: Path) -> dict[DefinitionAtEndpoint, Sighting] | None:
     path = root / FOLDER / SIGHTINGS_NAME
     if not path.exists():
         return None
-    with _translated(path), contextlib.closing(sqlite3.connect(str(path), timeout=LEDGER_BUSY_SECONDS)) as database:
-        _ledger_check_format(database, path)
+    with _translated(path), contextlib.closing(sqlite3.connect(str(path), timeout=SIGHTINGS_BUSY_SECONDS)) as database:
+        _check_sightings_format(database, path)
         return _all(database)
 
 
@@ -770,14 +770,14 @@ def _all(database: sqlite3.Connection) -> dict[DefinitionAtEndpoint, Sighting]:
     return {DefinitionAtEndpoint(row[0], row[1]): Sighting(*row[2:]) for row in rows}
 
 
-def _ledger_connect(path: Path) -> sqlite3.Connection:
+def _connect_to_sightings(path: Path) -> sqlite3.Connection:
     with _translated(path):
         private_folder(path.parent)
         if not path.exists():
             new_file(path)
             sync_path(path.parent)
         database = sqlite3.connect(
-            str(path), timeout=LEDGER_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            str(path), timeout=SIGHTINGS_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
             database.execute("PRAGMA journal_mode = WAL")
@@ -786,14 +786,14 @@ def _ledger_connect(path: Path) -> sqlite3.Connection:
                 with sqlite_transaction(database):
                     database.execute(_TABLE)
                     database.execute(f"PRAGMA user_version = {FORMAT}")
-            _ledger_check_format(database, path)
+            _check_sightings_format(database, path)
         except BaseException:
             database.close()
             raise
     return database
 
 
-def _ledger_check_format(database: sqlite3.Connection, path: Path) -> None:
+def _check_sightings_format(database: sqlite3.Connection, path: Path) -> None:
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
     if version != FORMAT:
         hint = "use the router version that wrote it"

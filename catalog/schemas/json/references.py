@@ -15,6 +15,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 from catalog.parsing.pointers import as_pointer, at_pointer
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling import Unfillable
+from catalog.values import is_number
 
 _MAX_DOCUMENTS: Final = 200
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
@@ -227,15 +228,11 @@ def _union(left: Any, right: Any) -> Any:
 
 
 def _larger(left: Any, right: Any) -> Any:
-    return right if _is_number(left) and _is_number(right) and right > left else left
+    return right if is_number(left) and is_number(right) and right > left else left
 
 
 def _smaller(left: Any, right: Any) -> Any:
-    return right if _is_number(left) and _is_number(right) and right < left else left
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return right if is_number(left) and is_number(right) and right < left else left
 
 
 _COMBINED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {

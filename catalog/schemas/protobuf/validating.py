@@ -427,7 +427,7 @@ def _reachable(root: Descriptor) -> list[Descriptor]:
 
 
 def _dropped_unknown(message: Message) -> bool:
-    """Drop the unknown fields of a message, and tell whether there were any."""
+    """Drop the unknown fields of a message, and return whether there were any."""
     size = _size(message)
     message.DiscardUnknownFields()
     return _size(message) != size

@@ -71,7 +71,7 @@ class SplitColumn:
         return self.has("%")
 
     def has(self, character: str) -> bool:
-        """Tell whether any value may hold that ASCII character."""
+        """Whether any value may hold that ASCII character."""
         data, offsets = raw(self.values)
         return bool((data[offsets[0] : offsets[-1]] == ord(character)).any())
 

@@ -259,7 +259,7 @@ class Coincidence:
         self._beside = {event: self._targets_beside(event=event) for event in (False, True)}
 
     def needs_bodies(self, channel: Sequence[int]) -> bool:
-        """Tell whether a record of a channel with these candidates may match several, one of them with a schema."""
+        """Whether a record of a channel with these candidates may match several, one of them with a schema."""
         everyone = sum(1 << number for number in set(channel))
         if not everyone & self._schemas:
             return False

@@ -193,6 +193,7 @@ def test_types_of_other_documents() -> None:
         {"type": "record", "name": "R", "fields": [7]},
         {"type": "record", "fields": []},
         {"type": "enum", "name": "E", "symbols": 5},
+        {"type": "enum", "name": "E", "symbols": [None, "A"]},
         {"type": "enum", "name": "E"},
         {"type": "fixed", "name": "F", "size": "two"},
         {"type": "fixed", "name": "F", "size": -1},
