@@ -19,15 +19,17 @@ from bindings.private_files import private_folder
 from catalog.definitions.constraints import CONTENT, Constraint, MatchCandidate
 from catalog.schemas.ids.deciding import first_byte
 from router.errors import BrokerUnreachable, ConfigError
+from router.evaluation.outcome_rows import HEADERS_TYPE, converts, header
 from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import TOPIC, Plan
-from router.evaluation.stages import HEADERS_TYPE, converts, header
 from router.logs import get_logger
 from router.matching.context import slots_of
 from router.matching.index.classes import segments_of, separator_of
 from router.reading.generations import Generation
+from router.rendering.lineage import lineage_in_spark, lineage_name
 from router.routing import SizeLimits
 from router.settings import Settings
+from router.settings.values import LineageForm
 from router.sources import REST, rest_client, source_client
 from router.state.state import Accounts, StateFolder
 
@@ -89,7 +91,7 @@ class FixedRoute:
 
     sink: str
     topic: str
-    lineage: bool
+    lineage: LineageForm
     limit: int
 
 
@@ -231,7 +233,7 @@ PLAIN_FORMS: Final[Mapping[str, str]] = {
 }
 """By type, what some of its valid values look like, and no other text does."""
 _SCHEMA: Final = (
-    "number int, topic string, type string, message string, endpoint string, to string, lineage boolean, limit bigint, "
+    "number int, topic string, type string, message string, endpoint string, to string, lineage string, limit bigint, "
     "asked array<struct<header:string,text:string,segments:array<string>,form:string,optional:boolean>>, "
     "context array<struct<name:string,header:string,place:int,decodes:boolean>>, frame binary"
 )
@@ -250,7 +252,7 @@ def table_of(spark: SparkSession, types: Sequence[SettledType]) -> DataFrame:
     rows = [
         (
             *(number, each.topic, each.type, each.message, each.endpoint),
-            *(each.way.topic, each.way.lineage, each.way.limit),
+            *(each.way.topic, lineage_name(each.way.lineage), each.way.limit),
             [(asked.header, asked.text, list(asked.segments), asked.form, asked.optional) for asked in each.asked],
             [(taken.name, taken.header, taken.place, taken.decodes) for taken in each.context],
             each.frame,
@@ -289,15 +291,15 @@ def sent_headers(epoch: str) -> Column:
     """Return the headers that a settled row is sent on with."""
     from pyspark.sql import functions as F
 
-    values = {
-        "message": F.col("message"),
-        "endpoint": F.col("endpoint"),
-        "epoch": F.lit(epoch),
-        "position": F.concat_ws("-", "topic", "partition", "offset"),
-        "context": F.col("context"),
-    }
-    added = F.array(*(header(f"{LINEAGE}{name}", value) for name, value in values.items()))
-    return F.concat("headers", F.when(F.col("lineage"), added).otherwise(F.array().cast(HEADERS_TYPE)))
+    position = F.concat_ws("-", "topic", "partition", "offset")
+    members = {"endpoint": F.col("endpoint"), "epoch": F.lit(epoch), "position": position}
+
+    def added(form: LineageForm) -> Column:
+        named = lineage_in_spark(F.col("message"), F.col("context"), members, form)
+        return F.array(*(header(name, value) for name, value in named.items()))
+
+    more = F.when(F.col("lineage") == "separate", added("separate")).when(F.col("lineage") != "", added(True))
+    return F.concat("headers", more.otherwise(F.array().cast(HEADERS_TYPE)))
 
 
 def _plain() -> Column:
@@ -387,7 +389,7 @@ def _readable(taken: Column) -> Column:
 
 
 def _context() -> Column:
-    """Return the context of a settled row as JSON, as :func:`router.writing.outgoing.context_json` writes it."""
+    """Return the context of a settled row as JSON, as :func:`router.writing.kafka_records.context_json` writes it."""
     from pyspark.sql import functions as F
 
     def member(taken: Column) -> Column:

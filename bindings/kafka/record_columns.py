@@ -3,27 +3,22 @@
 Columns decide most records. Others (an event in a JSON body, a batch, repeated or malformed names, values that are not
 text) are *fallback* rows: the exact codec reads their whole row. A fallback row costs time and changes nothing else, so
 a condition may send a row there needlessly, never the reverse.
-
-Only bodies that may be needed are among the columns (:func:`body_column`); the others stay in the JVM.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.columns.entries import Bool, Entries, any_of, base64_of, distinct, forbidden, printable, texts_of, valid
-from bindings.columns.envelopes import MENTIONS, may_be_events
+from bindings.columns.envelopes import may_be_events
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
 from bindings.parts import NAME
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 ENTRIES: Final = "headers"
 SOURCE_SCHEMA: Final = pa.schema(
@@ -40,15 +35,12 @@ SOURCE_SCHEMA: Final = pa.schema(
 """Rows as the codec expects them: Spark's Kafka source with ``timestamp`` in milliseconds."""
 HEADER: Final = "p.headers."
 HEADER_BYTES: Final = "b.headers."
-SMALL: Final = 512
-"""Bodies up to this many bytes always go to Python: checking them in the JVM would cost more."""
 ATTRIBUTE: Final = "ce_"
 """Prefix of attributes in Kafka's binary mode. A stray header with this prefix would become part of the event."""
 CONTENT_TYPE: Final = "content-type"
 VERSION: Final = "ce_specversion"
 LINEAGE: Final = "xrouter-"
 """Prefix of the headers this router adds. Those of an earlier router are not passed on."""
-_EVENT: Final = "cloudevents"
 # Python strips its own white space before a media type; here it is all that is not visible ASCII.
 _EVENT_MEDIA: Final = r"(?i)^[^!-~]*application/cloudevents"
 _JSON_MEDIA: Final = r"(?is)^[^!-~]*(application/json[^!-~]*(;.*)?)?$"
@@ -86,7 +78,7 @@ class KafkaReader:
         self._keyed = any(key in ("p.key", "p.key_base64") for key in self._keys)
 
     def read(self, rows: pa.RecordBatch) -> KafkaColumns:
-        """Return the columns of rows of ``SOURCE_SCHEMA``; a body may be null where :func:`body_column` omits it."""
+        """Return the columns of rows of ``SOURCE_SCHEMA``."""
         seen = _Seen(rows)
         texts = {key: text for key in self._keys if (text := seen.property(key)) is not None}
         version = seen.text(VERSION)
@@ -179,29 +171,6 @@ class _Seen:
         if key in ("b.topic", "b.partition"):
             return base64_of(self.rows.column(key[2:]).cast(pa.string()).cast(pa.binary()))
         return None
-
-
-def body_column(topics: Collection[str], *, sniffs: bool) -> Column:
-    """Return the bodies that evaluation needs: all of these topics, small ones, and those that may hold an event.
-
-    ``sniffs`` is as for :class:`KafkaReader`, which needs nothing from the bodies omitted here.
-    """
-    from pyspark.sql import functions as F
-
-    body, none = F.col("value"), F.lit(False)
-
-    def carries_event(entry: Column) -> Column:
-        media = F.lower(entry["value"].cast("string"))
-        return (F.lower(entry["key"]) == CONTENT_TYPE) & F.contains(media, F.lit(_EVENT))
-
-    wanted = [F.col("topic").isin(sorted(topics))] if topics else []
-    wanted += [F.octet_length(body) <= SMALL, F.exists(ENTRIES, carries_event)]
-    if sniffs:
-        wanted += [F.contains(body, F.lit(bytearray(text))) for text in MENTIONS]
-    condition = none
-    for each in wanted:
-        condition = condition | F.coalesce(each, none)
-    return F.when(condition, body)
 
 
 def _needs_exact_codec(name: str) -> bool:

@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from router.batches.splitting import BatchPart
 from router.errors import BatchPinError
 from router.evaluation.comparing import Shadow, catalog_notes
-from router.evaluation.evaluator import Kind, TallyAccumulator
+from router.evaluation.evaluator import Kind, TallyAccumulator, WorkerPass
+from router.evaluation.outcome_rows import (
+    converts,
+    normalized_rows,
+    outcome_pass,
+    poison_outcome,
+    with_dead_letter_ids,
+)
 from router.evaluation.outputs import Tally, collect
 from router.evaluation.plan import Plan
-from router.evaluation.stages import converts, evaluated, normalized_rows, poison_outcome, unified_outcomes
 from router.logs import get_logger
 from router.state.state import StateFolder
 from router.watching.shadow import EpochPair
+from router.writing.kafka_records import KafkaRecords, SingleWrite
 from router.writing.outcomes import SparkOutcomes, save_to_kafka
-from router.writing.outgoing import OutgoingColumns, SingleWrite
 from router.writing.staging import BatchId, RowsForSink, SinkRows, StagingPass, results_of
 from router.writing.writer import BatchWriter, Counted, Nulled, Timed, uncounted, untimed
 
@@ -55,8 +61,10 @@ class LoadedPlan:
     writer: BatchWriter
     tallies: dict[str, Accumulator[dict[str, str]]] = field(default_factory=dict)
     """Counts of the workers, by query. Spark never frees accumulators, so attempts and plans share them."""
-    once: dict[_ColumnsKey, OutgoingColumns] = field(default_factory=dict)
-    """The columns of a single write to all sinks, cached across batches; per query, since queries run in parallel."""
+    once: dict[_ColumnsKey, SingleWrite] = field(default_factory=dict)
+    """The pass of a single write to all sinks, cached across batches; per query, since queries run in parallel."""
+    passes: dict[tuple[_ColumnsKey, bool], WorkerPass] = field(default_factory=dict)
+    """The passes that evaluate batches, cached likewise; with the original records or without."""
     without_shadow: LoadedPlan | None = None
     """The same plan without a shadow catalog; None if this plan has none."""
 
@@ -129,8 +137,8 @@ class LoadedPlan:
         kind = batch.kind
         if part.condemned:
             source = normalized_rows(rows, kind)
-            decided, tally = poison_outcome(source, kind, self.plan, part.condemned, bare=part.bare)
-            rows_of = partial(unified_outcomes, decided, kind, batch.first_query, arrived=arrived)
+            decided, tally = poison_outcome(source, kind, self.plan, part.condemned, bare=part.bare, arrived=arrived)
+            rows_of = partial(with_dead_letter_ids, decided, kind, batch.first_query)
             bare = source if part.bare else None
             return SparkOutcomes(
                 rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge, may_reject=arrived
@@ -141,8 +149,8 @@ class LoadedPlan:
         outgoing = self._columns(key, texts).of_rows(rows, batch.failed) if at_once else None
 
         def unify() -> DataFrame:
-            outcomes = evaluated(normalized_rows(rows, kind), kind, self.judge, texts)
-            return unified_outcomes(outcomes, kind, batch.first_query, arrived=arrived)
+            outcomes = self._outcome_pass(key, rows, texts, arrived=arrived).of_rows(rows)
+            return with_dead_letter_ids(outcomes, kind, batch.first_query)
 
         staging = None if at_once or arrived or self.plan.pairs else self._staging(normalized_rows(rows, kind), batch)
         # A replayed dead letter stays stored, whatever becomes of its record.
@@ -166,14 +174,21 @@ class LoadedPlan:
         tallies.value = {}
         return tallies
 
-    def _columns(self, key: _ColumnsKey, tallies: Accumulator[dict[str, str]]) -> OutgoingColumns:
-        columns = self.once.get(key)
-        if columns is None:
-            one_pass = SingleWrite.of(self.plan, key.kind, key.first_query)
-            judge = self.plan.judge if self.without_shadow is None else self.judge.value
-            columns = OutgoingColumns.of(one_pass, judge, self.judge, tallies, converts=key.converts)
-            self.once[key] = columns
-        return columns
+    def _columns(self, key: _ColumnsKey, tallies: Accumulator[dict[str, str]]) -> SingleWrite:
+        known = self.once.get(key)
+        if known is None:
+            records = KafkaRecords.of_all_sinks(self.plan, key.kind, key.first_query)
+            known = self.once[key] = SingleWrite.of(records, self.judge, tallies, converts=key.converts)
+        return known
+
+    def _outcome_pass(
+        self, key: _ColumnsKey, rows: DataFrame, tallies: Accumulator[dict[str, str]], *, arrived: bool
+    ) -> WorkerPass:
+        known = self.passes.get((key, arrived))
+        if known is None:
+            known = outcome_pass(key.kind, rows, self.judge, tallies, arrived=arrived)
+            self.passes[key, arrived] = known
+        return known
 
 
 def _counts(texts: Accumulator[dict[str, str]], plan: Plan) -> Tally:

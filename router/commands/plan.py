@@ -46,7 +46,7 @@ from router.evaluation.comparing import (
     compare_outcomes,
     count_groups,
 )
-from router.evaluation.evaluator import EVALUATORS, INBOX_COLUMNS, SIZE
+from router.evaluation.evaluator import EVALUATORS, INBOX_COLUMNS
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.matching.records import entry_of
@@ -92,12 +92,6 @@ class RecordFeed:
             if size > BYTES:
                 self.notes.append(f"stopped reading after {size >> 20} MiB")
                 return
-
-
-def kafka_chunk(batch: pa.RecordBatch) -> Chunk:
-    """Return rows of topics, with the sizes that evaluation needs."""
-    sizes = (pc.fill_null(pc.binary_length(batch.column(name)), 0).cast(pa.int64()) for name in ("key", "value"))
-    return Chunk("kafka", batch.append_column(SIZE, pc.add(*sizes)))
 
 
 def inbox_chunk(batch: pa.RecordBatch) -> Chunk:
@@ -392,7 +386,7 @@ class RecordSelection:
         yield RecordFeed("dead letters", partial(self._letters, settings))
 
     def _topic(self, source: Source, place: RecordFeed) -> Iterator[Chunk]:
-        chunks = map(kafka_chunk, self._records(source_client(source), source.topic, place))
+        chunks = map(partial(Chunk, "kafka"), self._records(source_client(source), source.topic, place))
         return self._answered(f"source {source.endpoint}", chunks)
 
     def _answered(self, name: str, chunks: Iterator[Chunk]) -> Iterator[Chunk]:

@@ -35,7 +35,7 @@ from catalog.findings import Declarations
 from catalog.parsing.pointers import at_pointer
 from catalog.record import Record
 from router.commands.arguments import usable_catalog
-from router.commands.plan import inbox_chunk, kafka_chunk, letter_of
+from router.commands.plan import inbox_chunk, letter_of
 from router.dead_letters.dead_letter import BODY_SHOWN, CUT, body_lines, native_rows
 from router.dead_letters.redaction import Redaction, Redactor, marks_of, marks_of_settings, redactor_of
 from router.errors import BrokerUnreachable, ConfigError, RouterError
@@ -403,7 +403,7 @@ class TopicFollower:
             self._places[row["topic"], row["partition"]] = row["offset"] + 1
         if rows:
             batch = batch_of(rows)
-            yield inbox_chunk(inbox_rows_of(batch)) if self._inbox else kafka_chunk(batch)
+            yield inbox_chunk(inbox_rows_of(batch)) if self._inbox else Chunk("kafka", batch)
         if len(messages) >= ROWS:
             self._catch_up()
 

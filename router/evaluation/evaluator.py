@@ -1,38 +1,39 @@
-"""The match UDF: source rows in, lists of outcomes out, with one compiled plan broadcast per epoch.
+"""Evaluate Arrow batches of source rows in workers, with one compiled plan broadcast per epoch.
 
-Without Spark, :func:`judge_letters` evaluates dead letters with the current plan.
+Without Spark, :func:`evaluate` evaluates dead letters with the current plan.
 """
 
 from __future__ import annotations
 
 import gc
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.accumulators import AccumulatorParam
 
 from bindings.kafka.binding import INTEGERS
 from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.kafka.record_columns import SOURCE_SCHEMA, body_column
+from bindings.kafka.record_columns import SOURCE_SCHEMA
 from bindings.parts import Part
 from bindings.protocols import binding_of
-from catalog.schemas.ids.deciding import HEAD_BYTES
 from router.evaluation.outputs import RoutedOutcomes
 from router.evaluation.plan import TOPIC, Evaluator
-from router.matching.inbox_columns import HEAD, facts_of_inbox, facts_of_kafka, inbox_parts, join
+from router.matching.inbox_columns import facts_of_inbox, facts_of_kafka, inbox_parts, join
 from router.matching.index.classes import IntArray
 from router.matching.record_columns import NO_SOURCE, RecordColumns
 
 if TYPE_CHECKING:
-    from pyspark import Broadcast
-    from pyspark.sql import Column
+    from pyspark import Accumulator, Broadcast, SparkContext
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 # The kinds of sources: topics (``kafka``), the inbox (``inbox``), and replayed dead letters (``letters``).
 
@@ -120,24 +121,20 @@ def _limited(ceiling: int, call: Callable[[], T]) -> T:
         resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
 
 
-EvaluatedRows = tuple[pa.ListArray, str | None]
-"""A list of outcomes, or of what is rendered from them, for each row; and their tally."""
 HEADER: Final = "headers."
-SIZE: Final = "size"
-"""Bytes of key and body of a Kafka row."""
 INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body", "position")
 
 
 def evaluate_kafka(judge: Evaluator, rows: pa.RecordBatch) -> RoutedOutcomes:
-    """Evaluate an Arrow batch of Kafka rows: ``SOURCE_SCHEMA`` with bodies from :func:`body_column`, and ``SIZE``."""
+    """Evaluate an Arrow batch of Kafka rows (``SOURCE_SCHEMA``)."""
     topics = pc.dictionary_encode(rows.column("topic"))
     numbers = [judge.channels.get(f"{TOPIC}{topic}", -1) for topic in topics.dictionary.to_pylist()]
     channels = np.array(numbers, np.int64)[topics.indices.to_numpy(zero_copy_only=False)]
     facts = facts_of_kafka(rows, judge.matcher, judge.reader, channels, bodies=bool(judge.bodies))
     outcomes = judge.matcher.match(facts)
     arrivals = rows.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)
-    sizes = rows.column(SIZE).to_numpy(zero_copy_only=False).astype(np.int64)
-    return judge.outputs.decide(outcomes, arrivals, sizes)
+    sizes = pc.add(*(pc.fill_null(pc.binary_length(rows.column(name)), 0) for name in ("key", "value")))
+    return judge.outputs.decide(outcomes, arrivals, sizes.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
 def evaluate_inbox(judge: Evaluator, batch: pa.RecordBatch) -> RoutedOutcomes:
@@ -276,51 +273,73 @@ def _place() -> str:
     return f"{partition}.{_task.batches}"
 
 
-def outcome_lists(kind: Kind, judge: Evaluator, rows: pa.RecordBatch) -> EvaluatedRows:
-    """Evaluate an Arrow batch of source rows; return a list of outcomes for each row."""
-    return judge.outputs.lists(evaluate(kind, judge, rows))
+Batches = Iterator[pa.RecordBatch]
 
 
-def evaluation_column(
-    columns: Mapping[str, Column],
+def evaluate_batches(
+    kind: Kind,
     judge: Broadcast[Evaluator],
-    decide: Callable[[Evaluator, pa.RecordBatch], EvaluatedRows],
-    type_: pa.DataType,
     tallies: Accumulator[dict[str, str]],
-) -> Column:
-    """Return the column that *decide* computes from Arrow batches of *columns* (:func:`judged_columns`), in workers."""
-    from pyspark.sql.pandas.functions import arrow_udf
-    from pyspark.sql.pandas.types import from_arrow_type
+    render: Callable[[Evaluator, pa.RecordBatch, RoutedOutcomes], pa.RecordBatch],
+    batches: Batches,
+) -> Batches:
+    """Evaluate Arrow batches of source rows in a worker, and yield what *render* makes of each; add up their counts.
 
-    names = list(columns)
+    Raises:
+        MemoryError: an Arrow batch needs more memory than the limit.
+    """
+    plan = load(judge)
 
-    def judged(*arrays: pa.Array) -> pa.Array:
-        plan = load(judge)
-        rows = pa.RecordBatch.from_arrays(list(arrays), names=names)
+    def rendered(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, str | None]:
+        outcomes = evaluate(kind, plan, rows)
+        return render(plan, rows, outcomes), outcomes.counts
+
+    for rows in batches:
         place = _place()
-        outcomes, counts = within_memory_limit(plan, rows.num_rows, lambda: decide(plan, rows))
+        made, counts = within_memory_limit(plan, rows.num_rows, partial(rendered, rows))
         if counts is not None:
             tallies.add({place: counts})
-        return outcomes
-
-    # Spark cannot read string annotations (``from __future__ import annotations``).
-    judged.__annotations__ = {"arrays": pa.Array, "return": pa.Array}
-    column = cast("Callable[..., Column]", cast(Any, arrow_udf)(judged, returnType=from_arrow_type(type_)))
-    return column(*columns.values())
+        yield made
 
 
-def evaluated_columns(kind: Kind, judge: Evaluator) -> dict[str, Column]:
-    """Return the columns that evaluation needs of a source's rows; the same in every batch of a plan."""
-    from pyspark.sql import functions as F
+@dataclass(frozen=True, slots=True)
+class WorkerPass:
+    """Columns and a function for workers, kept in the JVM of the current session to be applied to many batches.
 
-    if kind != "kafka":
-        return {name: F.col(name) for name in INBOX_COLUMNS}
-    columns = {name: F.col(name) for name in SOURCE_SCHEMA.names}
-    judges = [judge] if judge.shadow is None else [judge, judge.shadow.judge]
-    topics = frozenset[str]().union(*(each.bodies for each in judges))
-    columns["value"] = body_column(topics, sniffs=any(each.reader.sniffs for each in judges))
-    heads = frozenset[str]().union(*(each.heads for each in judges))
-    if heads:
-        columns[HEAD] = F.when(F.col("topic").isin(sorted(heads)), F.substring("value", 1, HEAD_BYTES))
-    columns[SIZE] = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
-    return columns
+    Creating them takes hundreds of calls to the JVM; applying them takes two.
+    """
+
+    columns: Any
+    function: Any
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[Column],
+        names: Sequence[str],
+        function: Callable[[Batches], Batches],
+        schema: StructType,
+    ) -> WorkerPass:
+        """Create a pass that selects *columns*, called *names*, and has *function* make rows of *schema* from them."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.classic.column import _to_java_column, _to_seq
+        from pyspark.sql.pandas.functions import pandas_udf
+        from pyspark.util import PythonEvalType
+
+        udf = pandas_udf(function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
+        return cls(_to_seq(session_context(), columns, _to_java_column), udf(*map(F.col, names))._jc)
+
+    def of_rows(self, rows: DataFrame) -> DataFrame:
+        """Return what the workers make of *rows*, as ``rows.select(...).mapInArrow(...)`` does."""
+        from pyspark.sql.classic.dataframe import DataFrame as Classic
+
+        return Classic(rows._jdf.select(self.columns).mapInArrow(self.function, False, None), rows.sparkSession)
+
+
+def session_context() -> SparkContext:
+    """Return the current session's context without a call to the JVM."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    assert context is not None
+    return context

@@ -321,12 +321,6 @@ class RoutedOutcomes:
         """The input row of each row of facts, negative if it is no outcome."""
         return self.outcomes.facts.sources
 
-    def lists(self, outcomes: pa.Array) -> pa.ListArray:
-        """Return one list per input row, from an array with a value for each row of facts."""
-        if len(self.order) < len(outcomes) or (np.diff(self.order) < 0).any():
-            outcomes = outcomes.take(pa.array(self.order))
-        return pa.ListArray.from_arrays(pa.array(self.offsets), outcomes)
-
 
 class OutputBuilder:
     """Builds the outcome columns of batches for one plan."""
@@ -347,11 +341,6 @@ class OutputBuilder:
     def needs_bodies(self, channel: int) -> bool:
         """Whether a route may validate bodies of that channel against schemas."""
         return self.destinations.needs_bodies(channel)
-
-    def lists(self, decided: RoutedOutcomes) -> tuple[pa.ListArray, str | None]:
-        """Return one list of outcomes per input row, and their tally."""
-        arrays = [decided.column(field.name).cast(field.type) for field in self.type]
-        return decided.lists(pa.StructArray.from_arrays(arrays, fields=list(self.type))), decided.counts
 
     def decide(self, outcomes: MatchOutcomes, arrivals: IntArray, sizes: IntArray) -> RoutedOutcomes:
         """Return the outcomes of a batch with their routes.

@@ -213,13 +213,11 @@ class Evaluator:
     """Reads Kafka rows."""
     bodies: frozenset[str] = field(init=False)
     """Topics whose bodies may have to be validated against schemas."""
-    heads: frozenset[str] = field(init=False)
-    """Topics whose bodies may begin with a schema id."""
 
     def __post_init__(self) -> None:
         matcher, outputs = self.matcher, self.outputs
         sniffs = any(matcher.sniffs(number, KAFKA) for number in range(len(matcher.channels)))
-        attributes = (f"e.{name}" for name in (*outputs.attributes, "partitionkey"))
+        attributes = (f"e.{name}" for name in outputs.attributes)
         object.__setattr__(self, "reader", KafkaReader((*matcher.keys, *attributes), sniffs=sniffs))
         topics = {name.removeprefix(TOPIC): number for name, number in self.channels.items() if name.startswith(TOPIC)}
         bodies = (
@@ -228,8 +226,6 @@ class Evaluator:
             if matcher.checks.needs_bodies(number) or outputs.needs_bodies(number)
         )
         object.__setattr__(self, "bodies", frozenset(bodies))
-        heads = (name for name, number in topics.items() if matcher.ids.finds(number))
-        object.__setattr__(self, "heads", frozenset(heads))
 
 
 def _typed(catalog: Catalog) -> Catalog:

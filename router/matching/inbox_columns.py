@@ -351,8 +351,7 @@ def _binding_of(protocol: str | None) -> Binding:
 # Facts of Kafka records: columns where they settle a record, the exact codec where they do not.
 
 _PLACE: Final = ("topic", "partition", "offset")
-HEAD: Final = "head"
-"""A column of the first bytes of bodies, for rows whose body may not be there."""
+
 _RAW: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -373,7 +372,7 @@ def facts_of_kafka(
     read = reader.read(rows)
     odd = np.flatnonzero(read.odd)
     settled = _settled(rows, read, channels, odd, bodies=bodies, times=times)
-    heads = rows.column(HEAD if HEAD in rows.schema.names else "value")
+    heads = rows.column("value")
     if not len(odd):
         matcher.ids.find(settled, heads)
         return settled

@@ -200,8 +200,8 @@ _NUMBERS: Final = ("partition", "offset", "timestamp")
 def native_texts(kind: Source, raw: pa.StructArray, place: pa.Int32Array) -> pa.StringArray:
     """Return the native record of each row as JSON, without the body.
 
-    ``raw`` has the columns that a source of that *kind* gives (``RAW_COLUMNS`` in :mod:`router.evaluation.stages`; a
-    body is not looked at). ``place`` is that of an event in its batch, null outside of one.
+    ``raw`` has the columns of the source without the body (``RAW_COLUMNS`` in :mod:`router.evaluation.outcome_rows`).
+    ``place`` is that of an event in its batch, null outside of one.
     """
     if kind == "kafka":
         texts, odd = _of_kafka(raw)
@@ -476,8 +476,8 @@ def _joined(one: Attributes, other: Attributes) -> Attributes:
 def event_columns(kind: Source, raw: pa.StructArray, attributes: pa.ListArray, place: pa.Int32Array) -> pa.StructArray:
     """Return the struct ``EVENT`` of each routed row.
 
-    ``raw`` has the columns that a source of that *kind* gives (``RAW_COLUMNS`` in :mod:`router.evaluation.stages`; a
-    body is not looked at). ``attributes`` are an outcome's, as headers of Kafka's binary mode, null where the record's
+    ``raw`` has the columns of the source without the body (``RAW_COLUMNS`` in :mod:`router.evaluation.outcome_rows`).
+    ``attributes`` are an outcome's, as headers of Kafka's binary mode, null where the record's
     own serve; ``place`` is that of an event in its batch, null outside of one. The arrays are of one length, and may be
     slices. Every row comes out as :func:`router.rendering.texts.render_event` has it.
     """

@@ -235,7 +235,7 @@ def _days(year: Int, month: Int, day: Int) -> Int:
 # The exact reading of one row for tables and dead letters. Reading whole arrays gives the same for ordinary rows.
 
 Source = Literal["kafka", "inbox", "letters"]
-"""Where rows come from, which says how their raw columns are read (:mod:`router.evaluation.stages`)."""
+"""Where rows come from, which says how their raw columns are read (:mod:`router.evaluation.outcome_rows`)."""
 COLUMNS: Final = ("id", "source", "specversion", "type", "subject", "datacontenttype", "dataschema")
 TIME_TEXT: Final = "time_text"
 """``time`` as the event wrote it, which cannot be restored from an instant."""

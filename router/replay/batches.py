@@ -32,7 +32,7 @@ from router.batches.splitting import BatchPart
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import Filter
 from router.errors import BatchPinError, RouterError, SinkError, unreachable_registry
-from router.evaluation.evaluator import INBOX_COLUMNS, outcome_lists, source_row
+from router.evaluation.evaluator import INBOX_COLUMNS, evaluate, source_row
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Plan, plan_of
 from router.rendering.texts import INSTANT
@@ -328,10 +328,13 @@ def verdicts(plan: Plan, letters: Sequence[DeadLetter]) -> list[ReplayOutcome]:
     if not letters:
         return []
     rows = rows_of(letters).select(list(INBOX_COLUMNS)).combine_chunks().to_batches()[0]
-    judged, _ = outcome_lists("letters", plan.judge, rows)
-    routes = plan.settings.routes
+    evaluated = evaluate("letters", plan.judge, rows)
+    order = pa.array(evaluated.order)
+    columns = {name: evaluated.column(name).take(order) for name in ("route", "message", "reason", "detail")}
+    every, routes = pa.table(columns).to_pylist(), plan.settings.routes
     results: list[ReplayOutcome] = []
-    for letter, outcomes in zip(letters, judged.to_pylist(), strict=True):
+    for letter, (start, end) in zip(letters, itertools.pairwise(evaluated.offsets.tolist()), strict=True):
+        outcomes = every[start:end]
         dead = next((each for each in outcomes if each["route"] < 0), None)
         if dead is not None or not outcomes:
             cause = dead or {"reason": letter.reason, "detail": "nothing came of it"}

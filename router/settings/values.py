@@ -115,7 +115,10 @@ Text = Annotated[str, BeforeValidator(as_text), WithJsonSchema(_TEXT_FORM)]
 SecretText = Annotated[SecretStr, BeforeValidator(as_text), WithJsonSchema(_TEXT_FORM)]
 Options = dict[str, SecretText]
 """Options for a client, passed on unchanged; masked when printed, since they may contain credentials."""
+LineageForm = bool | Literal["separate"]
+"""What an event says of its way through the router: one header, none, or a header for each member."""
 TYPE_NAMES: Final[Mapping[Any, str]] = {
+    LineageForm: "boolean | separate",
     Duration: "duration",
     Trigger: "duration | realtime",
     Size: "size",

@@ -24,7 +24,7 @@ NEEDED: Final = {
     "pyspark.worker": (
         "pandas",  # pyarrow asks for it with the first array it makes
         "router.evaluation.evaluator",
-        "router.writing.outgoing",
+        "router.writing.kafka_records",
         "router.writing.staging",
     )
 }

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import pyarrow as pa
@@ -17,31 +16,18 @@ from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets
 from router.errors import SinkError, fault_of, is_data_loss, is_unreadable, unreachable_registry
 from router.evaluation.forwarding import EXCHANGE
+from router.evaluation.outcome_rows import ARRIVED, HEADERS_TYPE, OUTCOME_COLUMNS, header, source_rows_json
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Evaluator, Plan
-from router.evaluation.stages import ARRIVED, HEADERS_TYPE, arrival_endpoint, header, source_rows_json
 from router.logs import get_logger
-from router.matching.record_columns import EVENT_MEDIA, SCHEMA_ID
-from router.rendering.texts import TIME_TEXT, TYPED
+from router.matching.record_columns import EVENT_MEDIA
 from router.routing import Routes, SpillLimits
 from router.settings import KafkaSink, dead_letter_sinks
 from router.settings.routes import dead_letter_values
 from router.sinks.contract import Rejected, Staged, WriteResult
-from router.sinks.jsonlines import AMBIGUOUS, DEAD_LETTER, WIDE
 from router.state.ledger import LetterLedger, waits_for
 from router.state.state import BatchNotes, StateFolder
-from router.writing.outgoing import (
-    dead_letter_headers,
-    dead_letter_value,
-    event_column,
-    framed_value,
-    native_column,
-    order_key,
-    sent_headers,
-    sent_key,
-    spilled_records,
-    structured_column,
-)
+from router.writing.kafka_records import KafkaRecords, order_key, spilled_records
 from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedFiles, StagingPass, results_of
 
 if TYPE_CHECKING:
@@ -563,10 +549,10 @@ _TOPIC: Final = "sent_to"
 
 
 class SparkOutcomes:
-    """Outcomes in Spark, with the columns of :func:`router.evaluation.stages.unified_outcomes`.
+    """Outcomes in Spark, with the columns of :func:`router.evaluation.outcome_rows`.
 
     *rows* returns the rows, *tally* their counts after evaluation. *bare* is the source row of a record with a bare
-    dead letter. *outgoing* has the Kafka records for a single write (:class:`router.writing.outgoing.OutgoingColumns`).
+    dead letter. *outgoing* has the Kafka records for a single write (:mod:`router.writing.kafka_records`).
     *staging* has the shares and results of a pass that evaluates and stages everything, so that outcomes are not kept.
     *judge* is the broadcast plan, if workers write.
     """
@@ -673,53 +659,16 @@ class SparkOutcomes:
         return [(row.pop(_TOPIC), _decision(row)) for row in share]
 
     def events(self, schema: pa.Schema) -> pa.Table:
-        from pyspark.sql import functions as F
-
-        columns: dict[str, Column] = {field: F.col(f"e.{field}") for field in (*WIDE.names, TIME_TEXT)}
-        columns |= {
-            "data": F.col("body"),
-            "message": F.col("m.message"),
-            "endpoint": F.col("m.endpoint"),
-            "position": F.col("position"),
-            "protocol": F.col("protocol"),
-            "context": F.col("m.context"),
-            "received": F.col("received"),
-            **{name: F.col(f"m.{name}") for name in (TYPED, AMBIGUOUS, *self._plan.rare)},
-        }
-        rows = self._rows.withColumn("e", event_column(self._batch.kind))
-        return _table(rows, columns, schema, epoch=self._plan.epoch)
+        return SinkRows.of(self._batch, self._plan).events_of(self._rows, schema)
 
     def dead_letters(self) -> pa.Table:
-        from pyspark.sql import functions as F
-
-        columns: dict[str, Column] = {
-            **{field: F.col(f"m.{field}") for field in ("reason", "detail", "nearest")},
-            "endpoint": arrival_endpoint(self._batch.kind),
-            "letter": F.col("letter"),
-            "protocol": F.col("protocol"),
-            "native": native_column(self._batch.kind),
-            "body": F.col("body"),
-            "position": F.col("position"),
-            "received": F.col("received"),
-        }
-        failed = datetime.fromisoformat(self._batch.failed)
-        return _table(self._rows, columns, DEAD_LETTER, epoch=self._plan.epoch, failed=failed, attempts=1)
+        return SinkRows.of(self._batch, self._plan).letters_of(self._rows)
 
     def publish_events(self, sink: str) -> None:
-        from pyspark.sql import functions as F
-
-        settings = self._kafka(sink)
-        frames = self._plan.written_frames(sink)
-        value = structured_column(self._batch.kind) if settings.mode == "structured" else F.col("body")
-        if frames:
-            value = framed_value(value, frames, identified=SCHEMA_ID in self._plan.rare)
-        headers = sent_headers(settings, self._plan.epoch, self._plan.rare)
-        self._publish(sink, F.col(f"m.topic_{sink}"), sent_key(settings), value, headers)
+        self._publish(sink, letters=False)
 
     def publish_letters(self, sink: str) -> None:
-        from pyspark.sql import functions as F
-
-        self._publish(sink, F.col(f"m.letters_{sink}"), F.col("key"), dead_letter_value(), self._letter_headers())
+        self._publish(sink, letters=True)
 
     def publish_all(self, sinks: Sequence[str]) -> None:
         if self._outgoing is None:
@@ -772,18 +721,15 @@ class SparkOutcomes:
             match = match.withField(f"letters_{name}", F.col(f"rejection.letters_{name}"))
         return letters.withColumn("m", match).select(*rows.columns)
 
-    def _letter_headers(self) -> Column:
-        return dead_letter_headers(self._batch.kind, self._plan.epoch, self._batch.failed)
-
     def _kafka(self, sink: str) -> KafkaSink:
         settings = self._plan.settings.sinks[sink].topics
         assert settings is not None
         return settings
 
-    def _publish(self, sink: str, topic: Column, key: Column, value: Column, headers: Column) -> None:
-        columns = {"topic": topic, "key": key, "value": value, "headers": headers}
-        rows = self._rows.select(*(column.alias(name) for name, column in columns.items()))
-        self._save(rows, self._kafka(sink), sink)
+    def _publish(self, sink: str, *, letters: bool) -> None:
+        batch = self._batch
+        records = KafkaRecords.of_sink(self._plan, batch.kind, batch.first_query, batch.failed, sink, letters=letters)
+        self._save(records.of_outcomes(self._rows.select(*OUTCOME_COLUMNS, "letter")), self._kafka(sink), sink)
 
     def _save(self, rows: DataFrame, sink: KafkaSink, name: str) -> None:
         save_to_kafka(rows, sink, name)
@@ -797,15 +743,6 @@ def _on_routes(numbers: Sequence[int]) -> Column:
     from pyspark.sql import functions as F
 
     return F.col("m.route").isin(*numbers)
-
-
-def _table(rows: DataFrame, columns: dict[str, Column], schema: pa.Schema, **same: Any) -> pa.Table:
-    """Return the columns as a table; *same* has the values of constant columns."""
-    # Not in Spark's plan: a constant time would be in its generated code, which would be compiled for each batch.
-    table = rows.select(*(columns[name].alias(name) for name in schema.names if name not in same)).toArrow()
-    for name, value in same.items():
-        table = table.append_column(name, pa.repeat(pa.scalar(value, schema.field(name).type), table.num_rows))
-    return table.select(schema.names).cast(schema)
 
 
 def _headers_as_they_came() -> Column:

@@ -8,7 +8,7 @@ rest when its task ends. The files of a failed or superseded task attempt are in
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -19,10 +19,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from router.evaluation.evaluator import Kind, evaluate, load, within_memory_limit
+from router.evaluation.evaluator import Batches, Kind, evaluate, load, within_memory_limit
+from router.evaluation.outcome_rows import MATCHED, OUTCOME_COLUMNS, RAW_COLUMNS, dead_letter_ids, outcome_rows
 from router.evaluation.outputs import Tally, collect
 from router.evaluation.plan import Plan
-from router.evaluation.stages import MATCHED, OUTCOME_COLUMNS, SOURCE_COLUMNS, dead_letter_ids, outcome_rows, with_sizes
 from router.matching.context import RELATED
 from router.matching.record_columns import SCHEMA_ID
 from router.rendering.events import event_columns, native_texts
@@ -131,6 +131,24 @@ class SinkRows:
         failed = datetime.fromisoformat(self.failed)
         return _table(columns, DEAD_LETTER, epoch=self.epoch, failed=failed, attempts=1)
 
+    def events_of(self, outcomes: DataFrame, schema: pa.Schema) -> pa.Table:
+        """Return routed outcomes in Spark as events, made in the workers."""
+        return _collected(outcomes.select(*OUTCOME_COLUMNS), partial(self.events, schema=schema), schema)
+
+    def letters_of(self, outcomes: DataFrame) -> pa.Table:
+        """Return outcomes in Spark as dead letters, made in the workers."""
+        return _collected(outcomes.select(*OUTCOME_COLUMNS, "letter"), self.letters, DEAD_LETTER)
+
+
+def _collected(outcomes: DataFrame, render: Callable[[pa.RecordBatch], pa.Table], schema: pa.Schema) -> pa.Table:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    def made(batches: Batches) -> Batches:
+        for batch in batches:
+            yield from render(batch).to_batches()
+
+    return outcomes.mapInArrow(made, from_arrow_schema(schema)).toArrow().cast(schema)
+
 
 def _table(columns: dict[str, pa.Array], schema: pa.Schema, **same: Any) -> pa.Table:
     """Return the columns as a table; *same* has the values of constant columns."""
@@ -148,7 +166,6 @@ _RESULTS: Final = pa.schema([(_SHARE, pa.int32()), (_CONTENT, pa.binary())])
 _FILES: Final = msgspec.msgpack.Decoder(list[StagedFile])
 _COUNTS: Final = -1
 """The share number of a result that has the counts of an Arrow batch."""
-Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +223,16 @@ class StagingPass:
     shares: tuple[RowsForSink, ...]
 
     def of_source(self, source: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
-        """Return the results of evaluating source rows (:func:`router.evaluation.stages.normalized_rows`) and staging
-        them.
+        """Return the results of evaluating and staging source rows
+        (:func:`router.evaluation.outcome_rows.normalized_rows`).
         """
         # More tasks than can run at once would make more files, without being faster.
         at_a_time = source.sparkSession.sparkContext.defaultParallelism
-        wanted = source.select(*SOURCE_COLUMNS[self.rows.kind]).coalesce(at_a_time)
+        wanted = source.select(*RAW_COLUMNS[self.rows.kind]).coalesce(at_a_time)
         return wanted.mapInArrow(partial(_judged_and_staged, self, judge), _RESULT)
 
     def of_outcomes(self, outcomes: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
-        """Return the results of staging outcomes of :func:`router.evaluation.stages.unified_outcomes`."""
+        """Return the results of staging outcomes of :func:`router.evaluation.outcome_rows`."""
         return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_staged, self, judge), _RESULT)
 
 
@@ -230,11 +247,10 @@ def _judged_and_staged(staging: StagingPass, judge: Broadcast[Evaluator], batche
     plan = load(judge)
     gathered = _Gathered(staging, plan)
     for batch in batches:
-        rows = with_sizes(kind, batch)
-        decided = within_memory_limit(plan, rows.num_rows, partial(evaluate, kind, plan, rows))
+        decided = within_memory_limit(plan, batch.num_rows, partial(evaluate, kind, plan, batch))
         if decided.counts is not None:
             yield _result(_COUNTS, decided.counts.encode())
-        gathered.add(outcome_rows(kind, plan.outputs.type, rows, decided))
+        gathered.add(outcome_rows(kind, plan.outputs.type, batch, decided))
     yield from gathered.written()
 
 

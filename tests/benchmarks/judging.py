@@ -40,7 +40,7 @@ from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation
-from router.evaluation.evaluator import SIZE, Kind, outcome_lists
+from router.evaluation.evaluator import Kind, evaluate
 from router.evaluation.outputs import OutputBuilder
 from router.evaluation.plan import TOPIC, Evaluator, Plan
 from router.matching.channels import ChannelBuilder
@@ -48,6 +48,7 @@ from router.matching.matcher import Matcher
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
 from tests.benchmarks.machine import machine
+from tests.support.evaluating import outcome_lists
 from tests.support.schemas import confluent, known_ids
 
 BATCH: Final = 10_000
@@ -301,8 +302,7 @@ def framed_rows(version: str, chosen: Random) -> pa.RecordBatch:
         value = confluent(number, body.getvalue())
         place = {"topic": "bench", "partition": 0, "offset": at, "timestamp": 1_780_000_000_000}
         rows.append({"key": b"k%d" % at, "value": value, "headers": [{"key": "trace", "value": b"00-4bf9"}], **place})
-    batch = pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
-    return batch.append_column(SIZE, pa.array([len(row["value"]) for row in rows], pa.int32()))
+    return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
 
 
 @dataclass
@@ -324,7 +324,7 @@ class Bench:
     def round(self) -> None:
         """Judge the batch once more."""
         begin = time.process_time()
-        outcome_lists(self.kind, self.judge, self.rows)
+        evaluate(self.kind, self.judge, self.rows)
         self.rates.append(BATCH / (time.process_time() - begin))
 
 

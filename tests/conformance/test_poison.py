@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from catalog.load import load
-from router.evaluation.evaluator import outcome_lists
 from router.evaluation.plan import Plan
 from router.rendering.texts import EVENT, native_json, parts_of_raw, render_event
 from router.settings import settings_from_dict
+from tests.support.evaluating import outcome_lists
 from tests.support.poison import Case, cases, catalog
 
 ROWS = pa.schema(

@@ -20,10 +20,10 @@ import pytest
 
 from catalog.load import load
 from catalog.model import Endpoint
-from router.evaluation.evaluator import outcome_lists
 from router.matching.records import RecordMatcher
 from tests.support.cases import FOLDER, read_cases, samples
 from tests.support.corpora import SHARED, shared_cases, shared_index
+from tests.support.evaluating import outcome_lists
 from tests.support.generation import random_record
 from tests.support.letters import ENDPOINT, batch_of, judge_of, judged_exactly, row_of
 from tests.support.reference import POSITION, Reference

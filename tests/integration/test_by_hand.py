@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.load import load as load_catalog
-from router.evaluation.evaluator import TallyAccumulator
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
-from router.writing.outgoing import OutgoingColumns, SingleWrite
 from tests.benchmarks import spark_by_hand
 from tests.integration.test_match_equals_run import KAFKA_SCHEMA
 from tests.integration.test_one_pass import FAILED, ONE
 from tests.support import load
+from tests.support.evaluating import single_write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,10 +36,7 @@ def routed(spark: SparkSession, folder: Path) -> Callable[[DataFrame], DataFrame
         {"sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": "broker:9092"}], **ONE}, {}, folder
     )
     plan = Plan(load_catalog([path]), settings)
-    judge = spark.sparkContext.broadcast(plan.judge)
-    tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
-    columns = OutgoingColumns.of(SingleWrite.of(plan, "kafka", "q"), plan.judge, judge, tallies, converts=True)
-    return lambda rows: columns.of_rows(rows, FAILED)
+    return lambda rows: single_write(rows, "kafka", plan).of_rows(rows, FAILED)
 
 
 def case_when(spark: SparkSession, folder: Path) -> Callable[[DataFrame], DataFrame]:

@@ -14,16 +14,15 @@ from py4j.clientserver import ClientServerConnection
 
 from router.batches.plans import PlanHolder
 from router.batches.splitting import BatchPart
-from router.evaluation.evaluator import TallyAccumulator
 from router.reading import generations
 from router.sources import INBOX
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.writing.outgoing import OutgoingColumns, SingleWrite
 from router.writing.staging import BatchId
 from tests.integration.test_match_equals_run import KAFKA_MEMBERS, KAFKA_SCHEMA, catalog_for, kafka_row, lines_of
 from tests.integration.test_one_pass import ONE, UNTRACED
 from tests.integration.test_one_pass import plan_of as kafka_plan_of
+from tests.support.evaluating import single_write
 from tests.support.poison import Line, plan_of, rows_of
 from tests.support.web import Webhook
 
@@ -71,9 +70,8 @@ def test_nothing_is_compiled_for_one_write_from_the_third_batch_on(
     catalog = catalog_for(7, "KAFKA")
     lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
     plan = kafka_plan_of(catalog, settings, tmp_path)
-    once, judge = SingleWrite.of(plan, "kafka", "q"), spark.sparkContext.broadcast(plan.judge)
-    columns = OutgoingColumns.of(once, plan.judge, judge, spark.sparkContext.accumulator({}, TallyAccumulator()))
     counts = []
+    columns = single_write(spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA), "kafka", plan)
     for number in range(5):
         rows = spark.createDataFrame([kafka_row(line) for line in lines[number:]], KAFKA_SCHEMA)
         before = compiled(spark)
@@ -93,9 +91,7 @@ def test_an_attempt_of_one_write_asks_the_jvm_three_times(
     rows = spark.createDataFrame(
         [kafka_row(line) for line in lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)], KAFKA_SCHEMA
     )
-    judge = spark.sparkContext.broadcast(plan.judge)
-    tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
-    columns = OutgoingColumns.of(SingleWrite.of(plan, "kafka", "q"), plan.judge, judge, tallies)
+    columns = single_write(rows, "kafka", plan)
     asked: list[str] = []
     send = ClientServerConnection.send_command
 

@@ -22,20 +22,20 @@ from catalog.findings import RecordError
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
 from router.evaluation.evaluator import Kind, TallyAccumulator
+from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.plan import Plan
-from router.evaluation.stages import HEADERS_TYPE, evaluated, event_headers, unified_outcomes
 from router.matching.records import RecordMatcher
 from router.matching.schema_validation import Validation
 from router.rendering.texts import TIME_TEXT
 from router.settings import settings_from_dict
-from router.writing.outgoing import OutgoingColumns, SingleWrite, event_column
 from router.writing.writer import BatchWriter
+from tests.support.evaluating import evaluated, single_write, with_events
 from tests.support.generation import ENDPOINT, random_catalog, random_record
 from tests.support.reference import Reference
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 EACH = 900
@@ -211,23 +211,16 @@ def judged_rows(
 ) -> tuple[DataFrame, Accumulator[dict[str, str]]]:
     frame = spark.createDataFrame(list(rows), schema)
     tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
-    return unified_outcomes(
-        evaluated(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q"
-    ), tallies
+    return evaluated(frame, kind, plan.judge, tallies), tallies
 
 
 def by_run(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:
     """What `run` makes of the same records, in the same order and form."""
-    from pyspark.sql import functions as F
-
-    number: Column = F.col("raw.offset") if kind == "kafka" else F.col("raw.position").cast("long")
-    event = F.when(F.col("m.route") >= 0, event_column(kind)).alias("event")
-    sent = event_headers().alias("sent") if kind == "kafka" else F.lit(None).alias("sent")
-    fields = ("message", "reason", "detail", "nearest", "context", "place", "typed")
-    chosen = outcomes.select(number.alias("row"), *(f"m.{name}" for name in fields), "body", event, sent)
-    return [
-        form_of(row) for row in sorted(chosen.toArrow().to_pylist(), key=lambda row: (row["row"], row["place"] or 0))
+    rows = [
+        {**row, **row["m"], "row": row["raw"]["offset"] if kind == "kafka" else int(row["raw"]["position"])}
+        for row in with_events(outcomes, kind)
     ]
+    return [form_of(row) for row in sorted(rows, key=lambda row: (row["row"], row["place"] or 0))]
 
 
 def form_of(row: dict[str, Any]) -> dict[str, Any]:
@@ -293,11 +286,8 @@ def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_pa
     plan = plan_of(catalog, tmp_path)
     rows = [kafka_row(line) for line in lines_of(Random(1), catalog, "KAFKA", KAFKA_MEMBERS)[:10]]
     assert BatchWriter(plan, lambda sink, result: None).one_pass
-    context = spark.sparkContext
     frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
-    judge, tallies = context.broadcast(plan.judge), context.accumulator({}, TallyAccumulator())
-    columns = OutgoingColumns.of(SingleWrite.of(plan, "kafka", "q"), plan.judge, judge, tallies)
-    written = columns.of_rows(frame, "2026-01-02T03:04:05Z")
+    written = single_write(frame, "kafka", plan).of_rows(frame, "2026-01-02T03:04:05Z")
     physical = written._jdf.queryExecution().executedPlan().toString()
     assert len(re.findall(r"\w*(?:EvalPython|InArrow|InPandas)\b", physical)) == 1, physical
     assert "Exchange" not in physical, physical

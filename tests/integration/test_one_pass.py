@@ -14,12 +14,10 @@ import pytest
 
 from bindings.inbox.source import SPARK_SCHEMA
 from catalog.model import Catalog, Relation
-from router.evaluation.evaluator import Kind, TallyAccumulator
+from router.evaluation.evaluator import Kind
 from router.evaluation.outputs import EMPTY, collect
 from router.evaluation.plan import Plan
-from router.evaluation.stages import evaluated, unified_outcomes
 from router.settings import settings_from_dict
-from router.writing.outgoing import OutgoingColumns, SingleWrite
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 from tests.integration.test_match_equals_run import (
@@ -31,6 +29,7 @@ from tests.integration.test_match_equals_run import (
     kafka_row,
     lines_of,
 )
+from tests.support.evaluating import evaluated, single_write, tallies_of
 from tests.support.generation import ENDPOINT
 from tests.support.processes import KeptOutcomes
 
@@ -109,13 +108,9 @@ def test_one_write_sends_what_several_send(
     plan = plan_of(catalog, settings, tmp_path)
     writer = BatchWriter(plan, lambda sink, result: None)
     assert writer.one_pass
-    context = spark.sparkContext
-    judge, batch = context.broadcast(plan.judge), BatchId(kind, "q", "g", 0, FAILED)
-    once = SingleWrite.of(plan, kind, "q")
-    tallies = context.accumulator({}, TallyAccumulator())
-    columns = OutgoingColumns.of(once, plan.judge, judge, tallies)
-    records = columns.of_rows(frame, FAILED).toArrow().to_pylist()
-    decided = unified_outcomes(evaluated(frame, kind, judge, context.accumulator({}, TallyAccumulator())), kind, "q")
+    batch = BatchId(kind, "q", "g", 0, FAILED)
+    records = single_write(frame, kind, plan).of_rows(frame, FAILED).toArrow().to_pylist()
+    decided = evaluated(frame, kind, plan.judge)
     kept = KeptOutcomes(decided, batch, plan)
     writer.send_events(kept, batch)
     writer.send_letters(kept.letters(), batch)
@@ -124,8 +119,10 @@ def test_one_write_sends_what_several_send(
     assert {"xrouter-letter", "xrouter-reason"} <= names
     assert "xrouter-message" in names or settings is UNTRACED
     assert "xrouter-spill" in names or settings is SEVERAL
-    assert ("xrouter-ambiguous" in names) is (settings is TIES)
-    assert ({"xrouter-relation", "xrouter-relatedto"} <= names) is (settings is RELATED)
+    lineage = [each["value"] for row in records for each in row["headers"] if each["key"] == "xrouter-lineage"]
+    members = {name for each in lineage for name in json.loads(each)}
+    assert ("ambiguous" in members) is (settings is TIES)
+    assert ({"relation", "relatedto"} <= members) is (settings is RELATED)
     contexts = [each["value"] for row in records for each in row["headers"] if each["key"] == "xrouter-context"]
     assert any(b'"correlation":' in text for text in contexts) is (settings is RELATED)
 
@@ -134,9 +131,9 @@ def test_each_attempt_has_its_own_letters_and_counts(spark: SparkSession, tmp_pa
     catalog = catalog_for(7, "KAFKA")
     lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
     plan = plan_of(catalog, ONE, tmp_path)
-    judge = spark.sparkContext.broadcast(plan.judge)
-    tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
-    columns = OutgoingColumns.of(SingleWrite.of(plan, "kafka", "q"), plan.judge, judge, tallies)
+    frame = spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA)
+    tallies = tallies_of(frame)
+    columns = single_write(frame, "kafka", plan, tallies)
     for count, failed in ((len(lines), "2026-01-02T03:04:05+00:00"), (len(lines) // 2, "2026-01-02T03:04:06+00:00")):
         tallies.value = {}
         frame = spark.createDataFrame([kafka_row(line) for line in lines[:count]], KAFKA_SCHEMA)
@@ -153,7 +150,7 @@ def test_context_in_a_header_is_the_json_that_spark_writes(spark: SparkSession) 
     import pyarrow as pa
     from pyspark.sql import functions as F
 
-    from router.writing.outgoing import context_json
+    from router.writing.kafka_records import context_json
 
     odd = "".join(chr(code) for code in range(0x21)) + '"\\/\x7f\u2028é😀'
     contexts: list[dict[str, str | None]] = [{}, {"a": "b"}, {odd: odd, "b": ""}, {"x": "1", "y": None}, {}, {"n": odd}]

@@ -21,13 +21,14 @@ from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import read_letters
-from router.evaluation.evaluator import Kind, TallyAccumulator
+from router.evaluation.evaluator import Kind
+from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.plan import Plan
-from router.evaluation.stages import HEADERS_TYPE, evaluated, unified_outcomes
 from router.replay.batches import rows_of, verdicts
 from router.settings import settings_from_dict
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
+from tests.support.evaluating import evaluated
 from tests.support.processes import KeptOutcomes
 
 if TYPE_CHECKING:
@@ -159,11 +160,8 @@ def plan_of(folder: Path, catalog: Catalog) -> Plan:
 
 def write(plan: Plan, rows: DataFrame, kind: Kind, query: str) -> dict[str, list[dict[str, Any]]]:
     """Judge rows and write them as ``run`` does; returns what went to Kafka."""
-    context = rows.sparkSession.sparkContext
-    judge = context.broadcast(plan.judge)
-    decided = unified_outcomes(
-        evaluated(rows, kind, judge, context.accumulator({}, TallyAccumulator())), kind, query, arrived=True
-    )
+    judge = rows.sparkSession.sparkContext.broadcast(plan.judge)
+    decided = evaluated(rows, kind, plan.judge, query=query, arrived=True)
     batch = BatchId(kind, query, f"g-{query}", 0, "2026-01-02T03:04:06.000000Z")
     outcomes = KeptOutcomes(decided, batch, plan, judge=judge)
     writer = BatchWriter(plan, lambda sink, result: None)

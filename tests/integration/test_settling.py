@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catalog.load import load as load_catalog
-from router.evaluation.evaluator import TallyAccumulator
 from router.evaluation.plan import Plan
 from router.realtime import restored, sent_records, settled_types
 from router.settings import settings_from_dict
-from router.writing.outgoing import OutgoingColumns, SingleWrite
 from tests.integration.test_match_equals_run import HEADERS, KAFKA_SCHEMA
 from tests.integration.test_one_pass import FAILED, ONE
 from tests.support import load
+from tests.support.evaluating import single_write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,8 +84,8 @@ def _mangle(headers: list[tuple[str, bytes | None]], chance: Random) -> None:
 
 
 def position_of(headers: list[dict[str, Any]]) -> str:
-    value: bytes = next(each["value"] for each in reversed(headers) if each["key"] == "xrouter-position")
-    return value.decode()
+    value: bytes = next(each["value"] for each in reversed(headers) if each["key"] == "xrouter-lineage")
+    return str(json.loads(value)["position"])
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
@@ -95,10 +94,7 @@ def test_what_is_settled_leaves_as_the_matcher_sends_it(spark: SparkSession, tmp
 
     plan = plan_for(tmp_path, lineage=True)
     frame = spark.createDataFrame(list(odd_records(Random(seed))), KAFKA_SCHEMA)
-    context = spark.sparkContext
-    judge, tallies = context.broadcast(plan.judge), context.accumulator({}, TallyAccumulator())
-    columns = OutgoingColumns.of(SingleWrite.of(plan, "kafka", "q"), plan.judge, judge, tallies)
-    matched = columns.of_rows(frame, FAILED).toArrow().to_pylist()
+    matched = single_write(frame, "kafka", plan).of_rows(frame, FAILED).toArrow().to_pylist()
     whole = {position_of(each["headers"]): each for each in matched}
     rows = frame.withColumn("timestamp", F.timestamp_millis("timestamp"))
     types = settled_types(plan)

@@ -22,12 +22,12 @@ from catalog.documents.fetching import CASES
 from catalog.model import Catalog
 from catalog.record import parse_record
 from router.cli import status_of
-from router.evaluation.evaluator import outcome_lists, source_row
+from router.evaluation.evaluator import source_row
 from router.evaluation.plan import Evaluator, Plan
-from router.evaluation.stages import with_sizes
 from router.settings import Settings, load, settings_from_dict
 from router.settings.sinks import kinds
 from router.settings.sinks.contract import SinkSettings
+from tests.support.evaluating import outcome_lists
 
 
 def read_cases(path: Path) -> Any:
@@ -60,7 +60,7 @@ def kafka_rows(lines: Sequence[str]) -> pa.RecordBatch:
 
 def judged(judge: Evaluator, rows: pa.RecordBatch) -> list[list[dict[str, Any]]]:
     """Return the outcomes of each row, as the match UDF gives them."""
-    lists, _ = outcome_lists("kafka", judge, with_sizes("kafka", rows))
+    lists, _ = outcome_lists("kafka", judge, rows)
     outcomes: list[list[dict[str, Any]]] = lists.to_pylist()
     return outcomes
 

@@ -32,6 +32,7 @@ from router.routing import Routes, SizeLimits
 from router.settings import Settings, load_settings, settings_from_dict
 from router.sinks import Commit, open_sink
 from router.sinks.jsonlines import DEAD_LETTER
+from tests.support.evaluating import lists_of
 
 WRITTEN: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 SINKS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -328,10 +329,10 @@ def exact_facts(judge: Evaluator, batch: pa.RecordBatch) -> RecordColumns:
 
 
 def judged_exactly(judge: Evaluator, batch: pa.RecordBatch) -> tuple[pa.ListArray, str | None]:
-    """Judge a batch by the exact codec alone: what :func:`router.evaluation.evaluator.outcome_lists` must return."""
+    """Judge a batch by the exact codec alone: what :func:`tests.support.evaluating.outcome_lists` must return."""
     given = batch.to_pylist()
     epoch, millisecond = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
     arrivals = [(each["received"] - epoch) // millisecond if each["received"] else 0 for each in given]
     sizes = [len(each["body"] or b"") for each in given]
     outcomes = judge.matcher.match(exact_facts(judge, batch))
-    return judge.outputs.lists(judge.outputs.decide(outcomes, np.array(arrivals, np.int64), np.array(sizes, np.int64)))
+    return lists_of(judge, judge.outputs.decide(outcomes, np.array(arrivals, np.int64), np.array(sizes, np.int64)))

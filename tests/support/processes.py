@@ -17,14 +17,15 @@ from bindings.inbox.source import SPARK_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.record import Record
-from router.evaluation.evaluator import Kind, TallyAccumulator
+from router.evaluation.evaluator import Kind
+from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Evaluator, Plan
-from router.evaluation.stages import HEADERS_TYPE, evaluated, unified_outcomes
 from router.settings import KafkaSink, settings_from_dict
 from router.writing.outcomes import SparkOutcomes
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
+from tests.support.evaluating import evaluated
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -319,9 +320,8 @@ def leave(
     kafka = protocol == "KAFKA"
     rows = [_kafka_row(*each) if kafka else _inbox_row(*each) for each in enumerate(records)]
     frame = spark.createDataFrame(rows, _KAFKA_ROW if kafka else SPARK_SCHEMA).coalesce(1)
-    tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
     kind: Kind = "kafka" if kafka else "inbox"
-    rows_out = unified_outcomes(evaluated(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q")
+    rows_out = evaluated(frame, kind, plan.judge)
     batch = BatchId(kind, "q", "g", 0, RECEIVED)
     outcomes = KeptOutcomes(rows_out, batch, plan)
     writer = BatchWriter(plan, lambda sink, result: None)

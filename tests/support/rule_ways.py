@@ -16,17 +16,17 @@ from bindings.protocols import binding_of
 from catalog.model import Catalog
 from catalog.record import Record, record_of
 from catalog.schemas.validation import PayloadValidation
-from router.evaluation.evaluator import Kind, TallyAccumulator
+from router.evaluation.evaluator import Kind
+from router.evaluation.outcome_rows import HEADERS_TYPE
 from router.evaluation.outputs import OutputBuilder
 from router.evaluation.plan import TOPIC, Evaluator
-from router.evaluation.stages import HEADERS_TYPE, evaluated, lineage_headers, unified_outcomes
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher
 from router.rendering.texts import COLUMNS, TIME_TEXT
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
-from router.writing.outgoing import event_column
+from tests.support.evaluating import evaluated, with_events
 from tests.support.reference import POSITION as UNPLACED
 from tests.support.reference import Reference
 from tests.support.rules import ANY, POSITION, RECEIVED, Expected, Sample, Settings, line_of, without_prefix
@@ -190,25 +190,12 @@ def _parts(sample: Sample) -> tuple[Record, Any]:
 def _ran(
     frame: DataFrame, kind: Kind, judge: Evaluator, keys: Mapping[tuple[Any, ...], int]
 ) -> Iterator[tuple[int, Told]]:
-    from pyspark.sql import functions as F
-
-    context = frame.sparkSession.sparkContext
-    tallies = context.accumulator({}, TallyAccumulator())
-    outcomes = unified_outcomes(evaluated(frame, kind, context.broadcast(judge), tallies), kind, "q")
     places = ("topic", "partition", "offset") if kind == "kafka" else ("position",)
-    event = F.when(F.col("m.route") >= 0, event_column(kind)).alias("event")
-    fields = ("message", "reason", "detail", "nearest", "ambiguous", "context", "place", "typed")
-    chosen = outcomes.select(
-        F.struct(*(F.col(f"raw.{name}") for name in places)).alias("key"),
-        *(F.col(f"m.{name}") for name in fields),
-        "body",
-        event,
-        lineage_headers("epoch").alias("lineage"),
-    )
-    rows = sorted(chosen.toArrow().to_pylist(), key=lambda row: row["place"] or 0)
+    rows = [{**row, **row["m"]} for row in with_events(evaluated(frame, kind, judge), kind)]
+    rows.sort(key=lambda row: row["place"] or 0)
     told: dict[int, Told] = {}
     for row in rows:
-        told.setdefault(keys[tuple(row["key"].values())], []).append(_form(row))
+        told.setdefault(keys[tuple(row["raw"][name] for name in places)], []).append(_form(row))
     yield from told.items()
 
 
@@ -226,8 +213,8 @@ def _form(row: Mapping[str, Any]) -> dict[str, Any]:
     attributes = members_of(with_types(attributes, row["typed"]))
     context = dict(row["context"])
     told = {"outcome": "routed", "message": row["message"], "context": context, "cloudevent": attributes, "body": body}
-    lineage = {each["key"]: each["value"].decode() for each in row["lineage"] if each["value"] is not None}
-    assert lineage.get("xrouter-ambiguous") == row["ambiguous"]
+    lineage = {each["key"]: each["value"] for each in row["sent"]}
+    assert json.loads(lineage["xrouter-lineage"]).get("ambiguous") == row["ambiguous"]
     return told | ({"ambiguous": row["ambiguous"]} if row["ambiguous"] is not None else {})
 
 

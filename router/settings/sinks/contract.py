@@ -20,7 +20,7 @@ from catalog.model import Endpoint
 from router.errors import SinkError
 from router.settings.catalogs import TlsSettings, tls_of
 from router.settings.routes import DestinationTemplate, escape_level, parse_address
-from router.settings.values import Section
+from router.settings.values import LineageForm, Section
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
@@ -134,7 +134,7 @@ class RemoteSink(SinkSettings):
 
     if TYPE_CHECKING:  # each kind has these where the reference lists them
         endpoint: str | None
-        lineage: bool
+        lineage: LineageForm
         max_destinations: int
         missing: str
         username: str | None

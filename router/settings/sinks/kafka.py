@@ -25,7 +25,7 @@ from router.settings.routes import (
 from router.settings.sinks.contract import Fault, RemoteSink, TemplateFiller
 from router.settings.sinks.messages import ENDPOINT_TEXT, EXCLUDES_ENDPOINT, MOST_TEXT
 from router.settings.spark import broker_faults, kafka_client, kafka_login_faults, option_faults
-from router.settings.values import ENDPOINT, Options, Section, Size, plain_options
+from router.settings.values import ENDPOINT, LineageForm, Options, Section, Size, plain_options
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
@@ -80,7 +80,11 @@ class _KafkaRecords(RemoteSink):
     )
     missing: Missing = Field("placeholder", description=MISSING_TEXT)
     key: str | None = Field(None, description="Template of the record key, if neither event nor source record has one.")
-    lineage: bool = Field(True, description="Whether to add the `xrouter-*` headers.")
+    lineage: LineageForm = Field(
+        True,
+        description="Whether to add the `xrouter-*` headers. `separate` adds `xrouter-endpoint`, `xrouter-epoch` and "
+        "`xrouter-position` in place of `xrouter-lineage`, as before this release; the next release has no `separate`.",
+    )
     max_destinations: int = Field(10_000, ge=1, description=MOST_TEXT)
     max_message_bytes: Size = Field(
         1_000_000,

@@ -29,7 +29,7 @@ from router.settings.routes import (
     parse_name,
 )
 from router.settings.sinks.contract import Fault, RemoteSink, SinkSettings, TemplateFiller
-from router.settings.values import ENDPOINT, Duration, Options, Size, Texts, as_text, is_url, plain_options
+from router.settings.values import ENDPOINT, Duration, LineageForm, Options, Size, Texts, as_text, is_url, plain_options
 
 ENDPOINT_TEXT: Final = (
     "Xid of a `producer` endpoint of the catalog; its address, options and definitions then define what is sent."
@@ -47,7 +47,10 @@ class MessageSink(RemoteSink):
     mode: Literal["binary", "structured"] | None = Field(
         None, description="CloudEvents content mode; unset is the definition's or endpoint's, else binary."
     )
-    lineage: bool = Field(True, description="Whether to add `xrouter-*` properties, in modes that have properties.")
+    lineage: LineageForm = Field(
+        True,
+        description="Whether to add `xrouter-*` properties, in modes that have properties. `separate` as for Kafka.",
+    )
     pass_headers: bool = Field(
         True,
         description="Whether to pass on headers of the record that are not attributes, if the protocol has headers.",

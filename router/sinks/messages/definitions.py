@@ -31,6 +31,7 @@ from router.matching.matcher import Matcher
 from router.matching.record_columns import RawRow, RecordColumnsBuilder
 from router.settings.routes import AddressError, checked_address, parse_address
 from router.settings.sinks.contract import RemoteSink
+from router.settings.values import LineageForm
 from router.sinks.contract import ArrowSink
 from router.sinks.messages.sink import (
     ConfirmedSink,
@@ -256,7 +257,7 @@ class EndpointComposer:
         binding: Binding,
         *,
         mode: Mode | None = None,
-        lineage: bool = True,
+        lineage: LineageForm = True,
         base: str = "",
         least: Mapping[str, int] | None = None,
         passing: HeaderPassing | None = None,

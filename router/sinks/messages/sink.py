@@ -6,7 +6,6 @@ settled of a batch until the next batch, so that an outage in mid-batch makes no
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,9 +37,11 @@ from catalog.protocols.properties import CONNECTION_HEADERS
 from catalog.values import media_type_of
 from router.errors import SinkError
 from router.matching.record_columns import SCHEMA_ID
+from router.rendering.lineage import context_text, lineage_of
 from router.rendering.texts import TIME_TEXT, TYPED
 from router.settings.routes import AddressError, AddressTemplate, event_values, missing_value
 from router.settings.sinks.contract import RemoteSink
+from router.settings.values import LineageForm
 from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
 from router.sinks.jsonlines import AMBIGUOUS, RARE, WIDE, instant_text, pairs_of
 from router.watching.batches import progressed
@@ -193,7 +194,7 @@ def outbound(
     address: str,
     given: Sequence[Part] = (),
     *,
-    lineage: bool = True,
+    lineage: LineageForm = True,
     passing: HeaderPassing | None = None,
 ) -> Outbound:
     """Build a message from *given* parts and the event, by the CloudEvents binding of the protocol.
@@ -217,7 +218,7 @@ def outbound(
     if not binding.binary:
         own = []
     elif lineage:
-        own += lineage_parts(event, binding)
+        own += lineage_parts(event, binding, lineage)
     own += _annotations(event, binding) if all(part.key != binding.partition_key for part in given) else []
     keys = {part.key for part in own} - {TYPES}
     parts = merge_parts([part for part in given if part.key not in keys], own)
@@ -265,22 +266,13 @@ def framed(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenFram
     return replace(message, body=frame.head + message.body)
 
 
-def lineage_parts(event: RoutedEvent, binding: Binding) -> list[Part]:
+def lineage_parts(event: RoutedEvent, binding: Binding, form: LineageForm = True) -> list[Part]:
     """Return the ``xrouter-*`` properties (MATCHING.md#what-comes-out), percent-encoded where attributes are."""
-    lineage = {
-        "message": event.message,
-        "endpoint": event.endpoint,
-        "epoch": event.epoch,
-        "position": event.position,
-        "context": json.dumps(dict(event.context), ensure_ascii=False, separators=(",", ":")),
-        **event.more_lineage,
-    }
+    members = {"endpoint": event.endpoint, "epoch": event.epoch, "position": event.position, **event.more_lineage}
+    headers = lineage_of(event.message, context_text(event.context), members, form)
     return [
-        Part(
-            f"{binding.headers}.{LINEAGE}{name}",
-            (quote(text, safe=UNESCAPED) if binding.rule.encoded else text).encode(),
-        )
-        for name, text in lineage.items()
+        Part(f"{binding.headers}.{name}", (quote(text, safe=UNESCAPED) if binding.rule.encoded else text).encode())
+        for name, text in headers.items()
     ]
 
 
@@ -360,7 +352,7 @@ class TemplateComposer:
         binding: Binding,
         mode: Mode,
         *,
-        lineage: bool = True,
+        lineage: LineageForm = True,
         given: Sequence[Part] = (),
         passing: HeaderPassing | None = None,
         strict: bool = False,

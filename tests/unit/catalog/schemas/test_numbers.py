@@ -14,13 +14,13 @@ from bindings.inbox.format import SCHEMA, batch_of
 from bindings.parts import InboxRow
 from bindings.protocols import binding_of
 from catalog.load import load
-from router.evaluation.evaluator import outcome_lists
+from router.evaluation.outcome_rows import RAW_COLUMNS
 from router.evaluation.plan import Evaluator, Plan
-from router.evaluation.stages import RAW_COLUMNS
 from router.matching.inbox_columns import inbox_parts
 from router.rendering.texts import native_json, render_event
 from router.settings import Settings
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, dead_letter_to_json_line, wide_to_json_line
+from tests.support.evaluating import outcome_lists
 
 U32, U64, I64 = 2**32 - 1, 2**64 - 1, 2**63 - 1
 PROTOCOLS = {"HTTP": "HTTP", "MQTT/5.0": "MQTT/5.0", "AMQP/1.0": "AMQP/1.0", "NATS": "NATS"}

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from bindings.parts import BINARY_KIND, JSON_KIND
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
-from router.evaluation.evaluator import outcome_lists
 from router.evaluation.outputs import EMPTY, collect
 from router.evaluation.plan import Evaluator
 from router.matching.inbox_columns import facts_of_inbox
 from router.matching.schema_validation import Validation
 from router.matching.tie_breaker import Ambiguous
 from tests.support.cases import examples, seeds
+from tests.support.evaluating import outcome_lists
 from tests.support.generation import GROUP, SCHEMAS, random_catalog, random_record
 from tests.support.letters import (
     CORE,

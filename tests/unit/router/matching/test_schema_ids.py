@@ -21,7 +21,6 @@ from catalog.schemas.columns import payload_column
 from catalog.schemas.ids.client import RegistryUnavailableError, WrittenSchema
 from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation
-from router.evaluation.evaluator import SIZE, outcome_lists
 from router.evaluation.outputs import OutputBuilder, Tally, collect
 from router.evaluation.plan import TOPIC, Evaluator
 from router.matching.channels import ChannelBuilder
@@ -33,6 +32,7 @@ from router.settings import settings_from_dict
 from router.sinks.tables.opening import TableLayout
 from router.sinks.tables.payloads import typed
 from router.watching.metrics import SchemaIdFigures
+from tests.support.evaluating import outcome_lists
 from tests.support.schemas import KnownIds, confluent, known_ids
 from tests.unit.catalog.schemas.test_resolving import encoded, f, record
 
@@ -92,7 +92,7 @@ def rows_of(bodies: list[bytes]) -> pa.RecordBatch:
         {"value": body, "topic": "t", "partition": 0, "offset": at, "timestamp": 0, "headers": []}
         for at, body in enumerate(bodies)
     ]
-    return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA).append_column(SIZE, pa.array([9] * len(rows), pa.int32()))
+    return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
 
 
 def outcomes_of(judge: Evaluator, bodies: list[bytes]) -> tuple[list[dict[str, Any]], Tally]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.writing.kafka_records import HEADER_CAP
 from router.writing.outcomes import detail_of, sinks_of
-from router.writing.outgoing import HEADER_CAP
 
 NAMES = st.text(alphabet="ab-_.:;% ", min_size=1, max_size=12)
 REASONS = st.one_of(st.text(max_size=40), st.just("no; sink other: never"), st.just("x" * 6_000))

@@ -1,0 +1,113 @@
+"""What an outgoing event says of its way through the router: the ``xrouter-*`` headers (MATCHING.md#what-comes-out).
+
+| header | value |
+|---|---|
+| ``xrouter-message`` | the xid of the message definition |
+| ``xrouter-context`` | the context attributes, a JSON object |
+| ``xrouter-lineage`` | a JSON object: ``endpoint``, ``epoch``, ``position``, and what only some events have |
+
+With ``lineage: separate`` each member of ``xrouter-lineage`` is a header of its own, as before. This module
+writes all three forms: one event (message sinks), columns (Kafka sinks), and Spark columns (real-time mode).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bindings.columns.entries import valid
+from bindings.kafka.record_columns import LINEAGE
+from router.settings.values import LineageForm
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+MEMBERS: Final = ("endpoint", "epoch", "position")
+_JSON: Final = f"{LINEAGE}lineage"
+
+
+def lineage_of(message: str, context: str, members: Mapping[str, str], form: LineageForm) -> dict[str, str]:
+    """Return the headers of one event, by name; *context* is JSON, *members* has ``MEMBERS`` and what is rare."""
+    if not form:
+        return {}
+    if form == "separate":
+        return {
+            f"{LINEAGE}message": message,
+            **{f"{LINEAGE}{name}": members[name] for name in MEMBERS},
+            f"{LINEAGE}context": context,
+            **{f"{LINEAGE}{name}": text for name, text in members.items() if name not in MEMBERS},
+        }
+    return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: _text_of(members)}
+
+
+def lineage_columns(
+    message: pa.StringArray,
+    context: pa.StringArray,
+    members: Mapping[str, pa.StringArray],
+    form: LineageForm,
+) -> dict[str, pa.StringArray]:
+    """Return the headers of many events as columns, by name: the values that :func:`lineage_of` has for each row.
+
+    A null among the rare *members* is no member; with ``separate`` no header.
+    """
+    if form == "separate":
+        own = {f"{LINEAGE}{name}": members[name] for name in MEMBERS}
+        rare = {f"{LINEAGE}{name}": texts for name, texts in members.items() if name not in MEMBERS}
+        return {f"{LINEAGE}message": message, **own, f"{LINEAGE}context": context, **rare}
+    return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: _texts_of(members)}
+
+
+def lineage_in_spark(
+    message: Column, context: Column, members: Mapping[str, Column], form: LineageForm
+) -> dict[str, Column]:
+    """Return the headers of one event as Spark columns, by name; *members* has ``MEMBERS`` only, in this order."""
+    from pyspark.sql import functions as F
+
+    if form == "separate":
+        own = {f"{LINEAGE}{name}": members[name] for name in MEMBERS}
+        return {f"{LINEAGE}message": message, **own, f"{LINEAGE}context": context}
+    pieces: list[Column] = []
+    for place, name in enumerate(MEMBERS):
+        pieces += [F.lit(f'{"{,"[place > 0]}"{name}":"'), members[name], F.lit('"')]
+    return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: F.concat(*pieces, F.lit("}"))}
+
+
+def _text_of(members: Mapping[str, str]) -> str:
+    return msgspec.json.encode(members).decode()
+
+
+def _texts_of(members: Mapping[str, pa.StringArray]) -> pa.StringArray:
+    # Ids of endpoints, epochs and positions have no character that JSON escapes.
+    pieces: list[pa.StringArray | str] = []
+    for place, name in enumerate(MEMBERS):
+        pieces += [f'{"{,"[place > 0]}"{name}":"', members[name], '"']
+    texts = pc.binary_join_element_wise(*pieces, "}", "")
+    rare = {name: values for name, values in members.items() if name not in MEMBERS}
+    rows = np.flatnonzero(np.logical_or.reduce([np.zeros(len(texts), bool), *map(valid, rare.values())]))
+    if not len(rows):
+        return texts
+    at = pa.array(rows)
+    taken = {name: values.take(at).to_pylist() for name, values in members.items()}
+    exact = [
+        _text_of({name: text for name, text in zip(taken, row, strict=True) if text is not None})
+        for row in zip(*taken.values(), strict=True)
+    ]
+    mask = np.zeros(len(texts), bool)
+    mask[rows] = True
+    return pc.replace_with_mask(texts, pa.array(mask), pa.array(exact, pa.string()))
+
+
+def context_text(context: Mapping[str, str]) -> str:
+    """Return the context attributes of one event as JSON."""
+    return json.dumps(dict(context), ensure_ascii=False, separators=(",", ":"))
+
+
+def lineage_name(form: LineageForm) -> str:
+    """Return a form as text, '' for no headers; for a column of a Spark table."""
+    return form if form == "separate" else "one" * bool(form)

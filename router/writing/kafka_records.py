@@ -1,0 +1,582 @@
+"""Make Kafka records of outcomes, in the workers: events and dead letters as topic, key, value and headers.
+
+One module renders every record for Kafka. If one write serves all sinks, :class:`SingleWrite` evaluates source rows and
+renders them in one pass; otherwise :class:`KafkaRecords` renders the outcomes for one sink.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bindings.columns.entries import Bool, Entries, Int, raw, valid
+from bindings.kafka.record_columns import CONTENT_TYPE, LINEAGE
+from bindings.parts import NAME as CODING
+from catalog.record import Record
+from router.evaluation.evaluator import Batches, Kind, WorkerPass, evaluate_batches, session_context
+from router.evaluation.forwarding import HEADERS, scattered
+from router.evaluation.outcome_rows import (
+    HEADERS_TYPE,
+    MATCHED,
+    RAW_COLUMNS,
+    dead_letter_ids,
+    outcome_rows,
+    source_columns,
+)
+from router.evaluation.outputs import RoutedOutcomes
+from router.evaluation.plan import Evaluator, Plan
+from router.matching.context import RELATED
+from router.matching.inbox_columns import rfc3339
+from router.matching.record_columns import SCHEMA_ID
+from router.rendering.events import attributes_of_rows, column_of, native_texts, structured_events
+from router.rendering.lineage import lineage_columns
+from router.rendering.texts import attributes_of, parts_of_raw, replaced
+from router.settings import KafkaSink
+from router.settings.routes import (
+    ATTRIBUTE_PREFIX,
+    CONTEXT_PREFIX,
+    DestinationTemplate,
+    NameTemplate,
+    event_values,
+    parse_name,
+    value_name,
+)
+from router.settings.values import LineageForm
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, Broadcast
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+    from router.schemaids.framing import WrittenFrame
+
+HEADER_CAP: Final = 4_000
+"""Maximum characters of a text in a dead letter's Kafka header; the outcome itself is not truncated."""
+RECORD: Final = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS)])
+RECORD_TYPE: Final = f"topic string, key binary, value binary, headers {HEADERS_TYPE}"
+FAILED: Final = "xrouter.failed"
+"""The Spark job property with the time of an attempt's dead letters."""
+_EVENT_MEDIA: Final = "application/cloudevents+json"
+_JSON: Final = r"/json|\+json"
+_MEDIA: Final = "datacontenttype"
+_NO_BYTES: Final = pa.scalar(None, pa.binary())
+
+# Lists of headers of whole batches.
+
+
+def joined(*lists: pa.ListArray) -> pa.ListArray:
+    """Concatenate the header lists of each row; a null list is empty."""
+    counts = [pc.fill_null(pc.list_value_length(each), 0).to_numpy().astype(np.int64) for each in lists]
+    offsets = np.concatenate(([0], np.cumsum(np.sum(counts, axis=0))))
+    indices = np.empty(int(offsets[-1]), np.int64)
+    taken, begins = 0, offsets[:-1].copy()
+    for each in counts:
+        number = int(each.sum())
+        own = np.cumsum(each) - each
+        indices[np.arange(number) + np.repeat(begins - own, each)] = np.arange(taken, taken + number)
+        begins += each
+        taken += number
+    pool = pa.concat_arrays([each.flatten().cast(HEADERS.value_type) for each in lists])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pool.take(pa.array(indices))).cast(HEADERS)
+
+
+def single_headers(name: str, values: pa.StringArray | str, rows: Bool) -> pa.ListArray:
+    """Return lists of one header in these *rows*, empty in others; *values* has a value for each row of all."""
+    count = int(rows.sum())
+    texts = pa.repeat(values, count) if isinstance(values, str) else values
+    if len(texts) != count:
+        texts = texts.filter(pa.array(rows))
+    offsets = np.concatenate(([0], np.cumsum(rows))).astype(np.int32)
+    entries = pa.StructArray.from_arrays(
+        [pa.repeat(name, count), texts.cast(pa.binary())], fields=list(HEADERS.value_type)
+    )
+    return pa.ListArray.from_arrays(pa.array(offsets), entries)
+
+
+def without(lists: pa.ListArray, name: str) -> pa.ListArray:
+    """Return header lists without the first entry of that name; a null list becomes an empty one."""
+    entries = Entries(lists)
+    kept = np.ones(len(entries.codes), bool)
+    first = entries.first(name)
+    kept[first[first >= 0]] = False
+    return _filtered(lists, entries, kept)
+
+
+def _filtered(lists: pa.ListArray, entries: Entries, kept: Bool) -> pa.ListArray:
+    counts = np.bincount(entries.owners[kept], minlength=len(lists))
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), lists.flatten().filter(pa.array(kept)))
+
+
+# Context attributes as JSON.
+
+_ESCAPED: Final = re.compile(r'[\x00-\x1f"\\]')
+_ESCAPED_RE2: Final = r'[\x00-\x1f"\\]'
+_SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def context_json(contexts: pa.MapArray) -> pa.StringArray:
+    """Return context attributes as JSON objects in Spark's format."""
+    if contexts.items.null_count:
+        return pa.array([_object(dict(each or ())) for each in contexts.to_pylist()], pa.string())
+    bounds = contexts.offsets.to_numpy().astype(np.int64)
+    counts, entries = np.diff(bounds), int(bounds[-1] - bounds[0])
+    names = contexts.keys.slice(bounds[0], entries).dictionary_encode()
+    heads = [pc.binary_join_element_wise(start, _escaped(names.dictionary), '":"', "") for start in ('{"', '","')]
+    pool = pa.concat_arrays([*heads, pa.array(['"}', "{}"]), _escaped(contexts.items.slice(bounds[0], entries))])
+    several, ends = len(heads[0]), 2 * len(heads[0])
+    # The pieces of a row are a name and a value for each attribute, and an end. Taken in order they lie one behind the
+    # other, so that the text of a row is where those of its pieces are.
+    starts = 2 * (bounds - bounds[0]) + np.arange(len(bounds))
+    owners = np.repeat(np.arange(len(counts)), counts)
+    heads_at = 2 * np.arange(entries) + owners
+    pieces = np.empty(int(starts[-1]), np.int64)
+    pieces[heads_at] = names.indices.to_numpy() + several
+    pieces[heads_at + 1] = ends + 2 + np.arange(entries)
+    pieces[starts[:-1][counts > 0]] -= several
+    pieces[starts[1:] - 1] = np.where(counts > 0, ends, ends + 1)
+    texts = pool.take(pa.array(pieces))
+    return pa.StringArray.from_buffers(len(counts), pa.py_buffer(raw(texts)[1][starts]), texts.buffers()[2])
+
+
+def _escaped(texts: pa.StringArray) -> pa.StringArray:
+    """Return texts, without nulls, escaped for JSON strings."""
+    data, bounds = raw(texts)
+    held = data[bounds[0] : bounds[-1]]
+    if not ((held < ord(" ")) | (held == ord('"')) | (held == ord("\\"))).any():
+        return texts
+    special = pc.match_substring_regex(texts, _ESCAPED_RE2)
+    changed = [_escaped_text(text) for text in texts.filter(special).to_pylist()]
+    return pc.replace_with_mask(texts, special, pa.array(changed, pa.string()))
+
+
+def _escaped_text(text: str) -> str:
+    return _ESCAPED.sub(lambda match: _SHORT.get(match[0]) or f"\\u{ord(match[0]):04X}", text)
+
+
+def _object(members: Mapping[str, str | None]) -> str:
+    texts = ((name, "null" if text is None else f'"{_escaped_text(text)}"') for name, text in members.items())
+    return "{" + ",".join(f'"{_escaped_text(name)}":{text}' for name, text in texts) + "}"
+
+
+def _is_one_topic(topics: Mapping[str, NameTemplate]) -> str | None:
+    """Return the topic of all events, if it is constant."""
+    if len(topics) != 1:
+        return None
+    (template,) = topics.values()
+    return None if template.variables else template.expand({}, escape="_")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecords:
+    """Renders outcomes as Kafka records.
+
+    ``topic`` is the topic of all events; if it is None, the columns ``topics`` of an outcome have it, as they have that
+    of dead letters. ``lineage`` and ``keys`` have, by route, the lineage headers of its events, and the key template
+    for events without a key. ``failed`` is the time of dead letters. ``frames`` are by definition.
+    """
+
+    kind: Kind
+    query: str
+    epoch: str
+    failed: str
+    topic: str | None
+    topics: tuple[str, ...]
+    lineage: tuple[LineageForm, ...]
+    keys: tuple[DestinationTemplate | None, ...]
+    structured: bool = False
+    frames: Mapping[str, WrittenFrame] | None = None
+
+    @classmethod
+    def of_sink(
+        cls, plan: Plan, kind: Kind, query: str, failed: str, sink: str, *, letters: bool = False
+    ) -> KafkaRecords:
+        """Return the records of one sink; with *letters* those of its dead letters."""
+        settings = plan.settings.sinks[sink].topics
+        assert settings is not None
+        numbers = () if letters else plan.routes.event_sinks[sink]
+        made = cls._of_routes(plan, kind, query, failed, dict.fromkeys(numbers, settings))
+        column = f"{'letters' if letters else 'topic'}_{sink}"
+        frames = {} if letters else plan.written_frames(sink)
+        structured = settings.mode == "structured"
+        return replace(made, topics=(column,), structured=structured, frames=frames)
+
+    @classmethod
+    def of_all_sinks(cls, plan: Plan, kind: Kind, query: str) -> KafkaRecords:
+        """Return the records of a plan whose routes lead each event to one topic of Kafka."""
+        sinks: dict[int, KafkaSink] = {}
+        for name, numbers in plan.routes.event_sinks.items():
+            settings = plan.settings.sinks[name].topics
+            assert settings is not None
+            sinks.update(dict.fromkeys(numbers, settings))
+        made = cls._of_routes(plan, kind, query, "", sinks)
+        topic = _is_one_topic(plan.routes.topics)
+        events = () if topic is not None else tuple(f"topic_{name}" for name in plan.routes.topics)
+        letters = tuple(f"letters_{name}" for name in plan.routes.letter_topics)
+        return replace(made, topic=topic, topics=(*events, *letters))
+
+    @classmethod
+    def _of_routes(
+        cls, plan: Plan, kind: Kind, query: str, failed: str, sinks: Mapping[int, KafkaSink]
+    ) -> KafkaRecords:
+        places = range(max(sinks, default=-1) + 1)
+        lineage = tuple(sinks[place].lineage if place in sinks else False for place in places)
+        keys = [sinks[place].key if place in sinks else None for place in places]
+        templates = tuple(parse_name(key) if key is not None else None for key in keys)
+        return cls(kind, query, plan.epoch, failed, None, (), lineage, templates)
+
+    @property
+    def needs_context(self) -> bool:
+        """Whether some record has context attributes in a header or in its key."""
+        named = (variable for key in self.keys if key is not None for variable in key.variables)
+        return any(self.lineage) or any(value_name(each).startswith(CONTEXT_PREFIX) for each in named)
+
+    def render(self, outcomes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a record (``RECORD``) for each outcome (``OUTCOME_COLUMNS``)."""
+        return _Records(self, outcomes).build()
+
+    def of_outcomes(self, outcomes: DataFrame) -> DataFrame:
+        """Return the records of outcomes in Spark."""
+        return outcomes.mapInArrow(partial(_rendered, self), RECORD_TYPE)
+
+
+def _rendered(records: KafkaRecords, batches: Batches) -> Batches:
+    for batch in batches:
+        yield records.render(batch)
+
+
+class _Records:
+    """The records of one Arrow batch."""
+
+    def __init__(self, form: KafkaRecords, outcomes: pa.RecordBatch) -> None:
+        self._form = form
+        self._outcomes = outcomes
+        self._rows = outcomes.num_rows
+        self._raw = outcomes.column("raw")
+        matched = outcomes.column(MATCHED)
+        self._columns = dict(zip(matched.type.names, matched.flatten(), strict=True))
+        self._routes: Int = self._columns["route"].to_numpy(zero_copy_only=False).astype(np.int64)
+        self._events: Bool = self._routes >= 0
+        self._letters: Int = np.flatnonzero(~self._events)
+
+    def build(self) -> pa.RecordBatch:
+        arrays = [self._topics(), self._keys(), self._values(), self._headers()]
+        return pa.RecordBatch.from_arrays(arrays, schema=RECORD)
+
+    def _topics(self) -> pa.StringArray:
+        # Each record has one destination, so that at most one of the columns has a value.
+        named = [self._columns[name].cast(pa.string()) for name in self._form.topics]
+        if self._form.topic is None:
+            return pc.coalesce(*named)
+        if not len(self._letters):
+            return pa.repeat(self._form.topic, self._rows)
+        return pc.coalesce(*named, pa.scalar(self._form.topic))
+
+    @cached_property
+    def _own_keys(self) -> pa.BinaryArray:
+        """The keys of the records that arrived."""
+        return self._of_raw("key", pa.binary())
+
+    @cached_property
+    def _own_headers(self) -> pa.ListArray:
+        """The headers of the records that arrived."""
+        return self._of_raw("headers", HEADERS)
+
+    def _of_raw(self, name: str, type_: pa.DataType) -> pa.Array:
+        if name not in self._raw.type.names:
+            return pa.nulls(self._rows, type_)
+        return pc.struct_field(self._raw, name).cast(type_)
+
+    def _keys(self) -> pa.BinaryArray:
+        """Return the event's ``partitionkey``, else the record's key, else the expanded template of the sink."""
+        keys, own = self._columns["key"], self._own_keys
+        if keys.null_count < len(keys):
+            own = pc.coalesce(pc.if_else(pa.array(self._events), keys, _NO_BYTES), own)
+        if any(self._form.keys):
+            missing = self._events & ~valid(own)
+            for route, template in enumerate(self._form.keys):
+                rows = np.flatnonzero(missing & (self._routes == route))
+                if template is not None and len(rows):
+                    own = replaced(own, rows, self._expand(template, pa.array(rows)).cast(pa.binary()))
+        return own
+
+    def _expand(self, template: DestinationTemplate, rows: pa.Array) -> pa.StringArray:
+        """Return the expanded template for these rows; null if a value without a default is missing."""
+        pieces: list[pa.Scalar | pa.StringArray] = []
+        for place, part in enumerate(template.parts):
+            if place % 2 == 0:
+                pieces.append(pa.scalar(part))
+                continue
+            values, default = self._value(value_name(part)).take(rows), template.defaults[place // 2]
+            if default:
+                values = pc.if_else(pc.fill_null(pc.not_equal(values, ""), False), values, default)
+            pieces.append(values)
+        return pc.binary_join_element_wise(*pieces, "")
+
+    def _value(self, name: str) -> pa.StringArray:
+        """Return the value of a template's variable in each row."""
+        if name.startswith(CONTEXT_PREFIX):
+            found = pc.map_lookup(self._columns["context"], name.removeprefix(CONTEXT_PREFIX), "first")
+            return found.cast(pa.string())
+        if name.startswith(ATTRIBUTE_PREFIX):
+            return self._attribute(name.removeprefix(ATTRIBUTE_PREFIX))
+        of = "endpoint" if name.startswith("endpoint") else "message"
+        encoded = self._columns[of].dictionary_encode()
+        texts = (text or "" for text in encoded.dictionary.to_pylist())
+        every = (
+            event_values("", text, "", {}) if of == "endpoint" else event_values(text, "", "", {}) for text in texts
+        )
+        return pa.array([values[name] for values in every], pa.string()).take(encoded.indices)
+
+    def _attribute(self, name: str) -> pa.StringArray:
+        """Return an attribute of each event as text; null if it is missing."""
+        given, place = self._columns["attributes"], self._columns["place"]
+        resolved = attributes_of_rows(self._form.kind, self._raw, given, place)
+        texts, rows = column_of(resolved, name), np.flatnonzero(resolved.odd & self._events)
+        if not len(rows):
+            return texts
+        at = pa.array(rows)
+        arrays = (array.take(at).to_pylist() for array in (self._raw, given, place))
+        exact = [
+            attributes_of(*parts_of_raw(row, self._form.kind, number), own).get(name)
+            for row, own, number in zip(*arrays, strict=True)
+        ]
+        return replaced(texts, rows, pa.array(exact, pa.string()))
+
+    def _values(self) -> pa.BinaryArray:
+        """Return the bodies; a dead letter that is too large for its topic has none."""
+        body = self._outcomes.column("body")
+        spilled = pc.fill_null(self._columns["spilled"], False)
+        if pc.any(spilled).as_py():
+            body = pc.if_else(spilled, _NO_BYTES, body)
+        if self._form.structured and self._events.any():
+            attributes, place, typed = (self._columns[name] for name in ("attributes", "place", "typed"))
+            body = structured_events(self._form.kind, self._raw, attributes, place, body, typed)
+        return self._framed(body) if self._form.frames else body
+
+    def _framed(self, body: pa.BinaryArray) -> pa.BinaryArray:
+        """Return bodies after the frames of their definitions.
+
+        A body is unchanged if it already has a frame (a schema id was found), has a content coding, or is JSON of a
+        schema with binary bodies.
+        """
+        frames = self._form.frames or {}
+        encoded = self._columns["message"].dictionary_encode()
+        known = [frames.get(xid) for xid in encoded.dictionary.to_pylist()]
+        heads = pa.array([each and each.head for each in known], pa.binary()).take(encoded.indices)
+        plain = pa.array([each is not None and each.plain for each in known], pa.bool_()).take(encoded.indices)
+        media = pc.fill_null(pc.utf8_lower(self._attribute(_MEDIA)), "")
+        framed = pc.or_(pc.fill_null(plain, False), pc.invert(pc.match_substring_regex(media, _JSON)))
+        framed = pc.and_(framed, pa.array(~self._coded()))
+        if SCHEMA_ID in self._columns:
+            framed = pc.and_(framed, self._columns[SCHEMA_ID].is_null())
+        framed = pc.and_(framed, pc.and_(heads.is_valid(), body.is_valid()))
+        return pc.if_else(framed, pc.binary_join_element_wise(heads, body, b""), body)
+
+    def _coded(self) -> Bool:
+        """Return which records have a content coding."""
+        entries = Entries(self._own_headers)
+        return entries.rows_of(entries.named(lambda name: name.lower() == CODING))
+
+    def _headers(self) -> pa.ListArray:
+        headers = self._event_headers()
+        if len(self._letters):
+            headers = _replace_lists(headers, self._letters, self._letter_headers())
+        forms = np.array([*map(bool, self._form.lineage), False], bool)
+        traced = self._events & forms[np.where(self._events, self._routes, -1)]
+        if not traced.any():
+            return headers
+        for form in dict.fromkeys(each for each in self._form.lineage if each):
+            own = np.array([*(each == form for each in self._form.lineage), False], bool)
+            headers = self._with_lineage(headers, traced & own[np.where(self._events, self._routes, -1)], form)
+        return headers
+
+    def _event_headers(self) -> pa.ListArray:
+        """Return the headers of events: those of the record, where they serve, else their attributes and what else
+        the record had.
+        """
+        columns, own = self._columns, self._own_headers
+        if self._form.structured:
+            media = single_headers(CONTENT_TYPE, _EVENT_MEDIA, np.ones(self._rows, bool))
+            return joined(media, pc.coalesce(columns["passed"], _without(own, _is_of_event)))
+        rows = np.flatnonzero(self._events & valid(columns["attributes"]))
+        if len(rows):
+            at = pa.array(rows)
+            rest = pc.coalesce(columns["passed"].take(at), without(own.take(at), CONTENT_TYPE))
+            own = _replace_lists(own, rows, joined(columns["attributes"].take(at), rest))
+        return pc.coalesce(own, pa.scalar([], HEADERS)) if own.null_count else own
+
+    def _with_lineage(self, headers: pa.ListArray, rows: Bool, form: LineageForm) -> pa.ListArray:
+        """Return headers followed by those of lineage, in these rows."""
+        if not rows.any():
+            return headers
+        columns = self._columns
+        rare = {name: columns[name] for name in ("ambiguous", *RELATED, SCHEMA_ID) if name in columns}
+        members = {
+            "endpoint": columns["endpoint"],
+            "epoch": pa.repeat(self._form.epoch, self._rows),
+            "position": self._outcomes.column("position"),
+            **{name: texts for name, texts in rare.items() if texts.null_count < self._rows},
+        }
+        every = lineage_columns(columns["message"], context_json(columns["context"]), members, form)
+        rarely = {f"{LINEAGE}{name}" for name in rare}
+        added = (
+            single_headers(name, texts, rows & valid(texts) if name in rarely else rows)
+            for name, texts in every.items()
+        )
+        return joined(headers, *added)
+
+    def _letter_headers(self) -> pa.ListArray:
+        """Return the headers of dead letters: the original headers, followed by ours."""
+        form, at = self._form, pa.array(self._letters)
+        rows = self._outcomes.take(at)
+        names = ("reason", "detail", "nearest", "endpoint", "spilled", "passed", "place")
+        columns = {name: self._columns[name].take(at) for name in names}
+        positions, raw_rows = rows.column("position"), rows.column("raw")
+        letters = rows.column("letter") if "letter" in rows.schema.names else dead_letter_ids(form.query, positions)
+        letters = letters if isinstance(letters, pa.Array) else pa.array(letters, pa.string())
+        kafka = form.kind == "kafka"
+        endpoint = columns["endpoint"]
+        named: dict[str, pa.StringArray | str] = {
+            "letter": letters,
+            "reason": columns["reason"],
+            "detail": pc.utf8_slice_codeunits(columns["detail"], 0, HEADER_CAP),
+            "nearest": pc.utf8_slice_codeunits(columns["nearest"], 0, HEADER_CAP),
+            "endpoint": endpoint if kafka else pc.coalesce(endpoint, pc.struct_field(raw_rows, "endpoint")),
+            "protocol": rows.column("protocol"),
+            "epoch": form.epoch,
+            "position": positions,
+            "received": rfc3339(rows.column("received").cast(pa.timestamp("us"))),
+            "failed": form.failed,
+            "attempts": "1",
+            **({} if kafka else {"native": native_texts(form.kind, raw_rows, columns["place"])}),
+            "spill": pc.binary_join_element_wise("spill/", letters, ".json", ""),
+        }
+        every = np.ones(len(self._letters), bool)
+        # Only a spilled dead letter names its file.
+        spilled = pc.fill_null(columns["spilled"], False).to_numpy(zero_copy_only=False)
+        ours = (
+            single_headers(f"{LINEAGE}{name}", texts, spilled if name == "spill" else every)
+            for name, texts in named.items()
+        )
+        return joined(pc.coalesce(columns["passed"], self._own_headers.take(at)), *ours)
+
+
+def _replace_lists(lists: pa.ListArray, rows: Int, some: pa.ListArray) -> pa.ListArray:
+    """Return the lists with *some* in these rows."""
+    if len(rows) == len(lists):
+        return some
+    others = np.setdiff1d(np.arange(len(lists)), rows, assume_unique=True)
+    return scattered(len(lists), HEADERS, [(others, lists.take(pa.array(others))), (rows, some.cast(HEADERS))])
+
+
+def _is_of_event(name: str) -> bool:
+    """Whether a header is an attribute of an event in binary mode, which structured mode has in the body only."""
+    return name.startswith("ce_") or name == CONTENT_TYPE
+
+
+def _without(lists: pa.ListArray, condition: Callable[[str], bool]) -> pa.ListArray:
+    """Return header lists without the entries whose names meet a condition; a null list becomes an empty one."""
+    entries = Entries(lists)
+    kept = np.ones(len(entries.codes), bool)
+    kept[entries.named(condition)] = False
+    return _filtered(lists, entries, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class SingleWrite:
+    """The pass that turns source rows into Kafka records, events and dead letters: one write serves all sinks."""
+
+    records: WorkerPass
+
+    @classmethod
+    def of(
+        cls,
+        records: KafkaRecords,
+        judge: Broadcast[Evaluator],
+        tallies: Accumulator[dict[str, str]],
+        *,
+        converts: bool = False,
+    ) -> SingleWrite:
+        """Return the pass of a query with the plan *judge*; counts go to *tallies*.
+
+        *converts* is the result of :func:`router.evaluation.outcome_rows.converts`.
+        """
+        kind = records.kind
+        type_ = judge.value.outputs.type
+        if not records.needs_context:
+            # Context attributes are costly, and no header has them.
+            type_ = pa.struct([field for field in type_ if field.name != "context"])
+        made = partial(_evaluate_and_render, records, type_, judge, tallies)
+        return cls(WorkerPass.of(source_columns(kind, converts=converts), RAW_COLUMNS[kind], made, _spark_type()))
+
+    def of_rows(self, rows: DataFrame, failed: str) -> DataFrame:
+        """Return the Kafka records (topic, key, value, headers) of the source's *rows*.
+
+        They must be written by this thread before the next attempt. *failed* is the time of the dead letters.
+        """
+        # A task property: the function is the same for all attempts.
+        session_context().setLocalProperty(FAILED, failed)
+        return self.records.of_rows(rows)
+
+
+def _spark_type() -> StructType:
+    from pyspark.sql.types import _parse_datatype_string
+
+    parsed = _parse_datatype_string(RECORD_TYPE)
+    return cast("StructType", parsed)
+
+
+def _evaluate_and_render(
+    records: KafkaRecords,
+    type_: pa.StructType,
+    judge: Broadcast[Evaluator],
+    tallies: Accumulator[dict[str, str]],
+    batches: Batches,
+) -> Batches:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    form = replace(records, failed=context.getLocalProperty(FAILED) or "")
+
+    def made(_: Evaluator, rows: pa.RecordBatch, outcomes: RoutedOutcomes) -> pa.RecordBatch:
+        return form.render(outcome_rows(form.kind, type_, rows, outcomes))
+
+    return evaluate_batches(form.kind, judge, tallies, made, batches)
+
+
+def spilled_records(rows: DataFrame, kind: Kind) -> Iterator[tuple[str, bytes]]:
+    """Yield the id and the complete native record (MATCHING.md#records) of each spilled dead letter."""
+    from pyspark.sql import functions as F
+
+    endpoint = F.col("m.endpoint") if kind == "kafka" else F.coalesce(F.col("m.endpoint"), F.col("raw.endpoint"))
+    wanted = rows.where("m.spilled").select(
+        "letter", "raw", F.col("m.place").alias("place"), "body", endpoint.alias("endpoint")
+    )
+    for row in wanted.toLocalIterator():
+        parts, binding = parts_of_raw(row["raw"].asDict(recursive=True), kind, row["place"])
+        body = None if row["body"] is None else bytes(row["body"])
+        record = Record(binding.protocol, binding.native(parts), body, row["endpoint"])
+        yield row["letter"], msgspec.json.encode(record.to_json())
+
+
+def order_key(kind: Kind) -> Column:
+    """Return the ordering key of a row, a hash of its channel and key; null without a key.
+
+    The channel is the topic, else the endpoint where the record arrived: the matcher's endpoint may depend on the
+    outcome if several endpoints share a channel.
+    """
+    from pyspark.sql import functions as F
+
+    channel = F.concat(F.lit("kafka:"), F.col("raw.topic")) if kind == "kafka" else F.col("raw.endpoint")
+    key = F.coalesce(F.col("m.key"), F.col("key"))
+    return F.substring(F.sha2(F.concat(F.encode(channel, "UTF-8"), F.lit(bytearray(1)), key), 256), 1, 32)

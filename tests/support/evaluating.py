@@ -1,0 +1,84 @@
+"""Outcomes of source rows as tests look at them: lists in this process, or a frame of Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from router.evaluation.evaluator import Kind, TallyAccumulator, evaluate
+from router.evaluation.outcome_rows import converts, outcome_pass, with_dead_letter_ids
+from router.evaluation.outputs import RoutedOutcomes
+from router.evaluation.plan import Evaluator, Plan
+from router.rendering.events import event_columns
+from router.writing.kafka_records import KafkaRecords, SingleWrite
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+    from pyspark.sql import DataFrame
+
+
+def lists_of(judge: Evaluator, decided: RoutedOutcomes) -> tuple[pa.ListArray, str | None]:
+    """Return a list of outcomes for each source row, and their tally."""
+    type_ = judge.outputs.type
+    every = pa.StructArray.from_arrays(
+        [decided.column(each.name).cast(each.type) for each in type_], fields=list(type_)
+    )
+    return pa.ListArray.from_arrays(pa.array(decided.offsets), every.take(pa.array(decided.order))), decided.counts
+
+
+def outcome_lists(kind: Kind, judge: Evaluator, rows: pa.RecordBatch) -> tuple[pa.ListArray, str | None]:
+    """Evaluate source rows; return a list of outcomes for each, and their tally."""
+    return lists_of(judge, evaluate(kind, judge, rows))
+
+
+def tallies_of(frame: DataFrame) -> Accumulator[dict[str, str]]:
+    """Return an accumulator for counts."""
+    return frame.sparkSession.sparkContext.accumulator({}, TallyAccumulator())
+
+
+def evaluated(
+    frame: DataFrame,
+    kind: Kind,
+    judge: Evaluator,
+    tallies: Accumulator[dict[str, str]] | None = None,
+    query: str = "q",
+    *,
+    arrived: bool = False,
+) -> DataFrame:
+    """Return the outcomes of source rows, as a batch has them."""
+    workers = frame.sparkSession.sparkContext.broadcast(judge)
+    made = outcome_pass(kind, frame, workers, tallies or tallies_of(frame), arrived=arrived)
+    return with_dead_letter_ids(made.of_rows(frame), kind, query)
+
+
+def single_write(
+    frame: DataFrame, kind: Kind, plan: Plan, tallies: Accumulator[dict[str, str]] | None = None
+) -> SingleWrite:
+    """Return the pass of one write to all sinks of a plan, for rows like these."""
+    workers = frame.sparkSession.sparkContext.broadcast(plan.judge)
+    records = KafkaRecords.of_all_sinks(plan, kind, "q")
+    return SingleWrite.of(records, workers, tallies or tallies_of(frame), converts=converts(frame, kind))
+
+
+def with_events(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:
+    """Return outcomes as dictionaries, with ``event``, the columns of a routed one, and ``sent``, its headers."""
+    batch = outcomes.toArrow().combine_chunks().to_batches()[0]
+    raw, matched = batch.column("raw"), batch.column("m")
+    routes = pc.struct_field(matched, "route")
+    columns = (pc.struct_field(matched, name) for name in ("attributes", "place"))
+    events = event_columns(kind, raw, *columns).to_pylist()
+    numbers = range(max(pc.max(routes).as_py() or 0, 0) + 1)
+    form = KafkaRecords(kind, "q", "epoch", "", "out", (), (True,) * len(numbers), (None,) * len(numbers))
+    routed = np.flatnonzero(pc.greater_equal(routes, 0).to_numpy(zero_copy_only=False))
+    headers: dict[int, Any] = {}
+    if len(routed):
+        sent = form.render(batch.take(pa.array(routed))).column("headers").to_pylist()
+        headers = dict(zip(routed.tolist(), sent, strict=True))
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    for number, row in enumerate(rows):
+        row["event"] = events[number] if number in headers else None
+        row["sent"] = headers.get(number)
+    return rows
