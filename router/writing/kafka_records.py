@@ -7,7 +7,7 @@ renders them in one pass; otherwise :class:`KafkaRecords` renders the outcomes f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, cast
@@ -22,7 +22,7 @@ from bindings.kafka.record_columns import CONTENT_TYPE, LINEAGE
 from bindings.parts import NAME as CODING
 from catalog.record import Record
 from router.evaluation.evaluator import Batches, Kind, WorkerPass, evaluate_batches, session_context
-from router.evaluation.forwarding import HEADERS, scattered
+from router.evaluation.forwarding import HEADERS
 from router.evaluation.outcome_rows import (
     HEADERS_TYPE,
     MATCHED,
@@ -72,33 +72,45 @@ _NO_BYTES: Final = pa.scalar(None, pa.binary())
 # Lists of headers of whole batches.
 
 
-def joined(*lists: pa.ListArray) -> pa.ListArray:
-    """Concatenate the header lists of each row; a null list is empty."""
-    counts = [pc.fill_null(pc.list_value_length(each), 0).to_numpy().astype(np.int64) for each in lists]
-    offsets = np.concatenate(([0], np.cumsum(np.sum(counts, axis=0))))
-    indices = np.empty(int(offsets[-1]), np.int64)
-    taken, begins = 0, offsets[:-1].copy()
-    for each in counts:
-        number = int(each.sum())
-        own = np.cumsum(each) - each
-        indices[np.arange(number) + np.repeat(begins - own, each)] = np.arange(taken, taken + number)
-        begins += each
+Piece = tuple[Bool, pa.ListArray]
+"""Rows, and the headers that they get: lists for these rows, or for all rows."""
+
+
+def joined(rows: int, pieces: Sequence[Piece]) -> pa.ListArray:
+    """Return the headers of all rows: for each row its lists of the pieces, in order. A null list is empty."""
+    counts, sources, taken = [], [], 0
+    for own, lists in pieces:
+        lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
+        number = int(lengths.sum())
+        if len(lists) < rows:
+            every = np.zeros(rows, np.int64)
+            every[own] = lengths
+            lengths = every
+            sources.append(np.arange(taken, taken + number))
+        else:
+            sources.append(taken + np.flatnonzero(np.repeat(own, lengths)))
+            lengths = np.where(own, lengths, 0)
+        counts.append(lengths)
         taken += number
-    pool = pa.concat_arrays([each.flatten().cast(HEADERS.value_type) for each in lists])
+    offsets = np.concatenate(([0], np.cumsum(np.sum(counts, axis=0))))
+    indices, begins = np.empty(int(offsets[-1]), np.int64), offsets[:-1].copy()
+    for lengths, source in zip(counts, sources, strict=True):
+        before = np.cumsum(lengths) - lengths
+        indices[np.arange(len(source)) + np.repeat(begins - before, lengths)] = source
+        begins += lengths
+    pool = pa.concat_arrays([lists.flatten().cast(HEADERS.value_type) for _, lists in pieces])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pool.take(pa.array(indices))).cast(HEADERS)
 
 
-def single_headers(name: str, values: pa.StringArray | str, rows: Bool) -> pa.ListArray:
-    """Return lists of one header in these *rows*, empty in others; *values* has a value for each row of all."""
+def header_of(name: str, values: pa.StringArray | str, rows: Bool) -> Piece:
+    """Return one header for these *rows*; *values* are for these rows, or for all rows."""
     count = int(rows.sum())
     texts = pa.repeat(values, count) if isinstance(values, str) else values
-    if len(texts) != count:
+    if len(texts) > count:
         texts = texts.filter(pa.array(rows))
-    offsets = np.concatenate(([0], np.cumsum(rows))).astype(np.int32)
-    entries = pa.StructArray.from_arrays(
-        [pa.repeat(name, count), texts.cast(pa.binary())], fields=list(HEADERS.value_type)
-    )
-    return pa.ListArray.from_arrays(pa.array(offsets), entries)
+    columns = [pa.repeat(name, count), texts.cast(pa.binary())]
+    entries = pa.StructArray.from_arrays(columns, fields=list(HEADERS.value_type))
+    return rows, pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32)), entries)
 
 
 def without(lists: pa.ListArray, name: str) -> pa.ListArray:
@@ -387,37 +399,39 @@ class _Records:
         return entries.rows_of(entries.named(lambda name: name.lower() == CODING))
 
     def _headers(self) -> pa.ListArray:
-        headers = self._event_headers()
-        if len(self._letters):
-            headers = _replace_lists(headers, self._letters, self._letter_headers())
-        forms = np.array([*map(bool, self._form.lineage), False], bool)
-        traced = self._events & forms[np.where(self._events, self._routes, -1)]
-        if not traced.any():
-            return headers
-        for form in dict.fromkeys(each for each in self._form.lineage if each):
-            own = np.array([*(each == form for each in self._form.lineage), False], bool)
-            headers = self._with_lineage(headers, traced & own[np.where(self._events, self._routes, -1)], form)
-        return headers
+        pieces = [*self._event_headers(), *self._lineage_headers(), *self._letter_headers()]
+        if not pieces:
+            return pa.array([], HEADERS)
+        if len(pieces) == 1 and pieces[0][0].all() and not pieces[0][1].null_count:
+            return pieces[0][1]
+        return joined(self._rows, pieces)
 
-    def _event_headers(self) -> pa.ListArray:
-        """Return the headers of events: those of the record, where they serve, else their attributes and what else
-        the record had.
+    def _event_headers(self) -> Iterator[Piece]:
+        """Yield the headers of events: those of the record, where they serve, else their attributes and what else the
+        record had.
         """
-        columns, own = self._columns, self._own_headers
+        columns, own, events = self._columns, self._own_headers, self._events
         if self._form.structured:
-            media = single_headers(CONTENT_TYPE, _EVENT_MEDIA, np.ones(self._rows, bool))
-            return joined(media, pc.coalesce(columns["passed"], _without(own, _is_of_event)))
-        rows = np.flatnonzero(self._events & valid(columns["attributes"]))
-        if len(rows):
-            at = pa.array(rows)
-            rest = pc.coalesce(columns["passed"].take(at), without(own.take(at), CONTENT_TYPE))
-            own = _replace_lists(own, rows, joined(columns["attributes"].take(at), rest))
-        return pc.coalesce(own, pa.scalar([], HEADERS)) if own.null_count else own
+            yield header_of(CONTENT_TYPE, _EVENT_MEDIA, events)
+            yield events, pc.coalesce(columns["passed"], _without(own, _is_of_event))
+            return
+        given = events & valid(columns["attributes"])
+        if not given.all():
+            yield events & ~given, own
+        if given.any():
+            at = pa.array(np.flatnonzero(given))
+            yield given, columns["attributes"]
+            yield given, pc.coalesce(columns["passed"].take(at), without(own.take(at), CONTENT_TYPE))
 
-    def _with_lineage(self, headers: pa.ListArray, rows: Bool, form: LineageForm) -> pa.ListArray:
-        """Return headers followed by those of lineage, in these rows."""
-        if not rows.any():
-            return headers
+    def _lineage_headers(self) -> Iterator[Piece]:
+        """Yield the lineage headers of events, by the form that their sink has."""
+        places = np.where(self._events, self._routes, -1)
+        for form in dict.fromkeys(each for each in self._form.lineage if each):
+            rows = np.array([*(each == form for each in self._form.lineage), False], bool)[places]
+            if rows.any():
+                yield from self._lineage_of(form, rows)
+
+    def _lineage_of(self, form: LineageForm, rows: Bool) -> Iterator[Piece]:
         columns = self._columns
         rare = {name: columns[name] for name in ("ambiguous", *RELATED, SCHEMA_ID) if name in columns}
         members = {
@@ -426,56 +440,47 @@ class _Records:
             "position": self._outcomes.column("position"),
             **{name: texts for name, texts in rare.items() if texts.null_count < self._rows},
         }
-        every = lineage_columns(columns["message"], context_json(columns["context"]), members, form)
         rarely = {f"{LINEAGE}{name}" for name in rare}
-        added = (
-            single_headers(name, texts, rows & valid(texts) if name in rarely else rows)
-            for name, texts in every.items()
-        )
-        return joined(headers, *added)
+        every = lineage_columns(columns["message"], context_json(columns["context"]), members, form)
+        for name, texts in every.items():
+            yield header_of(name, texts, rows & valid(texts) if name in rarely else rows)
 
-    def _letter_headers(self) -> pa.ListArray:
-        """Return the headers of dead letters: the original headers, followed by ours."""
-        form, at = self._form, pa.array(self._letters)
-        rows = self._outcomes.take(at)
-        names = ("reason", "detail", "nearest", "endpoint", "spilled", "passed", "place")
+    def _letter_headers(self) -> Iterator[Piece]:
+        """Yield the headers of dead letters: the original headers, followed by ours."""
+        if not len(self._letters):
+            return
+        form, at, letters = self._form, pa.array(self._letters), ~self._events
+        rows, kafka = self._outcomes.take(at), self._form.kind == "kafka"
+        names = ("reason", "detail", "nearest", "endpoint", "passed", "place")
         columns = {name: self._columns[name].take(at) for name in names}
-        positions, raw_rows = rows.column("position"), rows.column("raw")
-        letters = rows.column("letter") if "letter" in rows.schema.names else dead_letter_ids(form.query, positions)
-        letters = letters if isinstance(letters, pa.Array) else pa.array(letters, pa.string())
-        kafka = form.kind == "kafka"
+        positions, arrived = rows.column("position"), rows.column("raw")
+        if "letter" in rows.schema.names:
+            ids = rows.column("letter")
+        else:
+            ids = pa.array(dead_letter_ids(form.query, positions), pa.string())
         endpoint = columns["endpoint"]
         named: dict[str, pa.StringArray | str] = {
-            "letter": letters,
+            "letter": ids,
             "reason": columns["reason"],
             "detail": pc.utf8_slice_codeunits(columns["detail"], 0, HEADER_CAP),
             "nearest": pc.utf8_slice_codeunits(columns["nearest"], 0, HEADER_CAP),
-            "endpoint": endpoint if kafka else pc.coalesce(endpoint, pc.struct_field(raw_rows, "endpoint")),
+            "endpoint": endpoint if kafka else pc.coalesce(endpoint, pc.struct_field(arrived, "endpoint")),
             "protocol": rows.column("protocol"),
             "epoch": form.epoch,
             "position": positions,
             "received": rfc3339(rows.column("received").cast(pa.timestamp("us"))),
             "failed": form.failed,
             "attempts": "1",
-            **({} if kafka else {"native": native_texts(form.kind, raw_rows, columns["place"])}),
-            "spill": pc.binary_join_element_wise("spill/", letters, ".json", ""),
+            **({} if kafka else {"native": native_texts(form.kind, arrived, columns["place"])}),
         }
-        every = np.ones(len(self._letters), bool)
+        yield letters, pc.coalesce(columns["passed"], self._own_headers.take(at))
+        for name, texts in named.items():
+            yield header_of(f"{LINEAGE}{name}", texts, letters)
         # Only a spilled dead letter names its file.
-        spilled = pc.fill_null(columns["spilled"], False).to_numpy(zero_copy_only=False)
-        ours = (
-            single_headers(f"{LINEAGE}{name}", texts, spilled if name == "spill" else every)
-            for name, texts in named.items()
-        )
-        return joined(pc.coalesce(columns["passed"], self._own_headers.take(at)), *ours)
-
-
-def _replace_lists(lists: pa.ListArray, rows: Int, some: pa.ListArray) -> pa.ListArray:
-    """Return the lists with *some* in these rows."""
-    if len(rows) == len(lists):
-        return some
-    others = np.setdiff1d(np.arange(len(lists)), rows, assume_unique=True)
-    return scattered(len(lists), HEADERS, [(others, lists.take(pa.array(others))), (rows, some.cast(HEADERS))])
+        spilled = letters & pc.fill_null(self._columns["spilled"], False).to_numpy(zero_copy_only=False)
+        if spilled.any():
+            files = pc.binary_join_element_wise("spill/", ids, ".json", "")
+            yield header_of(f"{LINEAGE}spill", files.filter(pa.array(spilled[letters])), spilled)
 
 
 def _is_of_event(name: str) -> bool:

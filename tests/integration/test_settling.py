@@ -15,6 +15,7 @@ from catalog.load import load as load_catalog
 from router.evaluation.plan import Plan
 from router.realtime import restored, sent_records, settled_types
 from router.settings import settings_from_dict
+from router.settings.values import LineageForm
 from tests.integration.test_match_equals_run import HEADERS, KAFKA_SCHEMA
 from tests.integration.test_one_pass import FAILED, ONE
 from tests.support import load
@@ -39,7 +40,7 @@ OWN = ("xrouter-rest-topic", "xrouter-rest-partition", "xrouter-rest-offset", "x
 """Names that only the rest topic should have."""
 
 
-def plan_for(folder: Path, lineage: bool) -> Plan:
+def plan_for(folder: Path, lineage: LineageForm) -> Plan:
     document = load.catalog(DEFINITIONS, topic="in")
     group = next(iter(document["messagegroups"].values()))
     group["messages"]["timed"] = {"envelope": "CloudEvents/1.0", "envelopemetadata": TIMES}
@@ -84,15 +85,21 @@ def _mangle(headers: list[tuple[str, bytes | None]], chance: Random) -> None:
 
 
 def position_of(headers: list[dict[str, Any]]) -> str:
-    value: bytes = next(each["value"] for each in reversed(headers) if each["key"] == "xrouter-lineage")
-    return str(json.loads(value)["position"])
+    values = {each["key"]: each["value"] for each in headers}
+    if "xrouter-position" in values:
+        return str(values["xrouter-position"].decode())
+    return str(json.loads(values["xrouter-lineage"])["position"])
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
-def test_what_is_settled_leaves_as_the_matcher_sends_it(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "lineage"), [(1, True), pytest.param(2, "separate", marks=pytest.mark.full)], ids=["one", "separate"]
+)
+def test_what_is_settled_leaves_as_the_matcher_sends_it(
+    spark: SparkSession, tmp_path: Path, seed: int, lineage: LineageForm
+) -> None:
     from pyspark.sql import functions as F
 
-    plan = plan_for(tmp_path, lineage=True)
+    plan = plan_for(tmp_path, lineage)
     frame = spark.createDataFrame(list(odd_records(Random(seed))), KAFKA_SCHEMA)
     matched = single_write(frame, "kafka", plan).of_rows(frame, FAILED).toArrow().to_pylist()
     whole = {position_of(each["headers"]): each for each in matched}

@@ -212,7 +212,7 @@ def test_amqp(qpid: str, tmp_path: Path, mode: str) -> None:
         check(stored(rows, len(CASES)), mode)
     finally:
         gateway.stop(5.0)
-    assert lineage(rows.stored[0], "application-properties.xrouter-position") == "t-0-0"
+    assert json.loads(lineage(rows.stored[0], "application-properties.xrouter-lineage") or "")["position"] == "t-0-0"
 
 
 @pytest.mark.parametrize("mode", MODES)

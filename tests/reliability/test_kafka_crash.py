@@ -165,8 +165,8 @@ def accounted(kafka: Kafka, second: str, dead: str, topics: list[str]) -> int:
 def check_pinned(kafka: Kafka, second: str, dead: str, topics: list[str], folder: Path) -> None:
     """The first batches are wholly where the old plan puts them, once in its table; the rest is the new plan's."""
     letters = numbers(read_all(kafka.bootstrap, dead))
-    old = {message.header("xrouter-position"): message for topic in topics[:5] for message in read_all(second, topic)}
-    new = {message.header("xrouter-position"): message for topic in topics[5:] for message in read_all(second, topic)}
+    old = {message.lineage("position"): message for topic in topics[:5] for message in read_all(second, topic)}
+    new = {message.lineage("position"): message for topic in topics[5:] for message in read_all(second, topic)}
     assert not set(old) & set(new)
     for table, events in ((folder / "lake", old), (folder / "other", new)):
         rows = DeltaTable(str(table)).to_pyarrow_table(columns=["position", "message", "epoch"]).to_pylist()

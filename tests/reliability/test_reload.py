@@ -116,15 +116,15 @@ def check_epochs(routed: list[Message], letters: list[Message], sizes: dict[str,
     """Each record is there once, where its epoch's catalog puts it, and epochs never go back within a partition."""
     found = sorted(json.loads(message.value or b"{}")["n"] for message in (*routed, *letters))
     assert found == list(range(count))
-    assert len({message.header("xrouter-epoch") for message in (*routed, *letters)}) == len(sizes)
+    assert len({message.lineage("epoch") for message in (*routed, *letters)}) == len(sizes)
     order = list(sizes)
     places: dict[str, list[tuple[int, int]]] = {}
     for message in (*routed, *letters):
         told = json.loads(message.value or b"{}")
-        active = message.header("xrouter-epoch") or ""
+        active = message.lineage("epoch") or ""
         known = int(told["want"].removeprefix("plant.event")) < sizes[active]
         assert known == (message.header("xrouter-message") is not None)
-        _, partition, offset = (message.header("xrouter-position") or "").rsplit("-", 2)
+        _, partition, offset = (message.lineage("position") or "").rsplit("-", 2)
         places.setdefault(partition, []).append((int(offset), order.index(active)))
     for seen in places.values():
         epochs = [number for _, number in sorted(seen)]

@@ -135,7 +135,9 @@ class EpochsSeen(threading.Thread):
             for found in self._consumer.consume(1_000, 0.05):
                 assert found.error() is None, found.error()
                 headers: Any = found.headers()
-                self.first.setdefault(dict(headers)["xrouter-epoch"].decode(), found.timestamp()[1] / 1000)
+                self.first.setdefault(
+                    json.loads(dict(headers)["xrouter-lineage"])["epoch"], found.timestamp()[1] / 1000
+                )
         self._consumer.close()
 
     def end(self) -> None:
@@ -335,7 +337,7 @@ class Following:
 
 
 def _epoch(message: Message) -> str:
-    epoch = message.header("xrouter-epoch")
+    epoch = message.lineage("epoch")
     assert epoch is not None
     return epoch
 

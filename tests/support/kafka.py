@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,12 @@ class Message:
         """Return the first header of that name as text."""
         value = next((value for key, value in self.headers if key == name), None)
         return None if value is None else value.decode()
+
+    def lineage(self, member: str) -> str | None:
+        """Return a member of an event's lineage; a dead letter has it as a header."""
+        text = self.header("xrouter-lineage")
+        value: str | None = self.header(f"xrouter-{member}") if text is None else json.loads(text).get(member)
+        return value
 
 
 def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes | None, Headers]]) -> int:

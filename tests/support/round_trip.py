@@ -50,7 +50,7 @@ from tests.support.cases import registered
 OUT: Final = "/endpoints/out"
 NOW: Final = "2026-03-04T05:06:07.008Z"
 COLUMNS: Final = frozenset({"id", "source", "specversion", "type", "subject", "datacontenttype", "dataschema"})
-LINEAGE: Final = "xrouter-position"
+LINEAGE: Final = "xrouter-lineage"
 NOT_KEPT: Final = (
     "qos",
     "retain",

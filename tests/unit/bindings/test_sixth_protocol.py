@@ -119,7 +119,8 @@ def test_an_endpoint_shapes_what_its_own_matcher_takes(tmp_path: Path) -> None:
     assert [each.position for each in result.refused] == ["p-0-2"]
     (outcome,) = RecordMatcher(catalog, endpoint="/endpoints/line").outcomes([record_of(got[0])])
     assert (outcome["message"], outcome["context"]) == ("/messagegroups/G/messages/reading", {"line": "7"})
-    assert {each["name"]: each["value"] for each in got[0]["headers"]}["xrouter-position"] == "p-0-1"
+    headers = {each["name"]: each["value"] for each in got[0]["headers"]}
+    assert json.loads(headers["xrouter-lineage"])["position"] == "p-0-1"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
@@ -70,7 +71,7 @@ def test_events_arrive_whole_and_in_the_order_of_their_partition(tmp_path: Path)
     assert request.target == "/in/a%2Fb"
     assert request.header("ce-source") == "/s%20%C3%A9"
     assert dict(request.attributes())["source"] == "/s é"
-    assert request.header("xrouter-position") == "t-1-7"
+    assert json.loads(unquote(request.header("xrouter-lineage") or ""))["position"] == "t-1-7"
     assert json.loads((request.header("xrouter-context") or "").replace("%22", '"')) == {"plant": "7"}
 
 
@@ -84,7 +85,7 @@ def test_structured_without_lineage_and_with_credentials(tmp_path: Path) -> None
     assert b'"data":{"n": 0.0}' in request.body
     assert (request.header("authorization"), request.header("x-api-key")) == ("Bearer hush", "hush")
     assert request.header("x-team") == "plant"
-    assert request.header("xrouter-position") is None
+    assert request.header("xrouter-lineage") is None
 
 
 def test_refused_rows_are_told_and_the_rest_is_sent(tmp_path: Path) -> None:

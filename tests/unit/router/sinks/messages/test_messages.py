@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
@@ -64,7 +65,7 @@ def test_an_event_comes_back_as_it_was(protocol: str, mode: Mode, event: RoutedE
     assert not envelope.faults
     keys = [part.key for part in made.parts]
     assert len(keys) == len(set(keys))
-    assert any("xrouter-position" in key for key in keys) == (lineage and BINDINGS[protocol].binary)
+    assert any("xrouter-lineage" in key for key in keys) == (lineage and BINDINGS[protocol].binary)
 
 
 @pytest.mark.parametrize("protocol", BINDINGS)
@@ -137,8 +138,12 @@ def test_lineage_tells_how_it_was_decided_between_definitions(protocol: str) -> 
     named = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
     event = RoutedEvent(named, None, "/m", "/e", "e", "t-0-1", {}, more_lineage={"ambiguous": "first of /a, /b"})
     parts = outbound(event, BINDINGS[protocol], "binary", "a").parts
-    (told,) = [part.text for part in parts if part.key.endswith("xrouter-ambiguous")]
-    assert (told or "").replace("%20", " ") == "first of /a, /b"
+    (told,) = [part.text for part in parts if part.key.endswith("xrouter-lineage")]
+    due = {"endpoint": "/e", "epoch": "e", "position": "t-0-1", "ambiguous": "first of /a, /b"}
+    assert json.loads(unquote(told or "")) == due
+    parts = outbound(event, BINDINGS[protocol], "binary", "a", lineage="separate").parts
+    named = {part.key.rpartition(".")[2]: unquote(part.text or "") for part in parts if "xrouter-" in part.key}
+    assert named == {"xrouter-message": "/m", "xrouter-context": "{}"} | {f"xrouter-{name}": due[name] for name in due}
 
 
 def made(protocol: str, mode: Mode = "binary", given: tuple[Part, ...] = (), **attributes: str) -> Outbound:
