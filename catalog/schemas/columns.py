@@ -28,15 +28,15 @@ from catalog.schemas.contract import (
     SchemaSource,
     UnfitValue,
     WriterSchema,
-    fault,
+    clip,
     is_json_data,
-    short,
-    unusable,
+    make_fault,
+    unusable_schema_message,
 )
 from catalog.schemas.families import family_of
 from catalog.schemas.filling import Filler, Filling, Unfillable
 from catalog.schemas.ids.client import Framing
-from catalog.schemas.ids.deciding import SchemaIdRule, frame_of, message_place
+from catalog.schemas.ids.deciding import SchemaIdRule, read_frame, read_message_place
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.validation import MAX_RESOLVED, BoundedValidation
 from catalog.values import media_type_of
@@ -122,7 +122,7 @@ FLOAT: Final = Leaf("number", pa.float32())
 _SIGNED: Final = ((7, pa.int8()), (15, pa.int16()), (31, pa.int32()), (63, pa.int64()))
 
 
-def integer(bits: int, *, signed: bool = True, written: bool = False) -> Leaf:
+def integer_leaf(bits: int, *, signed: bool = True, written: bool = False) -> Leaf:
     """Return the leaf of an integer type; ``written`` when JSON writes it as text.
 
     Tables know signed integers only: an unsigned type takes the next larger one, 64 bits ``decimal(20, 0)``, and what
@@ -136,7 +136,7 @@ def integer(bits: int, *, signed: bool = True, written: bool = False) -> Leaf:
     return Leaf("written integer" if written else "integer", kind, low, high)
 
 
-def decimal(precision: Any, scale: Any) -> Leaf:
+def decimal_leaf(precision: Any, scale: Any) -> Leaf:
     """Return the leaf of a decimal: exact, or text when precision and scale are unknown or too large."""
     usable = (
         type(precision) is int and type(scale) is int and 0 < precision <= MAX_PRECISION and 0 <= scale <= precision
@@ -161,7 +161,7 @@ def arrow_type(shape: Shape) -> pa.DataType:
 # that does not fit, and that may be null, is null: a member of a struct, an item of a list, a value of a map, or a map
 # with such a key.
 
-Take = Sequence[Callable[[Any], Any]]
+Getters = Sequence[Callable[[Any], Any]]
 """For each member of a struct, in their order, what gets its value from the struct's own, which is not None."""
 Report = Callable[[int, str, str], None]
 """Is told of a value that is null because it does not fit: its place among the values, its column below, and why."""
@@ -179,7 +179,7 @@ _LAST: Final = 253_402_300_799_999_999
 
 
 @dataclass(slots=True)
-class Misfits:
+class ColumnErrors:
     """The values of one column that do not fit it: how many, the place of the first, and why that one does not.
 
     ``column`` is a path such as ``readings.element.at``, empty for the array itself. ``rows`` are all places, of the
@@ -196,60 +196,66 @@ class Misfits:
 class ColumnBuilder:
     """Builds arrays of one shape.
 
-    *take* makes, for each struct in the shape, what takes its value apart; *text* gives the JSON text of a value at a
+    *getters_of* makes, for each struct in the shape, what takes its value apart; *to_json* gives the JSON text of a value at a
     ``json`` leaf. Lists are lists, maps dicts.
     """
 
-    def __init__(self, shape: Shape, take: Callable[[Struct], Take], text: Callable[[Any], str | None]) -> None:
+    def __init__(
+        self, shape: Shape, getters_of: Callable[[Struct], Getters], to_json: Callable[[Any], str | None]
+    ) -> None:
         self.type = arrow_type(shape)
-        self._build = self._compiled(shape, take, text)
+        self._build = self._compile(shape, getters_of, to_json)
 
-    def array(self, values: list[Any]) -> tuple[pa.Array, list[Misfits]]:
+    def build_array(self, values: list[Any]) -> tuple[pa.Array, list[ColumnErrors]]:
         """Return the array of *values*, in which None is null, and what does not fit, by column."""
         try:
             return self._build(values, None), []
         except _REFUSALS:
-            misfits: dict[str, Misfits] = {}
+            errors: dict[str, ColumnErrors] = {}
 
             def report(row: int, column: str, why: str) -> None:
-                known = misfits.setdefault(column, Misfits(column, row, why))
+                known = errors.setdefault(column, ColumnErrors(column, row, why))
                 known.values += 1
                 if not column:
                     known.rows.append(row)
 
-            return self._build(values, report), list(misfits.values())
+            return self._build(values, report), list(errors.values())
 
-    def _compiled(self, shape: Shape, take: Callable[[Struct], Take], text: Callable[[Any], str | None]) -> Build:
+    def _compile(
+        self, shape: Shape, getters_of: Callable[[Struct], Getters], to_json: Callable[[Any], str | None]
+    ) -> Build:
         if isinstance(shape, Struct):
-            inner = [self._compiled(member.shape, take, text) for member in shape.members]
-            return _struct(arrow_type(shape), inner, take(shape))
+            inner = [self._compile(member.shape, getters_of, to_json) for member in shape.members]
+            return _struct_builder(arrow_type(shape), inner, getters_of(shape))
         if isinstance(shape, ListShape):
-            return _sequence(arrow_type(shape), self._compiled(shape.item, take, text))
+            return _list_builder(arrow_type(shape), self._compile(shape.item, getters_of, to_json))
         if isinstance(shape, MapShape):
-            key = self._compiled(shape.key, take, text)
-            return _table(arrow_type(shape), key, self._compiled(shape.value, take, text))
-        return _leaf(shape, text)
+            key = self._compile(shape.key, getters_of, to_json)
+            return _map_builder(arrow_type(shape), key, self._compile(shape.value, getters_of, to_json))
+        return _leaf_builder(shape, to_json)
 
 
-def _leaf(leaf: Leaf, text: Callable[[Any], str | None]) -> Build:
-    def plain(values: list[Any]) -> pa.Array:
+def _leaf_builder(leaf: Leaf, to_json: Callable[[Any], str | None]) -> Build:
+    def build_plain(values: list[Any]) -> pa.Array:
         return pa.array(values, leaf.type)
 
-    def texts(values: list[Any]) -> pa.Array:
-        return pa.array([None if value is None else text(value) for value in values], leaf.type)
+    def build_json_texts(values: list[Any]) -> pa.Array:
+        return pa.array([None if value is None else to_json(value) for value in values], leaf.type)
 
-    def numerals(values: list[Any]) -> pa.Array:
+    def build_numerals(values: list[Any]) -> pa.Array:
         return pa.array([f"{value:f}" if isinstance(value, Decimal) else value for value in values], leaf.type)
 
-    build: Callable[[list[Any]], pa.Array] = {"json": texts, "numeral": numerals}.get(leaf.kind, plain)
+    build: Callable[[list[Any]], pa.Array] = {"json": build_json_texts, "numeral": build_numerals}.get(
+        leaf.kind, build_plain
+    )
     if leaf.kind in ("timestamp", "local timestamp"):
-        build = _instants(leaf.type, _EPOCH if leaf.kind == "timestamp" else _LOCAL_EPOCH)
-    return lambda values, report: build(values if report is None else _fitting(build, values, report))
+        build = _instant_builder(leaf.type, _EPOCH if leaf.kind == "timestamp" else _LOCAL_EPOCH)
+    return lambda values, report: build(values if report is None else _null_unfit_values(build, values, report))
 
 
-def _fitting(build: Callable[[list[Any]], pa.Array], values: list[Any], report: Report) -> list[Any]:
+def _null_unfit_values(build: Callable[[list[Any]], pa.Array], values: list[Any], report: Report) -> list[Any]:
     """Return values of a leaf with None for those that do not fit it, and report these."""
-    values = _swept(values, report)
+    values = _null_marked_values(values, report)
     for begin in range(0, len(values), _AT_ONCE):
         several = values[begin : begin + _AT_ONCE]
         try:
@@ -264,17 +270,17 @@ def _fitting(build: Callable[[list[Any]], pa.Array], values: list[Any], report: 
     return values
 
 
-def _swept(values: list[Any], report: Report) -> list[Any]:
+def _null_marked_values(values: list[Any], report: Report) -> list[Any]:
     """Return values with None for those that a reader found unfit, and report these."""
-    kept = list(values)
+    checked = list(values)
     for at, value in enumerate(values):
         if type(value) is UnfitValue:
             report(at, "", value.why)
-            kept[at] = None
-    return kept
+            checked[at] = None
+    return checked
 
 
-def _instants(kind: pa.TimestampType, epoch: datetime) -> Callable[[list[Any]], pa.Array]:
+def _instant_builder(kind: pa.TimestampType, epoch: datetime) -> Callable[[list[Any]], pa.Array]:
     def build(values: list[Any]) -> pa.Array:
         # Arrow takes a duration in a tenth of the time of an instant with a zone.
         passed = pa.array([None if value is None else value - epoch for value in values], _MICROSECONDS)
@@ -287,84 +293,84 @@ def _instants(kind: pa.TimestampType, epoch: datetime) -> Callable[[list[Any]], 
     return build
 
 
-def _struct(kind: pa.StructType, inner: list[Build], getters: Take) -> Build:
+def _struct_builder(kind: pa.StructType, inner: list[Build], getters: Getters) -> Build:
     fields = list(kind)
 
     def build(values: list[Any], report: Report | None) -> pa.Array:
         if report is not None:
-            values = _swept(values, report)
+            values = _null_marked_values(values, report)
         missing = [value is None for value in values]
         is_whole = not any(missing)
         arrays = []
         for each, get, member in zip(inner, getters, fields, strict=True):
             parts = map(get, values) if is_whole else (None if value is None else get(value) for value in values)
-            arrays.append(each(list(parts), report and _below(report, member.name)))
+            arrays.append(each(list(parts), report and _nested_report(report, member.name)))
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=None if is_whole else pa.array(missing))
 
     return build
 
 
-def _sequence(kind: pa.ListType, item: Build) -> Build:
+def _list_builder(kind: pa.ListType, item: Build) -> Build:
     def build(values: list[Any], report: Report | None) -> pa.Array:
         if report is not None:
-            values = _swept(values, report)
-        offsets, there = _offsets(values)
-        below = report and _below(report, kind.value_field.name, _owners(values))
-        return pa.ListArray.from_arrays(offsets, item(list(chain.from_iterable(there)), below), type=kind)
+            values = _null_marked_values(values, report)
+        offsets, present = _list_offsets(values)
+        below = report and _nested_report(report, kind.value_field.name, _owner_positions(values))
+        return pa.ListArray.from_arrays(offsets, item(list(chain.from_iterable(present)), below), type=kind)
 
     return build
 
 
-def _table(kind: pa.MapType, key: Build, inner: Build) -> Build:
+def _map_builder(kind: pa.MapType, key: Build, inner: Build) -> Build:
     def build(values: list[Any], report: Report | None) -> pa.Array:
         owners: list[int] = []
         if report is not None:
-            values = _swept(values, report)
-            _without_unfit_keys(key, values, report)
-            owners = _owners(values)
-        offsets, there = _offsets(values)
-        keys = key(list(chain.from_iterable(there)), None)
+            values = _null_marked_values(values, report)
+            _null_unfit_maps(key, values, report)
+            owners = _owner_positions(values)
+        offsets, present = _list_offsets(values)
+        keys = key(list(chain.from_iterable(present)), None)
         items = inner(
-            [item for value in there for item in value.values()],
-            report and _below(report, kind.item_field.name, owners),
+            [item for value in present for item in value.values()],
+            report and _nested_report(report, kind.item_field.name, owners),
         )
         return pa.MapArray.from_arrays(offsets, keys, items, type=kind)
 
     return build
 
 
-def _without_unfit_keys(key: Build, values: list[Any], report: Report) -> None:
+def _null_unfit_maps(key: Build, values: list[Any], report: Report) -> None:
     """Make maps null that have a key which does not fit: no key may be null."""
-    owners, unfit = _owners(values), dict[int, str]()
+    owners, unfit = _owner_positions(values), dict[int, str]()
     key([each for value in values if value is not None for each in value], lambda at, _, why: unfit.update({at: why}))
     for owner, why in {owners[at]: why for at, why in unfit.items()}.items():
         report(owner, "", why)
         values[owner] = None
 
 
-def _owners(values: list[Any]) -> list[int]:
+def _owner_positions(values: list[Any]) -> list[int]:
     """Return for each part of the values that are there, in order, the place of the value that it is a part of."""
     return [at for at, value in enumerate(values) if value is not None for _ in value]
 
 
-def _below(report: Report, name: str, owners: list[int] | None = None) -> Report:
+def _nested_report(report: Report, name: str, owners: list[int] | None = None) -> Report:
     """Return the report of a column within another; *owners* are the places there of its values, None for the same."""
 
-    def told(at: int, column: str, why: str) -> None:
+    def report_nested(at: int, column: str, why: str) -> None:
         report(at if owners is None else owners[at], f"{name}.{column}" if column else name, why)
 
-    return told
+    return report_nested
 
 
-def _offsets(values: list[Any]) -> tuple[pa.Array, list[Any]]:
+def _list_offsets(values: list[Any]) -> tuple[pa.Array, list[Any]]:
     """Return where each value begins and the last ends, null for a null value, and the values that are there."""
     missing = [value is None for value in values]
-    there = [value for value in values if value is not None] if any(missing) else values
+    present = [value for value in values if value is not None] if any(missing) else values
     lengths = np.zeros(len(values) + 1, np.int64)
-    lengths[1:][~np.asarray(missing, bool)] = list(map(len, there))
+    lengths[1:][~np.asarray(missing, bool)] = list(map(len, present))
     offsets = np.cumsum(lengths)
     mask = np.asarray([*missing, False]) if any(missing) else None
-    return pa.array(offsets, pa.int32(), mask=mask), there
+    return pa.array(offsets, pa.int32(), mask=mask), present
 
 
 # What every format's reader of bodies keeps to.
@@ -382,7 +388,7 @@ class UnreadableBody(Exception):
     @property
     def why(self) -> str:
         """Place and message, safe to hand on whatever the body put into them."""
-        return str(fault(str(self), self.place))
+        return str(make_fault(str(self), self.place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,16 +417,16 @@ class BodyReader(Protocol):
         """
         ...
 
-    def take(self, struct: Struct) -> Take:
+    def getters_of(self, struct: Struct) -> Getters:
         """Return what takes the value of that struct apart."""
         ...
 
-    def text(self, value: Any) -> str | None:
+    def to_json(self, value: Any) -> str | None:
         """Return the JSON text of a value at a ``json`` leaf; None for null."""
         ...
 
 
-def present(
+def iter_rows(
     bodies: Sequence[bytes | None], content_types: Sequence[str | None], undecoded: list[Undecoded]
 ) -> Iterator[tuple[int, bytes | None, str | None]]:
     """Give row, body and content type of each row; one that is too large is reported, and given as absent."""
@@ -455,12 +461,12 @@ def column_names(names: Sequence[str]) -> list[str]:
         else:
             waiting.append(at)
     for at in waiting:
-        chosen[at] = _free(escaped[at], taken)
+        chosen[at] = _find_free_name(escaped[at], taken)
         taken.add(chosen[at].casefold())
     return [chosen[at] for at in range(len(names))]
 
 
-def _free(column: str, taken: set[str]) -> str:
+def _find_free_name(column: str, taken: set[str]) -> str:
     number, free = 1, column
     while free.casefold() in taken:
         number += 1
@@ -496,29 +502,29 @@ class Survey:
         more = ["and more places, which are not listed"] if len(self._findings) > MAX_FINDINGS else []
         return (*list(self._findings)[:MAX_FINDINGS], *more)
 
-    def note(self, path: Path, what: str) -> None:
+    def add_finding(self, path: Path, what: str) -> None:
         """Note a finding: *what* is the end of a sentence whose subject is the place."""
         if len(self._findings) > 2 * MAX_FINDINGS:
             return  # some may yet be taken back, so there are more than are reported
-        self._findings[short(f"{as_pointer(list(path)) or 'the payload'} {what}")] = None
+        self._findings[clip(f"{as_pointer(list(path)) or 'the payload'} {what}")] = None
 
-    def text(self, path: Path, why: str) -> Leaf:
+    def add_json_text(self, path: Path, why: str) -> Leaf:
         """Note that a place stays JSON text, instead of what was noted there and below; return the leaf of it."""
         place = as_pointer(list(path))
         self._findings = {
             finding: None for finding in self._findings if not finding.startswith((f"{place}/", f"{place} "))
         }
-        self.note(path, f"stays JSON text: {why}")
+        self.add_finding(path, f"stays JSON text: {why}")
         return JSON
 
-    def limit(self, path: Path) -> str:
+    def check_limits(self, path: Path) -> str:
         """Count one step at that place; return which bound it passes, nothing when it is within all."""
         self._steps += 1
         if self._steps > MAX_STEPS:
             return "the schema has too many parts to look into"
         return f"it lies more than {MAX_LEVELS} levels deep" if len(path) > MAX_LEVELS else ""
 
-    def columns(self, path: Path, names: Sequence[str]) -> list[tuple[str, str]]:
+    def assign_columns(self, path: Path, names: Sequence[str]) -> list[tuple[str, str]]:
         """Return name and column of each member of a struct that there is room for.
 
         Of the payload itself those that are too many are left out; a struct within it goes in whole or not at all.
@@ -527,13 +533,13 @@ class Survey:
         if len(names) > room and path:
             return []
         if len(names) > room:
-            self.note(path, f"has {len(names)} members; those after the first {room} are no columns")
+            self.add_finding(path, f"has {len(names)} members; those after the first {room} are no columns")
             names = names[:room]
         self.fields += len(names)
         columns = column_names(names)
         for name, column in zip(names, columns, strict=True):
             if name != column:
-                self.note((*path, name), f"is the column {column}")
+                self.add_finding((*path, name), f"is the column {column}")
         return list(zip(names, columns, strict=True))
 
 
@@ -572,7 +578,7 @@ class PayloadColumn:
         self._family = family_of(source.family)
         self._reader = reader
         self._written: dict[tuple[str, str, MessagePlace], BodyReader] = {}
-        self._columns = ColumnBuilder(shape, reader.take, reader.text)
+        self._columns = ColumnBuilder(shape, reader.getters_of, reader.to_json)
         self.declared = declared
         self.framed = self._family.frames != "never"
         self._is_whole = not isinstance(shape, Struct)
@@ -595,34 +601,34 @@ class PayloadColumn:
         """
         types = content_types.to_pylist() if isinstance(content_types, pa.Array | pa.ChunkedArray) else content_types
         if written is not None and written.schema.fault:
-            why = unusable(written.schema)
+            why = unusable_schema_message(written.schema)
             return pa.nulls(len(bodies), self.type), tuple(Undecoded(row, why) for row in range(len(bodies)))
-        reader = self._reader if written is None else self._resolved(written)
+        reader = self._reader if written is None else self._reader_for(written)
         values, undecoded = reader.read(bodies.to_pylist(), types)
-        array, misfits = self._columns.array(values)
-        for each in misfits:
+        array, errors = self._columns.build_array(values)
+        for each in errors:
             names = (WHOLE, each.column) if self._is_whole else (each.column,)
             column = ".".join(name for name in names if name)
-            undecoded.append(Undecoded(each.first, short(each.why), column, each.values))
+            undecoded.append(Undecoded(each.first, clip(each.why), column, each.values))
         undecoded.sort(key=lambda each: (each.row, each.column or ""))
         if self._is_whole:
-            there = np.array(array.is_valid())
-            there[[row for each in misfits for row in each.rows]] = True
-            array = pa.StructArray.from_arrays([array], fields=list(self.type), mask=pa.array(~there))
+            present = np.array(array.is_valid())
+            present[[row for each in errors for row in each.rows]] = True
+            array = pa.StructArray.from_arrays([array], fields=list(self.type), mask=pa.array(~present))
         return array, tuple(undecoded)
 
     def inside(self, body: bytes, framing: Framing) -> tuple[bytes, MessagePlace] | None:
         """Return what follows the frame of a body, and which message of its file that is; None for no frame."""
-        frame = frame_of(body, framing)
-        data = frame.opened(body) if frame is not None else None
+        frame = read_frame(body, framing)
+        data = frame.unpack(body) if frame is not None else None
         if not isinstance(data, bytes):
             return None
         if self._family.frames != "message":
             return data, (0,)
-        found = message_place(data, framing)
+        found = read_message_place(data, framing)
         return None if found is None else (data[found[1] :], found[0])
 
-    def _resolved(self, written: WriterSchema) -> BodyReader:
+    def _reader_for(self, written: WriterSchema) -> BodyReader:
         """Return what reads bodies of another schema; of each id and message one is made."""
         if written.schema.family != self._source.family or not self._family.resolves:
             return self._reader
@@ -642,15 +648,15 @@ def payload_column(catalog: Catalog, xid: str) -> PayloadColumn | None:
     Raises:
         KeyError: the catalog has no such definition.
     """
-    return _typed(catalog, xid)[0]
+    return _open_payload_column(catalog, xid)[0]
 
 
 def payload_findings(catalog: Catalog, xid: str) -> tuple[str, ...]:
     """Return the findings of a definition's payload column; if it has none, why, or nothing if it names no schema."""
-    return _typed(catalog, xid)[1]
+    return _open_payload_column(catalog, xid)[1]
 
 
-def _typed(catalog: Catalog, xid: str) -> tuple[PayloadColumn | None, tuple[str, ...]]:
+def _open_payload_column(catalog: Catalog, xid: str) -> tuple[PayloadColumn | None, tuple[str, ...]]:
     definition = catalog.definitions[xid]
     source = schema_source(definition, catalog.schemas)
     if source is None:
@@ -660,15 +666,15 @@ def _typed(catalog: Catalog, xid: str) -> tuple[PayloadColumn | None, tuple[str,
     try:
         columns = family_of(source.family).open_columns(source, library, survey)
     except SchemaError as error:
-        survey.note((), f"has no columns: {error}")
+        survey.add_finding((), f"has no columns: {error}")
         columns = None
     except RecursionError:
-        survey.note((), "has no columns: the schema refers on and on")
+        survey.add_finding((), "has no columns: the schema refers on and on")
         columns = None
     if columns is None:
         return None, survey.findings
     shape, reader = columns
-    declared = SchemaIdRule(catalog.schemas).declared(definition, None)
+    declared = SchemaIdRule(catalog.schemas).declared_ids(definition, None)
     ids = declared.ids if declared is not None else frozenset[str]()
     return PayloadColumn(source, library, shape, reader, survey.findings, ids), survey.findings
 
@@ -702,32 +708,32 @@ class PayloadMaker:
         """The family of the schema, None when the definition has none that was loaded."""
         return self._source.family if self._source else None
 
-    def make(self, content_type: str, number: int, chooser: random.Random, now: str) -> GeneratedPayload:
+    def make(self, content_type: str, number: int, rng: random.Random, now: str) -> GeneratedPayload:
         """Make data in the encoding that *content_type* asks for; *number* counts messages, *now* is RFC 3339 text.
 
         Several attempts are made until the schema's validator takes one. When it takes none, or the schema cannot be
         compiled, the data is the last attempt (without any, that of a definition without schema) and in doubt.
         """
         if self._source is None:
-            return GeneratedPayload(self._plain(content_type, number), self._lacking)
+            return GeneratedPayload(self._make_plain(content_type, number), self._missing_schema_reason)
         try:
             # A schema that its compiler refuses may have any shape: nothing is made from it.
-            payload = self._attempted(self._validator, self._filler, content_type, chooser, now)
+            payload = self._make_valid(self._validator, self._filler, content_type, rng, now)
         except (Unfillable, SchemaError) as error:
             payload = GeneratedPayload(None, str(error))
         if not payload.doubt:
             return payload
-        data = self._plain(content_type, number) if payload.data is None else payload.data
+        data = self._make_plain(content_type, number) if payload.data is None else payload.data
         return GeneratedPayload(data, f"{self.schema}: {payload.doubt}")
 
-    def _attempted(
-        self, validator: BoundedValidation, filler: Filler, content_type: str, chooser: random.Random, now: str
+    def _make_valid(
+        self, validator: BoundedValidation, filler: Filler, content_type: str, rng: random.Random, now: str
     ) -> GeneratedPayload:
         """Return the first attempt that the validator takes, or the last one and what is wrong with it."""
         last = GeneratedPayload(None)
         for fullness in _FULLNESS:
             try:
-                data = filler.payload(Filling(chooser, now, fullness), content_type)
+                data = filler.payload(Filling(rng, now, fullness), content_type)
             except Unfillable as error:
                 last = GeneratedPayload(last.data, str(error))
                 continue
@@ -744,7 +750,7 @@ class PayloadMaker:
         return f"{self._definition.schemakey or self._definition.dataschemauri}{f':{name}' if name else ''}"
 
     @property
-    def _lacking(self) -> str:
+    def _missing_schema_reason(self) -> str:
         """Why a definition that names a schema has none; empty when it names none."""
         definition = self._definition
         named = (
@@ -758,18 +764,20 @@ class PayloadMaker:
 
     @cached_property
     def _filler(self) -> Filler:
-        return family_of(self._known.family).open_filler(self._known, CatalogLibrary(self._catalog.schemas))
+        return family_of(self._known_source.family).open_filler(
+            self._known_source, CatalogLibrary(self._catalog.schemas)
+        )
 
     @cached_property
     def _validator(self) -> BoundedValidation:
-        return BoundedValidation(self._known, CatalogLibrary(self._catalog.schemas))
+        return BoundedValidation(self._known_source, CatalogLibrary(self._catalog.schemas))
 
     @property
-    def _known(self) -> SchemaSource:
+    def _known_source(self) -> SchemaSource:
         assert self._source is not None  # what has no schema never gets here
         return self._source
 
-    def _plain(self, content_type: str, number: int) -> bytes | None:
+    def _make_plain(self, content_type: str, number: int) -> bytes | None:
         media = media_type_of(content_type)
         if is_json_data(content_type):
             return msgspec.json.encode({"message": self._definition.messageid, "number": number})

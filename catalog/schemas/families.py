@@ -116,7 +116,7 @@ def _is_xsd(document: Any) -> bool:
     return isinstance(document, str) and document.lstrip("\ufeff \t\r\n").startswith("<") and "XMLSchema" in document
 
 
-def _element(name: str, pointer: str) -> tuple[str, str]:
+def _element_name(name: str, pointer: str) -> tuple[str, str]:
     """Return the name of the global element that an XPath expression leads to."""
     element = _ELEMENT.fullmatch(pointer)
     return (name, pointer) if element is None else (element["name"], "")
@@ -132,7 +132,7 @@ XSD: Final = SchemaFamily(
     is_tree=False,
     frames="never",
     typed=False,
-    deep_link=_element,
+    deep_link=_element_name,
 )
 
 
@@ -197,9 +197,9 @@ def inferred_content_type(schema_format: str | None) -> str | None:
 
 def evident_family(document: Any) -> str | None:
     """Tell what a schema is from itself, where there is no doubt: by ``$schema``, Avro's shapes, or its syntax."""
-    said = document.get("$schema") if isinstance(document, dict) else None
-    if isinstance(said, str):
-        named = parse_format(said.strip())
+    declared = document.get("$schema") if isinstance(document, dict) else None
+    if isinstance(declared, str):
+        named = parse_format(declared.strip())
         return named.family if named and family_of(named.family).names_itself else None
     # The last counts: a comment in an XML Schema may look like Protobuf, not the other way round.
     return next((family.name for family in reversed(FAMILIES) if family.evident(document)), None)
@@ -211,14 +211,14 @@ MAX_COMPILED: Final = 2048
 """Compiled schemas that a thread remembers; past it, the one not used for longest is forgotten."""
 
 
-class _Memory(threading.local):
+class _CompiledSchemas(threading.local):
     """Outcomes by fingerprint; of each thread its own, because validators are not shared between threads."""
 
     def __init__(self) -> None:
         self.outcomes: OrderedDict[bytes, Validator | SchemaError] = OrderedDict()
 
 
-_memory: Final = _Memory()
+_memory: Final = _CompiledSchemas()
 
 
 def compile_schema(source: SchemaSource, library: Library) -> Validator:

@@ -53,7 +53,7 @@ def schema_source(definition: Definition, schemas: Mapping[str, Any]) -> SchemaS
     if schema_format is None:
         return None
     family = family_of(schema_format.family)
-    document = as_document(entry["document"], family)
+    document = to_family_form(entry["document"], family)
     name, pointer = family.deep_link(definition.schemaname, definition.schemapointer)
     return SchemaSource(
         schema_format.family, schema_format.version, document, name, pointer, definition.schemakey or ""
@@ -69,19 +69,21 @@ def format_of(declared: str | None, entry: Mapping[str, Any]) -> SchemaFormat | 
     own = parse_format(declared)
     if declared and own is None:
         return None
-    given = [each for each in (own, parse_format(entry.get("format"))) if each is not None]
+    formats = [each for each in (own, parse_format(entry.get("format"))) if each is not None]
     evident = evident_family(entry["document"])
     if evident is None:
-        return next(reversed(given), None) if len({each.family for each in given}) > 1 else next(iter(given), None)
-    return next((each for each in given if each.family == evident), SchemaFormat(evident))
+        return (
+            next(reversed(formats), None) if len({each.family for each in formats}) > 1 else next(iter(formats), None)
+        )
+    return next((each for each in formats if each.family == evident), SchemaFormat(evident))
 
 
-def as_document(document: Any, family: SchemaFamily) -> Any:
+def to_family_form(document: Any, family: SchemaFamily) -> Any:
     """Return a document in the form that the family compiles: the tree of JSON that was written as text."""
-    return as_tree(document) if family.is_tree else document
+    return to_tree(document) if family.is_tree else document
 
 
-def as_tree(document: Any) -> Any:
+def to_tree(document: Any) -> Any:
     """Return the tree of a JSON schema that was written as text; the text itself when it is no JSON object or list."""
     if not isinstance(document, str) or document.lstrip("\ufeff \t\r\n")[:1] not in ("{", "["):
         return document
@@ -158,7 +160,7 @@ class SchemaRegistry:
     def link(self, reference: str) -> SchemaReference | None:
         """Return what an xid, JSON pointer or URI with an xid in it means; None when it is nothing that was read."""
         if reference not in self._links:
-            self._links[reference] = self._link(reference)
+            self._links[reference] = self._find_link(reference)
         return self._links[reference]
 
     def address(self, reference: str) -> str | None:
@@ -167,11 +169,11 @@ class SchemaRegistry:
         if match is None:
             return None
         group, path, fragment = match.groups()
-        for schema, version, deep in _readings(path):
-            for names in ((group, schema), (_unescaped(group), _unescaped(schema))):
-                xid = self._known(f"/schemagroups/{names[0]}/schemas/{names[1]}")
+        for schema, version, deep in _iter_readings(path):
+            for names in ((group, schema), (_unescape(group), _unescape(schema))):
+                xid = self._find_xid(f"/schemagroups/{names[0]}/schemas/{names[1]}")
                 body = self.declarations.schemas[xid] if xid is not None else {}
-                holder = body if version is None else _versions(body).get(version, {})
+                holder = body if version is None else _versions_of(body).get(version, {})
                 own = holder.get("self")
                 if isinstance(own, str) and is_url(own):
                     within = (f":{deep}" if deep else "") + (f"#{fragment}" if fragment else "")
@@ -186,7 +188,7 @@ class SchemaRegistry:
             return None
         stem = plain.rpartition(".")[0]
         names = (plain, stem) if stem else (plain,)
-        return next((entry for each in names if (entry := self._entry(match.group(1), each, None))), None)
+        return next((entry for each in names if (entry := self._find_entry(match.group(1), each, None))), None)
 
     def by_id(self, identifier: str) -> SchemaVersion | None:
         """Return the embedded schema that calls itself so by ``$id`` (or ``id``), without its fragment."""
@@ -202,9 +204,9 @@ class SchemaRegistry:
     def entries(self) -> Iterator[SchemaVersion]:
         """Yield every version of every schema."""
         for xid, body in self.declarations.schemas.items():
-            versions = _versions(body)
+            versions = _versions_of(body)
             for version in versions or (None,):
-                entry = self._version(xid, version)
+                entry = self._version_at(xid, version)
                 if entry is not None:
                     yield entry
 
@@ -219,65 +221,65 @@ class SchemaRegistry:
         near = difflib.get_close_matches(wanted, self.declarations.schemas, n=1, cutoff=0.8)
         return f"did you mean {near[0]}?" if near else ""
 
-    def _link(self, reference: str) -> SchemaReference | None:
+    def _find_link(self, reference: str) -> SchemaReference | None:
         match = _REFERENCE.search(reference)
         if match is None:
             return None
         group, path, fragment = match.groups()
         fragment = unquote(fragment or "")
         pointer, name = (fragment, "") if fragment.startswith("/") else ("", fragment)
-        for schema, version, deep in _readings(path):
-            entry = self._entry(group, schema, version)
+        for schema, version, deep in _iter_readings(path):
+            entry = self._find_entry(group, schema, version)
             if entry is not None:
                 return SchemaReference(entry, deep or name, pointer)
         return None
 
-    def _entry(self, group: str, schema: str, version: str | None) -> SchemaVersion | None:
+    def _find_entry(self, group: str, schema: str, version: str | None) -> SchemaVersion | None:
         """Return a version, by default the default one, of a schema spelled as written or escaped."""
-        for names in ((group, schema), (_unescaped(group), _unescaped(schema))):
-            xid = self._known(f"/schemagroups/{names[0]}/schemas/{names[1]}")
+        for names in ((group, schema), (_unescape(group), _unescape(schema))):
+            xid = self._find_xid(f"/schemagroups/{names[0]}/schemas/{names[1]}")
             if xid is not None:
-                return self._borrowed(xid, version)
+                return self._follow_xref(xid, version)
         return None
 
-    def _borrowed(self, xid: str, version: str | None) -> SchemaVersion | None:
+    def _follow_xref(self, xid: str, version: str | None) -> SchemaVersion | None:
         """Follow ``xref`` to the resource that this one stands for."""
         for _ in range(_MAX_BORROWS):
             body = self.declarations.schemas[xid]
             meta = body.get("meta")
             target = body.get("xref") or (meta.get("xref") if isinstance(meta, dict) else None)
             if not isinstance(target, str):
-                return self._of_version(xid, version)
-            known = self._known(target.strip().lstrip("#"))
+                return self._find_version(xid, version)
+            known = self._find_xid(target.strip().lstrip("#"))
             if known is None:
                 return None
             xid = known
         return None  # a cycle
 
-    def _of_version(self, xid: str, version: str | None) -> SchemaVersion | None:
+    def _find_version(self, xid: str, version: str | None) -> SchemaVersion | None:
         body = self.declarations.schemas[xid]
-        versions = _versions(body)
+        versions = _versions_of(body)
         if version is None:
-            return self._version(xid, default_version(body, versions))
+            return self._version_at(xid, default_version(body, versions))
         own = {str(body.get(name)).lower() for name in ("versionid", "defaultversionid", "version")}
         if not versions:
-            return self._version(xid, None) if version.lower() in own else None
+            return self._version_at(xid, None) if version.lower() in own else None
         for key in versions:
             if key.lower() in (version.lower(), unquote(version).lower()):
-                return self._version(xid, key)
+                return self._version_at(xid, key)
         return None
 
-    def _version(self, xid: str, version: str | None) -> SchemaVersion | None:
+    def _version_at(self, xid: str, version: str | None) -> SchemaVersion | None:
         key = xid if version is None else f"{xid}/versions/{version}"
         if key not in self._entries:
             body, place = self.declarations.schemas[xid], self.declarations.schema_places[xid]
             holders = [(body, place)]
             if version is not None:
-                holders.insert(0, (_versions(body)[version], place / "versions" / version))
-            self._entries[key] = _read(self.prefix + key, holders)
+                holders.insert(0, (_versions_of(body)[version], place / "versions" / version))
+            self._entries[key] = _read_version(self.prefix + key, holders)
         return self._entries[key]
 
-    def _known(self, xid: str) -> str | None:
+    def _find_xid(self, xid: str) -> str | None:
         if xid in self.declarations.schemas:
             return xid
         if self._folded is None:
@@ -285,7 +287,7 @@ class SchemaRegistry:
         return self._folded.get(xid.lower())
 
 
-def _readings(path: str) -> Iterator[tuple[str, str | None, str]]:
+def _iter_readings(path: str) -> Iterator[tuple[str, str | None, str]]:
     """Give schema, version and deep link that a path may mean; ids may have colons, so the longest id comes first."""
     path = path.rstrip("/").removesuffix("$details").removesuffix("$meta")
     schema, _, rest = path.partition("/")
@@ -303,31 +305,31 @@ def _readings(path: str) -> Iterator[tuple[str, str | None, str]]:
             yield schema, version or None, deep
 
 
-def _versions(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _versions_of(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     versions = body.get("versions")
     if not isinstance(versions, dict):
         return {}
     return {str(key): version for key, version in versions.items() if isinstance(version, dict)}
 
 
-def _read(key: str, holders: list[tuple[Mapping[str, Any], SourceLocation]]) -> SchemaVersion | None:
+def _read_version(key: str, holders: list[tuple[Mapping[str, Any], SourceLocation]]) -> SchemaVersion | None:
     """Read format and document, each from the first of *holders* that has it: the version, then the resource."""
-    form = next((value for holder, _ in holders for _, value in _given(holder, _FORMATS)), None)
-    ids = next((ids for holder, _ in holders if (ids := _ids(holder))), ())
+    form = next((value for holder, _ in holders for _, value in _iter_members(holder, _FORMATS)), None)
+    ids = next((ids for holder, _ in holders if (ids := _ids_from_label(holder))), ())
     for holder, place in holders:
-        for name, value in _given(holder, _DOCUMENTS):
-            document = _decoded(value) if name.lower() == "schemabase64" else value
+        for name, value in _iter_members(holder, _DOCUMENTS):
+            document = _decode_base64(value) if name.lower() == "schemabase64" else value
             if document is not None:
                 return SchemaVersion(
-                    key, place / name, _text(form), as_tree(document), None, isinstance(document, str), ids
+                    key, place / name, _text_or_none(form), to_tree(document), None, isinstance(document, str), ids
                 )
-        for name, value in _given(holder, _ADDRESSES):
+        for name, value in _iter_members(holder, _ADDRESSES):
             if isinstance(value, str) and value.strip():
-                return SchemaVersion(key, place / name, _text(form), address=value.strip(), ids=ids)
+                return SchemaVersion(key, place / name, _text_or_none(form), address=value.strip(), ids=ids)
     return None
 
 
-def _ids(holder: Mapping[str, Any]) -> tuple[str, ...]:
+def _ids_from_label(holder: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the ids in the label ``schemaid``: one, or several with commas between them."""
     labels = next((value for name, value in holder.items() if str(name).lower() == "labels"), None)
     label = labels.get("schemaid") if isinstance(labels, dict) else None
@@ -335,7 +337,7 @@ def _ids(holder: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
 
 
-def _given(holder: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def _iter_members(holder: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     """Yield what *holder* has under *names*, in their order, with the names as written."""
     written = {str(name).lower(): name for name in holder}
     for name in names:
@@ -343,7 +345,7 @@ def _given(holder: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[
             yield written[name], holder[written[name]]
 
 
-def _decoded(value: Any) -> str | None:
+def _decode_base64(value: Any) -> str | None:
     if not isinstance(value, str):
         return None
     try:
@@ -352,11 +354,11 @@ def _decoded(value: Any) -> str | None:
         return None
 
 
-def _text(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _unescaped(name: str) -> str:
+def _unescape(name: str) -> str:
     return unquote(unescaped(name))
 
 
@@ -386,7 +388,9 @@ class SchemaAddresses:
     abroad: ExternalDocuments
     base: str = ""
 
-    def of(self, definition: Definition, writer: DeclaredMessage | None, registry: SchemaRegistry) -> str | None:
+    def dataschema_uri(
+        self, definition: Definition, writer: DeclaredMessage | None, registry: SchemaRegistry
+    ) -> str | None:
         """Return the URI, or the template of one, that mapped events of a definition have as ``dataschema``.
 
         What the envelope declares counts, then what *writer*, the nearest that gives a schema, refers to by URI, then
@@ -396,7 +400,7 @@ class SchemaAddresses:
         if declared is not None and declared.value is not None:
             message = self.declarations.messages[definition.xid]
             place = attribute_place(message, "dataschema") or message.place
-            return self._absolute(text_of(declared.value), place, message.xid, registry)
+            return self._to_absolute(text_of(declared.value), place, message.xid, registry)
         given = writer.attributes if writer is not None else {}
         inline = given.get("dataschema")
         references = [(name, given.get(name)) for name in _WRITTEN]
@@ -404,36 +408,36 @@ class SchemaAddresses:
             references.insert(0, ("dataschema", inline))
         for name, reference in references:
             if isinstance(reference, str) and reference and writer is not None:
-                uri = self._absolute(reference, writer.at(name), writer.xid, registry)
+                uri = self._to_absolute(reference, writer.at(name), writer.xid, registry)
                 if uri is not None and is_valid("uri", uri):
                     return uri
         return None
 
-    def _absolute(self, written: str, place: SourceLocation, xid: str, registry: SchemaRegistry) -> str | None:
+    def _to_absolute(self, written: str, place: SourceLocation, xid: str, registry: SchemaRegistry) -> str | None:
         reference = written.strip()
         if not reference or is_absolute(reference) or reference.startswith("{"):
             return reference or None
         within = _REGISTRY.fullmatch(reference)
         if within is not None:
-            return registry.address(reference) or self._in_registry(within[1], place, xid)
-        document = place.file if is_url(place.file) else self._registry(place, xid)
+            return registry.address(reference) or self._uri_in_registry(within[1], place, xid)
+        document = place.file if is_url(place.file) else self._registry_address(place, xid)
         if not document:
             return None
         joined = urljoin(document, reference if reference[0] in "/#?." else f"./{reference}")
         return joined if is_absolute(joined) else None
 
-    def _in_registry(self, path: str, place: SourceLocation, xid: str) -> str | None:
-        root = self._registry(place, xid)
+    def _uri_in_registry(self, path: str, place: SourceLocation, xid: str) -> str | None:
+        root = self._registry_address(place, xid)
         if root and not urlsplit(root).path.lower().endswith(suffixes()):
             return root.rstrip("/") + path
         document = root or (place.file if is_url(place.file) else "")
         # A document is one text: what it holds is named after its address, and has no second fragment.
         return f"{document}#{path.replace('#', '%23')}" if document else None
 
-    def _registry(self, place: SourceLocation, xid: str) -> str:
+    def _registry_address(self, place: SourceLocation, xid: str) -> str:
         """Return the address of the registry that a message is of; that of a folder ends in a slash."""
-        land = self.abroad.land_of(xid)
-        declarations = self.declarations if land is None else land.declarations
-        address = declarations.addresses.get(place.file) or ("" if land is not None else self.base)
+        external = self.abroad.land_of(xid)
+        declarations = self.declarations if external is None else external.declarations
+        address = declarations.addresses.get(place.file) or ("" if external is not None else self.base)
         root = urldefrag(address)[0].partition("?")[0]
         return root if not root or urlsplit(root).path.lower().endswith(suffixes()) else f"{root.rstrip('/')}/"

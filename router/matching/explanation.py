@@ -277,7 +277,7 @@ def _by_id(group: FrameGroup, number: int) -> list[ConstraintResult]:
     decision = group.decisions.get(number)
     if decision is None:
         return []
-    return [ConstraintResult(f"protocoloptions.{PROPERTY}", decision.expected, decision.found, decision.takes)]
+    return [ConstraintResult(f"protocoloptions.{PROPERTY}", decision.expected, decision.found, decision.accepts)]
 
 
 def _matching(ranked: Iterator[tuple[int, list[ConstraintResult]]]) -> dict[int, list[ConstraintResult]]:

@@ -27,9 +27,9 @@ from catalog.schemas.ids.deciding import (
     FrameLookup,
     Frames,
     IdDecision,
-    frame_of,
     ids_of,
-    message_place,
+    read_frame,
+    read_message_place,
 )
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
@@ -64,7 +64,7 @@ class FrameGroup:
     @property
     def dropped(self) -> dict[int, IdDecision]:
         """The targets that the id excludes."""
-        return {target: each for target, each in self.decisions.items() if not each.takes}
+        return {target: each for target, each in self.decisions.items() if not each.accepts}
 
 
 @dataclass(slots=True)
@@ -111,8 +111,10 @@ class SchemaIdStage:
             for target in (self._index.targets[candidate] for candidate in channel.candidates)
             if target.protocol in (None, KAFKA)
         ]
-        declared = [each for each in (rule.declared(one, frames.registry) for one in definitions) if each is not None]
-        framed = any(map(rule.framed, definitions))
+        declared = [
+            each for each in (rule.declared_ids(one, frames.registry) for one in definitions) if each is not None
+        ]
+        framed = any(map(rule.can_have_frames, definitions))
         constrained = {
             str(option.value)
             for one in definitions
@@ -182,7 +184,7 @@ class SchemaIdStage:
             if payload is None or not payload.whole or payload.body is None:
                 continue
             body = decoded(payload.body, payload.coding) if payload.coding else payload.body
-            frame = frame_of(body, self.framing(int(facts.channels[row]))) if isinstance(body, bytes) else None
+            frame = read_frame(body, self.framing(int(facts.channels[row]))) if isinstance(body, bytes) else None
             if frame is not None:
                 codes[row] = names.setdefault(frame.id, len(names))
 
@@ -228,7 +230,7 @@ class SchemaIdStage:
         written = frames.registry.written(name) if frames.registry is not None else None
         certain = frames.framing != "auto" or name in self._declared[channel] or written is not None
         by_message = any(map(rule.names_message, definitions.values()))
-        framed = [target for target in targets if rule.framed(definitions[target])]
+        framed = [target for target in targets if rule.can_have_frames(definitions[target])]
         if not by_message and certain:
             return [
                 (
@@ -303,11 +305,11 @@ class SchemaIdStage:
                 # It is unknown whether there is a frame: the body is read as it is.
                 decision = IdDecision(True, decision.expected, f"{decision.found}, so it has no frame")
                 begins[definition.xid] = PLAIN
-            elif decision.takes:
+            elif decision.accepts:
                 kind: Framing = _kind(frames) if certain or asked.place is not None else frames.framing
                 begins[definition.xid] = Begin(kind, asked.written)
             decisions[target] = decision
-            if not decision.takes:
+            if not decision.accepts:
                 bits &= ~(1 << target)
         return FrameGroup(asked, certain, decisions, self._index.set_number(bits, event=known.event), begins)
 
@@ -403,7 +405,7 @@ def _plausible(name: str) -> bool:
 
 
 def _place(body: bytes | None, framing: Framing) -> MessagePlace | None:
-    frame = frame_of(body, framing) if body is not None else None
-    data = frame.opened(body) if frame is not None and body is not None else None
-    found = message_place(data, framing) if isinstance(data, bytes) else None
+    frame = read_frame(body, framing) if body is not None else None
+    data = frame.unpack(body) if frame is not None and body is not None else None
+    found = read_message_place(data, framing) if isinstance(data, bytes) else None
     return None if found is None else found[0]

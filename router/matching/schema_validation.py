@@ -249,7 +249,7 @@ class PayloadChecks:
         for key, members in groups.items():
             at = pa.array(places[members])
             bodies, types = facts.bodies.take(at), facts.defaults.datacontenttype.take(at)
-            accepted[members] = payloads.accepted(xid, bodies, types, kinds[key])
+            accepted[members] = payloads.find_valid(xid, bodies, types, kinds[key])
         return accepted
 
 

@@ -342,7 +342,7 @@ class RegistryIds:
         if self._client is None:
             self._client = self.address.client()
         try:
-            answer = self._client.schema(key)
+            answer = self._client.get_schema(key)
         except RegistryUnavailableError as error:
             self._failed = (self._clock() + PAUSE_SECONDS, str(error))
             raise
@@ -403,11 +403,11 @@ def mirror(
 
     index = {subject: dict(versions) for subject, versions in kept.pulled().items()}
     on_disk = {schema_id for schema_id in kept.ids() if _readable(kept, schema_id)}
-    wanted = list(dict.fromkeys(subjects)) or client().subjects()
+    wanted = list(dict.fromkeys(subjects)) or client().list_subjects()
     told = time.monotonic()
     with ThreadPoolExecutor(THREADS, thread_name_prefix="schemas") as pool:
         todo: list[tuple[str, int]] = []
-        for subject, versions in zip(wanted, pool.map(lambda each: client().versions(each), wanted), strict=True):
+        for subject, versions in zip(wanted, pool.map(lambda each: client().list_versions(each), wanted), strict=True):
             if not versions:
                 tally.missing.append(subject)
                 continue
@@ -420,10 +420,10 @@ def mirror(
                 else:
                     todo.append((subject, version))
         for part in _parts(todo):
-            found = list(pool.map(lambda place: client().version(*place), part))
+            found = list(pool.map(lambda place: client().get_version(*place), part))
             ids = {each.id for each in found if each is not None and each.id}
             asked = sorted(ids - on_disk)
-            for schema_id, schema in zip(asked, pool.map(lambda each: client().schema(each), asked), strict=True):
+            for schema_id, schema in zip(asked, pool.map(lambda each: client().get_schema(each), asked), strict=True):
                 _keep(kept, schema_id, schema, tally)
                 on_disk.add(schema_id)
             for (subject, version), each in zip(part, found, strict=True):

@@ -23,7 +23,7 @@ from catalog.schemas.families import family_of
 from catalog.schemas.ids.client import (
     TYPES,
     Reference,
-    Registered,
+    RegisteredSchema,
     RegistrationError,
     RegistryUnavailableError,
     SchemaIdRegistry,
@@ -208,7 +208,7 @@ class _Finder:
                 yield definition.xid, frame_of_id(definition, source, self._library, schema_id)
 
     def _id(self, definition: Definition, source: SchemaSource) -> str | None:
-        declared = self._rule.declared(definition, self._asker)
+        declared = self._rule.declared_ids(definition, self._asker)
         if declared is not None and len(declared.ids) == 1:
             return next(iter(declared.ids))
         subject, version = declared.subject if declared is not None and declared.subject else (None, None)
@@ -218,7 +218,11 @@ class _Finder:
         known = self._kept.lookup(digest)
         if known is not None:
             return known
-        found = self._client.version(subject, version) if version is not None else self._client.found(subject, schema)
+        found = (
+            self._client.get_version(subject, version)
+            if version is not None
+            else self._client.find_version(subject, schema)
+        )
         if found is not None and found.id:
             schema_id = found.id
         elif self._sink.register_schemas and version is None:
@@ -236,7 +240,7 @@ class _Finder:
         self._kept.note_lookup(digest, subject, schema_id)
         return schema_id
 
-    def _schema(self, definition: Definition, source: SchemaSource) -> Registered:
+    def _schema(self, definition: Definition, source: SchemaSource) -> RegisteredSchema:
         """Return the schema in the registry's form; what it refers to must be from that registry."""
         entry = self._catalog.schemas[source.uri]
         document = entry["document"]
@@ -249,7 +253,7 @@ class _Finder:
                 problem = f"the schema of {definition.xid} refers to {name}, which is not from the schema registry"
                 raise UnregisteredError(problem, "declare the id of the schema by its label schemaid")
             references.append(Reference(name, unquote(subject), int(version)))
-        return Registered(text, TYPES[source.family], tuple(references))
+        return RegisteredSchema(text, TYPES[source.family], tuple(references))
 
     def _subject(self, definition: Definition, source: SchemaSource) -> str:
         topic = ""
@@ -307,5 +311,5 @@ def frame_of_id(definition: Definition, source: SchemaSource, library: CatalogLi
 
 def declared_id(catalog: Catalog, definition: Definition) -> str | None:
     """Return the one id that a definition declares, by label or address; None where there is none, or several."""
-    declared = SchemaIdRule(catalog.schemas).declared(definition, None)
+    declared = SchemaIdRule(catalog.schemas).declared_ids(definition, None)
     return next(iter(declared.ids)) if declared is not None and len(declared.ids) == 1 else None

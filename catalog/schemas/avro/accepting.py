@@ -33,17 +33,17 @@ class BodyCursors:
     """The bytes of many bodies, with room behind them, and the steps that are left."""
 
     data: npt.NDArray[np.uint8]
-    beyond: npt.NDArray[np.int32] | None
+    non_ascii: npt.NDArray[np.int32] | None
     """How many bytes before each place are no ASCII; None where all are."""
-    left: int = MAX_STEPS
+    steps_left: int = MAX_STEPS
 
     @classmethod
-    def of(cls, data: npt.NDArray[np.uint8]) -> BodyCursors:
+    def from_bytes(cls, data: npt.NDArray[np.uint8]) -> BodyCursors:
         """Return a batch of such bytes."""
         room = np.concatenate((data, np.zeros(_ROOM, np.uint8)))
         high = room >= _TOP
-        beyond = np.concatenate(([0], np.cumsum(high, dtype=np.int32))) if high.any() else None
-        return cls(room, beyond)
+        non_ascii = np.concatenate(([0], np.cumsum(high, dtype=np.int32))) if high.any() else None
+        return cls(room, non_ascii)
 
 
 Step = Callable[[BodyCursors, Int, Int, int], tuple[Int, Bool]]
@@ -52,49 +52,57 @@ Step = Callable[[BodyCursors, Int, Int, int], tuple[Int, Bool]]
 
 def compile_accepting(schema: AvroSchema) -> Step:
     """Compile a type to a step over many values of it."""
-    return AcceptingMakers(schema).plain.compiled(schema.root)
+    return BatchStepMaker(schema).compiler.compile(schema.root)
 
 
-def accepted(step: Step, data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> Bool:
+def find_valid_bodies(step: Step, data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> Bool:
     """Return which bodies, from *begins* to *ends* in *data*, are surely one value each and nothing behind it."""
     if len(begins) < FEW:
         return np.zeros(len(begins), bool)
-    at, ok = step(BodyCursors.of(data), begins, ends, 0)
+    at, ok = step(BodyCursors.from_bytes(data), begins, ends, 0)
     whole: Bool = ok & (at == ends)
     return whole
 
 
-class AcceptingMakers:
+class BatchStepMaker:
     """Makes steps over values of a writer's schema that its reader can have for sure."""
 
     def __init__(self, writer: AvroSchema) -> None:
-        self.plain: TypeCompiler[Step] = TypeCompiler(writer.named, _record, _union, _array, _map, _leaf, _deferred)
+        self.compiler: TypeCompiler[Step] = TypeCompiler(
+            writer.named,
+            _compile_record,
+            _compile_union,
+            _compile_array,
+            _compile_map,
+            _compile_leaf,
+            _compile_reference,
+        )
 
-    def record(
-        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Step]], given: Mapping[str, Any]
+    def make_record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Step]], defaults: Mapping[str, Any]
     ) -> Step:
-        return _record(written, [step for _, step in fields])
+        return _compile_record(written, [step for _, step in fields])
 
-    def enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Step:
-        return _enum(np.array([symbol is not None for symbol in symbols], bool))
+    def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Step:
+        return _compile_enum(np.array([symbol is not None for symbol in symbols], bool))
 
-    def leaf(self, written: Any, kind: str, schema: Any, into: str) -> Step:
+    def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> Step:
         if kind in ("int", "long"):
             low, end = number_range(kind, kind)
             first, last = number_range(schema, into) if into in ("int", "long") else (low, end)
-            return _number(max(low, first), min(end, last))
+            return _compile_number(max(low, first), min(end, last))
         if kind in ("string", "bytes") and "string" in (kind, into):
-            return _string
-        return _leaf(schema if kind in ("bytes", "fixed") else kind, kind)
+            return _read_string
+        return _compile_leaf(schema if kind in ("bytes", "fixed") else kind, kind)
 
-    def branch(self, function: Step, label: str | None) -> Step:
+    def make_branch(self, function: Step, label: str | None) -> Step:
         return function
 
-    def failing(self, why: str) -> Step:
-        return _refusing
+    def make_failing(self, why: str) -> Step:
+        return _reject_step
 
 
-def _numbers(batch: BodyCursors, at: Int) -> tuple[Int, Int, Bool]:
+def _read_numbers(batch: BodyCursors, at: Int) -> tuple[Int, Int, Bool]:
     """Read variable-length zig-zag numbers; return them, where they end, and which have at most 64 bits."""
     bytes_ = batch.data[at]
     value = (bytes_ & 0x7F).astype(np.uint64)
@@ -118,29 +126,29 @@ def _numbers(batch: BodyCursors, at: Int) -> tuple[Int, Int, Bool]:
     return signed, after, ok
 
 
-def _spend(batch: BodyCursors, rows: int) -> bool:
-    batch.left -= 1
-    return rows >= FEW and batch.left > 0
+def _spend_step(batch: BodyCursors, rows: int) -> bool:
+    batch.steps_left -= 1
+    return rows >= FEW and batch.steps_left > 0
 
 
-def _refuse(at: Int) -> tuple[Int, Bool]:
+def _reject_all(at: Int) -> tuple[Int, Bool]:
     return at, np.zeros(len(at), bool)
 
 
-def _refusing(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-    return _refuse(at)
+def _reject_step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    return _reject_all(at)
 
 
-def _within(at: Int, ends: Int, ok: Bool) -> tuple[Int, Bool]:
+def _clip_to_bodies(at: Int, ends: Int, ok: Bool) -> tuple[Int, Bool]:
     """Refuse what ends behind its body, and let it lead no step astray."""
     ok &= at <= ends
     return np.where(ok, at, ends), ok
 
 
-def _record(schema: Mapping[str, Any], steps: Sequence[Step]) -> Step:
+def _compile_record(schema: Mapping[str, Any], steps: Sequence[Step]) -> Step:
     def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        if level > MAX_LEVELS or not _spend(batch, len(at)):
-            return _refuse(at)
+        if level > MAX_LEVELS or not _spend_step(batch, len(at)):
+            return _reject_all(at)
         ok = np.ones(len(at), bool)
         for each in steps:
             at, fits = each(batch, at, ends, level + 1)
@@ -150,20 +158,20 @@ def _record(schema: Mapping[str, Any], steps: Sequence[Step]) -> Step:
     return step
 
 
-def _deferred(table: Mapping[str, Step], name: str) -> Step:
+def _compile_reference(table: Mapping[str, Step], name: str) -> Step:
     return lambda batch, at, ends, level: table[name](batch, at, ends, level)
 
 
-def _union(schema: Sequence[Any], branches: Sequence[Step]) -> Step:
+def _compile_union(schema: Sequence[Any], branches: Sequence[Step]) -> Step:
     nothing = [branch in ("null", {"type": "null"}) for branch in schema]
 
     def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        chosen, after, ok = _numbers(batch, at)
-        after, ok = _within(after, ends, ok)
+        chosen, after, ok = _read_numbers(batch, at)
+        after, ok = _clip_to_bodies(after, ends, ok)
         fits = np.zeros(len(at), bool)
         for number, branch in enumerate(branches):
             mine = np.flatnonzero(chosen == number)
-            if nothing[number] and branch is _null:
+            if nothing[number] and branch is _read_null:
                 fits[mine] = True
             elif len(mine) >= FEW:
                 after[mine], fits[mine] = branch(batch, after[mine], ends[mine], level)
@@ -172,19 +180,21 @@ def _union(schema: Sequence[Any], branches: Sequence[Step]) -> Step:
     return step
 
 
-def _blocks(batch: BodyCursors, at: Int, ends: Int, item: Callable[[Int, Int], tuple[Int, Bool]]) -> tuple[Int, Bool]:
+def _read_blocks(
+    batch: BodyCursors, at: Int, ends: Int, item: Callable[[Int, Int], tuple[Int, Bool]]
+) -> tuple[Int, Bool]:
     """Read blocks of items until the empty one; *item* reads one item of some of them."""
     at, ok = at.copy(), np.ones(len(at), bool)
     left = np.zeros(len(at), np.int64)
     waiting = np.arange(len(at))
     while len(waiting):
-        if not _spend(batch, len(waiting)):
+        if not _spend_step(batch, len(waiting)):
             ok[waiting] = False
             break
         empty = waiting[left[waiting] == 0]
-        counts, after, fits = _numbers(batch, at[empty])
+        counts, after, fits = _read_numbers(batch, at[empty])
         # A block that says how many bytes it has is left to the walk.
-        after, fits = _within(after, ends[empty], fits & (counts >= 0))
+        after, fits = _clip_to_bodies(after, ends[empty], fits & (counts >= 0))
         at[empty], ok[empty], left[empty] = after, fits, np.where(fits, counts, 0)
         waiting = waiting[left[waiting] > 0]
         after, fits = item(at[waiting], ends[waiting])
@@ -195,74 +205,74 @@ def _blocks(batch: BodyCursors, at: Int, ends: Int, item: Callable[[Int, Int], t
     return at, ok
 
 
-def _array(item: Step) -> Step:
+def _compile_array(item: Step) -> Step:
     def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        return _blocks(batch, at, ends, lambda at, ends: item(batch, at, ends, level))
+        return _read_blocks(batch, at, ends, lambda at, ends: item(batch, at, ends, level))
 
     return step
 
 
-def _map(value: Step) -> Step:
+def _compile_map(value: Step) -> Step:
     def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
         def entry(at: Int, ends: Int) -> tuple[Int, Bool]:
-            at, ok = _string(batch, at, ends, level)
+            at, ok = _read_string(batch, at, ends, level)
             at, fits = value(batch, at, ends, level)
             return at, ok & fits
 
-        return _blocks(batch, at, ends, entry)
+        return _read_blocks(batch, at, ends, entry)
 
     return step
 
 
-def _null(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+def _read_null(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
     return at, np.ones(len(at), bool)
 
 
-def _leaf(schema: Any, kind: str) -> Step:
+def _compile_leaf(schema: Any, kind: str) -> Step:
     if kind in ("int", "long"):
-        return _number(*number_range(schema, kind))
+        return _compile_number(*number_range(schema, kind))
     if kind == "string":
-        return _string
+        return _read_string
     if kind in ("bytes", "fixed") and decimal_bound(schema):
-        return _refusing
+        return _reject_step
     if kind == "bytes":
-        return _sized
+        return _read_bytes
     if kind == "enum":
-        return _enum(np.ones(len(schema["symbols"]), bool))
+        return _compile_enum(np.ones(len(schema["symbols"]), bool))
     if kind == "boolean":
-        return _boolean
+        return _read_boolean
     if kind == "null":
-        return _null
-    return _fixed({"float": 4, "double": 8}.get(kind) or schema["size"])
+        return _read_null
+    return _compile_fixed({"float": 4, "double": 8}.get(kind) or schema["size"])
 
 
-def _number(low: int, end: int) -> Step:
+def _compile_number(low: int, end: int) -> Step:
     def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        value, after, ok = _numbers(batch, at)
-        return _within(after, ends, ok & (value >= low) & (value <= end - 1))
+        value, after, ok = _read_numbers(batch, at)
+        return _clip_to_bodies(after, ends, ok & (value >= low) & (value <= end - 1))
 
     return step
 
 
-def _sized(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-    length, after, ok = _numbers(batch, at)
+def _read_bytes(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    length, after, ok = _read_numbers(batch, at)
     ok &= (length >= 0) & (length <= ends - after)
     return np.where(ok, after + length, ends), ok
 
 
-def _string(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-    length, after, ok = _numbers(batch, at)
+def _read_string(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    length, after, ok = _read_numbers(batch, at)
     ok &= (length >= 0) & (length <= ends - after)
     behind = np.where(ok, after + length, ends)
-    if batch.beyond is not None:
+    if batch.non_ascii is not None:
         after = np.minimum(after, behind)
-        doubtful = np.flatnonzero(ok & (batch.beyond[behind] > batch.beyond[after]))
+        doubtful = np.flatnonzero(ok & (batch.non_ascii[behind] > batch.non_ascii[after]))
         for row in doubtful.tolist():
-            ok[row] = _is_text(batch.data[after[row] : behind[row]].tobytes())
+            ok[row] = _is_utf8(batch.data[after[row] : behind[row]].tobytes())
     return behind, ok
 
 
-def _is_text(data: bytes) -> bool:
+def _is_utf8(data: bytes) -> bool:
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
@@ -270,22 +280,22 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def _enum(known: Bool) -> Step:
+def _compile_enum(known: Bool) -> Step:
     def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        value, after, ok = _numbers(batch, at)
+        value, after, ok = _read_numbers(batch, at)
         ok &= (value >= 0) & (value < len(known))
         ok &= known[np.where(ok, value, 0)] if len(known) else ok
-        return _within(after, ends, ok)
+        return _clip_to_bodies(after, ends, ok)
 
     return step
 
 
-def _boolean(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-    return _within(at + 1, ends, batch.data[at] < 2)
+def _read_boolean(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    return _clip_to_bodies(at + 1, ends, batch.data[at] < 2)
 
 
-def _fixed(size: int) -> Step:
+def _compile_fixed(size: int) -> Step:
     def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        return _within(at + size, ends, np.ones(len(at), bool))
+        return _clip_to_bodies(at + size, ends, np.ones(len(at), bool))
 
     return step

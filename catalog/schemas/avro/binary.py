@@ -22,24 +22,24 @@ from catalog.schemas.avro.types import (
     NAMED,
     PRIMITIVES,
     AvroSchema,
-    Misfit,
     TypeCompiler,
+    TypeMismatch,
     branch_labels,
-    bytes_form,
+    bytes_converter,
     check_decimal,
     decimal_bound,
     decimal_scale,
     logical_type,
-    number_form,
+    number_converter,
     number_range,
-    parse_alone,
+    parse_standalone,
     read_schema,
 )
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaError, SchemaSource, WriterSchema
 from catalog.schemas.ids.client import WrittenSchema
 
 Read = Callable[[bytes, int, int], int]
-"""Bytes, position, level -> position after the value; raises :class:`Misfit`."""
+"""Bytes, position, level -> position after the value; raises :class:`TypeMismatch`."""
 
 
 def compile_binary(root: Any, named: Mapping[str, Any]) -> Read:
@@ -48,58 +48,66 @@ def compile_binary(root: Any, named: Mapping[str, Any]) -> Read:
     Raises:
         SchemaError: a type has members that no value can be read by, such as a negative size.
     """
-    empty = _Empty(named)
+    empty = _EmptyTypes(named)
 
     def record(schema: Mapping[str, Any], readers: Sequence[Read]) -> Read:
-        return _record(schema, readers, empty)
+        return _compile_record(schema, readers, empty)
 
-    return TypeCompiler(named, record, _union, _array, _map, _leaf, _deferred).compiled(root)
+    return TypeCompiler(
+        named, record, _compile_union, _compile_array, _compile_map, _compile_leaf, _compile_reference
+    ).compile(root)
 
 
 class ResolvedBinary:
     """Makes functions that pass over values of a writer's schema and refuse what its reader cannot have."""
 
     def __init__(self, writer: AvroSchema) -> None:
-        self._empty = _Empty(writer.named)
-        self.plain: TypeCompiler[Read] = TypeCompiler(
-            writer.named, self._plain_record, _union, _array, _map, _leaf, _deferred
+        self._empty = _EmptyTypes(writer.named)
+        self.compiler: TypeCompiler[Read] = TypeCompiler(
+            writer.named,
+            self._compile_plain_record,
+            _compile_union,
+            _compile_array,
+            _compile_map,
+            _compile_leaf,
+            _compile_reference,
         )
 
-    def _plain_record(self, written: Mapping[str, Any], readers: Sequence[Read]) -> Read:
-        return _record(written, readers, self._empty)
+    def _compile_plain_record(self, written: Mapping[str, Any], readers: Sequence[Read]) -> Read:
+        return _compile_record(written, readers, self._empty)
 
-    def record(
-        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Read]], given: Mapping[str, Any]
+    def make_record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Read]], defaults: Mapping[str, Any]
     ) -> Read:
         names = [name or each["name"] for (name, _), each in zip(fields, written["fields"], strict=True)]
         types = [{"name": name, "type": each["type"]} for name, each in zip(names, written["fields"], strict=True)]
-        return _record({"fields": types}, [reader for _, reader in fields], self._empty)
+        return _compile_record({"fields": types}, [reader for _, reader in fields], self._empty)
 
-    def enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Read:
+    def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Read:
         refused = {index: written[index] for index, symbol in enumerate(symbols) if symbol is None}
-        return _enum(len(symbols), refused)
+        return _compile_enum(len(symbols), refused)
 
-    def leaf(self, written: Any, kind: str, schema: Any, into: str) -> Read:
+    def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> Read:
         if kind in ("int", "long"):
             low, end = number_range(kind, kind)
             if into not in ("int", "long"):
-                return _number(low, end, kind)
+                return _compile_number(low, end, kind)
             first, last = number_range(schema, into)
-            return _number(
+            return _compile_number(
                 max(low, first), min(end, last), logical_type(schema if (low, end) != (first, last) else kind)
             )
         if kind in ("string", "bytes"):
             if "string" in (kind, into):
-                return _string
-            return _bytes(decimal_bound(schema))
-        return _leaf(schema if kind == "fixed" else kind, kind)
+                return _skip_string
+            return _compile_bytes(decimal_bound(schema))
+        return _compile_leaf(schema if kind == "fixed" else kind, kind)
 
-    def branch(self, function: Read, label: str | None) -> Read:
+    def make_branch(self, function: Read, label: str | None) -> Read:
         return function
 
-    def failing(self, why: str) -> Read:
+    def make_failing(self, why: str) -> Read:
         def read(data: bytes, at: int, level: int) -> int:
-            raise Misfit(why)
+            raise TypeMismatch(why)
 
         return read
 
@@ -119,7 +127,7 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if byte < 0x80 and not value >> 64:
             return (value >> 1) ^ -(value & 1), at
-    raise Misfit("a number has more than 64 bits" if shift == 70 else "the body ends within a number")
+    raise TypeMismatch("a number has more than 64 bits" if shift == 70 else "the body ends within a number")
 
 
 def skip_bytes(data: bytes, at: int) -> tuple[int, int]:
@@ -130,11 +138,11 @@ def skip_bytes(data: bytes, at: int) -> tuple[int, int]:
     """
     length, at = read_long(data, at)
     if not 0 <= length <= len(data) - at:
-        raise Misfit(f"a length of {length} where {len(data) - at} bytes are left")
+        raise TypeMismatch(f"a length of {length} where {len(data) - at} bytes are left")
     return at, at + length
 
 
-class _Empty:
+class _EmptyTypes:
     """Tells which types have values without bytes; of named ones once each."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
@@ -159,7 +167,7 @@ class _Empty:
         return self._empty[name]
 
 
-def _record(schema: Mapping[str, Any], readers: Sequence[Read], empty: _Empty) -> Read:
+def _compile_record(schema: Mapping[str, Any], readers: Sequence[Read], empty: _EmptyTypes) -> Read:
     # Fields without bytes fit whatever stands there. Were they looked at, a record of a thousand of them would take a
     # thousand steps for each byte of a body.
     fields = [
@@ -170,28 +178,28 @@ def _record(schema: Mapping[str, Any], readers: Sequence[Read], empty: _Empty) -
 
     def read(data: bytes, at: int, level: int) -> int:
         if level > MAX_LEVELS:
-            raise Misfit(f"records nest more than {MAX_LEVELS} levels")
+            raise TypeMismatch(f"records nest more than {MAX_LEVELS} levels")
         step = ""
         try:
             for step, reader in fields:  # noqa: B007 - the step tells where a misfit was met
                 at = reader(data, at, level + 1)
-        except Misfit as misfit:
-            misfit.steps.append(step)
+        except TypeMismatch as mismatch:
+            mismatch.steps.append(step)
             raise
         return at
 
     return read
 
 
-def _deferred(table: Mapping[str, Read], name: str) -> Read:
+def _compile_reference(table: Mapping[str, Read], name: str) -> Read:
     return lambda data, at, level: table[name](data, at, level)
 
 
-def _union(schema: Sequence[Any], branches: Sequence[Read]) -> Read:
+def _compile_union(schema: Sequence[Any], branches: Sequence[Read]) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         index, at = read_long(data, at)
         if not 0 <= index < len(branches):
-            raise Misfit(f"the union has no branch {index}")
+            raise TypeMismatch(f"the union has no branch {index}")
         return branches[index](data, at, level)
 
     return read
@@ -207,11 +215,11 @@ def read_block(data: bytes, at: int) -> tuple[int, int]:
     if count < 0:
         size, at = read_long(data, at)
         if not 0 <= size <= len(data) - at:
-            raise Misfit(f"a block of {size} bytes where {len(data) - at} are left")
+            raise TypeMismatch(f"a block of {size} bytes where {len(data) - at} are left")
     return abs(count), at
 
 
-def _array(item: Read) -> Read:
+def _compile_array(item: Read) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         index = 0
         try:
@@ -223,15 +231,15 @@ def _array(item: Read) -> Read:
                 count = count - 1 if at > begin else 0  # items without bytes may be as many as are claimed
                 if not count:
                     count, at = read_block(data, at)
-        except Misfit as misfit:
-            misfit.steps.append(f"[{index}]")
+        except TypeMismatch as mismatch:
+            mismatch.steps.append(f"[{index}]")
             raise
         return at
 
     return read
 
 
-def _map(value: Read) -> Read:
+def _compile_map(value: Read) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         key = ""
         count, at = read_block(data, at)
@@ -241,8 +249,8 @@ def _map(value: Read) -> Read:
                 key = read_text(data, begin, at)
                 try:
                     at = value(data, at, level)
-                except Misfit as misfit:
-                    misfit.steps.append(f".{key}")
+                except TypeMismatch as mismatch:
+                    mismatch.steps.append(f".{key}")
                     raise
             count, at = read_block(data, at)
         return at
@@ -259,43 +267,43 @@ def read_text(data: bytes, begin: int, end: int) -> str:
     try:
         return data[begin:end].decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Misfit(f"the text is not UTF-8 at byte {error.start}") from None
+        raise TypeMismatch(f"the text is not UTF-8 at byte {error.start}") from None
 
 
-def _leaf(schema: Any, kind: str) -> Read:
+def _compile_leaf(schema: Any, kind: str) -> Read:
     if kind in ("int", "long"):
-        return _number(*number_range(schema, kind), logical_type(schema))
+        return _compile_number(*number_range(schema, kind), logical_type(schema))
     if kind == "string":
-        return _string
+        return _skip_string
     if kind == "bytes":
-        return _bytes(decimal_bound(schema))
+        return _compile_bytes(decimal_bound(schema))
     if kind == "enum":
-        return _enum(len(schema["symbols"]))
+        return _compile_enum(len(schema["symbols"]))
     if kind == "boolean":
-        return _boolean
+        return _skip_boolean
     if kind == "fixed" and (type(schema["size"]) is not int or schema["size"] < 0):
         raise SchemaError(f"the size of the fixed type {schema['name']} is not a number", hint="write it in bytes")
     sizes = {"null": 0, "float": 4, "double": 8}
-    return _fixed(sizes[kind] if kind in sizes else schema["size"], decimal_bound(schema))
+    return _compile_fixed(sizes[kind] if kind in sizes else schema["size"], decimal_bound(schema))
 
 
-def _number(low: int, end: int, name: str) -> Read:
+def _compile_number(low: int, end: int, name: str) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         value, at = read_long(data, at)
         if not low <= value < end:
-            raise Misfit(f"{value} is out of the range of {name}")
+            raise TypeMismatch(f"{value} is out of the range of {name}")
         return at
 
     return read
 
 
-def _string(data: bytes, at: int, level: int) -> int:
+def _skip_string(data: bytes, at: int, level: int) -> int:
     begin, end = skip_bytes(data, at)
     read_text(data, begin, end)
     return end
 
 
-def _bytes(bound: int) -> Read:
+def _compile_bytes(bound: int) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         begin, end = skip_bytes(data, at)
         if bound:
@@ -305,30 +313,30 @@ def _bytes(bound: int) -> Read:
     return read
 
 
-def _enum(symbols: int, refused: Mapping[int, str] = MappingProxyType({})) -> Read:
+def _compile_enum(symbols: int, refused: Mapping[int, str] = MappingProxyType({})) -> Read:
     """Return what reads an enum; *refused* are symbols that were written, and that its reader has not."""
 
     def read(data: bytes, at: int, level: int) -> int:
         index, at = read_long(data, at)
         if not 0 <= index < symbols:
-            raise Misfit(f"the enum has no symbol {index}")
+            raise TypeMismatch(f"the enum has no symbol {index}")
         if index in refused:
-            raise Misfit(f"the definition's enum has no symbol {refused[index]}, and no default")
+            raise TypeMismatch(f"the definition's enum has no symbol {refused[index]}, and no default")
         return at
 
     return read
 
 
-def _boolean(data: bytes, at: int, level: int) -> int:
+def _skip_boolean(data: bytes, at: int, level: int) -> int:
     if data[at : at + 1] not in (b"\x00", b"\x01"):
-        raise Misfit("no boolean" if at < len(data) else "the body ends before a boolean")
+        raise TypeMismatch("no boolean" if at < len(data) else "the body ends before a boolean")
     return at + 1
 
 
-def _fixed(size: int, bound: int) -> Read:
+def _compile_fixed(size: int, bound: int) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         if size > len(data) - at:
-            raise Misfit(f"{size} bytes wanted, and {len(data) - at} are left")
+            raise TypeMismatch(f"{size} bytes wanted, and {len(data) - at} are left")
         if bound:
             check_decimal(data[at : at + size], bound)
         return at + size
@@ -344,10 +352,10 @@ MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY_BYTES
 """Bytes of all blocks together, unpacked; a few packed bytes may claim any number."""
 _SYNC: Final = 16
 ReadValue = Callable[[bytes, int], tuple[Any, int]]
-"""Bytes, position -> value, which may be None for all, and the position after it; raises :class:`Misfit`."""
+"""Bytes, position -> value, which may be None for all, and the position after it; raises :class:`TypeMismatch`."""
 
 
-class _Unpacker(Protocol):
+class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
@@ -360,9 +368,9 @@ def read_container(body: bytes, schema: AvroSchema, read: ReadValue) -> tuple[An
     Raises:
         Misfit: another schema wrote it, or it is damaged.
     """
-    meta, at = _header(body)
-    if _canonical(meta.get("avro.schema", b"")) != schema.canonical:
-        raise Misfit("the container file was written with another schema")
+    meta, at = _read_header(body)
+    if _read_canonical_form(meta.get("avro.schema", b"")) != schema.canonical:
+        raise TypeMismatch("the container file was written with another schema")
     codec = meta.get("avro.codec", b"null").decode("ascii", "replace")
     if codec in ("snappy", "zstandard"):
         return None, None
@@ -374,17 +382,17 @@ def read_container(body: bytes, schema: AvroSchema, read: ReadValue) -> tuple[An
     while at < len(body):
         count, at = read_long(body, at)
         begin, at = skip_bytes(body, at)
-        block = _unpacked(codec, body[begin:at], left)
+        block = _unpack_block(codec, body[begin:at], left)
         left -= len(block)
         value = _read_block(block, count, read)
         first, total = first if total else value, total + count
         if body[at : at + _SYNC] != sync:
-            raise Misfit("a block of the container file does not end with its marker")
+            raise TypeMismatch("a block of the container file does not end with its marker")
         at += _SYNC
     return first, total
 
 
-def _header(body: bytes) -> tuple[dict[str, bytes], int]:
+def _read_header(body: bytes) -> tuple[dict[str, bytes], int]:
     head = body[:MAX_HEADER_BYTES]
     meta: dict[str, bytes] = {}
     count, at = read_long(head, len(MAGIC))
@@ -400,15 +408,15 @@ def _header(body: bytes) -> tuple[dict[str, bytes], int]:
     return meta, at
 
 
-def _canonical(document: bytes) -> str:
+def _read_canonical_form(document: bytes) -> str:
     try:
-        return parse_alone(msgspec.json.decode(document)).canonical
+        return parse_standalone(msgspec.json.decode(document)).canonical
     except (SchemaError, msgspec.DecodeError, UnicodeError, RecursionError):
-        raise Misfit("the container file's header has no valid schema") from None
+        raise TypeMismatch("the container file's header has no valid schema") from None
 
 
-def _unpacked(codec: str, block: bytes, limit: int) -> bytes:
-    unpacker: _Unpacker
+def _unpack_block(codec: str, block: bytes, limit: int) -> bytes:
+    unpacker: _Decompressor
     if codec == "null":
         return block
     if codec == "deflate":
@@ -418,13 +426,13 @@ def _unpacked(codec: str, block: bytes, limit: int) -> bytes:
     elif codec == "xz":
         unpacker = lzma.LZMADecompressor(memlimit=MAX_UNPACKED_BYTES)
     else:
-        raise Misfit(f"the container file has the unknown codec {codec[:60]}")
+        raise TypeMismatch(f"the container file has the unknown codec {codec[:60]}")
     try:
         unpacked = unpacker.decompress(block, limit + 1)
     except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
-        raise Misfit(f"a block of the container file cannot be unpacked: {error}") from None
+        raise TypeMismatch(f"a block of the container file cannot be unpacked: {error}") from None
     if len(unpacked) > limit:
-        raise Misfit(f"the container file has more than {MAX_UNPACKED_BYTES} bytes")
+        raise TypeMismatch(f"the container file has more than {MAX_UNPACKED_BYTES} bytes")
     return unpacked
 
 
@@ -439,11 +447,11 @@ def _read_block(block: bytes, count: int, read: ReadValue) -> Any:
             first = first if index else value
             if at == begin:
                 break  # values without bytes may be as many as are claimed
-    except Misfit as misfit:
-        misfit.steps.append(f"[{index}]")
+    except TypeMismatch as mismatch:
+        mismatch.steps.append(f"[{index}]")
         raise
     if at != len(block) or count < 0:
-        raise Misfit("a block of the container file has more bytes than its values")
+        raise TypeMismatch("a block of the container file has more bytes than its values")
     return first
 
 
@@ -473,7 +481,7 @@ class Unresolvable(Exception):
         self.message = message
         self.steps: list[str] = []
 
-    def within(self, step: str) -> Unresolvable:
+    def add_step(self, step: str) -> Unresolvable:
         """Add a step outwards; return this."""
         self.steps.append(step)
         return self
@@ -483,31 +491,33 @@ class Unresolvable(Exception):
         return f"field {path}: {self.message}" if path else self.message
 
 
-class Makers(Protocol[F]):
+class FunctionMaker(Protocol[F]):
     """What makes functions of types that were resolved."""
 
-    plain: TypeCompiler[F]
+    compiler: TypeCompiler[F]
     """For types of the writer that the reader has not: they are passed over."""
 
-    def record(self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, F]], given: Mapping[str, Any]) -> F:
+    def make_record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, F]], defaults: Mapping[str, Any]
+    ) -> F:
         """Return the function of a record: in the order of the writer, with the reader's names; None for a field that
-        the reader has not. *given* are the values of fields that were not written.
+        the reader has not. *defaults* are the values of fields that were not written.
         """
         ...
 
-    def enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> F:
+    def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> F:
         """Return the function of an enum; None for symbols that the reader has not."""
         ...
 
-    def leaf(self, written: Any, kind: str, schema: Any, into: str) -> F:
+    def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> F:
         """Return the function of a value without parts, written as one kind and read as another."""
         ...
 
-    def branch(self, function: F, label: str | None) -> F:
+    def make_branch(self, function: F, label: str | None) -> F:
         """Return the function of a value that is of a branch of the reader's union, under the label that it has."""
         ...
 
-    def failing(self, why: str) -> F:
+    def make_failing(self, why: str) -> F:
         """Return the function of a branch that was written and cannot be read."""
         ...
 
@@ -518,132 +528,138 @@ class AvroResolver(Generic[F]):
 
     writer: AvroSchema
     reader: AvroSchema
-    makers: Makers[F]
+    maker: FunctionMaker[F]
     _done: dict[str, F | Unresolvable] = field(default_factory=dict)
     _table: dict[str, F] = field(default_factory=dict)
 
-    def function(self) -> F:
+    def resolve(self) -> F:
         """Return the function of both schemas.
 
         Raises:
             Unresolvable: no value of the one can be read as one of the other.
         """
-        return self._resolved(self.writer.root, self.reader.root, anywhere=False)
+        return self._resolve_types(self.writer.root, self.reader.root, anywhere=False)
 
-    def _resolved(self, written: Any, wanted: Any, *, anywhere: bool = True) -> F:
-        written, wanted = _type(written, self.writer), _type(wanted, self.reader)
+    def _resolve_types(self, written: Any, expected: Any, *, anywhere: bool = True) -> F:
+        written, expected = _look_up_type(written, self.writer), _look_up_type(expected, self.reader)
         if isinstance(written, list):
-            return self._written_union(written, wanted)
-        if isinstance(wanted, list):
-            return self._into_union(written, wanted)
-        kind, into = _kind(written), _kind(wanted)
+            return self._resolve_from_union(written, expected)
+        if isinstance(expected, list):
+            return self._resolve_to_union(written, expected)
+        kind, into = _kind_of(written), _kind_of(expected)
         if kind not in NAMED:
-            return self._unnamed(written, kind, wanted, into)
+            return self._resolve_unnamed(written, kind, expected, into)
         if (kind in _RECORDS) != (into in _RECORDS) or (kind not in _RECORDS and kind != into):
-            raise _differs(written, wanted)
-        if (anywhere or kind not in _RECORDS) and not _named_alike(written, wanted):
-            raise _differs(written, wanted)
-        return self._named(written, kind, wanted)
+            raise _mismatch_error(written, expected)
+        if (anywhere or kind not in _RECORDS) and not _have_same_name(written, expected):
+            raise _mismatch_error(written, expected)
+        return self._resolve_named(written, kind, expected)
 
-    def _named(self, written: Any, kind: str, wanted: Any) -> F:
+    def _resolve_named(self, written: Any, kind: str, expected: Any) -> F:
         """Resolve two named types, each pair once; a pair within itself is looked up when it is needed."""
-        key = f"{written['name']} {wanted['name']}"
+        key = f"{written['name']} {expected['name']}"
         if key in self._done:
             known = self._done[key]
             if isinstance(known, Unresolvable):
                 raise Unresolvable(known.message) from None
             return known
-        self._done[key] = self.makers.plain.deferred(self._table, key)
+        self._done[key] = self.maker.compiler.reference(self._table, key)
         try:
-            made = {"enum": self._enum, "fixed": self._fixed}.get(kind, self._record)(written, wanted)
+            made = {"enum": self._resolve_enum, "fixed": self._resolve_fixed}.get(kind, self._resolve_record)(
+                written, expected
+            )
         except Unresolvable as error:
-            self._done[key], self._table[key] = error, self.makers.failing(str(error))
+            self._done[key], self._table[key] = error, self.maker.make_failing(str(error))
             raise
         self._done[key] = self._table[key] = made
         return made
 
-    def _written_union(self, written: Sequence[Any], wanted: Any) -> F:
+    def _resolve_from_union(self, written: Sequence[Any], expected: Any) -> F:
         """Resolve each branch that may have been written; one that cannot be read is a misfit of its bodies."""
         functions: list[F] = []
         failed: list[Unresolvable] = []
         for branch in written:
             try:
-                functions.append(self._resolved(branch, wanted))
+                functions.append(self._resolve_types(branch, expected))
             except Unresolvable as error:
                 failed.append(error)
-                functions.append(self.makers.failing(str(error)))
+                functions.append(self.maker.make_failing(str(error)))
         if len(failed) == len(written):
-            raise failed[0] if len(failed) == 1 else _differs(written, wanted)
-        return self.makers.plain.union(written, functions)
+            raise failed[0] if len(failed) == 1 else _mismatch_error(written, expected)
+        return self.maker.compiler.union(written, functions)
 
-    def _into_union(self, written: Any, wanted: Sequence[Any]) -> F:
+    def _resolve_to_union(self, written: Any, expected: Sequence[Any]) -> F:
         """Take the branch of the very type that was written, else the first that it can be read as."""
-        labels = branch_labels(wanted)
-        order = sorted(range(len(wanted)), key=lambda at: not _same(written, _type(wanted[at], self.reader)))
+        labels = branch_labels(expected)
+        order = sorted(
+            range(len(expected)), key=lambda at: not _is_same_type(written, _look_up_type(expected[at], self.reader))
+        )
         deeper: Unresolvable | None = None
         for at in order:
             try:
-                return self.makers.branch(self._resolved(written, wanted[at]), labels[at])
+                return self.maker.make_branch(self._resolve_types(written, expected[at]), labels[at])
             except Unresolvable as error:
                 deeper = deeper or (error if error.steps else None)
-        raise deeper or _differs(written, wanted)
+        raise deeper or _mismatch_error(written, expected)
 
-    def _unnamed(self, written: Any, kind: str, wanted: Any, into: str) -> F:
+    def _resolve_unnamed(self, written: Any, kind: str, expected: Any, into: str) -> F:
         if kind in ("array", "map") and kind == into:
             member = "items" if kind == "array" else "values"
             try:
-                inner = self._resolved(written[member], wanted[member])
+                inner = self._resolve_types(written[member], expected[member])
             except Unresolvable as error:
-                raise error.within("[]" if kind == "array" else ".*") from None
-            return self.makers.plain.array(inner) if kind == "array" else self.makers.plain.map(inner)
+                raise error.add_step("[]" if kind == "array" else ".*") from None
+            return self.maker.compiler.array(inner) if kind == "array" else self.maker.compiler.map(inner)
         if into not in _PROMOTIONS.get(kind, frozenset({kind} - {"array", "map"})):
-            raise _differs(written, wanted)
-        _require_decimal(written, wanted)
-        return self.makers.leaf(written, kind, wanted, into)
+            raise _mismatch_error(written, expected)
+        _require_decimal(written, expected)
+        return self.maker.make_leaf(written, kind, expected, into)
 
-    def _enum(self, written: Any, wanted: Any) -> F:
-        known, default = frozenset(wanted["symbols"]), wanted.get("default")
-        return self.makers.enum([each if each in known else default for each in written["symbols"]], written["symbols"])
+    def _resolve_enum(self, written: Any, expected: Any) -> F:
+        known, default = frozenset(expected["symbols"]), expected.get("default")
+        return self.maker.make_enum(
+            [each if each in known else default for each in written["symbols"]], written["symbols"]
+        )
 
-    def _fixed(self, written: Any, wanted: Any) -> F:
-        if written["size"] != wanted["size"]:
-            raise Unresolvable(f"{written['size']} bytes were written, the definition has {wanted['size']}")
-        _require_decimal(written, wanted)
-        return self.makers.leaf(written, "fixed", wanted, "fixed")
+    def _resolve_fixed(self, written: Any, expected: Any) -> F:
+        if written["size"] != expected["size"]:
+            raise Unresolvable(f"{written['size']} bytes were written, the definition has {expected['size']}")
+        _require_decimal(written, expected)
+        return self.maker.make_leaf(written, "fixed", expected, "fixed")
 
-    def _record(self, written: Any, wanted: Any) -> F:
+    def _resolve_record(self, written: Any, expected: Any) -> F:
         own = {each["name"]: each for each in written["fields"]}
         origins: dict[str, Any] = {}
-        given: dict[str, Any] = {}
-        for each in wanted["fields"]:
+        defaults: dict[str, Any] = {}
+        for each in expected["fields"]:
             names = (each["name"], *(name for name in each.get("aliases", ()) if isinstance(name, str)))
             origin = next((name for name in names if name in own and name not in origins), None)
             if origin is not None:
                 origins[origin] = each
             elif "default" in each:
-                given[each["name"]] = self._default(each)
+                defaults[each["name"]] = self._default_value(each)
             else:
-                raise Unresolvable("it was not written, and the definition has no default").within(f".{each['name']}")
+                raise Unresolvable("it was not written, and the definition has no default").add_step(f".{each['name']}")
         fields: list[tuple[str | None, F]] = []
         for name, each in own.items():
             reader = origins.get(name)
             if reader is None:
-                fields.append((None, self.makers.plain.compiled(each["type"])))
+                fields.append((None, self.maker.compiler.compile(each["type"])))
                 continue
             try:
-                fields.append((reader["name"], self._resolved(each["type"], reader["type"])))
+                fields.append((reader["name"], self._resolve_types(each["type"], reader["type"])))
             except Unresolvable as error:
-                raise error.within(f".{reader['name']}") from None
-        return self.makers.record(written, fields, given)
+                raise error.add_step(f".{reader['name']}") from None
+        return self.maker.make_record(written, fields, defaults)
 
-    def _default(self, of: Mapping[str, Any]) -> Any:
+    def _default_value(self, member: Mapping[str, Any]) -> Any:
         try:
-            return _value(of["default"], of["type"], self.reader)
+            return _parse_default(member["default"], member["type"], self.reader)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError):
-            raise Unresolvable("its default is not of its type").within(f".{of['name']}") from None
+            raise Unresolvable("its default is not of its type").add_step(f".{member['name']}") from None
 
 
-def writer_of(written: WriterSchema) -> AvroSchema:
+def read_writer_schema(written: WriterSchema) -> AvroSchema:
     """Return the schema that bodies were written with.
 
     Raises:
@@ -651,12 +667,12 @@ def writer_of(written: WriterSchema) -> AvroSchema:
     """
     try:
         source = SchemaSource("Avro", "", written.schema.document)
-        return read_schema(source, WrittenTypes(written.schema))
+        return read_schema(source, WriterTypes(written.schema))
     except (SchemaError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise Unresolvable(f"the registry's schema is not valid: {error}") from None
 
 
-class WrittenTypes:
+class WriterTypes:
     """Gives the schemas that one of a registry refers to: by the name of the reference, else by a type in it."""
 
     def __init__(self, schema: WrittenSchema) -> None:
@@ -673,47 +689,47 @@ class WrittenTypes:
         return None
 
 
-def _type(schema: Any, of: AvroSchema) -> Any:
-    return of.named[schema] if isinstance(schema, str) and schema not in PRIMITIVES else schema
+def _look_up_type(schema: Any, owner: AvroSchema) -> Any:
+    return owner.named[schema] if isinstance(schema, str) and schema not in PRIMITIVES else schema
 
 
-def _kind(schema: Any) -> str:
+def _kind_of(schema: Any) -> str:
     return schema if isinstance(schema, str) else str(schema["type"])
 
 
-def _simple(name: str) -> str:
+def _simple_name(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _named_alike(written: Any, wanted: Any) -> bool:
-    names = (wanted["name"], *wanted.get("aliases", ()))
-    return _simple(written["name"]) in map(_simple, names)
+def _have_same_name(written: Any, expected: Any) -> bool:
+    names = (expected["name"], *expected.get("aliases", ()))
+    return _simple_name(written["name"]) in map(_simple_name, names)
 
 
-def _same(written: Any, wanted: Any) -> bool:
-    if isinstance(wanted, list) or _kind(written) != _kind(wanted):
+def _is_same_type(written: Any, expected: Any) -> bool:
+    if isinstance(expected, list) or _kind_of(written) != _kind_of(expected):
         return False
-    return _kind(written) not in NAMED or bool(written["name"] == wanted["name"])
+    return _kind_of(written) not in NAMED or bool(written["name"] == expected["name"])
 
 
-def _differs(written: Any, wanted: Any) -> Unresolvable:
-    return Unresolvable(f"{_called(written)} was written, the definition has {_called(wanted)}")
+def _mismatch_error(written: Any, expected: Any) -> Unresolvable:
+    return Unresolvable(f"{_describe_type(written)} was written, the definition has {_describe_type(expected)}")
 
 
-def _called(schema: Any) -> str:
+def _describe_type(schema: Any) -> str:
     if isinstance(schema, list):
-        return "one of " + ", ".join(map(_called, schema))
+        return "one of " + ", ".join(map(_describe_type, schema))
     if isinstance(schema, str):
         return schema
-    kind = _kind(schema)
+    kind = _kind_of(schema)
     return f"{kind} {schema['name']}" if kind in NAMED else kind
 
 
-def _require_decimal(written: Any, wanted: Any) -> None:
+def _require_decimal(written: Any, expected: Any) -> None:
     """Require that two decimals are of the same precision and scale: their digits would mean something else."""
     forms = [
         (each["precision"], scale)
-        for each in (written, wanted)
+        for each in (written, expected)
         if isinstance(each, dict) and (scale := decimal_scale(each)) is not None
     ]
     if len(set(forms)) > 1:
@@ -721,39 +737,39 @@ def _require_decimal(written: Any, wanted: Any) -> None:
         raise Unresolvable(f"{one} was written, the definition has {other}")
 
 
-def _value(default: Any, schema: Any, of: AvroSchema) -> Any:
+def _parse_default(default: Any, schema: Any, owner: AvroSchema) -> Any:
     """Return the value that a field's default stands for, as :mod:`catalog.schemas.avro.columns` has values.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError, ArithmeticError: it is of another type.
     """
-    schema = _type(schema, of)
+    schema = _look_up_type(schema, owner)
     if isinstance(schema, list):
         for branch, label in zip(schema, branch_labels(schema), strict=True):
             try:
-                value = _value(default, branch, of)
+                value = _parse_default(default, branch, owner)
             except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
                 continue
             return value if label is None else {label: value}
         raise ValueError
-    kind = _kind(schema)
+    kind = _kind_of(schema)
     if kind in _RECORDS:
-        given = {each["name"]: default.get(each["name"], each.get("default", ...)) for each in schema["fields"]}
-        return {each["name"]: _value(given[each["name"]], each["type"], of) for each in schema["fields"]}
+        members = {each["name"]: default.get(each["name"], each.get("default", ...)) for each in schema["fields"]}
+        return {each["name"]: _parse_default(members[each["name"]], each["type"], owner) for each in schema["fields"]}
     if kind == "array" and isinstance(default, list):
-        return [_value(each, schema["items"], of) for each in default]
+        return [_parse_default(each, schema["items"], owner) for each in default]
     if kind == "map":
-        return {name: _value(each, schema["values"], of) for name, each in default.items()}
+        return {name: _parse_default(each, schema["values"], owner) for name, each in default.items()}
     if kind in ("bytes", "fixed"):
         data = default.encode("iso-8859-1")
         if kind == "fixed" and len(data) != schema["size"]:
             raise ValueError
-        form = bytes_form(schema)
+        form = bytes_converter(schema)
         return data if form is None else form(data)
     if kind in ("int", "long") and type(default) is int:
         low, end = number_range(schema, kind)
         if low <= default < end:
-            shown = number_form(schema)
+            shown = number_converter(schema)
             return default if shown is None else shown(default)
         raise ValueError
     if kind in ("float", "double") and type(default) in (int, float):

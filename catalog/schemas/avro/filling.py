@@ -49,11 +49,11 @@ class AvroFiller:
         # The canonical form stands by itself, and has no logical types: values are written as they were made.
         self._written = fastavro.parse_schema(msgspec.json.decode(schema.canonical))
 
-    def payload(self, filling: Filling, content_type: str) -> bytes:
+    def payload(self, chooser: Filling, content_type: str) -> bytes:
         if is_json_data(content_type):
             # fastavro's own JSON writer unrolls recursive types without end.
-            return msgspec.json.encode(self._value(self._schema.root, filling, 0, _json_form))
-        datum = self._value(self._schema.root, filling, 0, _datum_form)
+            return msgspec.json.encode(self._make_value(self._schema.root, chooser, 0, _to_json))
+        datum = self._make_value(self._schema.root, chooser, 0, _to_datum)
         out = io.BytesIO()
         try:
             fastavro.schemaless_writer(out, self._written, datum)
@@ -62,48 +62,48 @@ class AvroFiller:
         header = SINGLE_OBJECT + self._schema.fingerprint if is_single_object(content_type) else b""
         return header + out.getvalue()
 
-    def _value(self, schema: Any, filling: Filling, level: int, form: _Form) -> Any:
-        filling.spend(level)
+    def _make_value(self, schema: Any, chooser: Filling, level: int, form: _Form) -> Any:
+        chooser.count_value(level)
         if isinstance(schema, list):
-            branch = self._branch(schema, filling, level)
-            return form(branch, self._value(branch, filling, level, form))
+            branch = self._choose_branch(schema, chooser, level)
+            return form(branch, self._make_value(branch, chooser, level, form))
         if isinstance(schema, str) and schema in self._schema.named:
-            return self._value(self._schema.named[schema], filling, level, form)
+            return self._make_value(self._schema.named[schema], chooser, level, form)
         if isinstance(schema, str):
-            return form(None, _primitive(schema, filling))
+            return form(None, _make_primitive(schema, chooser))
         kind = schema["type"]
         if kind in ("record", "error"):
-            return {each["name"]: self._value(each["type"], filling, level + 1, form) for each in schema["fields"]}
+            return {each["name"]: self._make_value(each["type"], chooser, level + 1, form) for each in schema["fields"]}
         if kind == "array":
-            count = filling.count(0, None, level)
-            return [self._value(schema["items"], filling, level + 1, form) for _ in range(count)]
+            count = chooser.pick_count(0, None, level)
+            return [self._make_value(schema["items"], chooser, level + 1, form) for _ in range(count)]
         if kind == "map":
-            names = [filling.word() for _ in range(filling.count(0, None, level))]
-            return {name: self._value(schema["values"], filling, level + 1, form) for name in names}
+            names = [chooser.make_word() for _ in range(chooser.pick_count(0, None, level))]
+            return {name: self._make_value(schema["values"], chooser, level + 1, form) for name in names}
         if kind == "enum":
-            return filling.pick(schema["symbols"])
+            return chooser.pick(schema["symbols"])
         if isinstance(kind, (list, dict)):
-            return self._value(kind, filling, level, form)
-        return form(None, _logical(schema, filling) if "logicalType" in schema else _plain(schema, filling))
+            return self._make_value(kind, chooser, level, form)
+        return form(None, _make_logical(schema, chooser) if "logicalType" in schema else _make_plain(schema, chooser))
 
-    def _branch(self, schema: list[Any], filling: Filling, level: int) -> Any:
+    def _choose_branch(self, schema: list[Any], chooser: Filling, level: int) -> Any:
         others = [each for each in schema if each != "null"]
-        if "null" in schema and (not others or filling.is_lean(level) or filling.chance(_NULL_CHANCE)):
+        if "null" in schema and (not others or chooser.is_minimal(level) or chooser.draw_bool(_NULL_CHANCE)):
             return "null"
-        flat = [each for each in others if not self._nests(each)]
-        return filling.pick(flat if flat and filling.is_lean(level) else others)
+        flat = [each for each in others if not self._is_record(each)]
+        return chooser.pick(flat if flat and chooser.is_minimal(level) else others)
 
-    def _nests(self, schema: Any) -> bool:
+    def _is_record(self, schema: Any) -> bool:
         known = self._schema.named.get(schema, schema) if isinstance(schema, str) else schema
         return isinstance(known, Mapping) and known["type"] in ("record", "error")
 
 
-def _datum_form(branch: Any, value: Any) -> Any:
+def _to_datum(branch: Any, value: Any) -> Any:
     """Return what the binary writer takes: it finds the branch of a union by itself."""
     return value
 
 
-def _json_form(branch: Any, value: Any) -> Any:
+def _to_json(branch: Any, value: Any) -> Any:
     """Return the JSON encoding: bytes as text of as many characters, and the value of a union named by its type."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
@@ -118,37 +118,37 @@ def is_single_object(content_type: str) -> bool:
     return "avro" in media and "single" in media
 
 
-def _plain(schema: Mapping[str, Any], filling: Filling) -> Any:
+def _make_plain(schema: Mapping[str, Any], chooser: Filling) -> Any:
     if schema["type"] == "fixed":
-        return filling.bytes(schema["size"], schema["size"])
-    return _primitive(schema["type"], filling)
+        return chooser.make_bytes(schema["size"], schema["size"])
+    return _make_primitive(schema["type"], chooser)
 
 
-def _primitive(kind: str, filling: Filling) -> Any:
+def _make_primitive(kind: str, chooser: Filling) -> Any:
     if kind == "null":
         return None
     if kind == "boolean":
-        return filling.chance(0.5)
+        return chooser.draw_bool(0.5)
     if kind in ("int", "long"):
-        return filling.random.randrange(1000)
+        return chooser.random.randrange(1000)
     if kind in ("float", "double"):
-        return filling.random.randrange(100_000) / 64  # a value that a float holds as well
+        return chooser.random.randrange(100_000) / 64  # a value that a float holds as well
     if kind == "bytes":
-        return filling.bytes()
+        return chooser.make_bytes()
     if kind == "string":
-        return filling.word()
+        return chooser.make_word()
     raise Unfillable(f"the type {kind[:40]} is unknown")
 
 
-def _logical(schema: Mapping[str, Any], filling: Filling) -> Any:
+def _make_logical(schema: Mapping[str, Any], chooser: Filling) -> Any:
     logical, kind = schema["logicalType"], schema["type"]
     if logical in _TIMES and kind in ("int", "long"):
-        return _TIMES[logical](instant(filling.now) or 0)
+        return _TIMES[logical](instant(chooser.now) or 0)
     if logical == "uuid" and kind == "string":
-        return filling.uuid()
+        return chooser.make_uuid()
     if logical == "decimal" and kind in ("bytes", "fixed"):
         digits = min(int(schema.get("precision", 1)), _MAX_DECIMAL_DIGITS)
         size = min(schema["size"], MAX_SIZE) if kind == "fixed" else 4
-        unscaled = filling.random.randrange(min(10**digits, 2 ** max(0, 8 * min(size, 4) - 1)))
+        unscaled = chooser.random.randrange(min(10**digits, 2 ** max(0, 8 * min(size, 4) - 1)))
         return unscaled.to_bytes(size, "big", signed=True)
-    return _plain(schema, filling)
+    return _make_plain(schema, chooser)

@@ -111,7 +111,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredSchema:
     """A schema as an answer has it; ``id``, ``subject`` and ``version`` are empty where the answer leaves them out."""
 
     document: str
@@ -137,94 +137,100 @@ class SchemaIdRegistry:
     def check(self) -> None:
         """Make sure that it answers, and lets us in."""
         self._known_api = False
-        if self._answer("/schemas/types") is None:
-            raise self._unavailable("answers 404; is it the address of a schema registry's API?")
+        if self._request("/schemas/types") is None:
+            raise self._unavailable_error("answers 404; is it the address of a schema registry's API?")
         self._known_api = True
 
-    def schema(self, schema_id: str) -> WrittenSchema | None:
+    def get_schema(self, schema_id: str) -> WrittenSchema | None:
         """Return what it has under an id, with all that it refers to; None when it has nothing."""
         number = number_of(schema_id)
         try:
-            answer = None if number is None else self._answer(f"/schemas/ids/{number}")
+            answer = None if number is None else self._request(f"/schemas/ids/{number}")
         except AnswerTooLarge:
             return WrittenSchema(schema_id, "", "", fault=f"it has more than {MAX_ANSWER_BYTES} bytes")
-        return None if answer is None else self.resolved(str(number), self._read(answer), self._registrations(number))
+        return (
+            None
+            if answer is None
+            else self.resolve_references(str(number), self._parse_answer(answer), self._list_registrations(number))
+        )
 
-    def resolved(self, schema_id: str, found: Registered, subjects: tuple[tuple[str, int], ...]) -> WrittenSchema:
+    def resolve_references(
+        self, schema_id: str, found: RegisteredSchema, subjects: tuple[tuple[str, int], ...]
+    ) -> WrittenSchema:
         """Return a schema with the texts of all that it refers to."""
         family, fault = FAMILY_OF_TYPE.get(found.type, ""), ""
         texts: dict[str, str] = {}
         try:
             if not family:
-                raise _Unusable(f"schemas of type {found.type[:100]} are not known")
-            for name, text in self._referred(found):
+                raise _UnusableSchema(f"schemas of type {found.type[:100]} are not known")
+            for name, text in self._iter_references(found):
                 if texts.setdefault(name, text) != text:
-                    raise _Unusable(f"it refers to two schemas by the name {name[:200]}")
-        except _Unusable as error:
+                    raise _UnusableSchema(f"it refers to two schemas by the name {name[:200]}")
+        except _UnusableSchema as error:
             fault = str(error)
         return WrittenSchema(schema_id, family, found.document, texts, subjects, fault)
 
-    def subjects(self) -> list[str]:
+    def list_subjects(self) -> list[str]:
         """Return all subjects, deleted ones too: records written with their schemas may still come."""
-        answer = self._answer("/subjects?deleted=true")
+        answer = self._request("/subjects?deleted=true")
         return [each for each in answer if isinstance(each, str)] if isinstance(answer, list) else []
 
-    def versions(self, subject: str) -> list[int]:
+    def list_versions(self, subject: str) -> list[int]:
         """Return the versions of a subject, deleted ones too; none where there is no such subject."""
-        answer = self._answer(f"/subjects/{_quoted(subject)}/versions?deleted=true")
+        answer = self._request(f"/subjects/{_quote(subject)}/versions?deleted=true")
         return [each for each in answer if isinstance(each, int)] if isinstance(answer, list) else []
 
-    def version(self, subject: str, version: int | str) -> Registered | None:
+    def get_version(self, subject: str, version: int | str) -> RegisteredSchema | None:
         """Return a version of a subject, or its ``latest``; None when there is none."""
         deleted = "" if version == "latest" else "?deleted=true"
-        answer = self._answer(f"/subjects/{_quoted(subject)}/versions/{_quoted(str(version))}{deleted}")
-        return None if answer is None else self._read(answer)
+        answer = self._request(f"/subjects/{_quote(subject)}/versions/{_quote(str(version))}{deleted}")
+        return None if answer is None else self._parse_answer(answer)
 
-    def found(self, subject: str, schema: Registered) -> Registered | None:
+    def find_version(self, subject: str, schema: RegisteredSchema) -> RegisteredSchema | None:
         """Return the version of a subject that has this schema; None when none has."""
-        path = f"/subjects/{_quoted(subject)}"
-        answer = self._answer(path, _body(schema))
+        path = f"/subjects/{_quote(subject)}"
+        answer = self._request(path, _encode_body(schema))
         if answer is None:
             # One that is written otherwise and means the same; not all registries know the parameter.
-            answer = self._answer(f"{path}?normalize=true", _body(schema))
+            answer = self._request(f"{path}?normalize=true", _encode_body(schema))
         if answer is None:
             return None
-        known = registered({"schema": schema.document, **answer} if isinstance(answer, dict) else answer)
+        known = parse_registered({"schema": schema.document, **answer} if isinstance(answer, dict) else answer)
         if not known.id:
-            raise self._unavailable("answers without an id; is it the address of a schema registry's API?")
+            raise self._unavailable_error("answers without an id; is it the address of a schema registry's API?")
         return known
 
-    def register(self, subject: str, schema: Registered) -> str:
+    def register(self, subject: str, schema: RegisteredSchema) -> str:
         """Register a schema in a subject, and return its id; the same schema gets the id that it has.
 
         Raises:
             RegistrationError: the registry refuses it, as incompatible or invalid.
         """
-        answer = self._answer(f"/subjects/{_quoted(subject)}/versions", _body(schema))
+        answer = self._request(f"/subjects/{_quote(subject)}/versions", _encode_body(schema))
         number = answer.get("id") if isinstance(answer, dict) else None
         if not isinstance(number, int):
-            raise self._unavailable("gives no id for a schema; is it the address of a schema registry's API?")
+            raise self._unavailable_error("gives no id for a schema; is it the address of a schema registry's API?")
         return str(number)
 
-    def _registrations(self, number: int | None) -> tuple[tuple[str, int], ...]:
+    def _list_registrations(self, number: int | None) -> tuple[tuple[str, int], ...]:
         """Return where an id is registered, also where that was deleted: records written with it may still come."""
         try:
-            return _subjects(self._answer(f"/schemas/ids/{number}/versions?deleted=true", optional=True))
+            return _parse_subjects(self._request(f"/schemas/ids/{number}/versions?deleted=true", optional=True))
         except AnswerTooLarge:
             return ()
 
-    def _read(self, answer: object) -> Registered:
-        read = registered(answer)
+    def _parse_answer(self, answer: object) -> RegisteredSchema:
+        read = parse_registered(answer)
         if not read.document:
-            raise self._unavailable("answers without a schema; is it the address of a schema registry's API?")
+            raise self._unavailable_error("answers without a schema; is it the address of a schema registry's API?")
         return read
 
-    def _referred(self, found: Registered) -> Iterator[tuple[str, str]]:
+    def _iter_references(self, found: RegisteredSchema) -> Iterator[tuple[str, str]]:
         """Yield name and text of all that a schema refers to, each once."""
         ends = time.monotonic() + SCHEMA_SECONDS
         waiting = [(reference, 1) for reference in found.references]
         seen: set[tuple[str, str, int]] = set()
-        known: dict[tuple[str, int], Registered] = {}
+        known: dict[tuple[str, int], RegisteredSchema] = {}
         size = len(found.document)
         while waiting:
             reference, depth = waiting.pop(0)
@@ -233,68 +239,70 @@ class SchemaIdRegistry:
                 continue
             seen.add((reference.name, *place))
             if len(seen) > MAX_REFERENCES or depth > MAX_DEPTH:
-                raise _Unusable(f"it refers to over {MAX_REFERENCES} schemas, or over {MAX_DEPTH} levels deep")
+                raise _UnusableSchema(f"it refers to over {MAX_REFERENCES} schemas, or over {MAX_DEPTH} levels deep")
             if time.monotonic() > ends:
-                raise self._unavailable(f"took longer than {SCHEMA_SECONDS:g} s for one schema and its references")
+                raise self._unavailable_error(
+                    f"took longer than {SCHEMA_SECONDS:g} s for one schema and its references"
+                )
             if place not in known:
                 try:
-                    other = self.version(*place)
+                    other = self.get_version(*place)
                 except AnswerTooLarge:
-                    raise _Unusable(f"it has more than {MAX_ANSWER_BYTES} bytes with what it refers to") from None
+                    raise _UnusableSchema(f"it has more than {MAX_ANSWER_BYTES} bytes with what it refers to") from None
                 if other is None:
                     where = f"version {reference.version} of subject {reference.subject[:200]}"
-                    raise _Unusable(f"it refers to {where}, which is not there")
+                    raise _UnusableSchema(f"it refers to {where}, which is not there")
                 known[place] = other
                 waiting += ((each, depth + 1) for each in other.references)
             size += len(known[place].document)
             if size > MAX_SCHEMA_BYTES:
-                raise _Unusable(f"it has more than {MAX_SCHEMA_BYTES} bytes with what it refers to")
+                raise _UnusableSchema(f"it has more than {MAX_SCHEMA_BYTES} bytes with what it refers to")
             yield reference.name, known[place].document
 
-    def _answer(self, path: str, body: bytes | None = None, *, optional: bool = False) -> Any:
+    def _request(self, path: str, body: bytes | None = None, *, optional: bool = False) -> Any:
         """Return what is answered; None for what is not there, or for an *optional* question that it does not know."""
-        receipt = self._exchanged(path, body)
-        status, content = receipt.status, _content(receipt)
+        receipt = self._exchange(path, body)
+        status, content = receipt.status, _decode_content(receipt)
         if status // 100 == 2:
             if content is None:
-                raise self._unavailable("answers with no JSON; is it the address of a schema registry's API?")
+                raise self._unavailable_error("answers with no JSON; is it the address of a schema registry's API?")
             return content
         code = content.get("error_code") if isinstance(content, dict) else None
         if status in _LOGIN:
             hint = "check its login in schema_registries" if status == 401 else "check what its login may read"
-            raise self._unavailable(f"answers {status}, it does not let us in; {hint}")
+            raise self._unavailable_error(f"answers {status}, it does not let us in; {hint}")
         if status == 404 and (code in _NOT_FOUND or self._is_the_api()):
             return None
         if optional and status in (404, 405, 501):
             return None
-        said = content.get("message") if isinstance(content, dict) else None
-        text = f": {' '.join(said.split())[:300]}" if isinstance(said, str) else ""
+        reason = content.get("message") if isinstance(content, dict) else None
+        text = f": {' '.join(reason.split())[:300]}" if isinstance(reason, str) else ""
         if body is not None and status in _REFUSED:
             raise RegistrationError(f"schema registry {self.name} at {self.url} answers {status}{text}")
         hint = "; is it the address of a schema registry's API?" if status in (301, 302, 307, 308, 404) else ""
-        raise self._unavailable(f"answers {status}{text}{hint}")
+        raise self._unavailable_error(f"answers {status}{text}{hint}")
 
     def _is_the_api(self) -> bool:
         """Whether an answer 404 without the API's own code means what it says: not if the address is wrong."""
         if not self._known_api:
-            receipt = self._exchanged("/schemas/types", None)
-            self._known_api = receipt.status == 200 and isinstance(_content(receipt), list)
+            receipt = self._exchange("/schemas/types", None)
+            self._known_api = receipt.status == 200 and isinstance(_decode_content(receipt), list)
         return self._known_api
 
-    def _exchanged(self, path: str, body: bytes | None) -> Receipt:
+    def _exchange(self, path: str, body: bytes | None) -> Receipt:
         address = self.url + path
         try:
             return exchange(address, self._credentials, self._reach, self._limits, body=body)
         except AnswerTooLarge:
             raise
         except DocumentError as error:
-            raise self._unavailable(str(error).removeprefix(f"{address} ")) from error
+            raise self._unavailable_error(str(error).removeprefix(f"{address} ")) from error
 
-    def _unavailable(self, reason: str) -> RegistryUnavailableError:
+    def _unavailable_error(self, reason: str) -> RegistryUnavailableError:
         return RegistryUnavailableError(f"schema registry {self.name} at {self.url} {reason}")
 
 
-class _Unusable(Exception):
+class _UnusableSchema(Exception):
     """A schema that no further question makes usable."""
 
 
@@ -304,52 +312,52 @@ def number_of(schema_id: str) -> int | None:
     return number if number is not None and number < 2**63 else None
 
 
-def registered(answer: object) -> Registered:
+def parse_registered(answer: object) -> RegisteredSchema:
     """Read a schema as the API wraps it; it is empty where the answer has none."""
     content = answer if isinstance(answer, dict) else {}
     listed = content.get("references")
     references = tuple(
-        Reference(str(each.get("name", "")), str(each.get("subject", "")), _number(each.get("version")))
+        Reference(str(each.get("name", "")), str(each.get("subject", "")), _int_or_zero(each.get("version")))
         for each in (listed if isinstance(listed, list) else ())
         if isinstance(each, dict)
     )
     number, subject = content.get("id"), content.get("subject")
-    return Registered(
+    return RegisteredSchema(
         document=str(content.get("schema") or ""),
         type=str(content.get("schemaType") or "AVRO").upper(),
         references=references,
         id=str(number) if isinstance(number, int) else "",
         subject=subject if isinstance(subject, str) else "",
-        version=_number(content.get("version")),
+        version=_int_or_zero(content.get("version")),
     )
 
 
-def _subjects(answer: object) -> tuple[tuple[str, int], ...]:
+def _parse_subjects(answer: object) -> tuple[tuple[str, int], ...]:
     listed = answer if isinstance(answer, list) else []
     pairs = {
-        (each["subject"], _number(each.get("version")))
+        (each["subject"], _int_or_zero(each.get("version")))
         for each in listed[:MAX_SUBJECTS]
         if isinstance(each, dict) and isinstance(each.get("subject"), str)
     }
     return tuple(sorted(pairs))
 
 
-def _body(schema: Registered) -> bytes:
+def _encode_body(schema: RegisteredSchema) -> bytes:
     references = [{"name": each.name, "subject": each.subject, "version": each.version} for each in schema.references]
     form: dict[str, Any] = {"schema": schema.document, "schemaType": schema.type}
     return msgspec.json.encode({**form, "references": references} if references else form)
 
 
-def _content(receipt: Receipt) -> Any:
+def _decode_content(receipt: Receipt) -> Any:
     try:
         return msgspec.json.decode(receipt.data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _number(value: object) -> int:
+def _int_or_zero(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return quote(text, safe="")

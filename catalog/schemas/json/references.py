@@ -39,13 +39,13 @@ class SchemaDocuments:
         self._homes: dict[int, _Home] = {}
         self._named: dict[str, Any] = {}
         self._read: dict[str, Any] = {}
-        self._add(source.document, source.uri)
+        self._index_parts(source.document, source.uri)
 
-    def has(self, schema: Mapping[str, Any]) -> bool:
+    def contains(self, schema: Mapping[str, Any]) -> bool:
         """Whether that very object is a part of a document that was read, and so will stay."""
         return id(schema) in self._homes
 
-    def referred(self, schema: Mapping[str, Any]) -> Any:
+    def follow_reference(self, schema: Mapping[str, Any]) -> Any:
         """Return what the reference of *schema* leads to; None when it has none.
 
         Raises:
@@ -54,10 +54,10 @@ class SchemaDocuments:
         for keyword in _DYNAMIC:
             reference = schema.get(keyword)
             if isinstance(reference, str):
-                return self.target(reference, schema)
+                return self.find_target(reference, schema)
         return None
 
-    def target(self, reference: str, at: Mapping[str, Any]) -> Any:
+    def find_target(self, reference: str, at: Mapping[str, Any]) -> Any:
         """Return what a reference leads to that is written in the subschema *at*.
 
         Raises:
@@ -66,17 +66,17 @@ class SchemaDocuments:
         home = self._homes.get(id(at)) or self._homes[id(self.root)]
         document, fragment = urldefrag(reference)
         if document:
-            home = self._home(document, home)
+            home = self._find_home(document, home)
         if not fragment:
             return home.root
         if fragment.startswith("/"):
-            return self.pointed(home.root, unquote(fragment))
+            return self.find_at_pointer(home.root, unquote(fragment))
         named = self._named.get(f"{home.uri}#{fragment}", self._named.get(f"#{fragment}"))
         if named is None:
             raise Unfillable(f"the reference {reference[:80]} leads nowhere")
         return named
 
-    def pointed(self, tree: Any, pointer: str) -> Any:
+    def find_at_pointer(self, tree: Any, pointer: str) -> Any:
         """Return what a JSON pointer names in *tree*.
 
         Raises:
@@ -87,7 +87,7 @@ class SchemaDocuments:
         except KeyError:
             raise Unfillable(f"the schema has nothing at {pointer[:80]}") from None
 
-    def _home(self, document: str, home: _Home) -> _Home:
+    def _find_home(self, document: str, home: _Home) -> _Home:
         uri = urljoin(home.uri, document)
         for known in (uri, document):
             if known in self._named:
@@ -99,22 +99,22 @@ class SchemaDocuments:
             if other is None or not isinstance(other[1], (Mapping, bool)):
                 raise Unfillable(f"the document {document[:80]} was not loaded")
             self._read[uri] = other[1]
-            self._add(other[1], other[0])
+            self._index_parts(other[1], other[0])
         return self._homes.get(id(self._read[uri])) or _Home(self._read[uri], uri)
 
-    def _add(self, document: Any, uri: str) -> None:
+    def _index_parts(self, document: Any, uri: str) -> None:
         """Note the home of each part of a document; a part with an ``$id`` of its own is a home."""
         waiting: list[tuple[Any, _Home]] = [(document, _Home(document, uri))]
         while waiting:
             part, home = waiting.pop()
             if isinstance(part, Mapping):
-                home = self._named_home(part, home)
+                home = self._home_of_part(part, home)
                 self._homes[id(part)] = home
                 waiting.extend((each, home) for each in part.values() if isinstance(each, (Mapping, list)))
             elif isinstance(part, list):
                 waiting.extend((each, home) for each in part if isinstance(each, (Mapping, list)))
 
-    def _named_home(self, part: Mapping[str, Any], home: _Home) -> _Home:
+    def _home_of_part(self, part: Mapping[str, Any], home: _Home) -> _Home:
         name = part.get("$id", part.get("id"))
         if isinstance(name, str):
             if name.startswith("#"):
@@ -150,16 +150,16 @@ def pointer_of(document: Any, name: str) -> str | None:
         except KeyError:
             continue
         return pointer
-    if _is_called(members, name):
+    if _has_name(members, name):
         return ""
     for holder, types in definitions:
         for key, part in types.items():
-            if isinstance(part, Mapping) and _is_called(part, name):
+            if isinstance(part, Mapping) and _has_name(part, name):
                 return as_pointer([holder, key])
     return None
 
 
-def _is_called(schema: Mapping[str, Any], name: str) -> bool:
+def _has_name(schema: Mapping[str, Any], name: str) -> bool:
     own = schema.get("$id")
     last = re.split(r"[/#]", own.rstrip("#"))[-1] if isinstance(own, str) else None
     return name in (schema.get("title"), schema.get("$anchor"), own, last, (last or "").rpartition(".")[0] or None)
@@ -173,7 +173,7 @@ _NESTED: Final = frozenset({"items", "additionalProperties", "propertyNames", "c
 _TYPES: Final = ("null", "boolean", "object", "array", "number", "integer", "string")
 
 
-def merged(parts: Iterable[Schema]) -> dict[str, Any]:
+def merge_schemas(parts: Iterable[Schema]) -> dict[str, Any]:
     """Return one schema that asks what all *parts* ask, as far as that can be said without solving anything.
 
     What cannot (two patterns, say) is that of the first part.
@@ -181,11 +181,11 @@ def merged(parts: Iterable[Schema]) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     for part in parts:
         for keyword, value in part.items():
-            schema[keyword] = _both(keyword, schema[keyword], value) if keyword in schema else value
+            schema[keyword] = _intersect_keyword(keyword, schema[keyword], value) if keyword in schema else value
     return schema
 
 
-def both(left: Any, right: Any) -> Any:
+def intersect(left: Any, right: Any) -> Any:
     """Return a subschema that asks what two ask."""
     if left is True or left == {} or left == right:
         return right
@@ -194,24 +194,24 @@ def both(left: Any, right: Any) -> Any:
     return False if left is False or right is False else {"allOf": [left, right]}
 
 
-def types_of(schema: Schema) -> list[str]:
+def allowed_types(schema: Schema) -> list[str]:
     """Return the names of the types that a schema allows, all when it does not say."""
     kind = schema.get("type", _TYPES)
     return [kind] if isinstance(kind, str) else [each for each in kind if isinstance(each, str)]
 
 
-def _both(keyword: str, left: Any, right: Any) -> Any:
+def _intersect_keyword(keyword: str, left: Any, right: Any) -> Any:
     if keyword in _NESTED:
-        return both(left, right)
+        return intersect(left, right)
     if keyword in _NAMED and isinstance(left, Mapping) and isinstance(right, Mapping):
-        shared = {name: both(left[name], right[name]) for name in left if name in right}
+        shared = {name: intersect(left[name], right[name]) for name in left if name in right}
         return {**left, **right, **shared}
     combine = _COMBINED.get(keyword)
     return combine(left, right) if combine else left
 
 
-def _common_types(left: Any, right: Any) -> list[str]:
-    first, second = types_of({"type": left}), types_of({"type": right})
+def _intersect_types(left: Any, right: Any) -> list[str]:
+    first, second = allowed_types({"type": left}), allowed_types({"type": right})
     common = [each for each in first if each in second]
     if "integer" not in common and ("integer" in first or "integer" in second):
         other = second if "integer" in first else first
@@ -219,27 +219,31 @@ def _common_types(left: Any, right: Any) -> list[str]:
     return common
 
 
-def _common(left: Any, right: Any) -> Any:
+def _common_items(left: Any, right: Any) -> Any:
     return [each for each in left if each in right] if isinstance(left, list) and isinstance(right, list) else left
 
 
-def _union(left: Any, right: Any) -> Any:
+def _all_items(left: Any, right: Any) -> Any:
     return list(dict.fromkeys([*left, *right])) if isinstance(left, list) and isinstance(right, list) else left
 
 
-def _larger(left: Any, right: Any) -> Any:
+def _larger_of(left: Any, right: Any) -> Any:
     return right if is_number(left) and is_number(right) and right > left else left
 
 
-def _smaller(left: Any, right: Any) -> Any:
+def _smaller_of(left: Any, right: Any) -> Any:
     return right if is_number(left) and is_number(right) and right < left else left
 
 
 _COMBINED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "type": _common_types,
-    "enum": _common,
-    "required": _union,
-    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"), _larger),
-    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"), _smaller),
+    "type": _intersect_types,
+    "enum": _common_items,
+    "required": _all_items,
+    **dict.fromkeys(
+        ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"), _larger_of
+    ),
+    **dict.fromkeys(
+        ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"), _smaller_of
+    ),
     "uniqueItems": lambda left, right: left or right,
 }

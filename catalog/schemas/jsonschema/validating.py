@@ -28,13 +28,13 @@ from catalog.schemas.contract import (
     SchemaError,
     SchemaFault,
     SchemaSource,
-    fault,
+    clip,
     json_value,
-    short,
-    worst,
+    make_fault,
+    worst_comparison,
 )
 from catalog.schemas.json.references import HOLDERS, pointer_of
-from catalog.schemas.library import as_tree
+from catalog.schemas.library import to_tree
 
 # How much work a JSON schema may make of a body: an upper bound, cheap enough to be asked for every body.
 #
@@ -72,28 +72,28 @@ class SchemaWork:
     def __init__(self, schema: Any, home: str, resources: Mapping[str, Any]) -> None:
         """*resources* are the other documents by URI; what a reference cannot be followed to counts as endless."""
         graph = _Graph(schema, home, resources)
-        self._per_value = graph.heaviest()
+        self._per_value = graph.max_steps()
         self._per_byte = graph.matching
-        self._ways = graph.ways()
-        self.soon_judged = min(MAX_DIRECT_BYTES, MAX_JUDGING // max(1, self._per_value + self._per_byte))
+        self._ways = graph.max_errors_by_level()
+        self.fast_bytes = min(MAX_DIRECT_BYTES, MAX_JUDGING // max(1, self._per_value + self._per_byte))
         """Bytes up to which every body is judged soon."""
 
-    def judges_soon(self, body: bytes) -> bool:
+    def validates_fast(self, body: bytes) -> bool:
         """Whether a verdict on a body takes a moment at most."""
         size = len(body)
         if size > MAX_DIRECT_BYTES:
             return False
-        if size <= self.soon_judged:
+        if size <= self.fast_bytes:
             return True
-        return _values(body) * self._per_value + size * self._per_byte <= MAX_JUDGING
+        return _count_values(body) * self._per_value + size * self._per_byte <= MAX_JUDGING
 
-    def explains_soon(self, body: bytes, steps: int = MAX_EXPLAINING) -> bool:
+    def explains_fast(self, body: bytes, steps: int = MAX_EXPLAINING) -> bool:
         """Whether finding errors takes no more than *steps*, of a body that does not conform."""
         levels = min(len(self._ways) - 1, body.count(b"{") + body.count(b"["))
-        return len(body) <= MAX_DIRECT_BYTES and _values(body) * self._ways[levels] <= steps
+        return len(body) <= MAX_DIRECT_BYTES and _count_values(body) * self._ways[levels] <= steps
 
 
-def _values(body: bytes) -> int:
+def _count_values(body: bytes) -> int:
     """Return no less than the number of values in a body, names of members among them."""
     return 1 + body.count(b",") + 2 * body.count(b":") + body.count(b"[")
 
@@ -103,8 +103,8 @@ class _Node:
 
     def __init__(self) -> None:
         self.cost = 10
-        self.shown = 1.0
-        self.here: list[int] = []
+        self.error_size = 1.0
+        self.in_place: list[int] = []
         self.named: dict[str, list[int]] = {}
         self.below: list[int] = []
 
@@ -113,38 +113,38 @@ class _Graph:
     """The schemas that can be reached from a root, by number; number 0 is the root."""
 
     def __init__(self, schema: Any, home: str, resources: Mapping[str, Any]) -> None:
-        self._resources = {home.partition("#")[0]: schema, **resources}
+        self._iter_resources = {home.partition("#")[0]: schema, **resources}
         self._bases: dict[int, str] = {}
         self._ids: dict[str, Any] = {}
         self._anchors: dict[str, list[Any]] = {}
-        for uri, document in list(self._resources.items()):
-            self._index(document, uri)
+        for uri, document in list(self._iter_resources.items()):
+            self._index_document(document, uri)
         self._numbers: dict[int, int] = {}
         self._nodes: list[_Node] = []
         self._waiting: list[Any] = []
         self.endless = False
         self.matching = 0
         """Steps per byte of a body that its regular expressions may take."""
-        self._number(schema)
+        self._number_of(schema)
         while self._waiting and not self.endless:
-            self._read(self._waiting.pop())
+            self._read_schema(self._waiting.pop())
 
-    def heaviest(self) -> int:
+    def max_steps(self) -> int:
         """Return the most steps that judging one value may take, by all the schemas that apply to it in place."""
         if self.endless:
             return _ENDLESS
         known: dict[int, int] = {}
-        return max((self._in_place(number, known, ()) for number in range(len(self._nodes))), default=0)
+        return max((self._in_place_cost(number, known, ()) for number in range(len(self._nodes))), default=0)
 
-    def ways(self) -> list[float]:
+    def max_errors_by_level(self) -> list[float]:
         """Return, by levels of nesting, the most errors that may have to be looked at for one value of a body."""
         if self.endless:
             return [_ENDLESS]
-        counts = self._closed({0: 1.0}) if self._nodes else {}
-        by_level = [self._shown(counts)]
+        counts = self._add_in_place({0: 1.0}) if self._nodes else {}
+        by_level = [self._error_weight(counts)]
         for _ in range(_MAX_LEVELS):
-            steps = self._steps(counts)
-            most = max((self._shown(each) for each in steps), default=0.0)
+            steps = self._member_counts(counts)
+            most = max((self._error_weight(each) for each in steps), default=0.0)
             by_level.append(max(by_level[-1], most))
             following: dict[int, float] = {}
             for each in steps:
@@ -157,7 +157,7 @@ class _Graph:
             counts = following
         return [*by_level, _ENDLESS]
 
-    def _steps(self, counts: Mapping[int, float]) -> list[dict[int, float]]:
+    def _member_counts(self, counts: Mapping[int, float]) -> list[dict[int, float]]:
         """Return how often each schema applies to a member, for each name that schemas know and for any other."""
         common: dict[int, float] = {}
         named: dict[str, dict[int, float]] = {}
@@ -172,9 +172,9 @@ class _Graph:
         whole = [common]
         for mine in named.values():
             whole.append({each: common.get(each, 0.0) + mine.get(each, 0.0) for each in {*common, *mine}})
-        return [self._closed(each) for each in whole if each]
+        return [self._add_in_place(each) for each in whole if each]
 
-    def _closed(self, counts: Mapping[int, float]) -> dict[int, float]:
+    def _add_in_place(self, counts: Mapping[int, float]) -> dict[int, float]:
         """Return how often each schema applies to a value, by those that apply to it in place."""
         total: dict[int, float] = {}
         current, rounds = dict(counts), 0
@@ -182,27 +182,27 @@ class _Graph:
             following: dict[int, float] = {}
             for number, ways in current.items():
                 total[number] = min(_ENDLESS, total.get(number, 0.0) + ways)
-                for other in self._nodes[number].here:
+                for other in self._nodes[number].in_place:
                     following[other] = min(_ENDLESS, following.get(other, 0.0) + ways)
             current, rounds = following, rounds + 1
             if rounds > _MAX_LEVELS:
                 return {number: float(_ENDLESS) for number in (*total, *current)}
         return total
 
-    def _shown(self, counts: Mapping[int, float]) -> float:
-        return sum(ways * self._nodes[number].shown for number, ways in counts.items())
+    def _error_weight(self, counts: Mapping[int, float]) -> float:
+        return sum(ways * self._nodes[number].error_size for number, ways in counts.items())
 
-    def _in_place(self, number: int, known: dict[int, int], within: tuple[int, ...]) -> int:
+    def _in_place_cost(self, number: int, known: dict[int, int], within: tuple[int, ...]) -> int:
         if number in known:
             return known[number]
         if number in within or len(within) > _MAX_LEVELS:
             return _ENDLESS
         node = self._nodes[number]
-        cost = node.cost + sum(self._in_place(other, known, (*within, number)) for other in node.here)
+        cost = node.cost + sum(self._in_place_cost(other, known, (*within, number)) for other in node.in_place)
         known[number] = min(_ENDLESS, cost)
         return known[number]
 
-    def _number(self, schema: Any) -> int | None:
+    def _number_of(self, schema: Any) -> int | None:
         """Return the number of a schema, which is read later; None for true, false and what is no schema."""
         if not isinstance(schema, dict):
             return None
@@ -214,37 +214,39 @@ class _Graph:
             self.endless = self.endless or number > _MAX_NODES
         return number
 
-    def _read(self, schema: Mapping[str, Any]) -> None:
+    def _read_schema(self, schema: Mapping[str, Any]) -> None:
         node = self._nodes[self._numbers[id(schema)]]
-        node.here = [number for each in self._here(schema) if (number := self._number(each)) is not None]
+        node.in_place = [
+            number for each in self._in_place_schemas(schema) if (number := self._number_of(each)) is not None
+        ]
         properties = schema.get("properties")
         for name, each in properties.items() if isinstance(properties, dict) else ():
-            number = self._number(each)
+            number = self._number_of(each)
             if number is not None:
                 node.named[name] = [number]
-        node.below = [number for each in _below(schema) if (number := self._number(each)) is not None]
-        node.cost += _cost(schema)
-        node.shown += _shown(schema)
-        self.matching += sum(map(_matching, _patterns(schema)))
+        node.below = [number for each in _inner_schemas(schema) if (number := self._number_of(each)) is not None]
+        node.cost += _keyword_cost(schema)
+        node.error_size += _error_size(schema)
+        self.matching += sum(map(_steps_per_byte, _iter_patterns(schema)))
 
-    def _here(self, schema: Mapping[str, Any]) -> Iterator[Any]:
+    def _in_place_schemas(self, schema: Mapping[str, Any]) -> Iterator[Any]:
         for keyword in _IN_PLACE_LISTS:
-            yield from _list(schema.get(keyword))
+            yield from _list_or_empty(schema.get(keyword))
         yield from (schema.get(keyword) for keyword in _IN_PLACE)
         for keyword in _IN_PLACE_MAPS:
-            yield from _map(schema.get(keyword)).values()
+            yield from _dict_or_empty(schema.get(keyword)).values()
         for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
             if isinstance(schema.get(keyword), str):
-                yield from self._referred(schema[keyword], self._bases.get(id(schema), ""), plain=keyword == "$ref")
+                yield from self._resolve(schema[keyword], self._bases.get(id(schema), ""), plain=keyword == "$ref")
 
-    def _referred(self, reference: str, base: str, *, plain: bool) -> list[Any]:
+    def _resolve(self, reference: str, base: str, *, plain: bool) -> list[Any]:
         """Return what a reference may lead to: of a dynamic one every schema of that name."""
         try:
             uri, fragment = urldefrag(urljoin(base, reference))
         except ValueError:
             uri, fragment = base, ""
         schemas = [] if plain else list(self._anchors.get(fragment, self._ids.values()))
-        document = self._ids.get(uri, self._resources.get(uri))
+        document = self._ids.get(uri, self._iter_resources.get(uri))
         if document is not None and fragment.startswith("/"):
             try:
                 schemas.append(at_pointer(document, fragment))
@@ -258,7 +260,7 @@ class _Graph:
             self.endless = True
         return schemas
 
-    def _index(self, document: Any, uri: str) -> None:
+    def _index_document(self, document: Any, uri: str) -> None:
         """Note the base URI of every schema, and where its identifiers and anchors are."""
         waiting = [(document, uri)]
         self._ids.setdefault(uri, document)
@@ -278,39 +280,43 @@ class _Graph:
                     if isinstance(node.get(keyword), str):
                         self._anchors.setdefault(node[keyword], []).append(node)
                 self._bases.setdefault(id(node), base)
-            waiting.extend((each, base) for each in _inner(node) if isinstance(each, (dict, list)))
+            waiting.extend((each, base) for each in _children(node) if isinstance(each, (dict, list)))
 
 
-def _below(schema: Mapping[str, Any]) -> Iterator[Any]:
+def _inner_schemas(schema: Mapping[str, Any]) -> Iterator[Any]:
     yield from (schema.get(keyword) for keyword in _BELOW)
     for keyword in _BELOW_LISTS:
-        yield from _list(schema.get(keyword))
-    yield from _map(schema.get("patternProperties")).values()
+        yield from _list_or_empty(schema.get(keyword))
+    yield from _dict_or_empty(schema.get("patternProperties")).values()
 
 
-def _cost(schema: Mapping[str, Any]) -> int:
+def _keyword_cost(schema: Mapping[str, Any]) -> int:
     """Return the steps that a schema's own keywords take for one value."""
     cost = sum(steps for keyword, steps in _COSTS.items() if keyword in schema)
-    options = _list(schema.get("enum"))
+    options = _list_or_empty(schema.get("enum"))
     if any(isinstance(each, (dict, list)) for each in (*options, schema.get("const"))):
-        cost += 5 * _size([*options, schema.get("const")])
-    patterns = list(_patterns(schema))
-    cost += 30 * len(patterns) + 10 * len(_map(schema.get("properties"))) + 5 * len(_list(schema.get("required")))
+        cost += 5 * _count_tree_values([*options, schema.get("const")])
+    patterns = list(_iter_patterns(schema))
+    cost += (
+        30 * len(patterns)
+        + 10 * len(_dict_or_empty(schema.get("properties")))
+        + 5 * len(_list_or_empty(schema.get("required")))
+    )
     return cost + sum(_BACKTRACKING_COST for each in patterns if any(sign in each for sign in _BACKTRACKING))
 
 
-def _shown(schema: Mapping[str, Any]) -> float:
+def _error_size(schema: Mapping[str, Any]) -> float:
     """Return how much more than another error those of a schema are: they quote its options."""
-    return (_size(schema.get("enum")) + len(_list(schema.get("required")))) / 8
+    return (_count_tree_values(schema.get("enum")) + len(_list_or_empty(schema.get("required")))) / 8
 
 
-def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
+def _iter_patterns(schema: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(schema.get("pattern"), str):
         yield schema["pattern"]
-    yield from _map(schema.get("patternProperties"))
+    yield from _dict_or_empty(schema.get("patternProperties"))
 
 
-def _matching(pattern: str) -> int:
+def _steps_per_byte(pattern: str) -> int:
     """Return the steps that a linear engine may take for one byte: counted repetitions are written out."""
     states = 1
     for repetition in _COUNTED.finditer(pattern):
@@ -320,27 +326,27 @@ def _matching(pattern: str) -> int:
     return states if states > 1_000 else 1
 
 
-def _size(tree: Any) -> int:
+def _count_tree_values(tree: Any) -> int:
     """Return the number of values in a tree."""
     size, waiting = 0, [tree]
     while waiting:
         node = waiting.pop()
         size += 1
-        waiting.extend(_inner(node))
+        waiting.extend(_children(node))
     return size
 
 
-def _inner(node: Any) -> list[Any]:
+def _children(node: Any) -> list[Any]:
     if isinstance(node, dict):
         return list(node.values())
     return node if isinstance(node, list) else []
 
 
-def _list(value: Any) -> list[Any]:
+def _list_or_empty(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _map(value: Any) -> dict[str, Any]:
+def _dict_or_empty(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
@@ -373,7 +379,7 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
     """Return ``title`` and ``$id`` of a schema, or of the one that was written, as far as it has them."""
-    tree = source.document if source.written is None else as_tree(source.written.schema.document)
+    tree = source.document if source.written is None else to_tree(source.written.schema.document)
     if source.written is None and source.pointer:
         try:
             tree = at_pointer(tree, source.pointer)
@@ -390,7 +396,7 @@ class JsonSchemaValidator:
     def __init__(self, validator: jsonschema_rs.Validator, work: SchemaWork) -> None:
         self._validator = validator
         self._work = work
-        self._soon_judged = work.soon_judged
+        self._fast_bytes = work.fast_bytes
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* is no JSON or does not conform; the first error when there are several.
@@ -400,7 +406,7 @@ class JsonSchemaValidator:
         Raises:
             TooCostly: the verdict, or finding the error, may take more than a moment, and *at_any_cost* was not given.
         """
-        if body is not None and len(body) > self._soon_judged and not (at_any_cost or self._work.judges_soon(body)):
+        if body is not None and len(body) > self._fast_bytes and not (at_any_cost or self._work.validates_fast(body)):
             raise CostExceeded
         value = parse_body(body)
         if isinstance(value, SchemaFault):
@@ -408,14 +414,14 @@ class JsonSchemaValidator:
         try:
             if self._validator.is_valid(value):
                 return None
-            if not at_any_cost and body is not None and not self._work.explains_soon(body):
+            if not at_any_cost and body is not None and not self._work.explains_fast(body):
                 raise CostExceeded(refused=True)
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
-            return fault(error.message, as_pointer(error.instance_path))
+            return make_fault(error.message, as_pointer(error.instance_path))
         except (ValueError, TypeError, RecursionError) as failure:
-            return fault(f"the body cannot be held against the schema: {failure}")
-        return fault("the body is not valid against the schema")
+            return make_fault(f"the body cannot be held against the schema: {failure}")
+        return make_fault("the body is not valid against the schema")
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
         """Return all errors, at most MAX_FAULTS; only the first of a body that may have very many.
@@ -424,14 +430,14 @@ class JsonSchemaValidator:
             TooCostly: as :meth:`fault`.
         """
         first = self.fault(body, content_type)
-        if first is None or body is None or not self._work.explains_soon(body, MAX_LISTING):
+        if first is None or body is None or not self._work.explains_fast(body, MAX_LISTING):
             return [] if first is None else [first]
         value = parse_body(body)
         if isinstance(value, SchemaFault):
             return [first]
         try:
             errors = islice(self._validator.iter_errors(value), MAX_FAULTS)
-            return [fault(error.message, as_pointer(error.instance_path)) for error in errors] or [first]
+            return [make_fault(error.message, as_pointer(error.instance_path)) for error in errors] or [first]
         except (ValueError, TypeError, RecursionError):
             return [first]
 
@@ -443,13 +449,13 @@ def parse_body(body: bytes | None, *, doubles: bool = False) -> Any:
     :func:`catalog.schemas.contract.json_value`.
     """
     if body is None:
-        return fault("the body is missing; JSON is expected")
+        return make_fault("the body is missing; JSON is expected")
     try:
         return json_value(body.removeprefix(_BYTE_ORDER_MARK), doubles=doubles)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return fault(f"the body is not valid JSON: {error}")
+        return make_fault(f"the body is not valid JSON: {error}")
     except RecursionError:
-        return fault("the body nests too deeply to be looked into")
+        return make_fault("the body nests too deeply to be looked into")
 
 
 def compile_schema(source: SchemaSource, library: Library) -> JsonSchemaValidator:
@@ -459,23 +465,23 @@ def compile_schema(source: SchemaSource, library: Library) -> JsonSchemaValidato
         MissingTypeError: it lacks the part that is named.
         SchemaError: no JSON schema, of an unusable regular expression, or with a reference that leads nowhere.
     """
-    document = _checked(as_tree(source.document))
+    document = _drop_unknown_dialect(to_tree(source.document))
     draft = draft_of(document, source.version)
     pointer = _pointer_of(document, source)
-    home = _home(source.uri)
-    resources = dict(_resources(source.uri, document, library))
+    home = _document_uri(source.uri)
+    resources = dict(_iter_resources(source.uri, document, library))
     schema: Any = document
     if pointer:
-        base = _joined(home, _own_id(document)).partition("#")[0]
+        base = _join_uri(home, _own_id(document)).partition("#")[0]
         resources[base] = document
         _check_part(document, pointer, draft)
         home, schema = f"{home}?part", {"$ref": f"{base}#{quote(pointer, safe='/~')}"}
-    return JsonSchemaValidator(_compiled(schema, draft, home, resources), SchemaWork(schema, home, resources))
+    return JsonSchemaValidator(_compile_validator(schema, draft, home, resources), SchemaWork(schema, home, resources))
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
     """Yield the documents that ``$ref`` names, joined to an enclosing ``$id``, without own parts and meta-schemas."""
-    return dict.fromkeys(reference for reference, _ in _references(as_tree(source.document)))
+    return dict.fromkeys(reference for reference, _ in _iter_references(to_tree(source.document)))
 
 
 def draft_of(document: Any, version: str) -> str:
@@ -488,7 +494,7 @@ def draft_of(document: Any, version: str) -> str:
     return _LATEST
 
 
-def _compiled(schema: Any, draft: str, home: str, resources: Mapping[str, Any]) -> jsonschema_rs.Validator:
+def _compile_validator(schema: Any, draft: str, home: str, resources: Mapping[str, Any]) -> jsonschema_rs.Validator:
     def retrieve(uri: str) -> Any:
         return resources[uri.partition("#")[0]]
 
@@ -501,14 +507,14 @@ def _compiled(schema: Any, draft: str, home: str, resources: Mapping[str, Any]) 
             f"this is not a valid JSON schema: {error.message}", pointer=as_pointer(error.instance_path)
         ) from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise SchemaError(short(f"the JSON schema cannot be used: {error}")) from error
+        raise SchemaError(clip(f"the JSON schema cannot be used: {error}")) from error
 
 
-def _checked(document: Any) -> Any:
+def _drop_unknown_dialect(document: Any) -> Any:
     """Return a schema, without a ``$schema`` that names no draft: a meta-schema of somebody's own is not looked up."""
     if isinstance(document, dict):
-        said = document.get("$schema")
-        if said is None or (isinstance(said, str) and _META.match(said)):
+        declared = document.get("$schema")
+        if declared is None or (isinstance(declared, str) and _META.match(declared)):
             return document
         return {name: value for name, value in document.items() if name != "$schema"}
     if isinstance(document, bool):
@@ -533,12 +539,12 @@ def _check_part(document: Any, pointer: str, draft: str) -> None:
         jsonschema_rs.meta.validate(part)
     except jsonschema_rs.ValidationError as error:
         at = pointer + as_pointer(error.instance_path)
-        raise SchemaError(short(f"this is not a valid JSON schema: {error.message}"), pointer=at) from error
+        raise SchemaError(clip(f"this is not a valid JSON schema: {error.message}"), pointer=at) from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise SchemaError(short(f"the JSON schema cannot be used: {error}"), pointer=pointer) from error
+        raise SchemaError(clip(f"the JSON schema cannot be used: {error}"), pointer=pointer) from error
 
 
-def start_of(source: SchemaSource) -> Any:
+def find_start(source: SchemaSource) -> Any:
     """Return the part of a document that is meant, of a schema that compiles.
 
     Raises:
@@ -565,7 +571,7 @@ def _pointer_of(document: Any, source: SchemaSource) -> str:
     return pointer
 
 
-def _home(key: str) -> str:
+def _document_uri(key: str) -> str:
     """Return the absolute URI that stands for the document *key*."""
     if "://" in key and "#" not in key:
         return key
@@ -573,18 +579,18 @@ def _home(key: str) -> str:
     return _HOME + quote("/".join(steps), safe="/")
 
 
-def _resources(key: str, document: Any, library: Library) -> Iterator[tuple[str, Any]]:
+def _iter_resources(key: str, document: Any, library: Library) -> Iterator[tuple[str, Any]]:
     """Yield all documents that a schema refers to, by every URI that its references may come out as."""
-    waiting, seen = [(key, document, {_home(key)})], {key}
+    waiting, seen = [(key, document, {_document_uri(key)})], {key}
     while waiting:
         base, tree, homes = waiting.pop()
-        homes = {*homes, *(_joined(home, _own_id(tree)) for home in homes)}
-        for reference, written in dict.fromkeys(_references(tree)):
+        homes = {*homes, *(_join_uri(home, _own_id(tree)) for home in homes)}
+        for reference, written in dict.fromkeys(_iter_references(tree)):
             loaded = library.document(reference, base)
             if loaded is None:
                 continue
-            other = _checked(as_tree(loaded[1]))
-            names = {_joined(home, each) for home in homes for each in (reference, written)}
+            other = _drop_unknown_dialect(to_tree(loaded[1]))
+            names = {_join_uri(home, each) for home in homes for each in (reference, written)}
             for name in names:
                 yield name.partition("#")[0], other
             if loaded[0] not in seen:
@@ -592,7 +598,7 @@ def _resources(key: str, document: Any, library: Library) -> Iterator[tuple[str,
                 waiting.append((loaded[0], other, names))
 
 
-def _references(tree: Any) -> Iterator[tuple[str, str]]:
+def _iter_references(tree: Any) -> Iterator[tuple[str, str]]:
     """Give references to other documents: joined to an absolute ``$id`` around them if there is one, and as written."""
     references: list[tuple[str, str]] = []
     own: set[str] = set()
@@ -606,18 +612,18 @@ def _references(tree: Any) -> Iterator[tuple[str, str]]:
         if not is_map:
             identifier = _own_id(node)
             if identifier and (base or _ABSOLUTE.match(identifier)):
-                base = _joined(base, identifier).partition("#")[0]
+                base = _join_uri(base, identifier).partition("#")[0]
             own.update((base, identifier.partition("#")[0]))
             written = (node.get(keyword) for keyword in _REFERENCES)
             plain = (each.partition("#")[0] for each in written if isinstance(each, str) and not each.startswith("#"))
-            references.extend((_joined(base, each) if base else each, each) for each in plain)
+            references.extend((_join_uri(base, each) if base else each, each) for each in plain)
         for name, part in node.items():
             if isinstance(part, (dict, list)) and (is_map or name not in _NO_SCHEMAS):
                 waiting.append((part, base, not is_map and name in _MAPS))
     return (pair for pair in references if pair[0] and pair[0] not in own and not _META.match(pair[0]))
 
 
-def _joined(base: str, reference: str) -> str:
+def _join_uri(base: str, reference: str) -> str:
     """Join as RFC 3986 has it; what is no URI stays as it is, and will not be found."""
     try:
         return urljoin(base, reference)
@@ -650,10 +656,10 @@ _BOUNDS: Final = frozenset(
 
 def compare(before: Any, after: Any) -> Comparison:
     """Compare two schemas."""
-    return _compare(before, after, "", 0)
+    return _compare_schemas(before, after, "", 0)
 
 
-def _compare(old: Any, new: Any, at: str, depth: int) -> Comparison:
+def _compare_schemas(old: Any, new: Any, at: str, depth: int) -> Comparison:
     if old == new:
         return "same", ""
     if depth > MAX_DEPTH or not isinstance(old, dict) or not isinstance(new, dict):
@@ -663,29 +669,31 @@ def _compare(old: Any, new: Any, at: str, depth: int) -> Comparison:
         if keyword in _WORDS:
             comparisons.append(("compatible", f"{at}/{keyword} says otherwise"))
         elif old.get(keyword) != new.get(keyword):
-            comparisons.append(_keyword(keyword, old, new, at, depth))
-    return worst(comparisons)
+            comparisons.append(_compare_keyword(keyword, old, new, at, depth))
+    return worst_comparison(comparisons)
 
 
-def _keyword(keyword: str, old: Mapping[str, Any], new: Mapping[str, Any], at: str, depth: int) -> Comparison:
+def _compare_keyword(keyword: str, old: Mapping[str, Any], new: Mapping[str, Any], at: str, depth: int) -> Comparison:
     one, other, here = old.get(keyword), new.get(keyword), f"{at}/{keyword}"
     if keyword == "properties" and isinstance(one or {}, dict) and isinstance(other or {}, dict):
-        return _properties(old, new, at, depth)
+        return _compare_properties(old, new, at, depth)
     if keyword == "required" and isinstance(one or [], list) and isinstance(other or [], list):
         moved = sorted(map(str, set(map(str, one or [])) ^ set(map(str, other or []))))
         return ("incompatible", f"{here} changes for {', '.join(moved)}") if moved else ("compatible", "")
     if keyword in _BOUNDS:
-        equal = keyword in ("enum", "type") and _unordered(one) == _unordered(other)
+        equal = keyword in ("enum", "type") and _sort_values(one) == _sort_values(other)
         return ("compatible", "") if equal else ("incompatible", f"{here} changes")
     if keyword in _NESTED and isinstance(one, dict) and isinstance(other, dict):
-        return _compare(one, other, here, depth + 1)
+        return _compare_schemas(one, other, here, depth + 1)
     if keyword in _COMPARING_MAPS and isinstance(one, dict) and isinstance(other, dict):
-        shared = [_compare(one[name], other[name], f"{here}/{name}", depth + 1) for name in one if name in other]
-        return worst([*shared, ("compatible", "")])  # what is only in one matters where it is referred to
+        shared = [
+            _compare_schemas(one[name], other[name], f"{here}/{name}", depth + 1) for name in one if name in other
+        ]
+        return worst_comparison([*shared, ("compatible", "")])  # what is only in one matters where it is referred to
     return "unknown", f"{here} changes"
 
 
-def _properties(old: Mapping[str, Any], new: Mapping[str, Any], at: str, depth: int) -> Comparison:
+def _compare_properties(old: Mapping[str, Any], new: Mapping[str, Any], at: str, depth: int) -> Comparison:
     """Compare members: a new one is nothing to those who do not know it, unless what they do not know was forbidden."""
     one, other = old.get("properties") or {}, new.get("properties") or {}
     open_before = old.get("additionalProperties") in (None, True) and "patternProperties" not in old
@@ -695,13 +703,13 @@ def _properties(old: Mapping[str, Any], new: Mapping[str, Any], at: str, depth: 
         if name not in other:
             comparisons.append(("incompatible", f"{here} is gone"))
         elif name in one:
-            comparisons.append(_compare(one[name], other[name], here, depth + 1))
+            comparisons.append(_compare_schemas(one[name], other[name], here, depth + 1))
         elif open_before:
             comparisons.append(("compatible", f"{here} is new"))
         else:
             comparisons.append(("incompatible", f"{here} is new where nothing new was allowed"))
-    return worst(comparisons)
+    return worst_comparison(comparisons)
 
 
-def _unordered(value: Any) -> Any:
+def _sort_values(value: Any) -> Any:
     return sorted(map(repr, value)) if isinstance(value, list) else [repr(value)]

@@ -18,7 +18,7 @@ from typing import Final
 
 import grpc_tools  # type: ignore[import-untyped]
 
-from catalog.schemas.contract import SchemaError, short
+from catalog.schemas.contract import SchemaError, clip
 
 INCLUDE: Final = Path(grpc_tools.__file__).parent / "_proto"
 """Where the files are that protoc brings along: google/protobuf/*.proto."""
@@ -78,11 +78,11 @@ def compile_files(main: str, files: Mapping[str, str], prefix: str = "") -> byte
     Raises:
         SchemaError: protoc refuses a file, or takes more than its limits.
     """
-    return _compiled(main, tuple(sorted(files.items())), prefix)
+    return _compile_cached(main, tuple(sorted(files.items())), prefix)
 
 
 @lru_cache(maxsize=256)
-def _compiled(main: str, files: tuple[tuple[str, str], ...], prefix: str) -> bytes:
+def _compile_cached(main: str, files: tuple[tuple[str, str], ...], prefix: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="protoc-") as folder:
         root = Path(folder)
         for path, text in files:
@@ -91,13 +91,13 @@ def _compiled(main: str, files: tuple[tuple[str, str], ...], prefix: str) -> byt
             (root / path).write_text(whole, encoding="utf-8", errors="replace", newline="")
         limits = (str(INCLUDE.parents[1]), str(MAX_SECONDS), str(MAX_MEMORY))
         options = ("-I.", f"-I{INCLUDE}", "--include_imports", "--descriptor_set_out=.descriptors", main)
-        code, errors = _run([sys.executable, "-I", "-S", "-c", _SCRIPT, *limits, *options], root)
+        code, errors = _run_protoc([sys.executable, "-I", "-S", "-c", _SCRIPT, *limits, *options], root)
         if code == 0:
             return (root / ".descriptors").read_bytes()
-        raise _refused(main, len(prefix), code, errors)
+        raise _compile_error(main, len(prefix), code, errors)
 
 
-def _run(command: list[str], folder: Path) -> tuple[int, str]:
+def _run_protoc(command: list[str], folder: Path) -> tuple[int, str]:
     try:
         done = subprocess.run(
             command,
@@ -112,17 +112,17 @@ def _run(command: list[str], folder: Path) -> tuple[int, str]:
     return done.returncode, done.stderr.decode("utf-8", "replace")
 
 
-def _refused(main: str, shift: int, code: int, errors: str) -> SchemaError:
+def _compile_error(main: str, shift: int, code: int, errors: str) -> SchemaError:
     hint = "correct the .proto text; `protoc` says the same of it"
     for match in filter(None, map(_MESSAGE.match, errors.split("\n"))):
         is_main, column = match["file"] == main, int(match["column"])
         place = "" if is_main else f"{match['file']}, "
         column -= shift if is_main and match["line"] == "1" else 0
-        return SchemaError(short(f"{place}line {match['line']}, column {column}: {match['text']}"), hint=hint)
+        return SchemaError(clip(f"{place}line {match['line']}, column {column}: {match['text']}"), hint=hint)
     if code < 0 or "MemoryError" in errors:
         limits = f"{MAX_SECONDS} s and {MAX_MEMORY // 1024**2} MiB"
         return SchemaError(
             f"compiling the .proto text takes protoc more than {limits}", hint="split it, or make it simpler"
         )
     lines = [line for line in errors.split("\n") if line.strip() and "warning:" not in line]
-    return SchemaError(f"protoc refuses the .proto text: {short(lines[0] if lines else 'it says nothing')}", hint=hint)
+    return SchemaError(f"protoc refuses the .proto text: {clip(lines[0] if lines else 'it says nothing')}", hint=hint)
