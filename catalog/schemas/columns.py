@@ -196,8 +196,8 @@ class ColumnErrors:
 class ColumnBuilder:
     """Builds arrays of one shape.
 
-    *getters_of* makes, for each struct in the shape, what takes its value apart; *to_json* gives the JSON text of a value at a
-    ``json`` leaf. Lists are lists, maps dicts.
+    *getters_of* returns the getters of a struct's members, *to_json* the JSON text of a value at a ``json`` leaf. List
+    values are lists, map values dicts.
     """
 
     def __init__(

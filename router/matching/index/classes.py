@@ -79,18 +79,18 @@ class SplitColumn:
         """Return the column's segments between that ASCII character; found once."""
         known = self._segments.get(separator)
         if known is None:
-            known = self._segments[separator] = self._split(separator)
+            known = self._segments[separator] = self._split_segments(separator)
         return known
 
-    def _split(self, separator: str) -> Segments:
+    def _split_segments(self, separator: str) -> Segments:
         data, offsets = raw(self.values)
         marks = np.flatnonzero(data[offsets[0] : offsets[-1]] == ord(separator))
         marks += offsets[0]
         filled = self.lengths > 0
         rows = np.flatnonzero(filled)
         begins = offsets[rows]
-        marked = _marks_per_row(marks, begins)
-        first, bounds = _bounds(marks, marked, begins, int(offsets[-1]))
+        marked = _count_marks(marks, begins)
+        first, bounds = _entry_bounds(marks, marked, begins, int(offsets[-1]))
         lengths = np.diff(bounds)
         entries = pa.StringArray.from_buffers(len(lengths), pa.py_buffer(bounds), self.values.buffers()[2])
         # A value may be empty and still be there: it is one segment, and all such share the last entry.
@@ -120,7 +120,7 @@ class BatchColumns:
     """Placeholder values that only a template can find, by constraint and value."""
 
 
-def _marks_per_row(marks: IntArray, begins: Int32) -> IntArray:
+def _count_marks(marks: IntArray, begins: Int32) -> IntArray:
     """Count the separators from each of these places to the next.
 
     Mostly all values have as many, which is cheap to see and spares the search.
@@ -135,7 +135,7 @@ def _marks_per_row(marks: IntArray, begins: Int32) -> IntArray:
     return np.diff(np.searchsorted(marks, begins), append=len(marks))
 
 
-def _bounds(marks: IntArray, marked: IntArray, begins: Int32, end: int) -> tuple[IntArray, Int32]:
+def _entry_bounds(marks: IntArray, marked: IntArray, begins: Int32, end: int) -> tuple[IntArray, Int32]:
     """Return the first entry of every row, and the offsets of all entries, the last of which is an empty one."""
     rows, size = len(begins), len(begins) + 2 * len(marks)
     bounds = np.full(size + 2, end, np.int32)
@@ -240,7 +240,7 @@ class NumberTable:
         self._fill = fill
         self._values = np.full(1024, _EMPTY, np.int64)
 
-    def of(self, numbers: IntArray) -> IntArray:
+    def look_up(self, numbers: IntArray) -> IntArray:
         """Return the value of every number."""
         if not len(numbers):
             return numbers
@@ -358,22 +358,22 @@ class SegmentAutomaton:
             self._insert(bit, segments)
         words = sorted({word for edges in self._trie for word in edges if word is not None})
         numbers = {word: number + _WORDS for number, word in enumerate(words)}
-        self._vocabularies = self._by_depth(numbers)
+        self._vocabularies = self._words_by_depth(numbers)
         self._determinise(numbers)
         self._fits = np.zeros(max(len(segments) for _, segments in patterns) + 2, bool)
         self._fits[[len(segments) for _, segments in patterns]] = True
-        self._by_count = self._counted() if not words else None
+        self._by_count = self._codes_by_count() if not words else None
         del self._trie
 
-    def accepts(self, column: SplitColumn) -> IntArray:
+    def find_codes(self, column: SplitColumn) -> IntArray:
         """Return a code per row, to be looked up in :attr:`code_bits`."""
-        codes = self._walk(column.segments(self._separator))
+        codes = self._run(column.segments(self._separator))
         if self._separator != "/" and column.has("/"):
             # Where dots part segments slashes do as well, and no template of the automaton has one.
             codes[pc.fill_null(pc.match_substring(column.values, "/"), False).to_numpy(zero_copy_only=False)] = 0
         return codes
 
-    def _walk(self, segments: Segments) -> IntArray:
+    def _run(self, segments: Segments) -> IntArray:
         counts = np.minimum(segments.counts, len(self._fits) - 1)
         if self._by_count is not None and not segments.has_empty:
             return self._by_count[counts]
@@ -383,7 +383,7 @@ class SegmentAutomaton:
         left, entries = counts[rows], segments.starts[rows]
         depth = 0
         while len(rows):
-            current = self._step(current, depth, segments, entries)
+            current = self._advance(current, depth, segments, entries)
             depth += 1
             going = (left > depth) & (current != _DEAD)
             if not going.all():
@@ -392,7 +392,7 @@ class SegmentAutomaton:
             entries = entries + 2
         return self._codes[states]
 
-    def _counted(self) -> IntArray:
+    def _codes_by_count(self) -> IntArray:
         """Return the code per number of segments, which is all that counts for templates without words."""
         state, codes = 1, [0]
         for _ in self._fits[1:]:
@@ -411,7 +411,7 @@ class SegmentAutomaton:
             node = following
         self._bits[node] |= 1 << bit
 
-    def _by_depth(self, numbers: dict[str, int]) -> list[tuple[pa.StringArray, IntArray] | None]:
+    def _words_by_depth(self, numbers: dict[str, int]) -> list[tuple[pa.StringArray, IntArray] | None]:
         """Return per depth the words that templates spell there, and their symbols; None where they spell none."""
         vocabularies: list[tuple[pa.StringArray, IntArray] | None] = []
         level = [0]
@@ -434,19 +434,19 @@ class SegmentAutomaton:
             nodes = queue.pop()
             number = states[nodes]
             wild = frozenset(n for n in (self._trie[node].get(None) for node in nodes) if n is not None)
-            other[number] = self._state(wild, states, queue, other)
+            other[number] = self._state_number(wild, states, queue, other)
             for word in {word for node in nodes for word in self._trie[node] if word is not None}:
                 literal = {self._trie[node][word] for node in nodes if word in self._trie[node]}
                 following = frozenset(literal) if word == "" else frozenset(literal | wild)
                 keys.append(number * self._width + numbers[word])
-                targets.append(self._state(following, states, queue, other))
+                targets.append(self._state_number(following, states, queue, other))
         self._spelled = KeyTable(len(keys) + 1)
         self._spelled.put(keys, targets)
         self._other = np.array(other, np.int64)
         self._empty_word = numbers.get("", _CLASSES_EMPTY)
-        self._accepting(states)
+        self._assign_codes(states)
 
-    def _state(
+    def _state_number(
         self, nodes: frozenset[int], states: dict[frozenset[int], int], queue: list[frozenset[int]], other: list[int]
     ) -> int:
         known = states.get(nodes)
@@ -458,7 +458,7 @@ class SegmentAutomaton:
             queue.append(nodes)
         return known
 
-    def _accepting(self, states: dict[frozenset[int], int]) -> None:
+    def _assign_codes(self, states: dict[frozenset[int], int]) -> None:
         codes: dict[int, int] = {0: 0}
         self._codes = np.zeros(len(states), np.int64)
         for nodes, number in states.items():
@@ -469,7 +469,7 @@ class SegmentAutomaton:
         self.code_bits = list(codes)
         """Per code the bits of the templates that fit; code 0 fits none."""
 
-    def _step(self, states: IntArray, depth: int, segments: Segments, entries: IntArray) -> IntArray:
+    def _advance(self, states: IntArray, depth: int, segments: Segments, entries: IntArray) -> IntArray:
         """Take the segments of one depth: the states that follow."""
         following: IntArray = self._other[states]
         vocabulary = self._vocabularies[depth]
@@ -509,9 +509,9 @@ class PropertyClasses:
         self._slow: list[tuple[int, Constraint]] = []
         patterns: dict[str, list[tuple[int, list[str | None]]]] = {}
         for number, constraint in enumerate(self.constraints):
-            self._sort(number, constraint, patterns)
+            self._sort_constraint(number, constraint, patterns)
         self._automata = [
-            automaton for separator, mine in patterns.items() if (automaton := self._build(mine, separator))
+            automaton for separator, mine in patterns.items() if (automaton := self._build_automaton(mine, separator))
         ]
         self._literal_set = pa.array(list(self._literals), pa.string())
         self._literal_bits = [0, *self._literals.values()]
@@ -519,13 +519,13 @@ class PropertyClasses:
         self.bits: list[int] = [absent]
         self._by_bits: dict[int, int] = {}
         codes = 4 * len(self._literal_bits) * math.prod(len(each.code_bits) for each in self._automata)
-        self._dense = NumberTable(self._class_of) if codes < _DENSE and not self._slow else None
+        self._dense = NumberTable(self._class_of_code) if codes < _DENSE and not self._slow else None
         self._classes = KeyTable(MEMO_LIMIT)
         self._memo: dict[str, int] = {}
         self._slow_bits: list[int] = [0]
         self._slow_codes: dict[int, int] = {0: 0}
 
-    def _sort(
+    def _sort_constraint(
         self, number: int, constraint: Constraint, patterns: dict[str, list[tuple[int, list[str | None]]]]
     ) -> None:
         bit = 1 << number
@@ -546,7 +546,7 @@ class PropertyClasses:
         else:
             self._slow.append((bit, constraint))
 
-    def _build(self, patterns: list[tuple[int, list[str | None]]], separator: str) -> SegmentAutomaton | None:
+    def _build_automaton(self, patterns: list[tuple[int, list[str | None]]], separator: str) -> SegmentAutomaton | None:
         try:
             return SegmentAutomaton(patterns, separator)
         except TooManyStates:
@@ -559,21 +559,21 @@ class PropertyClasses:
         codes = self._literal_codes(values)
         for automaton in self._automata:
             codes *= len(automaton.code_bits)
-            codes += automaton.accepts(column)
+            codes += automaton.find_codes(column)
         codes *= 4
         if self._nonempty:
             codes += column.lengths > 0
         if self._timestamp:
-            codes += 2 * _timestamps(values)
+            codes += 2 * _are_timestamps(values)
         if self._slow:
             # Last, in a fixed wide field: the codes of this stage grow while the plan lives.
-            codes = codes * (1 << 24) + self._slow_column(values)
+            codes = codes * (1 << 24) + self._classify_slowly(values)
         codes += 1
         if column.valid is not None:
             codes *= column.valid
         if self._dense is not None:
-            return self._dense.of(codes)
-        return self._classes.look_up(codes, lambda code, _: self._class_of(code))
+            return self._dense.look_up(codes)
+        return self._classes.look_up(codes, lambda code, _: self._class_of_code(code))
 
     def class_of(self, values: Sequence[str | None]) -> int:
         """Return the class of a property that occurs with these values: each constraint held by any of them.
@@ -586,7 +586,7 @@ class PropertyClasses:
         for number, constraint in enumerate(self.constraints):
             if any(constraint.satisfied(text, present=True) for text in values):
                 bits |= 1 << number
-        return self._number(bits)
+        return self._class_number(bits)
 
     def _literal_codes(self, values: pa.StringArray) -> IntArray:
         if not self._literals:
@@ -595,7 +595,7 @@ class PropertyClasses:
         codes: IntArray = np.add(places.to_numpy(zero_copy_only=False), 1, dtype=np.int64)
         return codes
 
-    def _slow_column(self, values: pa.StringArray) -> IntArray:
+    def _classify_slowly(self, values: pa.StringArray) -> IntArray:
         distinct = pc.dictionary_encode(values)
         codes = np.array([self._slow_code(text) for text in distinct.dictionary.to_pylist()], np.int64)
         indices = pc.fill_null(distinct.indices, 0).to_numpy(zero_copy_only=False)
@@ -617,7 +617,7 @@ class PropertyClasses:
             self._memo[text] = code
         return code
 
-    def _class_of(self, code: int) -> int:
+    def _class_of_code(self, code: int) -> int:
         if code == 0:
             return ABSENT
         rest = code - 1
@@ -631,9 +631,9 @@ class PropertyClasses:
             rest, segment = divmod(rest, len(automaton.code_bits))
             bits |= automaton.code_bits[segment]
         bits |= self._literal_bits[rest]
-        return self._number(bits)
+        return self._class_number(bits)
 
-    def _number(self, bits: int) -> int:
+    def _class_number(self, bits: int) -> int:
         known = self._by_bits.get(bits)
         if known is None:
             known = self._by_bits[bits] = len(self.bits)
@@ -641,7 +641,7 @@ class PropertyClasses:
         return known
 
 
-def _timestamps(values: pa.StringArray) -> BoolArray:
+def _are_timestamps(values: pa.StringArray) -> BoolArray:
     """Tell which values are timestamps."""
     sure: BoolArray = pc.fill_null(pc.match_substring_regex(values, _TIMESTAMP), False).to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(~sure & pc.is_valid(values).to_numpy(zero_copy_only=False)):
