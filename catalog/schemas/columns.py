@@ -1,4 +1,4 @@
-"""Payloads as columns: shapes of schemas, their Arrow types, and arrays made of decoded values."""
+"""Payload columns: shapes of schemas, their Arrow types, and arrays of decoded values; and sample payloads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.validation import MAX_RESOLVED, BoundedValidation
 from catalog.values import media_type_of
 
-# What a payload looks like as columns: the shape of one schema, whatever its format, and the Arrow type of a shape.
+# The shape of payloads, independent of the schema's family, and its Arrow type.
 
 Kind = Literal[
     "text",
@@ -58,16 +58,16 @@ Kind = Literal[
     "date",
 ]
 MAX_PRECISION: Final = 38
-"""Digits of the largest decimal that Delta, Spark and Parquet's readers share."""
+"""The maximum precision of decimals in Delta, Spark and Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One value without parts.
+    """A value without members or items.
 
-    ``json`` is the JSON text of a value that has no type of its own, ``numeral`` a number kept as text because no type
-    holds it, ``written integer`` one that JSON writes as text. ``low`` and ``high`` are the bounds of integers and of
-    numerals that are integers, both included.
+    ``json`` is JSON text for a value without a column type, ``numeral`` a number stored as text because no type is
+    large enough, ``written integer`` an integer that JSON writes as text. ``low`` and ``high`` are the inclusive bounds
+    of integers.
     """
 
     kind: Kind
@@ -78,7 +78,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A field of a struct: ``name`` as the payload writes it, ``column`` as the table has it."""
+    """A field of a struct: ``name`` in the payload, ``column`` in the table."""
 
     name: str
     column: str
@@ -87,7 +87,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Named values; at least one. ``positional`` ones are written as a JSON array in the order of the members."""
+    """At least one named value. *positional* structs are JSON arrays in the order of the members."""
 
     members: tuple[Member, ...]
     positional: bool = False
@@ -95,14 +95,14 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class ListShape:
-    """Any number of values of one shape."""
+    """A list of values of one shape."""
 
     item: Shape
 
 
 @dataclass(frozen=True, slots=True)
 class MapShape:
-    """Values of one shape by key."""
+    """A map of keys to values of one shape."""
 
     value: Shape
     key: Leaf
@@ -123,10 +123,10 @@ _SIGNED: Final = ((7, pa.int8()), (15, pa.int16()), (31, pa.int32()), (63, pa.in
 
 
 def integer_leaf(bits: int, *, signed: bool = True, written: bool = False) -> Leaf:
-    """Return the leaf of an integer type; ``written`` when JSON writes it as text.
+    """Return the leaf of an integer type; *written* if JSON writes it as text.
 
-    Tables know signed integers only: an unsigned type takes the next larger one, 64 bits ``decimal(20, 0)``, and what
-    may have more than :data:`MAX_PRECISION` digits stays text.
+    Tables have only signed integers: an unsigned type becomes the next larger one, 64 bits ``decimal(20, 0)``. Types
+    with more than :data:`MAX_PRECISION` digits become text.
     """
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
     if len(str(high)) > MAX_PRECISION:
@@ -137,7 +137,7 @@ def integer_leaf(bits: int, *, signed: bool = True, written: bool = False) -> Le
 
 
 def decimal_leaf(precision: Any, scale: Any) -> Leaf:
-    """Return the leaf of a decimal: exact, or text when precision and scale are unknown or too large."""
+    """Return the leaf of a decimal; text if precision and scale are unknown or too large."""
     usable = (
         type(precision) is int and type(scale) is int and 0 < precision <= MAX_PRECISION and 0 <= scale <= precision
     )
@@ -145,7 +145,7 @@ def decimal_leaf(precision: Any, scale: Any) -> Leaf:
 
 
 def arrow_type(shape: Shape) -> pa.DataType:
-    """Return the type of the column that values of a shape make; every field in it may be null."""
+    """Return the Arrow type of a shape; all fields are nullable."""
     if isinstance(shape, Struct):
         return pa.struct([pa.field(member.column, arrow_type(member.shape)) for member in shape.members])
     if isinstance(shape, ListShape):
@@ -155,35 +155,36 @@ def arrow_type(shape: Shape) -> pa.DataType:
     return shape.type
 
 
-# From decoded values, row by row, to one Arrow array of a shape.
+# Building an Arrow array of a shape from decoded values.
 #
-# The array is built at once, and again value by value only where that fails. Then the smallest thing around a value
-# that does not fit, and that may be null, is null: a member of a struct, an item of a list, a value of a map, or a map
-# with such a key.
+# The array is built at once, and value by value only where that fails. Then the smallest nullable value around a value
+# that does not fit is null: a member of a struct, an item of a list, a value of a map, or a map with such a key.
 
 Getters = Sequence[Callable[[Any], Any]]
-"""For each member of a struct, in their order, what gets its value from the struct's own, which is not None."""
+"""The getters of a struct's members, in order; each gets the member's value from a struct value that is not None."""
+ToJson = Callable[[Any], str | None]
+"""Returns the JSON text of a value at a ``json`` leaf; None for null."""
 Report = Callable[[int, str, str], None]
-"""Is told of a value that is null because it does not fit: its place among the values, its column below, and why."""
+"""Called for each value that is null because it does not fit: its index, its column path, and the reason."""
 Build = Callable[[list[Any], Report | None], pa.Array]
-"""Builds an array; without a report, a value that does not fit is one of _REFUSALS."""
+"""Builds an array; without a report, raises one of _REFUSALS for a value that does not fit."""
 _REFUSALS: Final = (pa.ArrowException, ValueError, OverflowError, TypeError, AttributeError)
 _AT_ONCE: Final = 256
-"""Values that are built together where some of all do not fit, and one by one where some of these do not."""
+"""If building all values fails, they are built in groups of this size, and groups that fail one by one."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # no zone, as the values have none
+_LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # without zone, like the values
 _MICROSECONDS: Final = pa.duration("us")
 _FIRST: Final = -62_135_596_800_000_000
 _LAST: Final = 253_402_300_799_999_999
-"""Microseconds since 1970 at the ends of the years 1 and 9999: no reader's calendar goes further."""
+"""Microseconds since 1970 of the first and last moment of the years 1 to 9999, which all readers support."""
 
 
 @dataclass(slots=True)
 class ColumnErrors:
-    """The values of one column that do not fit it: how many, the place of the first, and why that one does not.
+    """The values that do not fit one column: their number, the index of the first, and its reason.
 
-    ``column`` is a path such as ``readings.element.at``, empty for the array itself. ``rows`` are all places, of the
-    array itself alone.
+    ``column`` is a path such as ``readings.element.at``, empty for the array itself, which also has all indexes in
+    ``rows``.
     """
 
     column: str
@@ -196,18 +197,16 @@ class ColumnErrors:
 class ColumnBuilder:
     """Builds arrays of one shape.
 
-    *getters_of* returns the getters of a struct's members, *to_json* the JSON text of a value at a ``json`` leaf. List
+    *getters* returns the getters of a struct's members, *to_json* the JSON text of a value at a ``json`` leaf. List
     values are lists, map values dicts.
     """
 
-    def __init__(
-        self, shape: Shape, getters_of: Callable[[Struct], Getters], to_json: Callable[[Any], str | None]
-    ) -> None:
+    def __init__(self, shape: Shape, getters: Callable[[Struct], Getters], to_json: ToJson) -> None:
         self.type = arrow_type(shape)
-        self._build = self._compile(shape, getters_of, to_json)
+        self._build = self._compile(shape, getters, to_json)
 
     def build_array(self, values: list[Any]) -> tuple[pa.Array, list[ColumnErrors]]:
-        """Return the array of *values*, in which None is null, and what does not fit, by column."""
+        """Return the array of *values* (None is null), and the values that do not fit, by column."""
         try:
             return self._build(values, None), []
         except _REFUSALS:
@@ -221,40 +220,36 @@ class ColumnBuilder:
 
             return self._build(values, report), list(errors.values())
 
-    def _compile(
-        self, shape: Shape, getters_of: Callable[[Struct], Getters], to_json: Callable[[Any], str | None]
-    ) -> Build:
+    def _compile(self, shape: Shape, getters: Callable[[Struct], Getters], to_json: ToJson) -> Build:
         if isinstance(shape, Struct):
-            inner = [self._compile(member.shape, getters_of, to_json) for member in shape.members]
-            return _struct_builder(arrow_type(shape), inner, getters_of(shape))
+            inner = [self._compile(member.shape, getters, to_json) for member in shape.members]
+            return _struct_builder(arrow_type(shape), inner, getters(shape))
         if isinstance(shape, ListShape):
-            return _list_builder(arrow_type(shape), self._compile(shape.item, getters_of, to_json))
+            return _list_builder(arrow_type(shape), self._compile(shape.item, getters, to_json))
         if isinstance(shape, MapShape):
-            key = self._compile(shape.key, getters_of, to_json)
-            return _map_builder(arrow_type(shape), key, self._compile(shape.value, getters_of, to_json))
+            key = self._compile(shape.key, getters, to_json)
+            return _map_builder(arrow_type(shape), key, self._compile(shape.value, getters, to_json))
         return _leaf_builder(shape, to_json)
 
 
-def _leaf_builder(leaf: Leaf, to_json: Callable[[Any], str | None]) -> Build:
+def _leaf_builder(leaf: Leaf, to_json: ToJson) -> Build:
     def build_plain(values: list[Any]) -> pa.Array:
         return pa.array(values, leaf.type)
 
-    def build_json_texts(values: list[Any]) -> pa.Array:
+    def build_json(values: list[Any]) -> pa.Array:
         return pa.array([None if value is None else to_json(value) for value in values], leaf.type)
 
     def build_numerals(values: list[Any]) -> pa.Array:
         return pa.array([f"{value:f}" if isinstance(value, Decimal) else value for value in values], leaf.type)
 
-    build: Callable[[list[Any]], pa.Array] = {"json": build_json_texts, "numeral": build_numerals}.get(
-        leaf.kind, build_plain
-    )
+    build: Callable[[list[Any]], pa.Array] = {"json": build_json, "numeral": build_numerals}.get(leaf.kind, build_plain)
     if leaf.kind in ("timestamp", "local timestamp"):
         build = _instant_builder(leaf.type, _EPOCH if leaf.kind == "timestamp" else _LOCAL_EPOCH)
     return lambda values, report: build(values if report is None else _null_unfit_values(build, values, report))
 
 
 def _null_unfit_values(build: Callable[[list[Any]], pa.Array], values: list[Any], report: Report) -> list[Any]:
-    """Return values of a leaf with None for those that do not fit it, and report these."""
+    """Return the values with None for those that do not fit the leaf, and report them."""
     values = _null_marked_values(values, report)
     for begin in range(0, len(values), _AT_ONCE):
         several = values[begin : begin + _AT_ONCE]
@@ -271,7 +266,7 @@ def _null_unfit_values(build: Callable[[list[Any]], pa.Array], values: list[Any]
 
 
 def _null_marked_values(values: list[Any], report: Report) -> list[Any]:
-    """Return values with None for those that a reader found unfit, and report these."""
+    """Return the values with None for those that the reader marked as unfit, and report them."""
     checked = list(values)
     for at, value in enumerate(values):
         if type(value) is UnfitValue:
@@ -282,7 +277,7 @@ def _null_marked_values(values: list[Any], report: Report) -> list[Any]:
 
 def _instant_builder(kind: pa.TimestampType, epoch: datetime) -> Callable[[list[Any]], pa.Array]:
     def build(values: list[Any]) -> pa.Array:
-        # Arrow takes a duration in a tenth of the time of an instant with a zone.
+        # Arrow reads durations ten times faster than instants with a zone.
         passed = pa.array([None if value is None else value - epoch for value in values], _MICROSECONDS)
         numbers = passed.view(pa.int64())
         ends = pc.min_max(numbers).as_py()
@@ -340,7 +335,7 @@ def _map_builder(kind: pa.MapType, key: Build, inner: Build) -> Build:
 
 
 def _null_unfit_maps(key: Build, values: list[Any], report: Report) -> None:
-    """Make maps null that have a key which does not fit: no key may be null."""
+    """Set maps with a key that does not fit to None, because keys cannot be null."""
     owners, unfit = _owner_positions(values), dict[int, str]()
     key([each for value in values if value is not None for each in value], lambda at, _, why: unfit.update({at: why}))
     for owner, why in {owners[at]: why for at, why in unfit.items()}.items():
@@ -349,12 +344,12 @@ def _null_unfit_maps(key: Build, values: list[Any], report: Report) -> None:
 
 
 def _owner_positions(values: list[Any]) -> list[int]:
-    """Return for each part of the values that are there, in order, the place of the value that it is a part of."""
+    """Return, for each part of the values that are not None, the index of the value that it is in."""
     return [at for at, value in enumerate(values) if value is not None for _ in value]
 
 
 def _nested_report(report: Report, name: str, owners: list[int] | None = None) -> Report:
-    """Return the report of a column within another; *owners* are the places there of its values, None for the same."""
+    """Return the report of a nested column; *owners* are the outer indexes of its values, None if they are equal."""
 
     def report_nested(at: int, column: str, why: str) -> None:
         report(at if owners is None else owners[at], f"{name}.{column}" if column else name, why)
@@ -363,7 +358,7 @@ def _nested_report(report: Report, name: str, owners: list[int] | None = None) -
 
 
 def _list_offsets(values: list[Any]) -> tuple[pa.Array, list[Any]]:
-    """Return where each value begins and the last ends, null for a null value, and the values that are there."""
+    """Return the offsets of the values, null for a null value, and the values that are not None."""
     missing = [value is None for value in values]
     present = [value for value in values if value is not None] if any(missing) else values
     lengths = np.zeros(len(values) + 1, np.int64)
@@ -373,13 +368,13 @@ def _list_offsets(values: list[Any]) -> tuple[pa.Array, list[Any]]:
     return pa.array(offsets, pa.int32(), mask=mask), present
 
 
-# What every format's reader of bodies keeps to.
+# The interface of the families' body readers.
 
 TOO_LARGE: Final = f"bodies of more than {MAX_BODY_BYTES} bytes are not looked into"
 
 
 class UnreadableBody(Exception):
-    """A body that does not parse; ``place`` is a JSON pointer or a dotted field path."""
+    """A body cannot be parsed; ``place`` is a JSON pointer or a dotted field path."""
 
     def __init__(self, message: str, place: str = "") -> None:
         super().__init__(message)
@@ -387,16 +382,16 @@ class UnreadableBody(Exception):
 
     @property
     def why(self) -> str:
-        """Place and message, safe to hand on whatever the body put into them."""
+        """Place and message, sanitized."""
         return str(make_fault(str(self), self.place))
 
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """A body that does not parse, with its row in the batch and why, or what does not fit a column.
+    """A body that cannot be parsed, with its row and the reason, or the values that do not fit a column.
 
-    ``column`` is that column's path below the payload, empty for the payload itself, None for a body; ``values`` are
-    how many do not fit it, of which ``row`` is that of the first.
+    ``column`` is the column's path in the payload, empty for the payload itself, None for a body. ``values`` is the
+    number of values that do not fit, of which ``row`` is the first.
     """
 
     row: int
@@ -406,19 +401,19 @@ class Undecoded:
 
 
 class BodyReader(Protocol):
-    """Reads bodies by one schema, and takes their values apart for :class:`catalog.schemas.columns.ColumnBuilder`."""
+    """Reads bodies of one schema, and gives :class:`ColumnBuilder` access to the parts of their values."""
 
     def read(
         self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
     ) -> tuple[list[Any], list[Undecoded]]:
-        """Return a value per row, None where the body is absent or reported in the second list.
+        """Return a value per row, None if the body is absent or reported in the second list.
 
-        A part of a value that is not of its type is an :class:`~catalog.schemas.contract.UnfitValue`.
+        A part of a value with a wrong type is an :class:`~catalog.schemas.contract.UnfitValue`.
         """
         ...
 
     def getters_of(self, struct: Struct) -> Getters:
-        """Return what takes the value of that struct apart."""
+        """Return the getters of the struct's members."""
         ...
 
     def to_json(self, value: Any) -> str | None:
@@ -429,7 +424,7 @@ class BodyReader(Protocol):
 def iter_rows(
     bodies: Sequence[bytes | None], content_types: Sequence[str | None], undecoded: list[Undecoded]
 ) -> Iterator[tuple[int, bytes | None, str | None]]:
-    """Give row, body and content type of each row; one that is too large is reported, and given as absent."""
+    """Yield row, body and content type of each row; a body that is too large is reported, and yielded as None."""
     for row, (body, content_type) in enumerate(zip(bodies, content_types, strict=True)):
         if body is not None and len(body) > MAX_BODY_BYTES:
             undecoded.append(Undecoded(row, TOO_LARGE))
@@ -438,7 +433,7 @@ def iter_rows(
             yield row, body, content_type
 
 
-# Names of columns: what Parquet and Delta forbid is escaped, and names that readers would take for one are kept apart.
+# Column names: characters that Parquet and Delta forbid are escaped, and names that differ only by case are numbered.
 #
 # ``{"unit price": …}`` becomes the column ``unit_20price``; beside ``Id`` a member ``id`` becomes ``id_2``.
 
@@ -446,9 +441,9 @@ _FORBIDDEN: Final = re.compile(r"[ ,;{}()=\x00-\x1f\x7f]")
 
 
 def column_names(names: Sequence[str]) -> list[str]:
-    """Return one column name for each of *names*, all different without regard to letter case.
+    """Return one column name for each of *names*, unique without regard to letter case.
 
-    Names that need no change keep it whatever stands before them; of those that collide the first is kept.
+    A name that needs no change takes precedence over escaped ones; of names that collide, the first is unchanged.
     """
     escaped = [_FORBIDDEN.sub(lambda match: f"_{ord(match[0]):02X}", name) or "_" for name in names]
     chosen: dict[int, str] = {}
@@ -474,42 +469,42 @@ def _find_free_name(column: str, taken: set[str]) -> str:
     return free
 
 
-# One walk over one schema: what could not be typed and where, and the bounds that no schema may pass.
+# Findings and limits while the columns of one schema are determined.
 
 MAX_FIELDS: Final = 2_000
-"""Fields of structs, at all levels together: more no reader opens in good time, and no one reads."""
+"""Maximum number of struct fields at all levels; with more, readers open the table slowly."""
 MAX_LEVELS: Final = 32
-"""Structs, lists and maps within each other."""
+"""Maximum nesting of structs, lists and maps."""
 MAX_STEPS: Final = 50_000
-"""Subschemas that are looked into; references and alternatives may multiply them."""
+"""Maximum number of subschemas visited; references and alternatives may multiply them."""
 MAX_FINDINGS: Final = 50
 Path = tuple[str, ...]
-"""Where in the payload: names of members, ``*`` for all items of a list or all values of a map."""
+"""A path in the payload: names of members, ``*`` for the items of a list or the values of a map."""
 
 
 class Survey:
-    """Collects findings, and counts. One object serves one schema."""
+    """Collects findings about the columns of one schema, and enforces the limits."""
 
     def __init__(self) -> None:
         self._findings: dict[str, None] = {}
         self.fields = 0
-        """Fields of structs so far; who takes back a part of the shape takes back its fields."""
+        """Struct fields so far; a caller that discards a part of the shape must subtract its fields."""
         self._steps = 0
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What was noted, each once, at most :data:`MAX_FINDINGS`, and whether there are more."""
+        """The distinct findings, at most :data:`MAX_FINDINGS`, and a note if there are more."""
         more = ["and more places, which are not listed"] if len(self._findings) > MAX_FINDINGS else []
         return (*list(self._findings)[:MAX_FINDINGS], *more)
 
     def add_finding(self, path: Path, what: str) -> None:
-        """Note a finding: *what* is the end of a sentence whose subject is the place."""
+        """Add a finding: *what* is the rest of a sentence whose subject is the path."""
         if len(self._findings) > 2 * MAX_FINDINGS:
-            return  # some may yet be taken back, so there are more than are reported
+            return  # more than are reported, since some may still be replaced
         self._findings[clip(f"{as_pointer(list(path)) or 'the payload'} {what}")] = None
 
     def add_json_text(self, path: Path, why: str) -> Leaf:
-        """Note that a place stays JSON text, instead of what was noted there and below; return the leaf of it."""
+        """Add the finding that a path stays JSON text, replacing all findings at and below it; return the leaf."""
         place = as_pointer(list(path))
         self._findings = {
             finding: None for finding in self._findings if not finding.startswith((f"{place}/", f"{place} "))
@@ -518,16 +513,16 @@ class Survey:
         return JSON
 
     def check_limits(self, path: Path) -> str:
-        """Count one step at that place; return which bound it passes, nothing when it is within all."""
+        """Count one visited subschema; return which limit is exceeded, empty if none."""
         self._steps += 1
         if self._steps > MAX_STEPS:
             return "the schema has too many parts to look into"
         return f"it lies more than {MAX_LEVELS} levels deep" if len(path) > MAX_LEVELS else ""
 
     def assign_columns(self, path: Path, names: Sequence[str]) -> list[tuple[str, str]]:
-        """Return name and column of each member of a struct that there is room for.
+        """Return name and column of each member of a struct within the limit of fields.
 
-        Of the payload itself those that are too many are left out; a struct within it goes in whole or not at all.
+        Excess members of the payload itself are omitted; a nested struct that exceeds the limit gets no columns.
         """
         room = MAX_FIELDS - self.fields
         if len(names) > room and path:
@@ -545,23 +540,21 @@ class Survey:
 
 # The column ``payload`` of a definition's table: its type from the data schema, and its values from bodies.
 #
-# A value that does not fit its column makes that column null in its row, nothing else, and is reported: a wrong value
-# must not look like one that is absent. A payload is null where its body does not parse. The bytes are in the column
-# ``data`` in any case.
+# A value that does not fit its column is null, and is reported, so that it can be distinguished from an absent value.
+# A payload is null if its body cannot be parsed. The column ``data`` always has the bytes.
 
 NOT_LOADED: Final = "the payload has no columns: its schema was not loaded, or is of an unknown format"
 WHOLE: Final = "value"
-"""The one field of payloads that are no objects."""
+"""The only field of payloads that are not objects."""
 
 
 class PayloadColumn:
-    """Types of the payloads of one definition, and the way from bodies to values of them.
+    """The payload column of one definition: its type, and decoding of bodies to values.
 
-    ``type`` is the struct of the column; ``findings`` tell what has no type of its own, each with its place in the
-    payload as a JSON pointer (``*`` stands for all items of a list or all values of a map), at most some fifty. The
-    same catalog gives the same type. ``declared`` are the ids of schemas that the definition declares for its bodies,
-    ``framed`` tells that those may have frames at all. An object serves one thread and does not pickle: make it where
-    it is used.
+    ``type`` is the struct of the column; ``findings`` list the parts without a type, with JSON pointers (``*`` for all
+    items of a list or values of a map), at most some fifty. The same catalog gives the same type. ``declared`` are the
+    schema ids that the definition declares, ``framed`` says whether its bodies may have frames. Not thread-safe, and
+    not picklable: create it where it is used.
     """
 
     def __init__(
@@ -592,12 +585,11 @@ class PayloadColumn:
         content_types: pa.StringArray | Sequence[str | None],
         written: WriterSchema | None = None,
     ) -> tuple[pa.StructArray, tuple[Undecoded, ...]]:
-        """Return the payloads of *bodies*, a row for each, and what is null because it does not parse or fit, by row.
+        """Return the payloads of *bodies*, one per row, and what is null because it cannot be parsed or does not fit.
 
-        A body that does not parse is reported by itself, values that do not fit by their column. A body that is absent
-        has a null payload and is not reported. Content types matter where a schema has several encodings, which are
-        Avro's and Protobuf's. Bodies that were *written* with another schema are read as values of the definition's.
-        Never raises because of a body.
+        Bodies that cannot be parsed are reported one by one, values that do not fit by column. An absent body has a
+        null payload and is not reported. Content types choose the encoding for Avro and Protobuf. Bodies *written*
+        with another schema are resolved to the definition's. Never raises because of a body.
         """
         types = content_types.to_pylist() if isinstance(content_types, pa.Array | pa.ChunkedArray) else content_types
         if written is not None and written.schema.fault:
@@ -618,7 +610,7 @@ class PayloadColumn:
         return array, tuple(undecoded)
 
     def inside(self, body: bytes, framing: Framing) -> tuple[bytes, MessagePlace] | None:
-        """Return what follows the frame of a body, and which message of its file that is; None for no frame."""
+        """Return the bytes after the frame of a body, and the message in the schema's file; None without a frame."""
         frame = read_frame(body, framing)
         data = frame.unpack(body) if frame is not None else None
         if not isinstance(data, bytes):
@@ -629,7 +621,7 @@ class PayloadColumn:
         return None if found is None else (data[found[1] :], found[0])
 
     def _reader_for(self, written: WriterSchema) -> BodyReader:
-        """Return what reads bodies of another schema; of each id and message one is made."""
+        """Return the cached reader for bodies of a writer's schema."""
         if written.schema.family != self._source.family or not self._family.resolves:
             return self._reader
         key = (written.schema.id, written.schema.document, written.message)
@@ -643,7 +635,7 @@ class PayloadColumn:
 
 
 def payload_column(catalog: Catalog, xid: str) -> PayloadColumn | None:
-    """Return the payload column of a definition; None when it has no schema, or none that types (such as XSD).
+    """Return the payload column of a definition; None without a schema, or for a family without columns (XSD).
 
     Raises:
         KeyError: the catalog has no such definition.
@@ -652,7 +644,7 @@ def payload_column(catalog: Catalog, xid: str) -> PayloadColumn | None:
 
 
 def payload_findings(catalog: Catalog, xid: str) -> tuple[str, ...]:
-    """Return the findings of a definition's payload column; if it has none, why, or nothing if it names no schema."""
+    """Return the findings of a definition's payload column, or why there is none; empty if it names no schema."""
     return _open_payload_column(catalog, xid)[1]
 
 
@@ -679,23 +671,23 @@ def _open_payload_column(catalog: Catalog, xid: str) -> tuple[PayloadColumn | No
     return PayloadColumn(source, library, shape, reader, survey.findings, ids), survey.findings
 
 
-# The data of one definition's messages: what its schema asks, checked by the schema's own validator.
+# Sample payloads of a definition, checked by its schema's validator.
 
 _FULLNESS: Final = (1.0, 1.0, 0.8, 0.8, 0.5, 0.5, 0.3, 0.3, 0.0, 0.0)
-"""How much of what is optional goes in, attempt by attempt: what no attempt solves is often optional."""
+"""The share of optional parts included in each attempt; parts that cannot be made are often optional."""
 
 
 class GeneratedPayload(NamedTuple):
-    """Data for one message; ``doubt`` says why it is not known to fit its schema, and is empty when there is none."""
+    """Data for one message; ``doubt`` says why the data may be invalid, and is empty if they are valid."""
 
     data: bytes | None
     doubt: str = ""
 
 
 class PayloadMaker:
-    """Makes data for the messages of one definition.
+    """Makes sample data for the messages of one definition.
 
-    Without a schema, data is a small JSON object, XML element or line of text, and nothing for any other content type.
+    Without a schema, data are a small JSON object, XML element or line of text, and None for other content types.
     """
 
     def __init__(self, definition: Definition, catalog: Catalog) -> None:
@@ -705,19 +697,19 @@ class PayloadMaker:
 
     @property
     def family(self) -> str | None:
-        """The family of the schema, None when the definition has none that was loaded."""
+        """The family of the schema; None if the definition has no loaded schema."""
         return self._source.family if self._source else None
 
     def make(self, content_type: str, number: int, rng: random.Random, now: str) -> GeneratedPayload:
-        """Make data in the encoding that *content_type* asks for; *number* counts messages, *now* is RFC 3339 text.
+        """Make data in the encoding of *content_type*; *number* counts messages, *now* is RFC 3339 text.
 
-        Several attempts are made until the schema's validator takes one. When it takes none, or the schema cannot be
-        compiled, the data is the last attempt (without any, that of a definition without schema) and in doubt.
+        Several attempts are made until the schema's validator accepts one. If none is valid, or the schema cannot be
+        compiled, the result is the last attempt (or else data as without a schema), with a doubt.
         """
         if self._source is None:
             return GeneratedPayload(self._make_plain(content_type, number), self._missing_schema_reason)
         try:
-            # A schema that its compiler refuses may have any shape: nothing is made from it.
+            # The schema must compile first: samplers expect a valid schema.
             payload = self._make_valid(self._validator, self._filler, content_type, rng, now)
         except (Unfillable, SchemaError) as error:
             payload = GeneratedPayload(None, str(error))
@@ -729,7 +721,7 @@ class PayloadMaker:
     def _make_valid(
         self, validator: BoundedValidation, filler: Filler, content_type: str, rng: random.Random, now: str
     ) -> GeneratedPayload:
-        """Return the first attempt that the validator takes, or the last one and what is wrong with it."""
+        """Return the first attempt that is valid, else the last attempt and what is wrong with it."""
         last = GeneratedPayload(None)
         for fullness in _FULLNESS:
             try:
@@ -745,13 +737,13 @@ class PayloadMaker:
 
     @property
     def schema(self) -> str:
-        """What reports call the schema: its key, with the type in it."""
+        """The name of the schema in reports: its key and type name."""
         name = self._definition.schemaname
         return f"{self._definition.schemakey or self._definition.dataschemauri}{f':{name}' if name else ''}"
 
     @property
     def _missing_schema_reason(self) -> str:
-        """Why a definition that names a schema has none; empty when it names none."""
+        """Why the schema that the definition names is missing; empty if it names none."""
         definition = self._definition
         named = (
             definition.dataschemauri or definition.dataschemaxid or ("" if definition.dataschema is None else "inline")
@@ -774,7 +766,7 @@ class PayloadMaker:
 
     @property
     def _known_source(self) -> SchemaSource:
-        assert self._source is not None  # what has no schema never gets here
+        assert self._source is not None  # make() returns before if there is no schema
         return self._source
 
     def _make_plain(self, content_type: str, number: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What a payload schema is before and after it is compiled (MATCHING.md"""
+"""Interfaces and types that all schema families share: schemas, validators, faults (MATCHING.md#data-schemas)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from catalog.schemas.columns import BodyReader, Shape, Survey
     from catalog.schemas.filling import Filler
 
-# What a payload schema is before and after it is compiled (MATCHING.md#data-schemas).
+# Payload schemas before and after they are compiled (MATCHING.md#data-schemas).
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """Larger bodies are not validated."""
@@ -129,7 +129,7 @@ class CostExceeded(Exception):
 
 
 class Validator(Protocol):
-    """A compiled schema. Not thread-safe; keeps no state between bodies."""
+    """A compiled schema. Not thread-safe; bodies are validated independently of each other."""
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* is not valid, or None if it is.
@@ -138,7 +138,7 @@ class Validator(Protocol):
         time and memory are limited from outside (:mod:`catalog.schemas.validation`).
 
         Raises:
-            TooCostly: validation may need much time or memory, and *at_any_cost* is False.
+            CostExceeded: validation may need much time or memory, and *at_any_cost* is False.
         """
         ...
 
@@ -148,7 +148,7 @@ class Validator(Protocol):
         This is slower than :meth:`fault`, and meant for bodies that are known to be invalid.
 
         Raises:
-            TooCostly: as :meth:`fault`.
+            CostExceeded: as :meth:`fault`.
         """
         ...
 
@@ -188,7 +188,7 @@ def worst_comparison(comparisons: Iterable[Comparison]) -> Comparison:
     return max(comparisons, key=lambda each: _RANK[each[0]], default=("same", ""))
 
 
-# What a schema family is to the others: its names, what they may ask of its documents and bodies, and its folder.
+# The description of a schema family: its names, features and package.
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,18 +236,18 @@ class SchemaFamily:
         Raises:
             SchemaError: the schema is not valid.
         """
-        validator: Validator = self._import_module("validating").compile_schema(source, library)
+        validator: Validator = self._load_module("validating").compile_schema(source, library)
         return validator
 
     def references_of(self, source: SchemaSource) -> Iterable[str]:
         """Yield the references to other documents that compiling needs (``$ref``, ``import``), as written."""
-        references: Iterable[str] = self._import_module("validating").references_of(source)
+        references: Iterable[str] = self._load_module("validating").references_of(source)
         return references
 
     def find_ignored_parts(self, source: SchemaSource) -> Iterable[SchemaFault]:
         """Yield ignored invalid parts of a document, each with its JSON pointer."""
         ignored: Iterable[SchemaFault] = (
-            self._import_module("validating").find_ignored_parts(source) if self.ignores else ()
+            self._load_module("validating").find_ignored_parts(source) if self.ignores else ()
         )
         return ignored
 
@@ -257,7 +257,7 @@ class SchemaFamily:
         Raises:
             SchemaError: the schema is not valid.
         """
-        names: Mapping[str, str] = self._import_module("validating").names_of(source, library) if self.named else {}
+        names: Mapping[str, str] = self._load_module("validating").names_of(source, library) if self.named else {}
         return names
 
     def message_indexes(self, source: SchemaSource, library: Library) -> bytes:
@@ -267,7 +267,7 @@ class SchemaFamily:
             SchemaError: the schema is not valid.
         """
         indexes: bytes = (
-            self._import_module("validating").message_indexes(source, library) if self.frames == "message" else b""
+            self._load_module("validating").message_indexes(source, library) if self.frames == "message" else b""
         )
         return indexes
 
@@ -277,7 +277,7 @@ class SchemaFamily:
         Raises:
             SchemaError, Unfillable: the schema cannot be read, or lacks the named type.
         """
-        filler: Filler = self._import_module("filling").open_filler(source, library)
+        filler: Filler = self._load_module("filling").open_filler(source, library)
         return filler
 
     def open_columns(self, source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
@@ -289,19 +289,19 @@ class SchemaFamily:
         if not self.typed:
             survey.add_finding((), f"has no columns: payloads of {self.name} are not typed")
             return None
-        columns: tuple[Shape, BodyReader] | None = self._import_module("columns").open_columns(source, library, survey)
+        columns: tuple[Shape, BodyReader] | None = self._load_module("columns").open_columns(source, library, survey)
         return columns
 
     def compare(self, before: Any, after: Any) -> Comparison:
         """Compare two documents that are not equal; only if the family ``compares``."""
-        comparison: Comparison = self._import_module("validating").compare(before, after)
+        comparison: Comparison = self._load_module("validating").compare(before, after)
         return comparison
 
-    def _import_module(self, name: str) -> Any:
+    def _load_module(self, name: str) -> Any:
         return importlib.import_module(f"{self.room}.{name}")
 
 
-# What a content type says of a body, and how a fault is put in words, for every family of schemas that is not JSON.
+# Content types, JSON values and fault messages, for all families.
 
 
 class UnfitValue:
@@ -337,6 +337,15 @@ def looks_like_json(body: bytes) -> bool:
     return body.lstrip(b" \t\r\n")[:1] in (b"{", b"[", b'"')
 
 
+def is_utf8(data: bytes) -> bool:
+    """Whether bytes are UTF-8 text."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def json_value(body: bytes, *, doubles: bool = False) -> Any:
     """Return the value of a JSON text with numbers of any size (MATCHING.md#data-schemas).
 
@@ -357,7 +366,7 @@ def json_value(body: bytes, *, doubles: bool = False) -> Any:
     except msgspec.DecodeError as error:
         if "out of range" not in str(error):
             raise
-    try:  # an integer of more digits than msgspec makes an integer of
+    try:  # an integer with more digits than msgspec can read
         return json.loads(body.decode("utf-8"), parse_int=number, parse_float=number, parse_constant=_reject_constant)
     except ValueError as error:
         raise msgspec.DecodeError(str(error)) from None
@@ -367,7 +376,7 @@ def _parse_number(text: str) -> int | float | Decimal:
     number = float(text)
     if math.isfinite(number):
         return number if "." in text or "e" in text.lower() else int(text)
-    # What libraries write out takes memory by its digits, and no schema has limits so far away.
+    # Printing a number takes memory by its digits, and no schema has limits this large.
     try:
         exact = Decimal(text) if len(text) <= _LONGEST else Decimal("Infinity")
     except InvalidOperation:  # an exponent of more than eighteen digits
@@ -397,8 +406,8 @@ def make_fault(message: str, path: str = "") -> SchemaFault:
     return SchemaFault(clip(path), clip(message))
 
 
-# Bodies as schemas see them: without the content coding they travel in (MATCHING.md#data-schemas). What is stored and
-# forwarded stays as it was received.
+# Decoding the content coding of bodies before validation (MATCHING.md#data-schemas). What is stored and
+# forwarded is not decoded.
 
 MAX_CODINGS: Final = 4
 """Maximum number of nested content codings that are decoded."""

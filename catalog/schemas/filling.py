@@ -1,4 +1,4 @@
-"""Made-up values for payloads: choices, numbers within bounds, and texts that match a pattern."""
+"""Random values for sample payloads: choices, numbers within bounds, and texts that match a pattern."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-# The choices behind one payload: everything random, and how much of what is optional goes in.
+# The random choices for one payload, and how many optional parts it has.
 #
-# One :class:`Filling` serves one attempt at one payload, so that equal seeds give equal payloads.
+# Each attempt at a payload has its own :class:`Filling`, so that equal seeds give equal payloads.
 
 T = TypeVar("T")
 WORDS: Final = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "juniper")
 MAX_LEVELS: Final = 24
-"""Levels of nesting past which a payload is given up: what is required never ends."""
+"""Maximum nesting of a payload; deeper ones are given up, because their required parts never end."""
 MAX_VALUES: Final = 20_000
-"""Values past which a payload is given up, whatever is required."""
+"""Maximum number of values in a payload; larger ones are given up."""
 MAX_STEPS: Final = 100_000
-"""Subschemas looked into, past which a payload is given up."""
+"""Maximum number of subschemas visited for a payload."""
 MAX_SIZE: Final = 100_000
-"""Characters or bytes of one value; what must be larger is given up."""
+"""Maximum characters or bytes of one value."""
 _OPTIONAL_LEVELS: Final = 6
 _OPTIONAL_VALUES: Final = 300
-"""Levels, and values in all, up to which optional parts go in at all, so that recursive schemas stay small."""
+"""Limits of levels and of values for optional parts, so that payloads of recursive schemas are small."""
 _SPAN: Final = 100
-"""How far numbers lie from the one bound that is given."""
+"""The maximum distance of numbers from the bound, if there is only one."""
 
 
 class Unfillable(Exception):
-    """A schema that no payload is made for: it allows nothing, or asks for what this program cannot make up.
+    """No payload can be made for a schema: it allows nothing, or requires what is not supported here.
 
-    The message says which, without the schema's own text. It is caught where payloads are made
-    (:class:`catalog.schemas.columns.PayloadMaker`) and becomes a warning; another attempt may choose otherwise.
+    The message says why, without text of the schema. :class:`catalog.schemas.columns.PayloadMaker` catches it and
+    reports a warning; another attempt with other random choices may succeed.
     """
 
 
 class Filling:
-    """The choices of one attempt. ``now`` is the time as RFC 3339 text in UTC.
+    """The random choices of one attempt at a payload. ``now`` is the time as RFC 3339 text in UTC.
 
-    ``fullness`` is the chance, from 0 to 1, of an optional part near the top; it falls with the level.
+    ``fullness`` is the probability, from 0 to 1, of an optional part near the top; it decreases with the level.
     """
 
     def __init__(self, rng: random.Random, now: str, fullness: float = 1.0) -> None:
@@ -56,41 +56,41 @@ class Filling:
         self._steps = 0
 
     def count_value(self, level: int) -> None:
-        """Count one value at that level of nesting.
+        """Count one value at a nesting level.
 
         Raises:
-            Unfillable: the payload has grown past all bounds.
+            Unfillable: the payload exceeds the limits.
         """
         self._values += 1
         if level > MAX_LEVELS or self._values > MAX_VALUES:
             raise Unfillable("what the schema requires never ends, or is far too large")
 
     def count_step(self) -> None:
-        """Count one look into a subschema; raises Unfillable when there are too many."""
+        """Count one visited subschema; raises Unfillable if there are too many."""
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise Unfillable("the schema refers to itself too often")
 
     def is_minimal(self, level: int) -> bool:
-        """Whether only what is required should still go in, and the flattest of several choices."""
+        """Whether to include only required parts, and to choose the flattest alternative."""
         return level >= _OPTIONAL_LEVELS or self._values >= _OPTIONAL_VALUES or self.fullness == 0
 
-    def includes_optional(self, level: int) -> bool:
-        """Decide whether an optional part at that level goes in."""
+    def includes(self, level: int) -> bool:
+        """Return whether to include an optional part at this level, at random."""
         if self.is_minimal(level):
             return False
         return self.random.random() < self.fullness * (1.0 if level < 2 else 0.6)
 
-    def draw_bool(self, probability: float) -> bool:
+    def flip(self, probability: float) -> bool:
         """Return True with that probability."""
         return self.random.random() < probability
 
     def pick(self, choices: Sequence[T]) -> T:
-        """Choose one; *choices* must not be empty."""
+        """Return a random one of *choices*, which must not be empty."""
         return choices[self.random.randrange(len(choices))]
 
     def pick_count(self, low: int, high: int | None, level: int) -> int:
-        """Choose how many of a repeated part there are: few, one at least where that is allowed and there is room."""
+        """Return a small random number of repetitions from *low* to *high*, preferably at least one."""
         if low > MAX_VALUES:
             raise Unfillable(f"the schema requires {low} values at once")
         if self.is_minimal(level):
@@ -99,18 +99,18 @@ class Filling:
         return self.random.randint(min(max(low, 1), top), max(top, low))
 
     def make_word(self) -> str:
-        """Return a short lower-case text of ASCII letters, digits and a dash."""
+        """Return a short random text of lower-case ASCII letters, digits and a dash."""
         return f"{self.pick(WORDS)}-{self.random.randrange(10_000)}"
 
     def make_text(self, low: int = 0, high: int | None = None) -> str:
-        """Return a text of *low* to *high* characters; raises Unfillable when that is too long."""
+        """Return a text of *low* to *high* characters; raises Unfillable if *low* is too large."""
         _check_size(low)
         text = self.make_word()
         text += "".join(self.random.choices(string.ascii_lowercase, k=max(0, low - len(text))))
         return text if high is None else text[: max(high, 0)]
 
     def make_bytes(self, low: int = 0, high: int | None = None) -> bytes:
-        """Return *low* to *high* bytes, some nine when that is allowed; raises Unfillable when that is too long."""
+        """Return *low* to *high* bytes, about nine if possible; raises Unfillable if *low* is too large."""
         _check_size(low)
         size = max(low, 9)
         return self.random.randbytes(size if high is None else max(0, min(size, high)))
@@ -120,7 +120,7 @@ class Filling:
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
 
     def make_integer(self, low: int | None = None, high: int | None = None) -> int:
-        """Return an integer between the bounds, both included, near the one that is given; *low* when there is none."""
+        """Return an integer within the inclusive bounds, near the bound if there is only one; *low* if none fits."""
         if low is None:
             low = 0 if high is None or high >= 0 else high - _SPAN
         if high is None:
@@ -128,7 +128,7 @@ class Filling:
         return self.random.randint(low, high) if low <= high else low
 
     def make_decimal(self, low: Decimal | None = None, high: Decimal | None = None, places: int = 2) -> Decimal:
-        """Return a number between the bounds, the bounds themselves left out unless nothing else is there."""
+        """Return a number between the bounds, excluding the bounds themselves if possible."""
         if low is None:
             low = Decimal(0) if high is None or high > 0 else high - _SPAN
         if high is None:
@@ -142,7 +142,7 @@ class Filling:
         return between
 
     def make_formatted(self, name: str) -> str | None:
-        """Return a text in a format of JSON Schema, by its name there; None for a format that is not known."""
+        """Return a text in a format of JSON Schema; None if the format is unknown."""
         make = _FORMATS.get(name)
         return make(self) if make else None
 
@@ -195,24 +195,24 @@ _FORMATS: Final[Mapping[str, Callable[[Filling], str]]] = {
 
 
 class Filler(Protocol):
-    """Makes payloads that one schema should accept. Whoever uses one asks the schema's validator for the verdict."""
+    """Makes sample payloads for one schema. They should be valid, but callers must validate them."""
 
     def payload(self, chooser: Filling, content_type: str) -> bytes:
-        """Make one payload with the choices of *chooser*, in the encoding that *content_type* asks for.
+        """Return one payload with the choices of *chooser*, in the encoding of *content_type*.
 
         Raises:
-            Unfillable: with these choices there is no payload.
+            Unfillable: these choices give no payload.
         """
         ...
 
 
-# Numbers within the bounds that both JSON families spell in the same way.
+# Numbers within the bounds of both JSON families.
 
 
 def make_number_between(
     schema: Mapping[str, Any], chooser: Filling, *, whole: bool, low: int | None = None, high: int | None = None
 ) -> int | float:
-    """Return a number for ``minimum``, ``exclusiveMinimum``, ``multipleOf`` and their like.
+    """Return a number that satisfies ``minimum``, ``exclusiveMinimum``, ``multipleOf`` and so on.
 
     ``exclusiveMinimum`` may be a number or the flag of draft-04. *low* and *high* are the bounds of the type itself.
 
@@ -242,7 +242,7 @@ def make_number_between(
 def _ignore_type_bounds(
     first: int | None, last: int | None, low: int | None, high: int | None
 ) -> tuple[int | None, int | None]:
-    """Forget the bounds that are only the type's: a count of something is seldom near the end of its range."""
+    """Replace bounds that are only the type's, because real numbers are rarely near the end of its range."""
     bounds = (None if first == low else first, None if last == high else last)
     if bounds == (None, None):
         return (0 if low is None or low <= 0 else low), (min(high, 1000) if high is not None else None)
@@ -254,7 +254,7 @@ def _ignore_type_bounds(
 
 
 def _read_bound(schema: Mapping[str, Any], plain: str, exclusive: str) -> tuple[Decimal | None, bool]:
-    """Return a bound, and whether it is itself left out."""
+    """Return a bound, and whether it is exclusive."""
     bound, edge = _to_decimal(schema.get(plain)), schema.get(exclusive)
     if isinstance(edge, bool):
         return bound, edge and bound is not None
@@ -296,17 +296,17 @@ def _to_decimal(value: Any) -> Decimal | None:
     return exact if exact.is_finite() else None
 
 
-# Texts that match a regular expression, for the plain expressions that schemas write.
+# Texts that match simple regular expressions.
 #
-# Read are literals, classes, ``.``, groups, alternatives, greedy and lazy counts, anchors and the escapes that ECMA 262
-# and XSD share. What looks around, refers back or names Unicode properties is not; such a pattern gives no text.
+# Supported are literals, classes, ``.``, groups, alternatives, greedy and lazy quantifiers, anchors and escapes that
+# ECMA 262 and XSD share; but not lookaround, backreferences and Unicode properties.
 
 _MORE: Final = 3
-"""How far past its lower bound a count without upper bound goes."""
+"""The maximum number of repetitions beyond the minimum, for quantifiers without maximum."""
 _MAX_COUNT: Final = 1_000
 _MAX_DEPTH: Final = 50
 _MAX_TEXT: Final = 100_000
-"""Characters; an expression that may ask for more is taken for one that is not plain."""
+"""Maximum characters; expressions that may give more are not supported."""
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F))
 _WORD: Final = string.ascii_letters + string.digits + "_"
 _CLASSES: Final = {"d": string.digits, "w": _WORD, "s": " ", "i": string.ascii_letters, "c": _WORD + "-."}
@@ -323,14 +323,13 @@ class _TextMaker(NamedTuple):
 
 
 class _Unsupported(Exception):
-    """The expression has something that is not read here, or is broken."""
+    """The expression is invalid, or uses an unsupported feature."""
 
 
 def make_matching_text(pattern: str, chooser: Filling, *, whole: bool = False) -> str | None:
-    """Return a text that matches *pattern*, None when it is not one of the plain expressions.
+    """Return a text that matches *pattern*; None if the pattern is not supported.
 
-    With *whole* the pattern is bound to the whole text, as XSD has it; else it may match a part, and the text is
-    only as long as the pattern asks.
+    With *whole* the pattern must match the whole text, as in XSD; otherwise it may match a part of it.
     """
     sampler = _compile_pattern(pattern, whole)
     return sampler.make(chooser) if sampler else None
@@ -341,13 +340,13 @@ def _compile_pattern(pattern: str, whole: bool) -> _TextMaker | None:
     parser = _PatternParser(pattern, anchors=not whole)
     try:
         return parser.parse()
-    except (_Unsupported, IndexError):  # an index past the end: the expression breaks off
+    except (_Unsupported, IndexError):  # IndexError: the expression ends too early
         return None
 
 
 @dataclass(slots=True)
 class _PatternParser:
-    """A recursive descent over one expression; ``at`` is the place reached, ``anchors`` tells ECMA 262 from XSD."""
+    """A recursive descent parser of one expression; *anchors* is True for ECMA 262 and False for XSD."""
 
     text: str
     anchors: bool
@@ -400,7 +399,7 @@ class _PatternParser:
     def parse_group(self) -> _TextMaker:
         if self._skip_if("?") and not self._skip_if(":"):
             if not self._skip_if("<") or self.text[self.at] in "=!":
-                raise _Unsupported  # looks around, or sets flags
+                raise _Unsupported  # lookaround or flags
             self.at = self._find(">") + 1
         inner = self.parse_alternatives()
         if not self._skip_if(")"):
@@ -417,7 +416,7 @@ class _PatternParser:
             low, high = self._parse_braces()
         else:
             return term
-        self._skip_if("?")  # a lazy count gives the same texts
+        self._skip_if("?")  # lazy quantifiers match the same texts
         if not 0 <= low <= high <= _MAX_COUNT:
             raise _Unsupported
         return _limit_length(
@@ -426,7 +425,7 @@ class _PatternParser:
         )
 
     def parse_class(self) -> str:
-        """Read a class up to its bracket; the characters it takes, printable ASCII for what it leaves open."""
+        """Parse a character class up to its bracket, and return its characters; negated ones give printable ASCII."""
         negated = self._skip_if("^")
         characters = ""
         while self.text[self.at] != "]":
@@ -443,7 +442,7 @@ class _PatternParser:
         return "".join(each for each in _PRINTABLE if each not in characters) if negated else characters
 
     def parse_escape(self) -> str:
-        """Read what follows a backslash; the characters that it stands for."""
+        """Parse what follows a backslash, and return the characters that it matches."""
         mark = self._next_character()
         if mark in _CLASSES:
             return _CLASSES[mark]
@@ -458,17 +457,17 @@ class _PatternParser:
             self.at += len(digits)
             return chr(int(digits, 16))
         if mark.isalnum():
-            raise _Unsupported  # refers back, or names a property or a boundary
+            raise _Unsupported  # a backreference, property or boundary
         return mark
 
     def _parse_member(self) -> str:
         mark = self._next_character()
         if mark == "[" and not self.anchors:
-            raise _Unsupported  # XSD takes one class from another so
+            raise _Unsupported  # class subtraction in XSD
         return self.parse_escape() if mark == "\\" else mark
 
     def _skip_anchor(self, later: bool) -> None:
-        """Step over an anchor that is at the edge of its branch; anywhere else it would contradict what is there."""
+        """Skip an anchor at the start or end of its branch; elsewhere it could never match."""
         mark = self._next_character()
         following = self.text[self.at] if self.at < len(self.text) else "|"
         if (mark == "^" and later) or (mark == "$" and following not in "|)"):

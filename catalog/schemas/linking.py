@@ -55,7 +55,7 @@ _WRAPPED: Final = re.compile(r"(?P<base>https?://.*)(?:/subjects/[^/]+/versions/
 
 
 @dataclass(frozen=True, slots=True)
-class LocatedSchema:
+class SchemaPart:
     """A loaded document, and the part of it that a reference names."""
 
     key: str
@@ -88,7 +88,7 @@ class SchemaLoader:
     _completed: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def load_embedded(self) -> None:
-        """Load all documents that the registry contains, referenced or not."""
+        """Load all documents that are embedded in the registry."""
         for entry in self.registry.entries():
             if entry.document is not None:
                 self._store_embedded(entry)
@@ -98,12 +98,12 @@ class SchemaLoader:
         external = self.abroad.land_of(xid)
         return self.registry if external is None else self._external_registry(external)
 
-    def load_inline(self, key: str, document: Any, place: SourceLocation) -> LocatedSchema:
+    def load_inline(self, key: str, document: Any, place: SourceLocation) -> SchemaPart:
         """Load a document from inside a definition."""
         self._store_embedded(SchemaVersion(key, place, None, to_tree(document), text=isinstance(document, str)))
-        return LocatedSchema(key)
+        return SchemaPart(key)
 
-    def load_link(self, link: SchemaReference, location: SourceLocation) -> LocatedSchema | None:
+    def load_link(self, link: SchemaReference, location: SourceLocation) -> SchemaPart | None:
         """Load the target of a reference into the registry; *location* is the location of the reference."""
         located = self._load_target(link, location)
         if located is not None and link.entry.ids:
@@ -115,21 +115,21 @@ class SchemaLoader:
         known = self.schemas[key].get("schemaids", [])
         self.schemas[key]["schemaids"] = list(dict.fromkeys((*known, *ids)))
 
-    def _load_target(self, link: SchemaReference, location: SourceLocation) -> LocatedSchema | None:
-        entry, deep = link.entry, LocatedSchema("", link.name, link.pointer)
+    def _load_target(self, link: SchemaReference, location: SourceLocation) -> SchemaPart | None:
+        entry, deep = link.entry, SchemaPart("", link.name, link.pointer)
         for _ in range(MAX_DOCUMENTS):
             if entry.document is not None:
                 self._store_embedded(entry)
-                return LocatedSchema(entry.key, deep.name, deep.pointer)
+                return SchemaPart(entry.key, deep.name, deep.pointer)
             further = self.registry.link(entry.address or "")
             if further is None:
                 located = self.load_address(entry.address or "", entry.place, entry.format)
                 deeper = bool(deep.name or deep.pointer)
-                return LocatedSchema(located.key, deep.name, deep.pointer) if located and deeper else located
+                return SchemaPart(located.key, deep.name, deep.pointer) if located and deeper else located
             if further.entry is entry:
                 if not is_url(entry.address or ""):
                     break
-                return LocatedSchema(entry.key, deep.name, deep.pointer) if self._load_served(entry) else None
+                return SchemaPart(entry.key, deep.name, deep.pointer) if self._load_served(entry) else None
             entry = further.entry
         hint = "add its document, or a URL of it"
         self.findings.error(location, "unresolvable-schema", f"{entry.key} has no document, it refers to itself", hint)
@@ -148,7 +148,7 @@ class SchemaLoader:
             return False
         return True
 
-    def load_address(self, reference: str, place: SourceLocation, form: str | None = None) -> LocatedSchema | None:
+    def load_address(self, reference: str, place: SourceLocation, form: str | None = None) -> SchemaPart | None:
         """Load the target of a URI written at *place*; None, and a finding, if not available."""
         document, _, fragment = reference.strip().partition("#")
         fragment, name = unquote(fragment), ""
@@ -165,7 +165,7 @@ class SchemaLoader:
             self._report_unavailable(uri, error, place)
             return None
         pointer = fragment if fragment.startswith("/") else ""
-        return LocatedSchema(key, name or (fragment if not pointer else ""), pointer)
+        return SchemaPart(key, name or (fragment if not pointer else ""), pointer)
 
     def load_references(self, source: SchemaSource) -> bool:
         """Load all documents that *source* refers to, recursively; return False if one is not available."""
@@ -177,7 +177,7 @@ class SchemaLoader:
             current = waiting.pop()
             by_name = family_of(current.family).refers_by_name
             for reference in references_of(current):
-                key = self._resolve_reference(reference, current, by_name=by_name)
+                key = self._resolve(reference, current, by_name=by_name)
                 if key is None:
                     self.unnamed |= {source.uri} if by_name else set()
                     whole = False
@@ -188,7 +188,7 @@ class SchemaLoader:
         self._completed[source.uri, source.family] = whole
         return whole
 
-    def _resolve_reference(self, reference: str, source: SchemaSource, *, by_name: bool) -> str | None:
+    def _resolve(self, reference: str, source: SchemaSource, *, by_name: bool) -> str | None:
         """Resolve a reference in a schema: by ``$id``, in the registry, in its group, then as a URI.
 
         A type name (*by_name*) is not a URI.
@@ -208,7 +208,7 @@ class SchemaLoader:
             return self._store_reference(source.uri, reference, self.load_link(link, place))
         return None if by_name else self._store_reference(source.uri, reference, self.load_address(reference, place))
 
-    def _store_reference(self, key: str, reference: str, located: LocatedSchema | None) -> str | None:
+    def _store_reference(self, key: str, reference: str, located: SchemaPart | None) -> str | None:
         """Store the target of a reference in the document *key*."""
         if located is None:
             return None
@@ -216,7 +216,7 @@ class SchemaLoader:
         self.schemas[key]["references"] = {**known, reference: located.key}
         return located.key
 
-    def _load_external(self, document: str, fragment: str, place: SourceLocation) -> LocatedSchema | None:
+    def _load_external(self, document: str, fragment: str, place: SourceLocation) -> SchemaPart | None:
         """Load a schema from another registry document by URI."""
         external = self.abroad.document(document, place.file)
         link = (self.registry if external is None else self._external_registry(external)).link(fragment)
@@ -337,7 +337,7 @@ class _Linker:
     loader: SchemaLoader
     findings: Findings
     addresses: SchemaAddresses
-    _located: dict[str, LocatedSchema | None] = field(default_factory=dict)
+    _located: dict[str, SchemaPart | None] = field(default_factory=dict)
     _sources: dict[tuple[str, str, str, str | None], tuple[SchemaSource | None, dict[SourceLocation, None]]] = field(
         default_factory=dict
     )
@@ -348,7 +348,7 @@ class _Linker:
         """Return the definition with its link, and store its schema for :meth:`compile_all`."""
         writer = self._find_writer(definition, _SCHEMAS)
         registry = self.loader.registry_of((writer or definition).xid)
-        address = self.addresses.dataschema_uri(definition, writer, registry)
+        address = self.addresses.uri_of(definition, writer, registry)
         definition = definition if address is None else replace(definition, schemauri=address)
         if writer is None:
             return definition
@@ -374,7 +374,7 @@ class _Linker:
                 for place in location:
                     self.findings.error(place, "unresolvable-schema", str(error), error.hint)
             except SchemaError as error:
-                if whole:  # else what it lacks was reported, but for names
+                if whole:  # otherwise missing references were reported, except names
                     self._report_invalid(source, error)
                 elif source.uri in self.loader.unnamed:
                     self._report_missing_type(source, error)
@@ -390,9 +390,7 @@ class _Linker:
                 if (each.uri, fault.path) not in self._reported:
                     self._reported.add((each.uri, fault.path))
                     hint = "correct or remove it; until then it is ignored, and the underlying type is used"
-                    self.findings.warning(
-                        self._source_location(each, fault.path), "ignored-logical-type", fault.message, hint
-                    )
+                    self.findings.warning(self._locate(each, fault.path), "ignored-logical-type", fault.message, hint)
 
     def _find_writer(self, definition: Definition, attributes: tuple[str, ...]) -> DeclaredMessage | None:
         """Return the nearest message, from the definition to its last base, that has any of *attributes*."""
@@ -402,22 +400,20 @@ class _Linker:
                 return message
         return None
 
-    def _locate_schema(self, writer: DeclaredMessage, definition: Definition) -> LocatedSchema | None:
+    def _locate_schema(self, writer: DeclaredMessage, definition: Definition) -> SchemaPart | None:
         if "dataschema" in writer.attributes:
             document = definition.dataschema
             if not (isinstance(document, str) and _LOOKS_LIKE_REFERENCE.fullmatch(document.strip())):
                 return self.loader.load_inline(f"{writer.xid}#dataschema", document, writer.at("dataschema"))
-            return self._resolve_reference(document.strip(), writer, writer.at("dataschema"))
+            return self._resolve(document.strip(), writer, writer.at("dataschema"))
         for attribute in _REFERENCES:
             reference = writer.attributes.get(attribute)
-            located = self._resolve_reference(reference.strip(), writer, writer.at(attribute)) if reference else None
+            located = self._resolve(reference.strip(), writer, writer.at(attribute)) if reference else None
             if located is not None:
                 return located
         return None
 
-    def _resolve_reference(
-        self, reference: str, writer: DeclaredMessage, place: SourceLocation
-    ) -> LocatedSchema | None:
+    def _resolve(self, reference: str, writer: DeclaredMessage, place: SourceLocation) -> SchemaPart | None:
         registry = self.loader.registry_of(writer.xid)
         link = registry.link(reference)
         if link is not None:
@@ -472,20 +468,20 @@ class _Linker:
 
     def _report_invalid(self, source: SchemaSource, error: SchemaError) -> None:
         """Report an invalid schema: an error if it is in the catalog, a warning if it was fetched."""
-        place = self._source_location(source, error.pointer)
+        place = self._locate(source, error.pointer)
         severity: Severity = "error" if source.uri in self.loader.inside else "warning"
         hint = error.hint or "fix the schema; until then payloads are not validated"
         self.findings.add(place, severity, "invalid-schema", str(error), hint)
 
     def _report_missing_type(self, source: SchemaSource, error: SchemaError) -> None:
         """Report a schema with an undefined type name, which may be in another part of the registry."""
-        place = self._source_location(source, error.pointer)
+        place = self._locate(source, error.pointer)
         if self.loader.fetcher.whole:
             self.findings.error(place, "unresolvable-schema", str(error), error.hint)
         else:
             self.findings.warning(place, "schema-unreachable", str(error), error.hint)
 
-    def _source_location(self, source: SchemaSource, pointer: str) -> SourceLocation:
+    def _locate(self, source: SchemaSource, pointer: str) -> SourceLocation:
         """Return the source location of a part of a schema, or of the string in the catalog that contains it."""
         place = self.loader.places[source.uri]
         return place if source.uri in self.loader.texts else SourceLocation(place.file, place.pointer + pointer)

@@ -51,13 +51,13 @@ class BoundedValidation:
         """Compile a schema.
 
         Raises:
-            SchemaError: it can never be used.
+            SchemaError: the schema is not valid.
         """
         self._validator: Validator = compile_schema(source, library)
         self._source = source
         self._library = library
         self._family = family_of(source.family)
-        self._sandboxed: SandboxedValidation | None = None
+        self._trial: SandboxedValidation | None = None
         self._resolved: dict[tuple[str, str, MessagePlace], BoundedValidation] = {}
 
     def fault(self, body: bytes, content_type: str | None, begin: Begin = PLAIN) -> SchemaFault | None:
@@ -67,10 +67,8 @@ class BoundedValidation:
         if begin.framing == "auto":
             whole = self._find_fault(body, content_type)
             found = self._strip_frame(body, begin) if whole else None
-            return (
-                whole if found is None or found in (_NO_FRAME, _NO_PLACE) else _find_unframed_fault(found, content_type)
-            )
-        return _find_unframed_fault(self._strip_frame(body, begin), content_type)
+            return whole if found is None or found in (_NO_FRAME, _NO_PLACE) else _fault_of(found, content_type)
+        return _fault_of(self._strip_frame(body, begin), content_type)
 
     def find_valid(self, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin) -> npt.NDArray[np.bool_]:
         """Return which bodies are certainly valid; the others must be validated one by one."""
@@ -142,11 +140,9 @@ class BoundedValidation:
         try:
             return self._validator.fault(body, content_type)
         except CostExceeded as cost:
-            if self._sandboxed is None:
-                self._sandboxed = SandboxedValidation(
-                    fingerprint(self._source, self._library), self._source, self._library
-                )
-            return self._sandboxed.fault(body, content_type, cost)
+            if self._trial is None:
+                self._trial = SandboxedValidation(fingerprint(self._source, self._library), self._source, self._library)
+            return self._trial.fault(body, content_type, cost)
 
     def faults(self, body: bytes | None, content_type: str | None, begin: Begin = PLAIN) -> list[SchemaFault]:
         """Return all faults of *body*, which :meth:`fault` found invalid, at most MAX_FAULTS; none if it is costly."""
@@ -156,7 +152,7 @@ class BoundedValidation:
             if isinstance(found, tuple):
                 validation, body = found
             elif begin.framing != "auto":
-                return []  # the first says all
+                return []  # fault() reported the only one
         try:
             return validation._validator.faults(body, content_type)
         except CostExceeded:
@@ -166,7 +162,7 @@ class BoundedValidation:
 _Unframed = tuple[BoundedValidation, bytes] | SchemaFault | None
 
 
-def _find_unframed_fault(found: _Unframed, content_type: str | None) -> SchemaFault | None:
+def _fault_of(found: _Unframed, content_type: str | None) -> SchemaFault | None:
     if not isinstance(found, tuple):
         return found
     validation, data = found
@@ -264,4 +260,4 @@ class PayloadValidation:
         try:
             return BoundedValidation(source, self._library)
         except SchemaError:
-            return None  # a finding said so when the catalog was loaded
+            return None  # reported as a finding when the catalog was loaded

@@ -55,11 +55,7 @@ class ChannelBuilder:
         self._numbers: dict[tuple[str, str | None, bool, bool], int] = {}
 
     def endpoints(
-        self,
-        name: str,
-        xids: Sequence[str],
-        context: Mapping[str, str] | None = None,
-        frames: Frames = _FRAMES,
+        self, name: str, xids: Sequence[str], context: Mapping[str, str] | None = None, frames: Frames = _FRAMES
     ) -> Channel:
         """Add a channel that these endpoints share."""
         candidates: list[int] = []
@@ -74,7 +70,7 @@ class ChannelBuilder:
                 for each in (number, *self._bases_of(number, endpoint)):
                     owners.setdefault(each, endpoint.xid)
         origin = ChannelOrigin(source_of(known[0]) if known else (xids[0] if xids else name), dict(context or {}))
-        return self._add_channel(
+        return self._append(
             Channel(name, tuple(xids), tuple(dict.fromkeys(candidates)), owners, origin, structured, frames)
         )
 
@@ -88,9 +84,7 @@ class ChannelBuilder:
         numbers = [self._number_target(target) for target in targets if target is not None]
         for number in numbers:
             self._bases_of(number, None)
-        return self._add_channel(
-            Channel(name, (), tuple(dict.fromkeys(numbers)), origin=ChannelOrigin(name), frames=frames)
-        )
+        return self._append(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=ChannelOrigin(name), frames=frames))
 
     def ties(self) -> TieBreaker:
         """Return the rule for targets that match equally well."""
@@ -109,7 +103,7 @@ class ChannelBuilder:
             self._bases[number] = tuple(self._number_target(target) for target in targets if target is not None)
         return self._bases[number]
 
-    def _add_channel(self, channel: Channel) -> Channel:
+    def _append(self, channel: Channel) -> Channel:
         self.channels.append(channel)
         return channel
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -97,7 +96,7 @@ def slots_of(constraints: Sequence[Keyed]) -> tuple[list[Slot], list[tuple[Slot,
     return list(first.values()), equal
 
 
-@functools.lru_cache(maxsize=65536)
+@lru_cache(maxsize=65536)
 def _template_slots(key: str, constraint: Constraint) -> tuple[Slot, ...]:
     template = constraint.template
     if template.is_bare:

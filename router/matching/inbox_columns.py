@@ -22,7 +22,6 @@ from bindings.parts import BINARY_KIND, Part
 from bindings.parts import KEYS as CODING_KEYS
 from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.definitions.constraints import CONTENT
-from catalog.schemas.ids.deciding import FrameIds
 from catalog.values import YEAR_1, YEAR_10000
 from router.matching.index.classes import BatchColumns, BoolArray, IntArray, SplitColumn
 from router.matching.mapping import Defaults, check_types, drop_unusable
@@ -35,10 +34,11 @@ from router.matching.record_columns import (
     RawRow,
     RecordColumns,
     RecordColumnsBuilder,
+    concat_ids,
     protocol_number,
 )
 
-# Facts of one batch that come in two ways, put together.
+# Joining record columns of rows that were read from columns and by the codec.
 
 
 def join(one: RecordColumns, other: RecordColumns, keys: Sequence[str]) -> RecordColumns:
@@ -66,18 +66,16 @@ def join(one: RecordColumns, other: RecordColumns, keys: Sequence[str]) -> Recor
         {**one.readings, **{row + shift: reading for row, reading in other.readings.items()}},
         one.batches | other.batches,
         (*one.empty, *other.empty),
-        _concat_columns(one.bodies, other.bodies, shift, other.columns.rows, pa.binary()),
-        _concat_columns(one.codings, other.codings, shift, other.columns.rows, pa.string()),
+        _concat(one.bodies, other.bodies, shift, other.columns.rows, pa.binary()),
+        _concat(one.codings, other.codings, shift, other.columns.rows, pa.string()),
         _concat_inner(one, other),
         (*one.settled, *(ColumnRows(each.start + shift, each.envelopes) for each in other.settled)),
-        _concat_ids(one, other),
+        concat_ids(one, other),
     )
 
 
-def _concat_columns(
-    one: pa.Array | None, other: pa.Array | None, rows: int, more: int, kind: pa.DataType
-) -> pa.Array | None:
-    """Return the values of *rows* and of *more* behind them; None when neither side has any."""
+def _concat(one: pa.Array | None, other: pa.Array | None, rows: int, more: int, kind: pa.DataType) -> pa.Array | None:
+    """Concatenate two columns, with nulls up to *rows* values in the first; None if both are None."""
     if other is None:
         return one
     first = pa.nulls(rows, kind) if one is None else pa.concat_arrays([one, pa.nulls(rows - len(one), kind)])
@@ -85,21 +83,11 @@ def _concat_columns(
 
 
 def _concat_inner(one: RecordColumns, other: RecordColumns) -> BoolArray | None:
-    """Return which bodies are the data of an event in JSON; None when none is."""
+    """Return which bodies are only the data of a JSON event; None if none is."""
     if one.inner is None and other.inner is None:
         return None
     both = (np.zeros(each.columns.rows, bool) if each.inner is None else each.inner for each in (one, other))
     return np.concatenate(tuple(both))
-
-
-def _concat_ids(one: RecordColumns, other: RecordColumns) -> FrameIds | None:
-    """Return the ids that bodies begin with; None when none was looked for."""
-    if one.ids is None and other.ids is None:
-        return None
-    shift = len(one.ids.names) if one.ids is not None else 0
-    ours, theirs = (np.full(f.columns.rows, -1, np.int64) if f.ids is None else f.ids.codes for f in (one, other))
-    names = [name for facts in (one, other) if facts.ids is not None for name in facts.ids.names]
-    return FrameIds(np.concatenate((ours, np.where(theirs >= 0, theirs + shift, -1))), names)
 
 
 def _column_or_nulls(facts: RecordColumns, key: str) -> pa.StringArray:
@@ -114,7 +102,7 @@ _MARK: Final = 10
 
 
 def rfc3339(stamps: pa.TimestampArray) -> pa.StringArray:
-    """Return instants, in UTC and without a zone, as RFC 3339 text to their unit; null for a null.
+    """Return instants in UTC without zone as RFC 3339 text, in their unit; null for null.
 
     They must be of the years 1 to 9999. This takes a tenth of the time of ``strftime``.
     """
@@ -123,7 +111,7 @@ def rfc3339(stamps: pa.TimestampArray) -> pa.StringArray:
 
 
 def instants(milliseconds: pa.Int64Array) -> pa.TimestampArray:
-    """Return timestamps of Kafka as instants in UTC, without a zone; null for what is none of the calendar.
+    """Return Kafka timestamps as instants in UTC without zone; null if outside of the years 1970 to 9999.
 
     A negative timestamp says that the record has none. Neither texts nor tables have years past 9999.
     """
@@ -186,7 +174,7 @@ class _InboxRows:
         self._mark_fallback_rows()
 
     def _mark_fallback_rows(self) -> None:
-        """Find rows odd for what they are as a whole."""
+        """Mark rows that the exact codec must read as a whole."""
         keyed = np.array([bool(binding.sending.key) for binding in self._bindings], bool)
         self.fallback |= keyed[self._groups]
         for mark in _MARKS:
@@ -212,7 +200,7 @@ class _InboxRows:
             self.fallback |= self._envelopes.odd
 
     def build_columns(self, keys: Iterable[str]) -> RecordColumns:
-        """Return the facts of all rows by columns; those of odd rows stand for nothing."""
+        """Return the record columns of all rows; those of fallback rows are undefined."""
         events, fallback = self._envelopes.events, self.fallback
         columns = {key: column for key in dict.fromkeys(keys) if (column := self._find_column(key)) is not None}
         defaults = self._native_defaults()
@@ -289,7 +277,7 @@ class _InboxRows:
         return texts
 
     def _single_entries(self, entries: Int) -> Int:
-        """Return the entry of every row, -1 for none; rows with several are odd."""
+        """Return the entry of every row, -1 for none; rows with several become fallback rows."""
         places, repeated = self._entries.leading(entries)
         self.fallback[repeated] = True
         return places
@@ -350,7 +338,7 @@ def _binding_of(protocol: str | None) -> Binding:
     return binding_of(protocol or "") or BINDINGS[UNKNOWN]
 
 
-# Facts of Kafka records: columns where they settle a record, the exact codec where they do not.
+# Record columns of Kafka records.
 
 _PLACE: Final = ("topic", "partition", "offset")
 HEAD: Final = "head"
@@ -429,7 +417,7 @@ def _column_facts(
 
 
 def _kafka_defaults(rows: pa.RecordBatch, read: KafkaColumns, times: pa.StringArray | None) -> Defaults:
-    """Return what native records give the events they become; events have their own, and null here."""
+    """Return the default attributes of native records; null for events, which have their own."""
     native = np.flatnonzero(~read.events)
     at = pa.array(native)
     back = np.full(rows.num_rows, -1, np.int64)
@@ -442,7 +430,7 @@ def _kafka_defaults(rows: pa.RecordBatch, read: KafkaColumns, times: pa.StringAr
 
 
 def positions_of(rows: pa.RecordBatch) -> pa.StringArray:
-    """Return where each row of Kafka lies, as the positions of its events and letters begin."""
+    """Return topic, partition and offset of each row as text, the start of positions of events and dead letters."""
     topic = pc.fill_null(rows.column("topic"), "")
     numbers = (rows.column(name).cast(pa.string()) for name in ("partition", "offset"))
     return pc.binary_join_element_wise(topic, *numbers, "-")

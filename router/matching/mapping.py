@@ -214,9 +214,7 @@ def compile_program(
     ``envelope`` says whether it declares the CloudEvents envelope on this channel, itself or by default.
     """
     mapped = {"specversion": MappedAttribute("specversion", (Piece("1.0"),))}
-    declared = (
-        {prop.name: _with_absolute_uri(prop, definition) for prop in definition.envelopemetadata} if envelope else {}
-    )
+    declared = {prop.name: _resolve_uri(prop, definition) for prop in definition.envelopemetadata} if envelope else {}
     for name, prop in declared.items():
         pieces, missing = _declared_pieces(prop, supplied, origin)
         if missing and name not in FALLBACKS:
@@ -251,7 +249,7 @@ def _check_attribute(attribute: MappedAttribute) -> MappedAttribute | str:
     return attribute
 
 
-def _with_absolute_uri(prop: Property, definition: Definition) -> Property:
+def _resolve_uri(prop: Property, definition: Definition) -> Property:
     """Return a declared ``dataschema`` with the absolute URI that it means, if there is one."""
     return replace(prop, value=definition.schemauri) if prop.name == "dataschema" else prop
 
@@ -375,9 +373,8 @@ class Mapper:
         self, arrays: _ProgramArrays, rows: IntArray, programs: IntArray, defaults: Defaults
     ) -> list[pa.StringArray]:
         at = pa.array(rows)
-        content = pc.coalesce(
-            drop_unusable(defaults.datacontenttype.take(at)), arrays.content_types.take(pa.array(programs))
-        )
+        types = arrays.content_types.take(pa.array(programs))
+        content = pc.coalesce(drop_unusable(defaults.datacontenttype.take(at)), types)
         return [defaults.id.take(at), defaults.time.take(at), content, drop_unusable(defaults.partitionkey.take(at))]
 
 

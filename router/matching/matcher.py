@@ -111,11 +111,9 @@ class Matcher:
 
     def winners(self, facts: RecordColumns) -> IntArray:
         """Return the target that each row matches, negative for none, before mapping."""
-        return self._choose_winners(facts, self.index.classify(facts.columns))[2]
+        return self._evaluate(facts, self.index.classify(facts.columns))[2]
 
-    def _choose_winners(
-        self, facts: RecordColumns, classes: Sequence[IntArray]
-    ) -> tuple[ValidatedSets, Winners, IntArray]:
+    def _evaluate(self, facts: RecordColumns, classes: Sequence[IntArray]) -> tuple[ValidatedSets, Winners, IntArray]:
         sets = self.index.match(classes, facts.channels, facts.protocols, facts.events)
         facts.identified = self.ids.drop(facts, self.chooser.drop_unequal(facts.columns, sets))
         checked = self.checks.check(facts, facts.identified.sets)
@@ -128,7 +126,7 @@ class Matcher:
         """Evaluate every row of a batch."""
         columns = facts.columns
         classes = self.index.classify(columns)
-        checked, verdicts, winners = self._choose_winners(facts, classes)
+        checked, verdicts, winners = self._evaluate(facts, classes)
         outcomes = MatchOutcomes(facts, winners, {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0), lambda _: pa.nulls(0))
         self._map_natives(outcomes)
         # After mapping, since rows that mapping turned into dead letters need no context attributes.

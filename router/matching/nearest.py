@@ -187,9 +187,7 @@ def check_constraints(target: MatchCandidate, row: NearestRow, protocols: Sequen
             holding.append((key, constraint))
         unlike = 0 if holds else distance(constraint, texts)
         checks.append(
-            ConstraintResult(
-                property_name(key), constraint.expected, _describe_values(texts), holds, constraint, unlike
-            )
+            ConstraintResult(property_name(key), constraint.expected, _describe(texts), holds, constraint, unlike)
         )
     return checks + _check_placeholders(holding, row.values)
 
@@ -238,7 +236,7 @@ def _check_placeholders(holding: Sequence[Keyed], values: Values) -> list[Constr
     return list(failed.values())
 
 
-def _describe_values(texts: Sequence[str | None]) -> str | None:
+def _describe(texts: Sequence[str | None]) -> str | None:
     if not texts:
         return None
     shown = ", ".join(NOT_TEXT if text is None else text for text in texts)

@@ -112,9 +112,7 @@ class SchemaIdFilter:
             for target in (self._index.targets[candidate] for candidate in channel.candidates)
             if target.protocol in (None, KAFKA)
         ]
-        declared = [
-            each for each in (rule.declared_ids(one, frames.registry) for one in definitions) if each is not None
-        ]
+        declared = list(filter(None, (rule.declared_ids(one, frames.registry) for one in definitions)))
         framed = any(map(rule.can_have_frames, definitions))
         constrained = {
             str(option.value)
@@ -151,12 +149,12 @@ class SchemaIdFilter:
 
     def find(self, facts: RecordColumns, heads: pa.BinaryArray | None) -> None:
         """Record the ids that bodies begin with; *heads* are the first bytes of the rows that have only columns."""
-        searched = np.flatnonzero(np.array([*self._framed, False], bool)[facts.channels] & (facts.protocols == _KAFKA))
-        if not len(searched):
+        framed = np.flatnonzero(np.array([*self._framed, False], bool)[facts.channels] & (facts.protocols == _KAFKA))
+        if not len(framed):
             return
         codes = np.full(facts.columns.rows, -1, np.int64)
         names: dict[str, int] = {}
-        by_columns = searched[searched < (0 if heads is None else len(heads))]
+        by_columns = framed[framed < (0 if heads is None else len(heads))]
         if heads is not None and len(by_columns):
             framings = [self._frames[channel].framing for channel in range(len(self._frames))]
             kinds = sorted({framings[number] for number in np.unique(facts.channels[by_columns]).tolist()})
@@ -167,21 +165,19 @@ class SchemaIdFilter:
                 found = ids_of(heads if whole else heads.take(pa.array(rows)), kind)
                 numbers = [names.setdefault(name, len(names)) for name in found.names]
                 codes[rows] = np.array([*numbers, -1], np.int64)[found.codes]
-        self._find_one_by_one(facts, searched, codes, names)
+        self._find_one_by_one(facts, framed, codes, names)
         facts.ids = FrameIds(codes, list(names))
         if self.constrains:
             known = pa.array(facts.ids.names, pa.string()).take(pa.array(codes, mask=codes < 0))
             facts.columns = replace(facts.columns, by_key={**facts.columns.by_key, KEY: SplitColumn(known)})
 
-    def _find_one_by_one(
-        self, facts: RecordColumns, searched: IntArray, codes: IntArray, names: dict[str, int]
-    ) -> None:
+    def _find_one_by_one(self, facts: RecordColumns, framed: IntArray, codes: IntArray, names: dict[str, int]) -> None:
         """Record the ids of rows that the codec read, and of bodies with a content coding."""
         coded = np.zeros(0, np.int64)
         if facts.codings is not None and facts.codings.null_count < len(facts.codings):
             coded = np.flatnonzero(facts.codings.is_valid().to_numpy(zero_copy_only=False))
         rows = [row for row in facts.readings if row < len(codes)]
-        chosen = np.intersect1d(searched, np.array([*rows, *coded.tolist()], np.int64))
+        chosen = np.intersect1d(framed, np.array([*rows, *coded.tolist()], np.int64))
         for row, payload in zip(chosen.tolist(), facts.payloads(chosen.tolist()), strict=True):
             codes[row] = -1
             if payload is None or not payload.whole or payload.body is None:
@@ -235,14 +231,8 @@ class SchemaIdFilter:
         by_message = any(map(rule.names_message, definitions.values()))
         framed = [target for target in targets if rule.can_have_frames(definitions[target])]
         if not by_message and certain:
-            return [
-                (
-                    self._cached_group(
-                        channel, matched, FrameLookup(name, frames.registry, written, None, frames.required)
-                    ),
-                    rows,
-                )
-            ]
+            frame = FrameLookup(name, frames.registry, written, None, frames.required)
+            return [(self._cached_group(channel, matched, frame), rows)]
         payloads = [each if isinstance(each, Payload) else None for each in facts.decoded_payloads(rows.tolist())]
         given = [None if each is None else each.body for each in payloads]
         places: list[MessagePlace | None] = [None] * len(rows)

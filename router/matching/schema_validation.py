@@ -55,7 +55,7 @@ class ValidatedSets:
 
 
 @dataclass(frozen=True, slots=True)
-class _SchemasToCheck:
+class _Checks:
     """Definitions of a match set to validate: those whose schema decides whether they match, and the others."""
 
     deciding: tuple[int, ...]
@@ -77,7 +77,7 @@ class PayloadChecks:
         self._ids = ids
         self._payloads = payloads
         self._mode = mode
-        self._looks: dict[int, _SchemasToCheck | None] = {}
+        self._looks: dict[int, _Checks | None] = {}
         self._needs = [False] * len(channels)
         if payloads is not None and any(self.has_schema(target) for target in index.targets):
             self._needs = [self._needs_validation(channel.candidates) for channel in channels]
@@ -105,7 +105,7 @@ class PayloadChecks:
             look = looks[number]
             rows = [row for row in np.flatnonzero(sets == number).tolist() if row not in facts.faults]
             if look is not None and rows:
-                self._drop_rejected(facts, checked, number, look, rows)
+                self._drop(facts, checked, number, look, rows)
         checked.rejected = self._add_all_faults(facts, checked.rejected)
         return checked
 
@@ -145,19 +145,17 @@ class PayloadChecks:
         """Whether there is a schema of a known format for the target's definition."""
         return self._payloads is not None and self._payloads.has_schema(target.definition)
 
-    def _schemas_to_check(self, number: int) -> _SchemasToCheck | None:
+    def _schemas_to_check(self, number: int) -> _Checks | None:
         if number not in self._looks:
             targets = [(each, self._index.targets[each]) for each in self._index.sets[number].targets]
             deciding = tuple(each for each, target in targets if decides(target) and self.has_schema(target))
             several = len({target.xid for _, target in targets}) > 1
             looks = self._mode == "always" or (self._mode == "ambiguous" and several)
             others = tuple(e for e, t in targets if looks and e not in deciding and self.has_schema(t))
-            self._looks[number] = _SchemasToCheck(deciding, others) if deciding or others else None
+            self._looks[number] = _Checks(deciding, others) if deciding or others else None
         return self._looks[number]
 
-    def _drop_rejected(
-        self, facts: RecordColumns, checked: ValidatedSets, number: int, look: _SchemasToCheck, rows: list[int]
-    ) -> None:
+    def _drop(self, facts: RecordColumns, checked: ValidatedSets, number: int, look: _Checks, rows: list[int]) -> None:
         matched = self._index.sets[number]
         by_target = self._find_faults(facts, (*look.deciding, *look.others), rows)
         for at in sorted({at for each in by_target.values() for at in each}):
@@ -189,18 +187,14 @@ class PayloadChecks:
                 continue
             elaborated[row] = {
                 xid: payloads.all_faults(
-                    xid,
-                    payload.body,
-                    payload.content_type,
-                    self._body_framings(facts, [row], [payload], xid)[0],
-                    known[0],
+                    xid, payload.body, payload.content_type, self._framings(facts, [row], [payload], xid)[0], known[0]
                 )
                 for xid, known in rejected[row].items()
             }
             left -= sum(len(each) - 1 for each in elaborated[row].values())
         return elaborated
 
-    def _body_framings(
+    def _framings(
         self, facts: RecordColumns, rows: Sequence[int], payloads: Sequence[Payload], xid: str
     ) -> list[Begin]:
         """Return the beginnings of bodies: only whole bodies of Kafka have frames."""
@@ -234,7 +228,7 @@ class PayloadChecks:
         faults = {at: each for at, each in zip(places, known, strict=True) if isinstance(each, SchemaFault)}
         looked = [(at, each) for at, each in zip(places, known, strict=True) if isinstance(each, Payload)]
         given = [each for _, each in looked]
-        begins = self._body_framings(facts, [rows[at] for at, _ in looked], given, xid)
+        begins = self._framings(facts, [rows[at] for at, _ in looked], given, xid)
         verdicts = payloads.faults(xid, [each.body for each in given], [each.content_type for each in given], begins)
         faults |= {at: fault for (at, _), fault in zip(looked, verdicts, strict=True) if fault is not None}
         return faults

@@ -25,9 +25,7 @@ class TieBreaker:
     ranks: Sequence[int] = ()
     bases: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
-    def pick_winner(
-        self, targets: Sequence[MatchCandidate], best: Sequence[int], bits: int, *, event: bool
-    ) -> int | None:
+    def decide(self, targets: Sequence[MatchCandidate], best: Sequence[int], bits: int, *, event: bool) -> int | None:
         """Return the target that wins records for which *best* tie, None if they stay ambiguous.
 
         *bits* is the set of all targets that match. A common base outside that set wins only if the first of *best* has

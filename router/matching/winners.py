@@ -43,22 +43,20 @@ class WinnerChooser:
         self.ties = ties if ties is not None else TieBreaker()
         self._table = SlotTable()
         targets = range(len(index.targets))
-        numbered = {
-            (t, event): self._number_slots(index.targets[t], event=event) for t in targets for event in (False, True)
-        }
+        found = {(t, event): self._slots_of(index.targets[t], event=event) for t in targets for event in (False, True)}
         # Many definitions share their list of slots: few lists stay in the processor's cache.
         lists: dict[tuple[int, ...], int] = {(): 0}
-        numbers = [lists.setdefault(tuple(slots), len(lists)) for slots, _ in numbered.values()]
+        numbers = [lists.setdefault(tuple(slots), len(lists)) for slots, _ in found.values()]
         self._lists = np.array([*numbers, 0], np.int64)
         self._slots = Ragged(list(lists))
-        self._equal = {place: pairs for place, (_, pairs) in numbered.items() if pairs}
+        self._equal = {place: pairs for place, (_, pairs) in found.items() if pairs}
         self._names = pa.array([slot.name for slot in self._table.slots], pa.string())
         self._winners = NumberTable(self._choose_winner)
         self._checks = NumberTable(self._pairs_to_compare)
         self._pairs: list[tuple[int, int, int]] = []
         self._flat = np.zeros((3, 0), np.int64)
 
-    def _number_slots(self, target: MatchCandidate, *, event: bool) -> tuple[list[int], list[tuple[int, int]]]:
+    def _slots_of(self, target: MatchCandidate, *, event: bool) -> tuple[list[int], list[tuple[int, int]]]:
         slots, equal = slots_of(target.constraints(event=event) or ())
         number = self._table.number
         return [number(slot) for slot in slots], [(number(one), number(other)) for one, other in equal]
@@ -139,7 +137,7 @@ class WinnerChooser:
 
     def break_tie(self, matched: MatchSet, best: Sequence[int]) -> int | None:
         """Return the target that wins although several are most specific; None if there is none."""
-        return self.ties.pick_winner(self._index.targets, best, matched.bits, event=matched.event)
+        return self.ties.decide(self._index.targets, best, matched.bits, event=matched.event)
 
     def most_specific(self, matched: MatchSet) -> list[int]:
         """Return the most specific targets of a set, in order."""

@@ -101,16 +101,14 @@ class SchemaIdCache:
         except FileNotFoundError:
             return None
         try:
-            content = msgspec.json.decode(data, type=_File)
+            file = msgspec.json.decode(data, type=_File)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Damaged(f"{path} is damaged: {error}") from error
-        if content.format > FORMAT or content.id != schema_id:
-            raise Damaged(f"{path} has format {content.format} and id {content.id}, not {FORMAT} and {schema_id}")
-        if content.url != self.url:
+        if file.format > FORMAT or file.id != schema_id:
+            raise Damaged(f"{path} has format {file.format} and id {file.id}, not {FORMAT} and {schema_id}")
+        if file.url != self.url:
             return None
-        return WrittenSchema(
-            content.id, content.family, content.document, content.references, tuple(content.subjects), content.fault
-        )
+        return WrittenSchema(file.id, file.family, file.document, file.references, tuple(file.subjects), file.fault)
 
     def is_unknown(self, schema_id: str) -> bool:
         """Whether the registry answered recently that an id does not exist."""
@@ -400,18 +398,16 @@ def mirror(
         # One object serves one thread.
         if not hasattr(local, "client"):
             local.client = address.client()
-        requested: SchemaIdRegistry = local.client
-        return requested
+        unseen: SchemaIdRegistry = local.client
+        return unseen
 
     index = {subject: dict(versions) for subject, versions in cache.mirrored_versions().items()}
     on_disk = {schema_id for schema_id in cache.ids() if _is_readable(cache, schema_id)}
-    all_subjects = list(dict.fromkeys(subjects)) or client().list_subjects()
+    chosen = list(dict.fromkeys(subjects)) or client().list_subjects()
     reported = time.monotonic()
     with ThreadPoolExecutor(THREADS, thread_name_prefix="schemas") as pool:
         todo: list[tuple[str, int]] = []
-        for subject, versions in zip(
-            all_subjects, pool.map(lambda each: client().list_versions(each), all_subjects), strict=True
-        ):
+        for subject, versions in zip(chosen, pool.map(lambda each: client().list_versions(each), chosen), strict=True):
             if not versions:
                 tally.missing.append(subject)
                 continue
@@ -426,16 +422,14 @@ def mirror(
         for part in _iter_chunks(todo):
             found = list(pool.map(lambda place: client().get_version(*place), part))
             ids = {each.id for each in found if each is not None and each.id}
-            requested = sorted(ids - on_disk)
-            for schema_id, schema in zip(
-                requested, pool.map(lambda each: client().get_schema(each), requested), strict=True
-            ):
+            unseen = sorted(ids - on_disk)
+            for schema_id, schema in zip(unseen, pool.map(lambda each: client().get_schema(each), unseen), strict=True):
                 _store_mirrored(cache, schema_id, schema, tally)
                 on_disk.add(schema_id)
             for (subject, version), each in zip(part, found, strict=True):
                 tally.versions += 1
                 if each is not None and each.id:
-                    tally.known += each.id not in requested
+                    tally.known += each.id not in unseen
                     index.setdefault(subject, {})[version] = each.id
             cache.store_mirrored(index)
             if time.monotonic() > reported + TELL_SECONDS:

@@ -218,11 +218,8 @@ class _FrameFinder:
         known = self._kept.find_id(digest)
         if known is not None:
             return known
-        found = (
-            self._client.get_version(subject, version)
-            if version is not None
-            else self._client.find_version(subject, schema)
-        )
+        client = self._client
+        found = client.get_version(subject, version) if version is not None else client.find_version(subject, schema)
         if found is not None and found.id:
             schema_id = found.id
         elif self._sink.register_schemas and version is None:

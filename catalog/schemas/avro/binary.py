@@ -1,8 +1,8 @@
-"""Checks bytes against an Avro type without building a value.
+"""Validate bytes against an Avro type without building a value.
 
-A type becomes a function that takes the bytes, a position and the level of nesting, and returns the position after the
-value. Time is linear in the length of the bytes whatever lengths and counts they claim, for every step but the null
-ones takes a byte, and blocks of items without bytes are passed over at once.
+A type is compiled to a function of the bytes, a position and the nesting level that returns the position after the
+value. The time is linear in the number of bytes, whatever lengths and counts they contain: each step except nulls
+consumes a byte, and blocks of items without bytes are skipped at once.
 """
 
 from __future__ import annotations
@@ -43,64 +43,56 @@ Read = Callable[[bytes, int, int], int]
 
 
 def compile_binary(root: Any, named: Mapping[str, Any]) -> Read:
-    """Compile a type to a function that passes over one value of it.
+    """Compile a type to a function that validates one value of it.
 
     Raises:
-        SchemaError: a type has members that no value can be read by, such as a negative size.
+        SchemaError: a type cannot have values, for example because of a negative size.
     """
     empty = _EmptyTypes(named)
 
     def record(schema: Mapping[str, Any], readers: Sequence[Read]) -> Read:
-        return _compile_record(schema, readers, empty)
+        return _make_record(schema, readers, empty)
 
-    return TypeCompiler(
-        named, record, _compile_union, _compile_array, _compile_map, _compile_leaf, _compile_reference
-    ).compile(root)
+    return TypeCompiler(named, record, _make_union, _make_array, _make_map, _make_leaf, _make_ref).compile(root)
 
 
 class ResolvedBinary:
-    """Makes functions that pass over values of a writer's schema and refuse what its reader cannot have."""
+    """Makes functions that read values of a writer's schema, and reject those that are invalid for the reader's."""
 
     def __init__(self, writer: AvroSchema) -> None:
         self._empty = _EmptyTypes(writer.named)
         self.compiler: TypeCompiler[Read] = TypeCompiler(
-            writer.named,
-            self._compile_plain_record,
-            _compile_union,
-            _compile_array,
-            _compile_map,
-            _compile_leaf,
-            _compile_reference,
+            writer.named, self._make_plain_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref
         )
 
-    def _compile_plain_record(self, written: Mapping[str, Any], readers: Sequence[Read]) -> Read:
-        return _compile_record(written, readers, self._empty)
+    def _make_plain_record(self, written: Mapping[str, Any], readers: Sequence[Read]) -> Read:
+        return _make_record(written, readers, self._empty)
 
     def make_record(
         self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Read]], defaults: Mapping[str, Any]
     ) -> Read:
         names = [name or each["name"] for (name, _), each in zip(fields, written["fields"], strict=True)]
         types = [{"name": name, "type": each["type"]} for name, each in zip(names, written["fields"], strict=True)]
-        return _compile_record({"fields": types}, [reader for _, reader in fields], self._empty)
+        return _make_record({"fields": types}, [reader for _, reader in fields], self._empty)
 
     def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Read:
         refused = {index: written[index] for index, symbol in enumerate(symbols) if symbol is None}
-        return _compile_enum(len(symbols), refused)
+        return _make_enum(len(symbols), refused)
 
     def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> Read:
         if kind in ("int", "long"):
             low, end = number_range(kind, kind)
             if into not in ("int", "long"):
-                return _compile_number(low, end, kind)
+                return _make_number(low, end, kind)
             first, last = number_range(schema, into)
-            return _compile_number(
+            return _make_number(
                 max(low, first), min(end, last), logical_type(schema if (low, end) != (first, last) else kind)
             )
         if kind in ("string", "bytes"):
             if "string" in (kind, into):
                 return _skip_string
-            return _compile_bytes(decimal_bound(schema))
-        return _compile_leaf(schema if kind == "fixed" else kind, kind)
+            return _make_bytes(decimal_bound(schema))
+        return _make_leaf(schema if kind == "fixed" else kind, kind)
 
     def make_branch(self, function: Read, label: str | None) -> Read:
         return function
@@ -113,10 +105,10 @@ class ResolvedBinary:
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """Read a variable-length zig-zag number; return it and the position after it.
+    """Read a variable-length zigzag number; return it and the position after it.
 
     Raises:
-        Misfit: the bytes end before it does, or it has more than 64 bits.
+        TypeMismatch: the bytes end within it, or it has more than 64 bits.
     """
     if at < len(data) and data[at] < 0x80:  # most lengths, indexes and counts
         return (data[at] >> 1) ^ -(data[at] & 1), at + 1
@@ -143,14 +135,14 @@ def skip_bytes(data: bytes, at: int) -> tuple[int, int]:
 
 
 class _EmptyTypes:
-    """Tells which types have values without bytes; of named ones once each."""
+    """Determines which types have values of zero bytes; caches the answer for named types."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
         self._empty: dict[str, bool] = {}
 
     def has_no_bytes(self, schema: Any) -> bool:
-        """Whether values of a type take no bytes; a recursive type that did could never end."""
+        """Whether values of a type have zero bytes; False for recursive types, which would otherwise never end."""
         if isinstance(schema, str):
             if schema == "null" or schema in PRIMITIVES:
                 return schema == "null"
@@ -167,8 +159,8 @@ class _EmptyTypes:
         return self._empty[name]
 
 
-def _compile_record(schema: Mapping[str, Any], readers: Sequence[Read], empty: _EmptyTypes) -> Read:
-    # Fields without bytes fit whatever stands there. Were they looked at, a record of a thousand of them would take a
+def _make_record(schema: Mapping[str, Any], readers: Sequence[Read], empty: _EmptyTypes) -> Read:
+    # Fields without bytes are always valid. If they were read, a record with a thousand of them would take a
     # thousand steps for each byte of a body.
     fields = [
         (f".{field['name']}", reader)
@@ -191,11 +183,11 @@ def _compile_record(schema: Mapping[str, Any], readers: Sequence[Read], empty: _
     return read
 
 
-def _compile_reference(table: Mapping[str, Read], name: str) -> Read:
+def _make_ref(table: Mapping[str, Read], name: str) -> Read:
     return lambda data, at, level: table[name](data, at, level)
 
 
-def _compile_union(schema: Sequence[Any], branches: Sequence[Read]) -> Read:
+def _make_union(schema: Sequence[Any], branches: Sequence[Read]) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         index, at = read_long(data, at)
         if not 0 <= index < len(branches):
@@ -206,7 +198,7 @@ def _compile_union(schema: Sequence[Any], branches: Sequence[Read]) -> Read:
 
 
 def read_block(data: bytes, at: int) -> tuple[int, int]:
-    """Return the count of items of a block and where they begin; the block's size follows a negative count.
+    """Return the number of items in a block, and their start; a negative number is followed by the block's size.
 
     Raises:
         Misfit: the bytes end before, or the size reaches past the end.
@@ -219,7 +211,7 @@ def read_block(data: bytes, at: int) -> tuple[int, int]:
     return abs(count), at
 
 
-def _compile_array(item: Read) -> Read:
+def _make_array(item: Read) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         index = 0
         try:
@@ -239,7 +231,7 @@ def _compile_array(item: Read) -> Read:
     return read
 
 
-def _compile_map(value: Read) -> Read:
+def _make_map(value: Read) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         key = ""
         count, at = read_block(data, at)
@@ -259,7 +251,7 @@ def _compile_map(value: Read) -> Read:
 
 
 def read_text(data: bytes, begin: int, end: int) -> str:
-    """Return the text of some bytes.
+    """Return the text in the bytes from *begin* to *end*.
 
     Raises:
         Misfit: it is no UTF-8.
@@ -270,24 +262,24 @@ def read_text(data: bytes, begin: int, end: int) -> str:
         raise TypeMismatch(f"the text is not UTF-8 at byte {error.start}") from None
 
 
-def _compile_leaf(schema: Any, kind: str) -> Read:
+def _make_leaf(schema: Any, kind: str) -> Read:
     if kind in ("int", "long"):
-        return _compile_number(*number_range(schema, kind), logical_type(schema))
+        return _make_number(*number_range(schema, kind), logical_type(schema))
     if kind == "string":
         return _skip_string
     if kind == "bytes":
-        return _compile_bytes(decimal_bound(schema))
+        return _make_bytes(decimal_bound(schema))
     if kind == "enum":
-        return _compile_enum(len(schema["symbols"]))
+        return _make_enum(len(schema["symbols"]))
     if kind == "boolean":
         return _skip_boolean
     if kind == "fixed" and (type(schema["size"]) is not int or schema["size"] < 0):
         raise SchemaError(f"the size of the fixed type {schema['name']} is not a number", hint="write it in bytes")
     sizes = {"null": 0, "float": 4, "double": 8}
-    return _compile_fixed(sizes[kind] if kind in sizes else schema["size"], decimal_bound(schema))
+    return _make_fixed(sizes[kind] if kind in sizes else schema["size"], decimal_bound(schema))
 
 
-def _compile_number(low: int, end: int, name: str) -> Read:
+def _make_number(low: int, end: int, name: str) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         value, at = read_long(data, at)
         if not low <= value < end:
@@ -303,7 +295,7 @@ def _skip_string(data: bytes, at: int, level: int) -> int:
     return end
 
 
-def _compile_bytes(bound: int) -> Read:
+def _make_bytes(bound: int) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         begin, end = skip_bytes(data, at)
         if bound:
@@ -313,8 +305,8 @@ def _compile_bytes(bound: int) -> Read:
     return read
 
 
-def _compile_enum(symbols: int, refused: Mapping[int, str] = MappingProxyType({})) -> Read:
-    """Return what reads an enum; *refused* are symbols that were written, and that its reader has not."""
+def _make_enum(symbols: int, refused: Mapping[int, str] = MappingProxyType({})) -> Read:
+    """Return the reader of an enum; *refused* are symbols of the writer that the reader does not have."""
 
     def read(data: bytes, at: int, level: int) -> int:
         index, at = read_long(data, at)
@@ -333,7 +325,7 @@ def _skip_boolean(data: bytes, at: int, level: int) -> int:
     return at + 1
 
 
-def _compile_fixed(size: int, bound: int) -> Read:
+def _make_fixed(size: int, bound: int) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         if size > len(data) - at:
             raise TypeMismatch(f"{size} bytes wanted, and {len(data) - at} are left")
@@ -344,15 +336,15 @@ def _compile_fixed(size: int, bound: int) -> Read:
     return read
 
 
-# Avro object container files as bodies: a header with the writer's schema, then blocks of values.
+# Bodies that are Avro object container files: a header with the writer's schema, then blocks of values.
 
 MAGIC: Final = b"Obj\x01"
 MAX_HEADER_BYTES: Final = 1024 * 1024
 MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY_BYTES
-"""Bytes of all blocks together, unpacked; a few packed bytes may claim any number."""
+"""Maximum size of all blocks together after decompression; a few compressed bytes may expand to any number."""
 _SYNC: Final = 16
 ReadValue = Callable[[bytes, int], tuple[Any, int]]
-"""Bytes, position -> value, which may be None for all, and the position after it; raises :class:`TypeMismatch`."""
+"""Bytes, position -> value (always None if values are not built) and the position after it."""
 
 
 class _Decompressor(Protocol):
@@ -360,10 +352,10 @@ class _Decompressor(Protocol):
 
 
 def read_container(body: bytes, schema: AvroSchema, read: ReadValue) -> tuple[Any, int | None]:
-    """Read a container file whose values must be of *schema*, which its writer must have had in canonical form.
+    """Read a container file that was written with *schema*, compared by canonical form.
 
-    Return the first value and how many there are. Blocks packed with snappy or zstandard, which nothing here unpacks,
-    are taken at the word of the header; then the number is None.
+    Return the first value and the number of values. Blocks compressed with snappy or zstandard are not read, because
+    there is no decompressor for them here; then both are None.
 
     Raises:
         Misfit: another schema wrote it, or it is damaged.
@@ -437,7 +429,7 @@ def _unpack_block(codec: str, block: bytes, limit: int) -> bytes:
 
 
 def _read_block(block: bytes, count: int, read: ReadValue) -> Any:
-    """Return the first value of a block; None when it has none."""
+    """Return the first value of a block; None if it is empty."""
     first: Any = None
     at = index = 0
     try:
@@ -455,12 +447,12 @@ def _read_block(block: bytes, count: int, read: ReadValue) -> Any:
     return first
 
 
-# Bodies of one Avro schema read as values of another, as "Schema Resolution" in the Avro specification prescribes.
+# Bodies of one Avro schema read as values of another: "Schema Resolution" in the Avro specification.
 #
-# Both schemas are walked together, once for each pair, and become a function as one schema alone does
-# (:mod:`catalog.schemas.avro.types`). What can never be read so is known then; what depends on a body, such as the
-# branch of a union, is a misfit of that body. Records at the roots are not told apart by their names: that the id of
-# one belongs to the other was decided before (MATCHING.md#schema-ids).
+# Both schemas are compiled together to one function (:mod:`catalog.schemas.avro.types`), once per pair of types. Types
+# that can never be resolved are found then; what depends on the body, such as the branch of a union, makes that body
+# invalid. The names of the root records are not compared: the schema id decided before that they belong together
+# (MATCHING.md#schema-ids).
 
 F = TypeVar("F")
 _PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
@@ -474,7 +466,7 @@ _RECORDS: Final = frozenset({"record", "error"})
 
 
 class Unresolvable(Exception):
-    """A schema whose values can never be read as those of another; ``steps`` lead to the place, the innermost first."""
+    """The values of one schema can never be read as values of another; ``steps`` are the path, innermost first."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -482,7 +474,7 @@ class Unresolvable(Exception):
         self.steps: list[str] = []
 
     def add_step(self, step: str) -> Unresolvable:
-        """Add a step outwards; return this."""
+        """Add the next outer step of the path, and return this error."""
         self.steps.append(step)
         return self
 
@@ -492,33 +484,34 @@ class Unresolvable(Exception):
 
 
 class FunctionMaker(Protocol[F]):
-    """What makes functions of types that were resolved."""
+    """Makes the functions for resolved types."""
 
     compiler: TypeCompiler[F]
-    """For types of the writer that the reader has not: they are passed over."""
+    """Compiles types of the writer that the reader does not have, whose values are skipped."""
 
     def make_record(
         self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, F]], defaults: Mapping[str, Any]
     ) -> F:
-        """Return the function of a record: in the order of the writer, with the reader's names; None for a field that
-        the reader has not. *defaults* are the values of fields that were not written.
+        """Return the function of a record, with its fields in the writer's order under the reader's names.
+
+        The name is None for a field that the reader does not have. *defaults* are the values of fields not written.
         """
         ...
 
     def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> F:
-        """Return the function of an enum; None for symbols that the reader has not."""
+        """Return the function of an enum; a symbol is None if the reader does not have it."""
         ...
 
     def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> F:
-        """Return the function of a value without parts, written as one kind and read as another."""
+        """Return the function of a primitive, fixed or bytes value that was written as *kind* and is read as *into*."""
         ...
 
     def make_branch(self, function: F, label: str | None) -> F:
-        """Return the function of a value that is of a branch of the reader's union, under the label that it has."""
+        """Return the function of a value of one branch of the reader's union; *label* names the branch."""
         ...
 
     def make_failing(self, why: str) -> F:
-        """Return the function of a branch that was written and cannot be read."""
+        """Return the function of a writer's branch that the reader cannot read; it raises with the reason."""
         ...
 
 
@@ -533,31 +526,31 @@ class AvroResolver(Generic[F]):
     _table: dict[str, F] = field(default_factory=dict)
 
     def resolve(self) -> F:
-        """Return the function of both schemas.
+        """Return the function that reads the writer's values as the reader's.
 
         Raises:
-            Unresolvable: no value of the one can be read as one of the other.
+            Unresolvable: no value of the writer's schema can be read as one of the reader's.
         """
         return self._resolve_types(self.writer.root, self.reader.root, anywhere=False)
 
-    def _resolve_types(self, written: Any, expected: Any, *, anywhere: bool = True) -> F:
-        written, expected = _look_up_type(written, self.writer), _look_up_type(expected, self.reader)
+    def _resolve_types(self, written: Any, target: Any, *, anywhere: bool = True) -> F:
+        written, target = _find_type(written, self.writer), _find_type(target, self.reader)
         if isinstance(written, list):
-            return self._resolve_from_union(written, expected)
-        if isinstance(expected, list):
-            return self._resolve_to_union(written, expected)
-        kind, into = _kind_of(written), _kind_of(expected)
+            return self._resolve_from_union(written, target)
+        if isinstance(target, list):
+            return self._resolve_to_union(written, target)
+        kind, into = _kind_of(written), _kind_of(target)
         if kind not in NAMED:
-            return self._resolve_unnamed(written, kind, expected, into)
+            return self._resolve_unnamed(written, kind, target, into)
         if (kind in _RECORDS) != (into in _RECORDS) or (kind not in _RECORDS and kind != into):
-            raise _mismatch_error(written, expected)
-        if (anywhere or kind not in _RECORDS) and not _have_same_name(written, expected):
-            raise _mismatch_error(written, expected)
-        return self._resolve_named(written, kind, expected)
+            raise _mismatch_error(written, target)
+        if (anywhere or kind not in _RECORDS) and not _have_same_name(written, target):
+            raise _mismatch_error(written, target)
+        return self._resolve_named(written, kind, target)
 
-    def _resolve_named(self, written: Any, kind: str, expected: Any) -> F:
-        """Resolve two named types, each pair once; a pair within itself is looked up when it is needed."""
-        key = f"{written['name']} {expected['name']}"
+    def _resolve_named(self, written: Any, kind: str, target: Any) -> F:
+        """Resolve two named types, each pair once; recursive pairs are looked up when called."""
+        key = f"{written['name']} {target['name']}"
         if key in self._done:
             known = self._done[key]
             if isinstance(known, Unresolvable):
@@ -566,7 +559,7 @@ class AvroResolver(Generic[F]):
         self._done[key] = self.maker.compiler.reference(self._table, key)
         try:
             made = {"enum": self._resolve_enum, "fixed": self._resolve_fixed}.get(kind, self._resolve_record)(
-                written, expected
+                written, target
             )
         except Unresolvable as error:
             self._done[key], self._table[key] = error, self.maker.make_failing(str(error))
@@ -574,64 +567,62 @@ class AvroResolver(Generic[F]):
         self._done[key] = self._table[key] = made
         return made
 
-    def _resolve_from_union(self, written: Sequence[Any], expected: Any) -> F:
-        """Resolve each branch that may have been written; one that cannot be read is a misfit of its bodies."""
+    def _resolve_from_union(self, written: Sequence[Any], target: Any) -> F:
+        """Resolve each branch of the writer's union; bodies with a branch that cannot be read are invalid."""
         functions: list[F] = []
         failed: list[Unresolvable] = []
         for branch in written:
             try:
-                functions.append(self._resolve_types(branch, expected))
+                functions.append(self._resolve_types(branch, target))
             except Unresolvable as error:
                 failed.append(error)
                 functions.append(self.maker.make_failing(str(error)))
         if len(failed) == len(written):
-            raise failed[0] if len(failed) == 1 else _mismatch_error(written, expected)
+            raise failed[0] if len(failed) == 1 else _mismatch_error(written, target)
         return self.maker.compiler.union(written, functions)
 
-    def _resolve_to_union(self, written: Any, expected: Sequence[Any]) -> F:
-        """Take the branch of the very type that was written, else the first that it can be read as."""
-        labels = branch_labels(expected)
+    def _resolve_to_union(self, written: Any, target: Sequence[Any]) -> F:
+        """Resolve to the branch of the same type, else to the first that can read the written type."""
+        labels = branch_labels(target)
         order = sorted(
-            range(len(expected)), key=lambda at: not _is_same_type(written, _look_up_type(expected[at], self.reader))
+            range(len(target)), key=lambda at: not _is_same_type(written, _find_type(target[at], self.reader))
         )
         deeper: Unresolvable | None = None
         for at in order:
             try:
-                return self.maker.make_branch(self._resolve_types(written, expected[at]), labels[at])
+                return self.maker.make_branch(self._resolve_types(written, target[at]), labels[at])
             except Unresolvable as error:
                 deeper = deeper or (error if error.steps else None)
-        raise deeper or _mismatch_error(written, expected)
+        raise deeper or _mismatch_error(written, target)
 
-    def _resolve_unnamed(self, written: Any, kind: str, expected: Any, into: str) -> F:
+    def _resolve_unnamed(self, written: Any, kind: str, target: Any, into: str) -> F:
         if kind in ("array", "map") and kind == into:
             member = "items" if kind == "array" else "values"
             try:
-                inner = self._resolve_types(written[member], expected[member])
+                inner = self._resolve_types(written[member], target[member])
             except Unresolvable as error:
                 raise error.add_step("[]" if kind == "array" else ".*") from None
             return self.maker.compiler.array(inner) if kind == "array" else self.maker.compiler.map(inner)
         if into not in _PROMOTIONS.get(kind, frozenset({kind} - {"array", "map"})):
-            raise _mismatch_error(written, expected)
-        _require_decimal(written, expected)
-        return self.maker.make_leaf(written, kind, expected, into)
+            raise _mismatch_error(written, target)
+        _require_decimal(written, target)
+        return self.maker.make_leaf(written, kind, target, into)
 
-    def _resolve_enum(self, written: Any, expected: Any) -> F:
-        known, default = frozenset(expected["symbols"]), expected.get("default")
-        return self.maker.make_enum(
-            [each if each in known else default for each in written["symbols"]], written["symbols"]
-        )
+    def _resolve_enum(self, written: Any, target: Any) -> F:
+        symbols, known, default = written["symbols"], frozenset(target["symbols"]), target.get("default")
+        return self.maker.make_enum([each if each in known else default for each in symbols], symbols)
 
-    def _resolve_fixed(self, written: Any, expected: Any) -> F:
-        if written["size"] != expected["size"]:
-            raise Unresolvable(f"{written['size']} bytes were written, the definition has {expected['size']}")
-        _require_decimal(written, expected)
-        return self.maker.make_leaf(written, "fixed", expected, "fixed")
+    def _resolve_fixed(self, written: Any, target: Any) -> F:
+        if written["size"] != target["size"]:
+            raise Unresolvable(f"{written['size']} bytes were written, the definition has {target['size']}")
+        _require_decimal(written, target)
+        return self.maker.make_leaf(written, "fixed", target, "fixed")
 
-    def _resolve_record(self, written: Any, expected: Any) -> F:
+    def _resolve_record(self, written: Any, target: Any) -> F:
         own = {each["name"]: each for each in written["fields"]}
         origins: dict[str, Any] = {}
         defaults: dict[str, Any] = {}
-        for each in expected["fields"]:
+        for each in target["fields"]:
             names = (each["name"], *(name for name in each.get("aliases", ()) if isinstance(name, str)))
             origin = next((name for name in names if name in own and name not in origins), None)
             if origin is not None:
@@ -660,10 +651,10 @@ class AvroResolver(Generic[F]):
 
 
 def read_writer_schema(written: WriterSchema) -> AvroSchema:
-    """Return the schema that bodies were written with.
+    """Return the writer's schema of bodies.
 
     Raises:
-        Unresolvable: what the registry has is no Avro schema.
+        Unresolvable: the registry's schema is not a valid Avro schema.
     """
     try:
         source = SchemaSource("Avro", "", written.schema.document)
@@ -673,13 +664,13 @@ def read_writer_schema(written: WriterSchema) -> AvroSchema:
 
 
 class WriterTypes:
-    """Gives the schemas that one of a registry refers to: by the name of the reference, else by a type in it."""
+    """Finds the schemas that a registry's schema refers to: by reference name, else by a type that they contain."""
 
     def __init__(self, schema: WrittenSchema) -> None:
         self._references = schema.references
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
-        """Return name and document of a type that a schema uses and does not define, None if unknown."""
+        """Return the name and document for a type that the schema uses but does not define; None if unknown."""
         if reference in self._references:
             return reference, self._references[reference]
         simple = reference.rpartition(".")[2]
@@ -689,7 +680,7 @@ class WriterTypes:
         return None
 
 
-def _look_up_type(schema: Any, owner: AvroSchema) -> Any:
+def _find_type(schema: Any, owner: AvroSchema) -> Any:
     return owner.named[schema] if isinstance(schema, str) and schema not in PRIMITIVES else schema
 
 
@@ -701,19 +692,19 @@ def _simple_name(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _have_same_name(written: Any, expected: Any) -> bool:
-    names = (expected["name"], *expected.get("aliases", ()))
+def _have_same_name(written: Any, target: Any) -> bool:
+    names = (target["name"], *target.get("aliases", ()))
     return _simple_name(written["name"]) in map(_simple_name, names)
 
 
-def _is_same_type(written: Any, expected: Any) -> bool:
-    if isinstance(expected, list) or _kind_of(written) != _kind_of(expected):
+def _is_same_type(written: Any, target: Any) -> bool:
+    if isinstance(target, list) or _kind_of(written) != _kind_of(target):
         return False
-    return _kind_of(written) not in NAMED or bool(written["name"] == expected["name"])
+    return _kind_of(written) not in NAMED or bool(written["name"] == target["name"])
 
 
-def _mismatch_error(written: Any, expected: Any) -> Unresolvable:
-    return Unresolvable(f"{_describe_type(written)} was written, the definition has {_describe_type(expected)}")
+def _mismatch_error(written: Any, target: Any) -> Unresolvable:
+    return Unresolvable(f"{_describe_type(written)} was written, the definition has {_describe_type(target)}")
 
 
 def _describe_type(schema: Any) -> str:
@@ -725,11 +716,11 @@ def _describe_type(schema: Any) -> str:
     return f"{kind} {schema['name']}" if kind in NAMED else kind
 
 
-def _require_decimal(written: Any, expected: Any) -> None:
-    """Require that two decimals are of the same precision and scale: their digits would mean something else."""
+def _require_decimal(written: Any, target: Any) -> None:
+    """Require that two decimals have the same precision and scale; otherwise the digits mean another number."""
     forms = [
         (each["precision"], scale)
-        for each in (written, expected)
+        for each in (written, target)
         if isinstance(each, dict) and (scale := decimal_scale(each)) is not None
     ]
     if len(set(forms)) > 1:
@@ -738,12 +729,12 @@ def _require_decimal(written: Any, expected: Any) -> None:
 
 
 def _parse_default(default: Any, schema: Any, owner: AvroSchema) -> Any:
-    """Return the value that a field's default stands for, as :mod:`catalog.schemas.avro.columns` has values.
+    """Return the value of a field's default, in the form of :mod:`catalog.schemas.avro.columns`.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError, ArithmeticError: it is of another type.
+        KeyError, TypeError, ValueError, AttributeError, ArithmeticError: it has another type.
     """
-    schema = _look_up_type(schema, owner)
+    schema = _find_type(schema, owner)
     if isinstance(schema, list):
         for branch, label in zip(schema, branch_labels(schema), strict=True):
             try:

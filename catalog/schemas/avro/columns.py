@@ -1,8 +1,8 @@
-"""Avro as shapes, and its bodies as their values.
+"""Columns of Avro payloads: the shape of a schema, and the values of bodies.
 
-Logical types are columns of their type; times of day are text, since Delta has none, and instants are kept to the
-microsecond. A union with null is its other branch, null or not; any other is a struct with a field per branch, named
-by its type, of which one is there. A type within itself stays JSON text, in which bytes are base64.
+Logical types have columns of their own types, except times of day, which are text because Delta has no such type.
+Instants have microseconds. A union of null and one type is a nullable column of that type. Any other union is a struct
+with a field per branch, named after its type, of which one is set. A recursive type is JSON text, with bytes in base64.
 """
 
 from __future__ import annotations
@@ -62,23 +62,22 @@ from catalog.schemas.columns import ListShape as List
 from catalog.schemas.contract import Library, SchemaSource, UnfitValue, WriterSchema
 from catalog.schemas.families import compile_schema
 
-# Values of Avro bodies, built by a walk of our own for the reasons in :mod:`catalog.schemas.avro.types`.
+# Values of Avro bodies, decoded here and not by fastavro for the reasons in :mod:`catalog.schemas.avro.types`.
 #
-# Records are dicts by field name, arrays lists, maps dicts, enums their symbols; a value of a union is bare when null
-# is the only other branch, else it is ``{branch: value}``, the branch by its type's full name, as in the JSON encoding.
-# Logical types are as :mod:`catalog.schemas.avro.types` says. Bodies in JSON come out the same; fields that they
-# leave out are not in the dict, and a member that is not of its type is an
-# :class:`~catalog.schemas.contract.UnfitValue`.
+# Records and maps are dicts, arrays lists, enums their symbols. A union of null and one type has the plain value, any
+# other union ``{branch: value}`` with the full name of the branch's type, as in the JSON encoding. For logical types,
+# see :mod:`catalog.schemas.avro.types`. Bodies in JSON give the same values; omitted fields are not in the dict, and a
+# value of a wrong type is an :class:`~catalog.schemas.contract.UnfitValue`.
 
 MAX_EMPTY: Final = 100_000
-"""Records and items of a body beyond one for each of its bytes: those without bytes may be claimed in any number."""
+"""Records and items of a body beyond one per byte; values without bytes could otherwise be of any number."""
 _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
 
 
 @dataclass(slots=True)
 class _Budget:
-    """One body under way: the level of records, and how many more records and items it may have."""
+    """Limits while one body is decoded: the nesting level, and how many more records and items it may have."""
 
     left: int
     level: int = 0
@@ -90,13 +89,13 @@ class _Budget:
 
 
 Decode = Callable[[bytes, int, _Budget], tuple[Any, int]]
-"""Bytes, position, room -> value and the position after it; raises :class:`TypeMismatch`."""
+"""Bytes, position, budget -> value and the position after it; raises :class:`TypeMismatch`."""
 
 
 class AvroDecoder:
-    """Builds the values of bodies of one schema, which was compiled before and so is sound.
+    """Decodes bodies of one valid schema to values.
 
-    Bodies that were *written* with another are read as values of this one.
+    Bodies *written* with another schema are resolved to this one.
     """
 
     def __init__(self, schema: AvroSchema, written: WriterSchema | None = None) -> None:
@@ -104,26 +103,15 @@ class AvroDecoder:
         if written is not None:
             self._bodies = ResolvedBodies.resolve(schema, written, _DecoderMaker, _make_reader)
             return
-        compiler = TypeCompiler(
-            schema.named,
-            _compile_record,
-            _compile_union,
-            _compile_array,
-            _compile_map,
-            _compile_leaf,
-            _compile_reference,
-        )
+        compiler = TypeCompiler(schema.named, _make_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref)
         decode = compiler.compile(schema.root)
         check = compile_json(schema.root, schema.named)
         self._bodies = AvroBodies(
-            schema,
-            _make_reader(decode),
-            lambda value: _check_leniently(check, value),
-            single=True,
+            schema, _make_reader(decode), lambda value: _check_leniently(check, value), single=True
         )
 
     def decode(self, body: bytes | None, content_type: str | None) -> Any:
-        """Return the value of a body; no body is the empty datum. A container file must hold exactly one.
+        """Return the value of a body; a missing body counts as empty. A container file must contain exactly one value.
 
         Raises:
             Misfit: the body does not conform.
@@ -143,38 +131,32 @@ def _make_reader(decode: Decode) -> ReadValue:
 
 
 class _DecoderMaker:
-    """Makes functions that build values of a reader's schema from bytes of a writer's."""
+    """Makes functions that decode bytes of a writer's schema to values of the reader's."""
 
     def __init__(self, writer: AvroSchema) -> None:
         self.compiler: TypeCompiler[Decode] = TypeCompiler(
-            writer.named,
-            _compile_record,
-            _compile_bare_union,
-            _compile_array,
-            _compile_map,
-            _compile_leaf,
-            _compile_reference,
+            writer.named, _make_record, _make_bare_union, _make_array, _make_map, _make_leaf, _make_ref
         )
 
     def make_record(
         self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Decode]], defaults: Mapping[str, Any]
     ) -> Decode:
         types = [{**each, "name": name} for (name, _), each in zip(fields, written["fields"], strict=True)]
-        return _compile_record({"fields": types}, [decode for _, decode in fields], defaults)
+        return _make_record({"fields": types}, [decode for _, decode in fields], defaults)
 
     def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Decode:
-        return _compile_enum(list(symbols), written)
+        return _make_enum(list(symbols), written)
 
     def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> Decode:
         if kind in ("int", "long"):
             low, end = number_range(kind, kind)
             if into not in ("int", "long"):
-                return _compile_number(low, end, kind, float)
+                return _make_number(low, end, kind, float)
             first, last = number_range(into, into)
-            return _compile_number(max(low, first), min(end, last), into, number_converter(schema))
+            return _make_number(max(low, first), min(end, last), into, number_converter(schema))
         if kind in ("string", "bytes"):
-            return _compile_leaf(schema, into)
-        return _compile_leaf(schema if kind == "fixed" else kind, kind)
+            return _make_leaf(schema, into)
+        return _make_leaf(schema if kind == "fixed" else kind, kind)
 
     def make_branch(self, function: Decode, label: str | None) -> Decode:
         if label is None:
@@ -193,16 +175,16 @@ class _DecoderMaker:
         return decode
 
 
-def _compile_bare_union(schema: Sequence[Any], branches: Sequence[Decode]) -> Decode:
-    """Return what reads a union whose branches bring their labels with them."""
-    return _compile_union(["null"] * len(schema), branches)
+def _make_bare_union(schema: Sequence[Any], branches: Sequence[Decode]) -> Decode:
+    """Return the decoder of a union whose branch functions add the labels themselves."""
+    return _make_union(["null"] * len(schema), branches)
 
 
-def _compile_reference(table: Mapping[str, Decode], name: str) -> Decode:
+def _make_ref(table: Mapping[str, Decode], name: str) -> Decode:
     return lambda data, at, budget: table[name](data, at, budget)
 
 
-def _compile_union(schema: Sequence[Any], branches: Sequence[Decode]) -> Decode:
+def _make_union(schema: Sequence[Any], branches: Sequence[Decode]) -> Decode:
     labels = branch_labels(schema)
 
     def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
@@ -216,10 +198,10 @@ def _compile_union(schema: Sequence[Any], branches: Sequence[Decode]) -> Decode:
     return decode
 
 
-def _compile_record(
+def _make_record(
     schema: Mapping[str, Any], decodes: Sequence[Decode], defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> Decode:
-    """Return what reads a record: *defaults* are the values of more fields; one without a name is passed over."""
+    """Return the decoder of a record; *defaults* are values of further fields. Fields without a name are skipped."""
     names = [each["name"] for each in schema["fields"]]
     fields = list(zip(names, decodes, strict=True))
     nulls = sum(each["type"] in ("null", {"type": "null"}) for each in schema["fields"])
@@ -244,7 +226,7 @@ def _compile_record(
     return decode
 
 
-def _compile_array(item: Decode) -> Decode:
+def _make_array(item: Decode) -> Decode:
     def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         values: list[Any] = []
         try:
@@ -264,7 +246,7 @@ def _compile_array(item: Decode) -> Decode:
     return decode
 
 
-def _compile_map(inner: Decode) -> Decode:
+def _make_map(inner: Decode) -> Decode:
     def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         values: dict[str, Any] = {}
         key = ""
@@ -284,21 +266,21 @@ def _compile_map(inner: Decode) -> Decode:
     return decode
 
 
-def _compile_leaf(schema: Any, kind: str) -> Decode:
+def _make_leaf(schema: Any, kind: str) -> Decode:
     if kind in ("int", "long"):
-        return _compile_number(*number_range(kind, kind), kind, number_converter(schema))
+        return _make_number(*number_range(kind, kind), kind, number_converter(schema))
     if kind in ("bytes", "fixed"):
-        return _compile_bytes(schema["size"] if kind == "fixed" else None, bytes_converter(schema))
+        return _make_bytes(schema["size"] if kind == "fixed" else None, bytes_converter(schema))
     if kind == "string":
         return _decode_string
     if kind == "enum":
-        return _compile_enum(schema["symbols"])
+        return _make_enum(schema["symbols"])
     if kind == "null":
         return lambda data, at, budget: (None, at)
-    return _decode_boolean if kind == "boolean" else _compile_float(_FLOAT if kind == "float" else _DOUBLE)
+    return _decode_boolean if kind == "boolean" else _make_float(_FLOAT if kind == "float" else _DOUBLE)
 
 
-def _compile_number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Decode:
+def _make_number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Decode:
     def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         value, at = read_long(data, at)
         if not low <= value < end:
@@ -313,7 +295,7 @@ def _decode_string(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
     return read_text(data, begin, end), end
 
 
-def _compile_bytes(size: int | None, form: Callable[[bytes], Any] | None) -> Decode:
+def _make_bytes(size: int | None, form: Callable[[bytes], Any] | None) -> Decode:
     def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         begin, end = skip_bytes(data, at) if size is None else (at, at + size)
         if end > len(data):
@@ -324,8 +306,8 @@ def _compile_bytes(size: int | None, form: Callable[[bytes], Any] | None) -> Dec
     return decode
 
 
-def _compile_enum(symbols: Sequence[str | None], written: Sequence[str] = ()) -> Decode:
-    """Return what reads an enum; symbols that were *written* and that its reader has not are None."""
+def _make_enum(symbols: Sequence[str | None], written: Sequence[str] = ()) -> Decode:
+    """Return the decoder of an enum; symbols of the writer that the reader does not have are None."""
 
     def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         index, at = read_long(data, at)
@@ -345,7 +327,7 @@ def _decode_boolean(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
     return data[at] == 1, at + 1
 
 
-def _compile_float(form: struct.Struct) -> Decode:
+def _make_float(form: struct.Struct) -> Decode:
     def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         if form.size > len(data) - at:
             raise TypeMismatch(f"{form.size} bytes wanted, and {len(data) - at} are left")
@@ -423,7 +405,7 @@ class _ShapeFinder:
         columns = self._survey.assign_columns(path, shown)
         if not columns:
             return self._survey.add_json_text(path, "the payload has too many fields")
-        pairs = zip(fields.items(), columns, strict=False)  # those without a column are the last
+        pairs = zip(fields.items(), columns, strict=False)  # fields without a column are the last
         return Struct(
             tuple(Member(name, column, self.shape(kind, (*path, own), within)) for (name, kind), (own, column) in pairs)
         )
@@ -453,7 +435,7 @@ class _ShapeFinder:
 
 
 class AvroReader:
-    """Reads bodies in any of Avro's encodings, by content type as validation does."""
+    """Reads bodies in any of Avro's encodings, chosen by content type as in validation."""
 
     def __init__(self, schema: AvroSchema, written: WriterSchema | None = None) -> None:
         self._decoder = AvroDecoder(schema, written)
@@ -481,5 +463,5 @@ class AvroReader:
 
 
 def _raw_number(unfit: UnfitValue) -> int | None:
-    """Return what stands within a JSON text for a value that has no other form: the number that it was."""
+    """Return the raw number to write into JSON text for a value that has no other form."""
     return unfit.raw

@@ -1,4 +1,4 @@
-"""Values for Avro: binary as one datum or as a single-object message, and the JSON encoding for JSON content types."""
+"""Sample payloads for Avro: a plain datum or single-object message, or the JSON encoding for JSON content types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from catalog.schemas.filling import MAX_SIZE, Filler, Filling, Unfillable
 from catalog.values import instant
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
-"""What a single-object message begins with; then come the CRC-64-AVRO of the schema, little-endian, and the datum."""
+"""The first bytes of a single-object message, before the schema's CRC-64-AVRO (little-endian) and the datum."""
 _NULL_CHANCE: Final = 0.1
 _MAX_DECIMAL_DIGITS: Final = 6
 _SECOND: Final = 1_000_000_000
@@ -31,9 +31,9 @@ _TIMES: Final[Mapping[str, Callable[[int], int]]] = {
     "local-timestamp-micros": lambda nanos: nanos // 1_000,
     "local-timestamp-nanos": lambda nanos: nanos,
 }
-"""What the logical types of times count, from nanoseconds since 1970."""
+"""Converts nanoseconds since 1970 to the number that each logical type of time stores."""
 _Form = Callable[[Any, Any], Any]
-"""Gives a value its form, knowing the branch when it is that of a union, else None."""
+"""Converts a value to its encoding; the first argument is the union branch, or None."""
 
 
 def open_filler(source: SchemaSource, library: Library) -> Filler:
@@ -42,11 +42,11 @@ def open_filler(source: SchemaSource, library: Library) -> Filler:
 
 
 class AvroFiller:
-    """Makes datums for one Avro schema. Values of logical types are made in the type underneath."""
+    """Makes sample payloads for one Avro schema. Values of logical types are made in the underlying type."""
 
     def __init__(self, schema: AvroSchema) -> None:
         self._schema = schema
-        # The canonical form stands by itself, and has no logical types: values are written as they were made.
+        # The canonical form is self-contained and has no logical types, so fastavro does not convert values.
         self._written = fastavro.parse_schema(msgspec.json.decode(schema.canonical))
 
     def payload(self, chooser: Filling, content_type: str) -> bytes:
@@ -88,7 +88,7 @@ class AvroFiller:
 
     def _choose_branch(self, schema: list[Any], chooser: Filling, level: int) -> Any:
         others = [each for each in schema if each != "null"]
-        if "null" in schema and (not others or chooser.is_minimal(level) or chooser.draw_bool(_NULL_CHANCE)):
+        if "null" in schema and (not others or chooser.is_minimal(level) or chooser.flip(_NULL_CHANCE)):
             return "null"
         flat = [each for each in others if not self._is_record(each)]
         return chooser.pick(flat if flat and chooser.is_minimal(level) else others)
@@ -99,12 +99,12 @@ class AvroFiller:
 
 
 def _to_datum(branch: Any, value: Any) -> Any:
-    """Return what the binary writer takes: it finds the branch of a union by itself."""
+    """Return the value unchanged: the binary writer finds the union branch itself."""
     return value
 
 
 def _to_json(branch: Any, value: Any) -> Any:
-    """Return the JSON encoding: bytes as text of as many characters, and the value of a union named by its type."""
+    """Return the JSON encoding: bytes as Latin-1 text, and a union value as an object keyed by its type."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if branch is None or branch == "null":
@@ -113,7 +113,7 @@ def _to_json(branch: Any, value: Any) -> Any:
 
 
 def is_single_object(content_type: str) -> bool:
-    """Whether a content type asks for Avro's single-object encoding, as ``avro/single-object`` does."""
+    """Whether a content type means Avro's single-object encoding, for example ``avro/single-object``."""
     media = content_type.lower()
     return "avro" in media and "single" in media
 
@@ -128,11 +128,11 @@ def _make_primitive(kind: str, chooser: Filling) -> Any:
     if kind == "null":
         return None
     if kind == "boolean":
-        return chooser.draw_bool(0.5)
+        return chooser.flip(0.5)
     if kind in ("int", "long"):
         return chooser.random.randrange(1000)
     if kind in ("float", "double"):
-        return chooser.random.randrange(100_000) / 64  # a value that a float holds as well
+        return chooser.random.randrange(100_000) / 64  # exact in a float, too
     if kind == "bytes":
         return chooser.make_bytes()
     if kind == "string":

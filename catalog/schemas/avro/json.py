@@ -1,11 +1,9 @@
-"""Checks JSON values against an Avro type, and gives the values they stand for: the JSON encoding of the specification,
-or JSON as people write it.
+"""Validate JSON values against an Avro type and convert them: Avro's JSON encoding, or plain JSON.
 
-Both are taken in one pass, and may be mixed. Of the JSON encoding: bytes and fixed are strings of the characters U+0000
-to U+00FF, and a value of a union other than null is ``{"branch": value}``. As people write it: a value of a union may
-stand bare when it fits some branch; a field may be absent when it has a default or takes null; dates and timestamps
-may be ISO 8601 text, and decimals numbers. A member that is no field is a fault in both: it is what tells one
-record from another.
+Both are accepted, also mixed. In the JSON encoding, bytes and fixed are strings of the characters U+0000 to U+00FF, and
+a union value other than null is ``{"branch": value}``. In plain JSON, a union value may be written without its branch;
+a field may be absent if it has a default or allows null; dates and timestamps may be ISO 8601 text, and decimals
+numbers. An unknown member is invalid in both, because members distinguish one record type from another.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from catalog.schemas.avro.types import (
 from catalog.schemas.contract import CostExceeded, UnfitValue, clip
 
 MAX_TRIED: Final = 200_000
-"""Values held against one of several branches of a union that come into question."""
+"""Maximum number of attempts to match values to one of several possible union branches."""
 _NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 _NAMES: Final = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
@@ -41,14 +39,12 @@ _NAMES: Final = {dict: "an object", list: "an array", str: "a string", bool: "a 
 
 @dataclass(slots=True)
 class WalkState:
-    """State while one body is validated: record depth, and which branches of unions its values match.
+    """State while one body is validated: record depth, and the union branches tried so far with their results.
 
-    What came of it is the misfit, or else the value.
+    The results are cached because nested unions would otherwise be tried in every combination.
 
-    Without that memory, unions within unions would be tried as often as there are ways to read them.
-
-    ``left`` is how many misfits are still to be found before the walk ends with them; within a branch of a union that
-    is tried, the first ends the try. A *lenient* walk has an ``UnfitValue`` in the place of each, and misses no field.
+    ``left`` is the number of mismatches after which validation stops; within a union branch that is tried, it is one.
+    A *lenient* walk puts an ``UnfitValue`` in the place of each mismatch, and accepts missing fields.
     """
 
     left: int = 1
@@ -59,23 +55,23 @@ class WalkState:
 
 
 class _Mismatches:
-    """The misfits of the members of one value, raised as one when no more are to be found or no member is left."""
+    """Collects the mismatches of one value's members, and raises them together."""
 
     def __init__(self, walk: WalkState) -> None:
         self._walk = walk
         self._united: TypeMismatch | None = None
 
     def add(self, mismatch: TypeMismatch) -> UnfitValue:
-        """Keep one, and raise all when there are enough; in a lenient walk, return what stands in its place."""
+        """Add a mismatch, and raise all when the limit is reached; in a lenient walk, return its placeholder."""
         if self._walk.lenient:
             return UnfitValue(mismatch.message)
         self._united = mismatch if self._united is None else self._united.add_mismatch(mismatch)
         if len(self._united.others) + 1 >= self._walk.left:
             raise self._united
-        return UnfitValue("")  # which nobody sees: the end raises
+        return UnfitValue("")  # never used, because raise_if_any raises
 
     def raise_if_any(self) -> None:
-        """Raise what was found, if anything was."""
+        """Raise the collected mismatches, if there are any."""
         if self._united is not None:
             raise self._united
 
@@ -88,13 +84,11 @@ Raises :class:`TypeMismatch`, and :class:`CostExceeded` past MAX_TRIED.
 
 
 def compile_json(root: Any, named: Mapping[str, Any]) -> Check:
-    """Compile a type to a function that checks and converts one JSON value; the type was compiled for bytes before."""
-    return TypeCompiler(
-        named, _compile_record, _compile_union, _compile_array, _compile_map, _compile_leaf, _compile_reference
-    ).compile(root)
+    """Compile a type, already compiled for bytes, to a function that validates and converts one JSON value."""
+    return TypeCompiler(named, _make_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref).compile(root)
 
 
-def _compile_reference(table: Mapping[str, Check], name: str) -> Check:
+def _make_ref(table: Mapping[str, Check], name: str) -> Check:
     return lambda value, walk: table[name](value, walk)
 
 
@@ -109,7 +103,7 @@ def _may_be_absent(each: Mapping[str, Any]) -> bool:
     return "default" in each or any(kind == "null" or kind == {"type": "null"} for kind in kinds)
 
 
-def _compile_record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
+def _make_record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
     name = schema["name"]
     fields = {each["name"]: check for each, check in zip(schema["fields"], checks, strict=True)}
     needed = [each["name"] for each in schema["fields"] if not _may_be_absent(each)]
@@ -143,7 +137,7 @@ def _compile_record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check
     return check
 
 
-def _compile_union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
+def _make_union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
     branches = {_branch_label(branch): check for branch, check in zip(schema, checks, strict=True)}
     concrete = {label: branch for label, branch in branches.items() if label != "null"}
 
@@ -162,7 +156,7 @@ def _compile_union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
             if mismatch is None:
                 return checked if len(concrete) == 1 else {name: checked}
             mismatches.append(mismatch)
-        if walk.lenient and label in concrete:  # the branch is known, and what is wrong lies within
+        if walk.lenient and label in concrete:  # the branch is known; the mismatch is inside it
             checked = concrete[label](inner, walk)
             return checked if len(concrete) == 1 else {label: checked}
         raise mismatches[0] if label in concrete else _mismatch_error(value, f"any of {', '.join(branches)}")
@@ -171,8 +165,8 @@ def _compile_union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
 
 
 def _try_branch(branch: Check, value: Any, walk: WalkState) -> tuple[TypeMismatch | None, Any]:
-    """Return why a value does not fit a branch, or else what it stands for; the same pair is looked into only once."""
-    key = (id(branch), id(value))  # both live as long as the walk
+    """Return why a value does not match a branch, or the converted value; results are cached."""
+    key = (id(branch), id(value))  # both exist until validation ends
     if key in walk.tried:
         known, checked = walk.tried[key]
         return known and known.copy(), checked
@@ -193,7 +187,7 @@ def _try_branch(branch: Check, value: Any, walk: WalkState) -> tuple[TypeMismatc
     return why, checked
 
 
-def _compile_array(item: Check) -> Check:
+def _make_array(item: Check) -> Check:
     def check(value: Any, walk: WalkState) -> Any:
         if not isinstance(value, list):
             raise _mismatch_error(value, "an array")
@@ -210,7 +204,7 @@ def _compile_array(item: Check) -> Check:
     return check
 
 
-def _compile_map(inner: Check) -> Check:
+def _make_map(inner: Check) -> Check:
     def check(value: Any, walk: WalkState) -> Any:
         if not isinstance(value, dict):
             raise _mismatch_error(value, "a map")
@@ -227,18 +221,18 @@ def _compile_map(inner: Check) -> Check:
     return check
 
 
-def _compile_leaf(schema: Any, kind: str) -> Check:
+def _make_leaf(schema: Any, kind: str) -> Check:
     if kind in ("int", "long"):
-        return _compile_number(*number_range(schema, kind), logical_type(schema), number_converter(schema))
+        return _make_number(*number_range(schema, kind), logical_type(schema), number_converter(schema))
     if kind in ("float", "double"):
         return _check_float
     if kind == "string":
         return _check_string
     if kind in ("bytes", "fixed"):
         size = schema["size"] if kind == "fixed" else None
-        return _compile_bytes(size, decimal_bound(schema), logical_type(schema), bytes_converter(schema))
+        return _make_bytes(size, decimal_bound(schema), logical_type(schema), bytes_converter(schema))
     if kind == "enum":
-        return _compile_enum(frozenset(schema["symbols"]))
+        return _make_enum(frozenset(schema["symbols"]))
     expected = type(None) if kind == "null" else bool
 
     def check(value: Any, walk: WalkState) -> Any:
@@ -249,7 +243,7 @@ def _compile_leaf(schema: Any, kind: str) -> Check:
     return check
 
 
-def _compile_number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Check:
+def _make_number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Check:
     def check(value: Any, walk: WalkState) -> Any:
         if type(value) is int:
             if not low <= value < end:
@@ -280,7 +274,7 @@ def _check_string(value: Any, walk: WalkState) -> Any:
     return value
 
 
-def _compile_bytes(size: int | None, bound: int, name: str, form: Callable[[bytes], Any] | None) -> Check:
+def _make_bytes(size: int | None, bound: int, name: str, form: Callable[[bytes], Any] | None) -> Check:
     def check(value: Any, walk: WalkState) -> Any:
         if bound and type(value) in (int, float, Decimal):
             return Decimal(
@@ -302,7 +296,7 @@ def _compile_bytes(size: int | None, bound: int, name: str, form: Callable[[byte
     return check
 
 
-def _compile_enum(symbols: frozenset[str]) -> Check:
+def _make_enum(symbols: frozenset[str]) -> Check:
     expected = clip(", ".join(sorted(symbols)))
 
     def check(value: Any, walk: WalkState) -> Any:

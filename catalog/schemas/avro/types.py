@@ -1,4 +1,4 @@
-"""Avro schemas: their types and names, the values that types allow, and a walk over them."""
+"""Avro schemas: parsing, named types, valid values of types, and compiling types to functions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fastavro.schema import SchemaParseException, UnknownType, fingerprint, pars
 from catalog.parsing.pointers import at_pointer
 from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource, UnfitValue, clip
 
-# What Avro types bind values to, in whichever encoding they come: ranges, logical types, and where in a body.
+# Valid values of Avro types in any encoding: ranges and logical types.
 #
-# Bytes are not read with fastavro's reader: it takes what the specification forbids (a union branch -1, a boolean 7, an
-# int of 48 bits), builds each value in memory, ends the process on deep recursion, loops 2^60 times over an array of
-# nulls, and does not say where a fault is.
+# Bodies are not read with fastavro's reader: it accepts what the specification forbids (a union branch -1, a boolean 7,
+# an int of 48 bits), builds each value in memory, crashes on deep recursion, loops 2^60 times over an array of nulls,
+# and does not say where a fault is.
 
 MAX_LEVELS: Final = 100
-"""Records within records up to which a body is read; Protobuf has the same limit."""
+"""Maximum nesting of records in a body; Protobuf has the same limit."""
 MAX_PRECISION: Final = 10_000
-"""Digits of a decimal up to which its declared precision is held to."""
+"""The precision of decimals up to this many digits is enforced."""
 _RANGES: Final[dict[str, tuple[int, int]]] = {
     "int": (-(2**31), 2**31),
     "long": (-(2**63), 2**63),
@@ -49,13 +49,13 @@ _UNDERNEATH: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The logical types of Avro 1.12, and the types that each may annotate."""
 _SIZES: Final[Mapping[str, int]] = {"uuid": 16, "duration": 12}
-"""Bytes of the fixed types that may have these logical types."""
+"""Sizes of the fixed types that may have these logical types."""
 
 
 class TypeMismatch(Exception):
-    """A value that is not of its type. ``steps`` lead to it, the innermost first.
+    """A value does not match its type. ``steps`` are the path to it, innermost first.
 
-    ``others`` are further values of the same body that are not of theirs, as far as they were looked at.
+    ``others`` are further mismatches of the same body, as far as they were searched for.
     """
 
     def __init__(self, message: str) -> None:
@@ -65,13 +65,13 @@ class TypeMismatch(Exception):
         self.others: list[TypeMismatch] = []
 
     def add_step(self, step: str) -> TypeMismatch:
-        """Add a step outwards, to this and to the others; return this."""
+        """Add the next outer step of the path, also to the others, and return this error."""
         for each in (self, *self.others):
             each.steps.append(step)
         return self
 
     def add_mismatch(self, other: TypeMismatch) -> TypeMismatch:
-        """Add another of the same body, with all of its own; return this."""
+        """Add another mismatch of the same body, with its others, and return this error."""
         self.others += (other, *other.others)
         other.others = []
         return self
@@ -81,14 +81,14 @@ class TypeMismatch(Exception):
         return "".join(reversed(self.steps)).removeprefix(".")
 
     def copy(self) -> TypeMismatch:
-        """Return one that goes its own way from here."""
+        """Return an independent copy, without the others."""
         twin = TypeMismatch(self.message)
         twin.steps = list(self.steps)
         return twin
 
 
 def logical_type(schema: Any) -> str:
-    """Return the logical type with the type that it annotates, ``int-date``; the type alone when there is none."""
+    """Return type and logical type joined, as in ``int-date``; the type alone if it has no logical type."""
     if not isinstance(schema, dict):
         return str(schema)
     logical = schema.get("logicalType")
@@ -96,16 +96,16 @@ def logical_type(schema: Any) -> str:
 
 
 def branch_labels(branches: Sequence[Any]) -> list[str | None]:
-    """Return what each branch of a union is called in its values; None for those whose values stand bare."""
+    """Return the label of each union branch in values; None if its values have no label."""
     labels = [branch if isinstance(branch, str) else str(branch.get("name", branch["type"])) for branch in branches]
     others = [label for label in labels if label != "null"]
     return [label if len(others) > 1 and label != "null" else None for label in labels]
 
 
 def logical_type_fault(schema: Mapping[str, Any]) -> str:
-    """Return why the logical type of a type is invalid by the specification; empty when it is valid, unknown or absent.
+    """Return why a logical type is invalid by the specification; empty if it is valid, unknown or absent.
 
-    An invalid one is ignored: the type underneath counts.
+    An invalid logical type is ignored, and the underlying type used.
     """
     logical, kind = schema.get("logicalType"), schema["type"]
     if logical is None or (isinstance(logical, str) and logical not in _UNDERNEATH):
@@ -133,21 +133,21 @@ def _decimal_fault(precision: Any, scale: Any, size: Any) -> str:
 
 
 def number_range(schema: Any, kind: str) -> tuple[int, int]:
-    """Return first and past-last value of an int or long.
+    """Return the lowest value of an int or long, and the highest plus one.
 
-    Every int is a date and every long a timestamp, whatever calendars have; a time of day ends with the day.
+    All ints are valid dates and all longs valid timestamps; times of day are limited to one day.
     """
     return _RANGES.get(logical_type(schema), _RANGES[kind])
 
 
 def decimal_bound(schema: Any) -> int:
-    """Return what the absolute unscaled value of a decimal stays under; 0 for no decimal, or too many digits."""
+    """Return the exclusive bound of a decimal's absolute unscaled value; 0 if not a decimal, or too many digits."""
     is_decimal = logical_type(schema) in ("bytes-decimal", "fixed-decimal")
     return 10 ** schema["precision"] if is_decimal and schema["precision"] <= MAX_PRECISION else 0
 
 
 def check_decimal(data: bytes, bound: int) -> None:
-    """Refuse a decimal with more digits than its precision.
+    """Require that a decimal has at most as many digits as its precision.
 
     Raises:
         Misfit: it has more.
@@ -157,12 +157,12 @@ def check_decimal(data: bytes, bound: int) -> None:
 
 
 def too_many_digits_message(bound: int) -> str:
-    """Return what is said of a decimal past a power of ten, whose text may have more digits than Python writes out."""
+    """Return the message for a decimal beyond *bound*, a power of ten that may be too long to print."""
     return f"the decimal has more than {round((bound.bit_length() - 1) * math.log10(2))} digits"
 
 
 def is_instant(text: str, logical: str) -> bool:
-    """Whether a text is a date or an instant by ISO 8601, as plain JSON writes an int or long of such a type."""
+    """Whether a text is an ISO 8601 date or instant and the logical type is one, as in plain JSON."""
     try:
         if logical == "int-date":
             date.fromisoformat(text)
@@ -173,15 +173,15 @@ def is_instant(text: str, logical: str) -> bool:
     return logical == "int-date" or "timestamp" in logical
 
 
-# Avro schemas: reading a document, its named types, the one that is meant, and its fingerprint.
+# Parsing Avro schemas: the document, its named types, the selected type, and its fingerprint.
 #
-# fastavro checks schemas and writes canonical forms. A document is tidied before, so that what real catalogs write
-# (``{"type": {"type": "string"}}``) is read, and what is no schema at all never gets that far.
+# fastavro validates schemas and writes canonical forms. Documents are simplified first, so that forms found in real
+# catalogs (``{"type": {"type": "string"}}``) are accepted, and documents that are not schemas are rejected.
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 MAX_SCHEMA_LEVELS: Final = 150
-"""Levels of types within types; the parsers behind this are recursive."""
+"""Maximum nesting of types; the parsers are recursive."""
 MAX_DOCUMENTS: Final = 500
 _MEMBERS: Final = dict.fromkeys(("type", "name", "namespace", "logicalType", "precision", "scale"), "") | {
     "items": "array",
@@ -189,12 +189,12 @@ _MEMBERS: Final = dict.fromkeys(("type", "name", "namespace", "logicalType", "pr
     "symbols": "enum",
     "size": "fixed",
 }
-"""What of a type decides over bodies, and the kind of type that it belongs to."""
+"""Members of a type that affect which bodies are valid, with the kind of type that they belong to."""
 _COMPARED: Final = 200
-"""Characters of an unknown name, and names of types, that are compared for a hint."""
+"""Maximum characters of an unknown name, and number of type names, that are compared for a hint."""
 _LOGICAL: Final = frozenset({"logicalType", "precision", "scale"})
 _HINT: Final = "correct the schema; the Avro specification, 'Schema Declaration', says what each type needs"
-# What fastavro is known to raise for schemas that are none; test_avro.py holds it to that by fuzzing.
+# Errors that fastavro raises for invalid schemas; test_avro.py verifies this by fuzzing.
 _REFUSALS: Final = (
     SchemaParseException,
     UnknownType,
@@ -208,10 +208,10 @@ _REFUSALS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A schema that is sound: its type, every named type by full name, and the CRC-64-AVRO of its canonical form.
+    """A valid schema: its type, all named types by full name, and the CRC-64-AVRO of its canonical form.
 
-    All names in it are full names. Logical types that are invalid for their type are not in it. ``fingerprint`` is as
-    it stands in a body: eight bytes, little-endian.
+    All names in it are full names, and invalid logical types are removed. ``fingerprint`` is encoded as in bodies:
+    eight bytes, little-endian.
     """
 
     root: Any
@@ -221,10 +221,10 @@ class AvroSchema:
 
 
 def read_schema(source: SchemaSource, library: Library) -> AvroSchema:
-    """Read a schema and all that it refers to.
+    """Parse a schema with everything that it refers to.
 
     Raises:
-        SchemaError: it is no Avro schema, a name in it is not known, or it has not the type that is meant.
+        SchemaError: it is not a valid Avro schema, a name in it is unknown, or the selected type is missing.
     """
     document = _load_document(source)
     named: dict[str, Any] = {}
@@ -235,27 +235,27 @@ def read_schema(source: SchemaSource, library: Library) -> AvroSchema:
 
 
 def parse_standalone(document: Any) -> AvroSchema:
-    """Read a schema that must not refer to others, such as the one in the header of an object container file.
+    """Parse a schema without references to others, such as the one in the header of an object container file.
 
     Raises:
-        SchemaError: it is no Avro schema.
+        SchemaError: it is not a valid Avro schema.
     """
     named: dict[str, Any] = {}
     return _build_schema(_parse_types(_simplify_types(document), named), named)
 
 
 def ignored_logical_types(source: SchemaSource) -> Sequence[SchemaFault]:
-    """Return the logical types of a document that are invalid for their types, with their JSON pointers."""
+    """Return the invalid logical types of a document, with their JSON pointers."""
     ignored: list[SchemaFault] = []
     try:
         _load_document(source, ignored)
     except SchemaError:
-        pass  # what is no schema is reported where it is compiled
+        pass  # invalid schemas are reported when they are compiled
     return ignored
 
 
 def missing_names(source: SchemaSource) -> Iterable[str]:
-    """Yield the full names that a document uses and does not define; none for what is no schema."""
+    """Return the full names that a document uses but does not define; none for an invalid schema."""
     try:
         return _missing_names(_load_document(source))
     except SchemaError:
@@ -285,9 +285,9 @@ def _load_document(source: SchemaSource, ignored: list[SchemaFault] | None = Non
 
 
 def _simplify_types(tree: Any, ignored: list[SchemaFault] | None = None, at: str = "", level: int = 0) -> Any:
-    """Return the types of a tree alone, ``{"type": X}`` around a type that says nothing of its own taken away.
+    """Return the types of a tree in their simplest form, without redundant ``{"type": X}`` around them.
 
-    Invalid logical types are left out, and noted in *ignored*; *at* is the JSON pointer to the tree.
+    Invalid logical types are removed, and added to *ignored*; *at* is the JSON pointer to the tree.
     """
     if level > MAX_SCHEMA_LEVELS:
         raise SchemaError(f"the Avro schema nests more than {MAX_SCHEMA_LEVELS} levels", hint="name the inner types")
@@ -362,11 +362,11 @@ def _full_name(name: str, namespace: str) -> str:
 
 
 def _parse_references(document: Any, base: str, library: Library, named: dict[str, Any], seen: set[str]) -> None:
-    """Parse what defines the missing names, each document once and after what it needs itself."""
+    """Parse the documents that define the missing names, each once and after those that it needs itself."""
     for name in _missing_names(document):
         loaded = None if name in named else library.document(name, base)
         if loaded is None or loaded[0] in seen or len(seen) > MAX_DOCUMENTS:
-            continue  # a name that stays unknown is reported where it is used
+            continue  # a name that remains unknown is reported where it is used
         uri, other = loaded
         seen.add(uri)
         tree = _load_document(SchemaSource("Avro", "", other, uri=uri))
@@ -404,19 +404,19 @@ def _select_type(name: str, root: Any, named: Mapping[str, Any]) -> Any:
 
 def _build_schema(root: Any, named: Mapping[str, Any]) -> AvroSchema:
     try:
-        canonical = to_parsing_canonical_form(_inline_named_types(root, named, set()))
+        canonical = to_parsing_canonical_form(_inline_types(root, named, set()))
         crc = bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
     except (*_REFUSALS, UnicodeError, RecursionError) as error:
         raise SchemaError(f"not a valid Avro schema: {clip(str(error))}", hint=_HINT) from error
     return AvroSchema(root, named, canonical, crc)
 
 
-def _inline_named_types(tree: Any, named: Mapping[str, Any], written: set[str]) -> Any:
-    """Return a type with each named type written out where it is met first, so that it stands by itself."""
+def _inline_types(tree: Any, named: Mapping[str, Any], written: set[str]) -> Any:
+    """Return a self-contained type: each named type is defined where it is first used."""
     if isinstance(tree, list):
-        return [_inline_named_types(branch, named, written) for branch in tree]
+        return [_inline_types(branch, named, written) for branch in tree]
     if isinstance(tree, str):
-        return tree if tree in PRIMITIVES or tree in written else _inline_named_types(named[tree], named, written)
+        return tree if tree in PRIMITIVES or tree in written else _inline_types(named[tree], named, written)
     if tree["type"] in NAMED:
         if tree["name"] in written:
             return tree["name"]
@@ -424,22 +424,20 @@ def _inline_named_types(tree: Any, named: Mapping[str, Any], written: set[str]) 
     whole = dict(tree)
     for member in ("items", "values"):
         if member in whole:
-            whole[member] = _inline_named_types(whole[member], named, written)
+            whole[member] = _inline_types(whole[member], named, written)
     if "fields" in whole:
-        whole["fields"] = [
-            {**each, "type": _inline_named_types(each["type"], named, written)} for each in whole["fields"]
-        ]
+        whole["fields"] = [{**each, "type": _inline_types(each["type"], named, written)} for each in whole["fields"]]
     return whole
 
 
-# The walk over the types of an Avro schema, for all that makes functions of them: checks, values, values of JSON.
+# Compiling the types of an Avro schema to functions: for validation, decoding and JSON.
 
 F = TypeVar("F")
 
 
 @dataclass(slots=True)
 class TypeCompiler(Generic[F]):
-    """Compiles each named type once, to a function of what its parts were compiled to.
+    """Compiles types to functions that are built from the functions of their parts; each named type once.
 
     References are resolved late: they look into the table when they are called, because types may be recursive.
     """
@@ -474,15 +472,15 @@ class TypeCompiler(Generic[F]):
         return self.map(self.compile(schema["values"])) if kind == "map" else self.leaf(schema, kind)
 
 
-# Values of Avro's logical types: from the numbers, bytes and texts that stand for them to those of Python.
+# Converting Avro's numbers, bytes and texts of logical types to Python values.
 #
-# Dates are ``date``, instants ``datetime`` in UTC, local timestamps ``datetime`` without zone, both to the microsecond;
-# times of day are ISO 8601 text, decimals ``Decimal``, UUIDs text. Any other logical type is the value underneath. What
-# no calendar, day or precision has is an :class:`~catalog.schemas.contract.UnfitValue`.
+# Dates become ``date``, instants ``datetime`` in UTC, local timestamps ``datetime`` without zone, with microseconds;
+# times of day ISO 8601 text, decimals ``Decimal``, UUIDs text. Other logical types keep the underlying value. A value
+# outside of the calendar, the day or the precision becomes an :class:`~catalog.schemas.contract.UnfitValue`.
 
 _DAY: Final = date(1970, 1, 1).toordinal()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # no zone: that is what a local timestamp is
+_LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # local timestamps have no zone
 _EXACT: Final = Context(prec=2 * MAX_PRECISION)
 _MICROSECONDS: Final[Mapping[str, Callable[[int], int]]] = {
     "millis": lambda number: number * 1000,
@@ -492,7 +490,7 @@ _MICROSECONDS: Final[Mapping[str, Callable[[int], int]]] = {
 
 
 def number_converter(schema: Any) -> Callable[[int], Any] | None:
-    """Return what an int or long in the range of a type stands for; None when it is the number itself."""
+    """Return the converter of an int or long to its logical value; None if it needs none."""
     logical = logical_type(schema)
     if logical == "int-date":
         return _to_date
@@ -505,7 +503,7 @@ def number_converter(schema: Any) -> Callable[[int], Any] | None:
 
 
 def bytes_converter(schema: Any) -> Callable[[bytes], Any] | None:
-    """Return what bytes or fixed of a type stand for; None when it is the bytes."""
+    """Return the converter of bytes or fixed to their logical value; None if they need none."""
     scale = decimal_scale(schema)
     if scale is not None:
         return _decimal_converter(scale, decimal_bound(schema))
@@ -515,10 +513,10 @@ def bytes_converter(schema: Any) -> Callable[[bytes], Any] | None:
 
 
 def parse_iso_text(logical: str, text: str) -> date | datetime:
-    """Return the date or instant that an ISO 8601 text writes; an instant without offset is one of UTC, as Avro's are.
+    """Parse an ISO 8601 date or instant; an instant without offset is in UTC, as in Avro.
 
     Raises:
-        ValueError: it writes none.
+        ValueError: it is neither.
     """
     if logical == "int-date":
         return date.fromisoformat(text)
@@ -529,12 +527,12 @@ def parse_iso_text(logical: str, text: str) -> date | datetime:
 
 
 def decimal_scale(schema: Any) -> int | None:
-    """Return the scale of a decimal, None when the type is none, or one of too many digits."""
+    """Return the scale of a decimal; None if the type is not a decimal, or has too many digits."""
     return schema.get("scale", 0) if decimal_bound(schema) else None
 
 
 def is_fixed_uuid(schema: Any) -> bool:
-    """Whether a type is the UUID of sixteen bytes that Avro 1.12 has."""
+    """Whether a type is the 16-byte UUID of Avro 1.12."""
     return logical_type(schema) == "fixed-uuid"
 
 

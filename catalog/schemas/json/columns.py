@@ -1,4 +1,4 @@
-"""JSON as columns: schemas of both JSON families as shapes, and bodies as their values."""
+"""Columns of JSON payloads: the shapes of schemas of both JSON families, and the values of bodies."""
 
 from __future__ import annotations
 
@@ -30,48 +30,48 @@ from catalog.schemas.columns import (
     iter_rows,
 )
 from catalog.schemas.columns import ListShape as List
-from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault, UnfitValue, make_fault
+from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault, UnfitValue, is_utf8, make_fault
 from catalog.schemas.filling import Unfillable
 from catalog.schemas.json.references import SchemaDocuments, merge_schemas
 from catalog.schemas.jsonschema.validating import parse_body
 
-# JSON values of leaves: one decoder for each, native where msgspec has the type, else with a check of our own.
+# Decoders of leaves: msgspec's own types where possible, otherwise types with a conversion of ours.
 
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4})?", re.ASCII)
 _DIGITS: Final = re.compile(r"[-+]?0*\d{1,40}", re.ASCII)
 _FLOAT_DIGITS: Final = 15
-"""Digits that a double keeps of any decimal number."""
+"""The number of decimal digits that any double preserves."""
 _EXACT: Final = 2**53
-"""Up to here every whole double is one integer."""
+"""Up to this value, doubles represent all integers exactly."""
 Convert = Callable[[Any], Any]
 
 
 class _AnyInstance(type):
-    """Makes msgspec take what the hook returns: values of a checked type are plain integers, decimals and texts."""
+    """Metaclass of marker types for which msgspec accepts any value that the hook returns."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return True
 
 
 class LeafTypes:
-    """The msgspec types of leaves, and the hook that those need which msgspec does not know."""
+    """The msgspec types of leaves, and the hook that converts values of the types that msgspec lacks."""
 
     def __init__(self) -> None:
         self._types: dict[Leaf, Any] = {}
         self._converts: dict[type, Convert] = {}
 
     def type_of(self, leaf: Leaf) -> Any:
-        """Return the type that decodes values of a leaf; null is none of it, but for :class:`msgspec.Raw`."""
+        """Return the msgspec type of a leaf; it excludes null, except for :class:`msgspec.Raw`."""
         if leaf not in self._types:
             self._types[leaf] = self._build_type(leaf)
         return self._types[leaf]
 
     def convert_value(self, kind: type, value: Any) -> Any:
-        """Convert a value of a type that :meth:`type_of` made up; raises ValueError for what is none."""
+        """Convert a value of a marker type of :meth:`type_of`; raises ValueError for an invalid value."""
         return self._converts[kind](value)
 
     def decoder(self, leaf: Leaf) -> msgspec.json.Decoder[Any]:
-        """Return a decoder of JSON texts that are one value of a leaf."""
+        """Return a decoder of JSON texts to values of a leaf."""
         return msgspec.json.Decoder(self.type_of(leaf), dec_hook=self.convert_value)
 
     def _build_type(self, leaf: Leaf) -> Any:
@@ -96,7 +96,7 @@ _NATIVE: Final[dict[str, Any]] = {
 
 
 def integer_from_float(value: Any, leaf: Leaf) -> int:
-    """Return the integer that a float of JSON (``1.0``, ``2e3``) is; raises ValueError when it is none of the leaf."""
+    """Return a JSON float (``1.0``, ``2e3``) as integer; raises ValueError if it is not a valid one of the leaf."""
     if type(value) is not float or not value.is_integer() or abs(value) > _EXACT:
         raise ValueError("it is not an integer")
     return _check_range(int(value), leaf)
@@ -150,14 +150,14 @@ def _fit_decimal(value: Decimal, unit: Decimal, context: Context) -> Decimal:
         raise ValueError(f"it has more than {context.prec} digits, or more than {places} after the point") from None
 
 
-# JSON bodies as the values of a shape: read by msgspec's typed decoder, and looked into again when that refuses one.
+# Reading JSON bodies as values of a shape: with msgspec's typed decoder, and member by member where that fails.
 #
-# The typed decoder builds only what has a column, and leaves the text of ``json`` leaves as it is. The exact reader
-# goes member by member with the same decoders of leaves: it finds the values that do not fit, takes integers that are
-# written ``1.0``, and serves schemas with names that msgspec does not take.
+# The typed decoder decodes only members with columns, and copies the text of ``json`` leaves. The exact reader decodes
+# each member separately: it finds values that do not fit, accepts integers written as ``1.0``, and supports names
+# that msgspec does not.
 
 _AT_ONCE: Final = 256
-"""Bodies that are decoded together, and one by one if the typed decoder refuses one of them."""
+"""Number of bodies decoded together; one by one if the typed decoder rejects any of them."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
@@ -165,11 +165,11 @@ _ANY: Final = msgspec.json.Decoder()
 _REFUSALS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 Place = tuple[str | int, ...]
 Exact = Callable[[Any, Place], Any]
-"""JSON text, which is bytes or Raw, and its place -> value, or an UnfitValue for what is not of its type."""
+"""JSON text (bytes or Raw) and its place -> value, or an UnfitValue if it has the wrong type."""
 
 
 class JsonReader:
-    """Reads bodies of one shape, whatever their content type says: what is such JSON is taken."""
+    """Reads JSON bodies of one shape, whatever their content type."""
 
     def __init__(self, shape: Shape) -> None:
         self._leaves = LeafTypes()
@@ -205,7 +205,7 @@ class JsonReader:
         return None if text == "null" else text
 
     def _read_fast(self, bodies: Sequence[bytes | None]) -> list[Any] | None:
-        """Return the values of bodies that the typed decoder takes, without a step of Python for each; else None."""
+        """Return the values if the typed decoder accepts all bodies, else None."""
         if self._fast is None or None in bodies:
             return None
         present = cast("Sequence[bytes]", bodies)
@@ -229,18 +229,18 @@ class JsonReader:
             yield value
 
     def _read_value(self, body: bytes) -> Any:
-        if self._fast is not None and (not self._has_json_leaf or body.isascii() or _is_utf8(body)):
+        if self._fast is not None and (not self._has_json_leaf or body.isascii() or is_utf8(body)):
             try:
                 return self._fast(body)
             except _REFUSALS:
-                pass  # looked into again, member by member
+                pass  # read again member by member below
         value = parse_body(body)
         if isinstance(value, SchemaFault):
             raise UnreadableBody(value.message, value.path)
         return self._exact(body.removeprefix(_BYTE_ORDER_MARK), ())
 
     def _msgspec_type(self, shape: Shape) -> Any:
-        """Return the msgspec type of a shape that may be null; it has a class for every struct."""
+        """Return the nullable msgspec type of a shape, with a class for each struct."""
         if isinstance(shape, Struct):
             return self._struct_class(shape) | None
         if isinstance(shape, List):
@@ -264,11 +264,8 @@ class JsonReader:
     def _compile_exact(self, shape: Shape) -> Exact:
         if isinstance(shape, Struct):
             parts = [(member.name, self._compile_exact(member.shape)) for member in shape.members]
-            return (
-                _tuple_reader(self._classes[shape], parts)
-                if shape.positional
-                else _object_reader(self._classes[shape], parts)
-            )
+            reader = _tuple_reader if shape.positional else _object_reader
+            return reader(self._classes[shape], parts)
         if isinstance(shape, List):
             return _list_reader(self._compile_exact(shape.item))
         if isinstance(shape, MapShape):
@@ -279,7 +276,7 @@ class JsonReader:
 def _define_struct(fields: list[Any], names: dict[str, str] | None, *, positional: bool) -> type:
     if positional:
         fields = [field[:2] for field in fields]
-    # Values live for one batch and hold no cycles: the collector need not look at them.
+    # Values have no reference cycles, so the garbage collector can skip them.
     return msgspec.defstruct(
         "Row", fields, rename=names, array_like=positional, forbid_unknown_fields=positional, gc=False
     )
@@ -364,18 +361,10 @@ def _leaf_reader(leaf: Leaf, leaves: LeafTypes) -> Exact:
             try:
                 return integer_from_float(_decode(_ANY, text, place), leaf)
             except ValueError:
-                pass  # the decoder says what is wrong, or takes it
+                pass  # decoded below, with the fault if invalid
         return _decode(decoder, text, place)
 
     return read
-
-
-def _is_utf8(body: bytes) -> bool:
-    try:
-        body.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _has_json_leaf(shape: Shape) -> bool:
@@ -386,29 +375,29 @@ def _has_json_leaf(shape: Shape) -> bool:
     return _has_json_leaf(shape.value) if isinstance(shape, MapShape) else shape.kind == "json"
 
 
-# From a JSON schema of either family to a shape: references followed, what holds together merged, unions settled.
+# Converting a JSON schema of either family to a shape: references are followed, and composed schemas merged.
 #
-# A union is typed when all its branches have one shape, null aside; integers and other numbers are numbers. Any other
-# stays JSON text, and so does a type within itself: tables have no columns without end.
+# A union has a column type if all its branches have the same shape, apart from null; integers with other numbers
+# are numbers. All other unions stay JSON text, and so do recursive types.
 
 Schema = Mapping[str, Any]
 Within = tuple[int, ...]
-"""Schemas that are being looked into, by identity; those that are only merged into another, by the negative of it."""
+"""The ids of the schemas being visited; negative for those that are only merged into another."""
 MAX_HOPS: Final = 64
 _BRANCHES: Final = ("oneOf", "anyOf")
 
 
 class Untypable(Exception):
-    """A place that has no type; the message says why."""
+    """A part of the payload has no column type; the message says why."""
 
 
 class OnlyNull(Exception):
-    """A place that no value but null can be at."""
+    """A part of the payload can only be null."""
 
 
 @dataclass(slots=True)
 class _FlatSchema:
-    """What one schema asks, without references: parts that hold together, and groups of which one branch holds."""
+    """A schema with references resolved: parts that all apply, and unions of which one branch applies."""
 
     parts: list[Schema] = field(default_factory=list)
     groups: list[Sequence[Any]] = field(default_factory=list)
@@ -416,17 +405,17 @@ class _FlatSchema:
 
 
 class ShapeBuilder(ABC):
-    """Finds the shapes of one document and all that it refers to; each family says what is special to it."""
+    """Converts the schemas of one document to shapes; the families override what differs between them."""
 
     keywords: frozenset[str] = frozenset()
-    """Keywords that decide upon columns, without those of composition."""
+    """Keywords that affect columns, except those for composition."""
 
     def __init__(self, documents: SchemaDocuments, survey: Survey) -> None:
         self.documents = documents
         self.survey = survey
 
     def root_shape(self, schema: Any) -> Shape | None:
-        """Return the shape of payloads; None when nothing of them can be typed."""
+        """Return the shape of payloads; None if they have no typed columns."""
         try:
             return self._composed_shape(schema, (), (id(schema),))
         except (Untypable, Unfillable) as error:
@@ -436,7 +425,7 @@ class ShapeBuilder(ABC):
         return None
 
     def shape_at(self, schema: Any, path: Path, within: Within) -> Shape:
-        """Return the shape at a place in payloads, JSON text where there is no other."""
+        """Return the shape at a path in payloads; JSON text if it has no type."""
         fields = self.survey.fields
         try:
             return self._composed_shape(schema, path, within)
@@ -447,47 +436,43 @@ class ShapeBuilder(ABC):
         self.survey.fields = fields
         return self.survey.add_json_text(path, why)
 
-    def struct_shape(
-        self, properties: Mapping[str, Any], path: Path, within: Within, *, positional: bool = False
-    ) -> Struct:
-        """Return the shape of an object with those members.
+    def struct_shape(self, parts: Mapping[str, Any], path: Path, within: Within, *, positional: bool = False) -> Struct:
+        """Return the struct of an object with these members.
 
         Raises:
-            Untypable: there is no room for them.
+            Untypable: there are no members, or too many fields.
         """
-        if not properties:
+        if not parts:
             raise Untypable("it has no members")
-        columns = self.survey.assign_columns(path, list(properties))
+        columns = self.survey.assign_columns(path, list(parts))
         if not columns:
             raise Untypable("the payload has too many fields")
-        members = (
-            Member(name, column, self.shape_at(properties[name], (*path, name), within)) for name, column in columns
-        )
+        members = (Member(name, column, self.shape_at(parts[name], (*path, name), within)) for name, column in columns)
         return Struct(tuple(members), positional)
 
     @abstractmethod
     def plain_shape(self, schema: Schema, path: Path, within: Within) -> Shape:
-        """Return the shape of a schema without references and composition.
+        """Return the shape of a schema that has no references or composition.
 
         Raises:
-            Untypable: there is none.
-            Never: it allows nothing but null.
+            Untypable: it has no column type.
+            OnlyNull: it allows only null.
         """
 
     @abstractmethod
     def iter_bases(self, schema: Schema) -> Iterable[tuple[Any, bool]]:
-        """Yield what *schema* refers to, each with whether it is the very type meant, and not one that it builds upon.
+        """Yield the schemas that *schema* refers to, each with True if it is the type itself, False for a base.
 
         Raises:
-            Unfillable: a reference leads nowhere.
+            Unfillable: a reference cannot be resolved.
         """
 
     def own_keywords(self, schema: Schema) -> Schema:
-        """Return what of a schema counts beside what it refers to."""
+        """Return the keywords of a schema that apply in addition to its references."""
         return schema
 
     def iter_unions(self, schema: Schema) -> Iterable[Sequence[Any]]:
-        """Yield the unions of a schema, each as its branches."""
+        """Yield the unions of a schema, each as a list of branches."""
         rest = self.own_keywords(schema)
         return (rest[each] for each in _BRANCHES if isinstance(rest.get(each), list) and rest[each])
 
@@ -547,7 +532,7 @@ class ShapeBuilder(ABC):
         flat.groups.extend(self.iter_unions(schema))
 
     def _mark_entered(self, target: Any, flat: _FlatSchema, *, is_type: bool) -> None:
-        """Note that *target* is looked into. A type is looked into once as itself, and once as a part of others."""
+        """Mark *target* as being visited. A type may be visited once as itself, and once as a part of others."""
         key = id(target)
         if key in flat.within or (not is_type and -key in flat.within):
             raise Untypable("the type contains itself")

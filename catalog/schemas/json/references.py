@@ -1,7 +1,7 @@
-"""Where ``$ref`` leads, for both JSON families: in the document, to a part with its own ``$id``, to another document.
+"""Resolve ``$ref`` for both JSON families: in the document, to a part with its own ``$id``, to another document.
 
-A subschema is known by its identity, so that it can be taken out of its place, merged with others and still be asked
-where its references lead. The trees are those of the catalog and never change.
+Subschemas are identified by ``id()``, so that their references can be resolved after they were merged with others. The
+trees belong to the catalog and never change.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _DYNAMIC: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """The resource that a subschema belongs to: the tree that pointers start at, and the URI that others start at."""
+    """The resource of a subschema: the root for JSON pointers, and the base URI of other references."""
 
     root: Any
     uri: str
 
 
 class SchemaDocuments:
-    """The documents of one schema; they are read from the library when a reference first asks for them."""
+    """The documents of one schema; referenced ones are read from the library on first use."""
 
     def __init__(self, source: SchemaSource, library: Library) -> None:
         self.root = source.document
@@ -42,14 +42,14 @@ class SchemaDocuments:
         self._index_parts(source.document, source.uri)
 
     def contains(self, schema: Mapping[str, Any]) -> bool:
-        """Whether that very object is a part of a document that was read, and so will stay."""
+        """Whether this object is part of a document, so that its ``id()`` stays valid."""
         return id(schema) in self._homes
 
     def follow_reference(self, schema: Mapping[str, Any]) -> Any:
-        """Return what the reference of *schema* leads to; None when it has none.
+        """Return the target of the reference in *schema*; None if it has none.
 
         Raises:
-            Unfillable: it leads nowhere.
+            Unfillable: it cannot be resolved.
         """
         for keyword in _DYNAMIC:
             reference = schema.get(keyword)
@@ -58,10 +58,10 @@ class SchemaDocuments:
         return None
 
     def find_target(self, reference: str, at: Mapping[str, Any]) -> Any:
-        """Return what a reference leads to that is written in the subschema *at*.
+        """Return the target of a reference in the subschema *at*.
 
         Raises:
-            Unfillable: it leads nowhere.
+            Unfillable: it cannot be resolved.
         """
         home = self._homes.get(id(at)) or self._homes[id(self.root)]
         document, fragment = urldefrag(reference)
@@ -70,17 +70,17 @@ class SchemaDocuments:
         if not fragment:
             return home.root
         if fragment.startswith("/"):
-            return self.find_at_pointer(home.root, unquote(fragment))
+            return self.locate(home.root, unquote(fragment))
         named = self._named.get(f"{home.uri}#{fragment}", self._named.get(f"#{fragment}"))
         if named is None:
             raise Unfillable(f"the reference {reference[:80]} leads nowhere")
         return named
 
-    def find_at_pointer(self, tree: Any, pointer: str) -> Any:
-        """Return what a JSON pointer names in *tree*.
+    def locate(self, tree: Any, pointer: str) -> Any:
+        """Return the part of *tree* at a JSON pointer.
 
         Raises:
-            Unfillable: it names nothing.
+            Unfillable: there is no such part.
         """
         try:
             return at_pointer(tree, pointer)
@@ -103,7 +103,7 @@ class SchemaDocuments:
         return self._homes.get(id(self._read[uri])) or _Home(self._read[uri], uri)
 
     def _index_parts(self, document: Any, uri: str) -> None:
-        """Note the home of each part of a document; a part with an ``$id`` of its own is a home."""
+        """Store the resource of each part of a document; a part with its own ``$id`` starts a new one."""
         waiting: list[tuple[Any, _Home]] = [(document, _Home(document, uri))]
         while waiting:
             part, home = waiting.pop()
@@ -130,16 +130,16 @@ class SchemaDocuments:
         return home
 
 
-# Which part of a JSON document a schema is: all of it, or what pointer or deep link name.
+# Finding the selected type in a JSON document.
 
 HOLDERS: Final = ("definitions", "$defs")
-"""Members of a document that hold its types."""
+"""Members of a document that contain its types."""
 
 
 def pointer_of(document: Any, name: str) -> str | None:
-    """Return the pointer of the type called *name*: a definition, a path below the root, else a title or ``$id``.
+    """Return the JSON pointer of the type called *name*: a definition, a path, a title or an ``$id``.
 
-    None when there is none.
+    Return None if there is none.
     """
     members = document if isinstance(document, Mapping) else {}
     definitions = [(holder, types) for holder in HOLDERS if isinstance(types := members.get(holder), Mapping)]
@@ -165,7 +165,7 @@ def _has_name(schema: Mapping[str, Any], name: str) -> bool:
     return name in (schema.get("title"), schema.get("$anchor"), own, last, (last or "").rpartition(".")[0] or None)
 
 
-# Several subschemas that hold for one value (``allOf``, a branch of ``oneOf``, a ``$ref`` with siblings) as one.
+# Merging subschemas that apply to the same value (``allOf``, a branch of ``oneOf``, a ``$ref`` with siblings).
 
 Schema = Mapping[str, Any]
 _NAMED: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
@@ -173,10 +173,16 @@ _NESTED: Final = frozenset({"items", "additionalProperties", "propertyNames", "c
 _TYPES: Final = ("null", "boolean", "object", "array", "number", "integer", "string")
 
 
-def merge_schemas(parts: Iterable[Schema]) -> dict[str, Any]:
-    """Return one schema that asks what all *parts* ask, as far as that can be said without solving anything.
+def mapping_of(schema: Schema, keyword: str) -> Mapping[str, Any]:
+    """Return the object at a keyword; an empty one if it is absent or not an object."""
+    value = schema.get(keyword)
+    return value if isinstance(value, Mapping) else {}
 
-    What cannot (two patterns, say) is that of the first part.
+
+def merge_schemas(parts: Iterable[Schema]) -> dict[str, Any]:
+    """Return one schema that requires what all *parts* require, as far as keywords can be combined.
+
+    For keywords that cannot be combined, such as two patterns, the first part counts.
     """
     schema: dict[str, Any] = {}
     for part in parts:
@@ -186,7 +192,7 @@ def merge_schemas(parts: Iterable[Schema]) -> dict[str, Any]:
 
 
 def intersect(left: Any, right: Any) -> Any:
-    """Return a subschema that asks what two ask."""
+    """Return a subschema that requires what both require."""
     if left is True or left == {} or left == right:
         return right
     if right is True or right == {}:
@@ -195,7 +201,7 @@ def intersect(left: Any, right: Any) -> Any:
 
 
 def allowed_types(schema: Schema) -> list[str]:
-    """Return the names of the types that a schema allows, all when it does not say."""
+    """Return the names of the types that a schema allows; all if it has no ``type``."""
     kind = schema.get("type", _TYPES)
     return [kind] if isinstance(kind, str) else [each for each in kind if isinstance(each, str)]
 
@@ -227,11 +233,11 @@ def _all_items(left: Any, right: Any) -> Any:
     return list(dict.fromkeys([*left, *right])) if isinstance(left, list) and isinstance(right, list) else left
 
 
-def _larger_of(left: Any, right: Any) -> Any:
+def _max_of(left: Any, right: Any) -> Any:
     return right if is_number(left) and is_number(right) and right > left else left
 
 
-def _smaller_of(left: Any, right: Any) -> Any:
+def _min_of(left: Any, right: Any) -> Any:
     return right if is_number(left) and is_number(right) and right < left else left
 
 
@@ -239,11 +245,7 @@ _COMBINED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "type": _intersect_types,
     "enum": _common_items,
     "required": _all_items,
-    **dict.fromkeys(
-        ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"), _larger_of
-    ),
-    **dict.fromkeys(
-        ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"), _smaller_of
-    ),
+    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"), _max_of),
+    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"), _min_of),
     "uniqueItems": lambda left, right: left or right,
 }

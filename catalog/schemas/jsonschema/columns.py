@@ -1,8 +1,8 @@
-"""JSON Schema, drafts 04 to 2020-12, as shapes.
+"""Columns of payloads with a JSON Schema, drafts 04 to 2020-12.
 
-``if``, ``not``, ``dependentSchemas`` and their like say which values are allowed, not what columns there are, and are
-passed over. Beside ``properties`` other members may come; they have no columns. A ``date-time`` is an instant, to the
-nearest microsecond: RFC 3339 with its offset, without which there is no telling when it was.
+``if``, ``not``, ``dependentSchemas`` and the like restrict values but do not add columns, so they are ignored. Members
+that are not in ``properties`` have no columns. A ``date-time`` is an instant with microseconds, written as in RFC 3339
+with an offset.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from catalog.schemas.columns import (
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.families import compile_schema
 from catalog.schemas.json.columns import JsonReader, OnlyNull, Schema, ShapeBuilder, Untypable, Within
-from catalog.schemas.json.references import SchemaDocuments, allowed_types
+from catalog.schemas.json.references import SchemaDocuments, allowed_types, mapping_of
 from catalog.schemas.jsonschema.validating import draft_of, find_start
 
 _REF_ALONE: Final = frozenset({"04", "06", "07"})
-"""Drafts in which a ``$ref`` hides what stands beside it."""
+"""Drafts in which siblings of ``$ref`` are ignored."""
 _OBJECT_SIZES: Final = ("minProperties", "maxProperties")
 _ARRAY_SIZES: Final = ("contains", "minItems", "maxItems", "uniqueItems")
 _IMPLIED: Final = (
@@ -43,9 +43,9 @@ _IMPLIED: Final = (
     ("string", ("pattern", "minLength", "maxLength", "contentEncoding", "format")),
     ("number", ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
 )
-"""What a schema without ``type`` means by its keywords, though it allows values of other types as well."""
+"""The type that the keywords of a schema without ``type`` suggest, though it allows other types as well."""
 _WEAK: Final = frozenset((*_OBJECT_SIZES, *_ARRAY_SIZES))
-"""Keywords that alone are no reason to think of objects or arrays; they are against thinking of anything else."""
+"""Keywords that alone do not suggest objects or arrays, but that contradict other types."""
 _DESCRIBING: Final = frozenset(keyword for _, keywords in _IMPLIED for keyword in keywords)
 _FORMATS: Final[Mapping[str, Leaf]] = {"date-time": TIMESTAMP, "date": DATE}
 _LONG: Final = integer_leaf(64)
@@ -61,8 +61,8 @@ _OF_VALUES: Final[Mapping[type, str]] = {
 
 
 def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
-    """Return the shape of payloads and their reader; None when nothing of them can be typed."""
-    compile_schema(source, library)  # what the validator refuses may have any form
+    """Return the shape of payloads and their reader; None if they have no typed columns."""
+    compile_schema(source, library)  # rejects invalid schemas
     shape = _JsonSchemaShapes(source, library, survey).root_shape(find_start(source))
     return None if shape is None else (shape, JsonReader(shape))
 
@@ -98,11 +98,11 @@ class _JsonSchemaShapes(ShapeBuilder):
         return _string_leaf(schema) if kind == "string" else _PLAIN[kind]
 
     def _object_shape(self, schema: Schema, path: Path, within: Within) -> Shape:
-        members = {name: part for name, part in _mapping_of(schema, "properties").items() if part is not False}
+        members = {name: part for name, part in mapping_of(schema, "properties").items() if part is not False}
         if members:
             return self.struct_shape(members, path, within)
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
-        asked = [*_mapping_of(schema, "patternProperties").values(), others]
+        asked = [*mapping_of(schema, "patternProperties").values(), others]
         shapes = [self.shape_at(each, (*path, "*"), within) for each in asked if each is not False]
         if shapes and all(each == shapes[0] for each in shapes):
             return MapShape(shapes[0], TEXT)
@@ -124,7 +124,7 @@ class _JsonSchemaShapes(ShapeBuilder):
 
 
 def _value_types(schema: Schema) -> set[str]:
-    """Return the types that values may have, null aside; ``any`` among them when there is no telling."""
+    """Return the types that values may have, except null; with ``any`` if they are unknown."""
     if "type" in schema:
         return {each for each in allowed_types(schema) if each != "null"}
     values = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -147,8 +147,3 @@ def _string_leaf(schema: Schema) -> Leaf:
         return BINARY
     form = schema.get("format")
     return _FORMATS.get(form, TEXT) if isinstance(form, str) else TEXT
-
-
-def _mapping_of(schema: Schema, keyword: str) -> Mapping[str, Any]:
-    value = schema.get(keyword)
-    return value if isinstance(value, Mapping) else {}

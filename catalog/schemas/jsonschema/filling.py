@@ -1,7 +1,7 @@
-"""Values for JSON Schema, drafts 04 to 2020-12: made up from what a schema asks, not solved.
+"""Sample payloads for JSON Schema, drafts 04 to 2020-12.
 
-``$ref``, ``allOf`` and one branch each of ``oneOf``, ``anyOf`` and ``if`` are merged into one plain schema per value;
-then the value is made. ``not``, two patterns at once and the like are left to the validator and another attempt.
+For each value, ``$ref``, ``allOf`` and one branch of ``oneOf``, ``anyOf`` and ``if`` are merged into one flat schema.
+``not``, several patterns and the like are not solved: the validator may reject the value, and another attempt follows.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import msgspec
 
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling import Filler, Filling, Unfillable, make_matching_text, make_number_between
-from catalog.schemas.json.references import SchemaDocuments, merge_schemas
+from catalog.schemas.json.references import SchemaDocuments, mapping_of, merge_schemas
 from catalog.schemas.jsonschema.validating import find_start
 
 _MAX_HOPS: Final = 40
 _HEIGHTS: Final = 6
-"""Levels past which a branch counts as endless when the flattest is looked for."""
+"""Levels up to which the heights of branches are compared, to find the flattest."""
 _NULL_CHANCE: Final = 0.1
 _EXAMPLE_CHANCE: Final = 0.25
 _DISTINCT_TRIES: Final = 20
@@ -38,16 +38,16 @@ _PYTHON_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 }
 _STRING: Final = {"type": "string"}
 _REF_ALONE: Final = ("draft-03", "draft-04", "draft-06", "draft-07", "draft-3", "draft-4", "draft-6", "draft-7")
-"""Drafts in which a ``$ref`` hides what stands beside it."""
+"""Drafts in which siblings of ``$ref`` are ignored."""
 
 
 def open_filler(source: SchemaSource, library: Library) -> Filler:
-    """Return what makes payloads for a schema."""
+    """Return the generator of sample payloads for a schema."""
     return JsonSchemaFiller(source, library, find_start(source))
 
 
 class JsonSchemaFiller:
-    """Makes values for one JSON schema, the ``start`` of its document, as JSON text whatever the content type."""
+    """Makes sample payloads for the schema *start* of a document, as JSON text whatever the content type."""
 
     def __init__(self, source: SchemaSource, library: Library, start: Any) -> None:
         self._documents = SchemaDocuments(source, library)
@@ -61,10 +61,10 @@ class JsonSchemaFiller:
         return msgspec.json.encode(self.make_value(self._start, chooser, 0))
 
     def make_value(self, schema: Any, chooser: Filling, level: int) -> Any:
-        """Return a value for *schema* at that level of nesting.
+        """Return a random value for *schema* at this nesting level.
 
         Raises:
-            Unfillable: the schema allows nothing, or what it asks for never ends.
+            Unfillable: the schema allows no value, or the value exceeds the limits.
         """
         chooser.count_value(level)
         plain = self._flatten_schema(schema, chooser, level)
@@ -76,7 +76,7 @@ class JsonSchemaFiller:
             return chooser.pick(plain["enum"])
         kind = self._choose_type(plain, chooser)
         known = _known_values(plain, kind)
-        if known and chooser.draw_bool(_EXAMPLE_CHANCE):
+        if known and chooser.flip(_EXAMPLE_CHANCE):
             return chooser.pick(known)
         if kind == "object":
             return self._make_object(plain, chooser, level)
@@ -85,11 +85,11 @@ class JsonSchemaFiller:
         if kind in ("integer", "number"):
             return make_number_between(plain, chooser, whole=kind == "integer")
         if kind == "boolean":
-            return chooser.draw_bool(0.5)
+            return chooser.flip(0.5)
         return None if kind == "null" else _make_text(plain, known, chooser)
 
     def _flatten_schema(self, schema: Any, chooser: Filling, level: int, hops: int = 0) -> Mapping[str, Any]:
-        """Return the schema without composition: references followed, one branch of each choice taken."""
+        """Return the schema without composition: references followed, and one branch of each union chosen."""
         chooser.count_step()
         if schema is False or hops > _MAX_HOPS:
             raise Unfillable("the schema allows no value" if schema is False else "a reference leads to itself")
@@ -114,16 +114,14 @@ class JsonSchemaFiller:
             if branches:
                 yield self._find_flattest(branches) if chooser.is_minimal(level) else chooser.pick(branches)
         if "if" in schema:
-            # What "else" wants must not match "if", which is left to chance and the validator.
-            yield from (
-                (schema["if"], schema.get("then", True)) if chooser.draw_bool(0.5) else (schema.get("else", True),)
-            )
+            # A value for "else" must not match "if"; this is not ensured, but validated later.
+            yield from ((schema["if"], schema.get("then", True)) if chooser.flip(0.5) else (schema.get("else", True),))
 
     def _find_flattest(self, branches: Sequence[Any]) -> Any:
         return min(branches, key=lambda branch: self._min_height(branch, _HEIGHTS))
 
     def _min_height(self, schema: Any, limit: int) -> int:
-        """Return how many levels the least value of a schema has; *limit* or more means too many to tell."""
+        """Return the minimum nesting of a schema's values; *limit* or more means that it may be endless."""
         if limit <= 0 or not isinstance(schema, Mapping) or "const" in schema or "enum" in schema:
             return 0
         if not self._documents.contains(schema):
@@ -154,22 +152,20 @@ class JsonSchemaFiller:
             if not kind:
                 raise Unfillable("the schema allows no type")
             others = [each for each in kind if each != "null"]
-            return (
-                "null" if not others or ("null" in kind and chooser.draw_bool(_NULL_CHANCE)) else chooser.pick(others)
-            )
+            return "null" if not others or ("null" in kind and chooser.flip(_NULL_CHANCE)) else chooser.pick(others)
         if isinstance(kind, str):
             return kind
         return next((name for name, words in _IMPLIED if any(word in schema for word in words)), "string")
 
     def _make_object(self, schema: Mapping[str, Any], chooser: Filling, level: int) -> dict[str, Any]:
-        members = _mapping_of(schema, "properties")
+        members = mapping_of(schema, "properties")
         chosen = dict.fromkeys(name for name in _list_of(schema, "required") if isinstance(name, str))
         room = _size_of(schema, "maxProperties", len(members) + len(chosen))
         for name, member in members.items():
-            if name not in chosen and len(chosen) < room and member is not False and chooser.includes_optional(level):
+            if name not in chosen and len(chosen) < room and member is not False and chooser.includes(level):
                 chosen[name] = None
         chosen = dict.fromkeys(_add_dependents(schema, chosen))
-        applied = [each for name, each in _mapping_of(schema, "dependentSchemas").items() if name in chosen]
+        applied = [each for name, each in mapping_of(schema, "dependentSchemas").items() if name in chosen]
         if applied:
             rest = {key: value for key, value in schema.items() if key != "dependentSchemas"}
             widened = merge_schemas([rest, *(self._flatten_schema(each, chooser, level) for each in applied)])
@@ -182,22 +178,22 @@ class JsonSchemaFiller:
         return filled
 
     def _member_schema(self, schema: Mapping[str, Any], name: str) -> Any:
-        """Return the schema of a member by its name: its own, that of its pattern, or that of all others."""
-        members = _mapping_of(schema, "properties")
+        """Return the schema of a member: from ``properties``, a pattern, or ``additionalProperties``."""
+        members = mapping_of(schema, "properties")
         if name in members:
             return members[name]
-        for pattern, member in _mapping_of(schema, "patternProperties").items():
+        for pattern, member in mapping_of(schema, "patternProperties").items():
             if _matches_pattern(pattern, name):
                 return member
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties", {}))
-        return {} if others is False else others  # required and not allowed: the validator says so
+        return {} if others is False else others  # required but not allowed: validation will fail
 
     def _add_entries(self, schema: Mapping[str, Any], filled: dict[str, Any], chooser: Filling, level: int) -> None:
-        """Add members of free names: as many as are required, and a few where the schema describes nothing else."""
-        patterns = _mapping_of(schema, "patternProperties")
+        """Add members with random names: as many as required, and a few if the schema describes no others."""
+        patterns = mapping_of(schema, "patternProperties")
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         minimum = _size_of(schema, "minProperties", 0)
-        describes = bool(patterns) or (isinstance(others, Mapping) and not _mapping_of(schema, "properties"))
+        describes = bool(patterns) or (isinstance(others, Mapping) and not mapping_of(schema, "properties"))
         maximum = _size_of(schema, "maxProperties", minimum + 2)
         count = chooser.pick_count(minimum, maximum, level) if describes else minimum
         for _ in range(_DISTINCT_TRIES + count):
@@ -208,18 +204,18 @@ class JsonSchemaFiller:
                 filled[name] = self.make_value(self._member_schema(schema, name), chooser, level + 1)
 
     def _make_free_name(self, schema: Mapping[str, Any], chooser: Filling) -> str:
-        members = _mapping_of(schema, "properties")
-        patterns = [each for each, member in _mapping_of(schema, "patternProperties").items() if member is not False]
+        members = mapping_of(schema, "properties")
+        patterns = [each for each, member in mapping_of(schema, "patternProperties").items() if member is not False]
         if schema.get("additionalProperties") is False and not patterns:
             return chooser.pick(list(members)) if members else chooser.make_word()
         if patterns:
             text = make_matching_text(chooser.pick(patterns), chooser)
             if text is not None:
                 return text
-        names = schema.get("propertyNames")
+        rule = schema.get("propertyNames")
         name = (
-            self.make_value({"allOf": [_STRING, names]}, chooser, 0)
-            if isinstance(names, Mapping)
+            self.make_value({"allOf": [_STRING, rule]}, chooser, 0)
+            if isinstance(rule, Mapping)
             else chooser.make_word()
         )
         return name if isinstance(name, str) else chooser.make_word()
@@ -229,7 +225,7 @@ class JsonSchemaFiller:
         if isinstance(items, list):
             places, items = items, schema.get("additionalItems", True)
         places = places if isinstance(places, list) else []
-        minimum = max(_size_of(schema, "minItems", 0), len(places) if chooser.includes_optional(level) else 0)
+        minimum = max(_size_of(schema, "minItems", 0), len(places) if chooser.includes(level) else 0)
         maximum = _size_of(schema, "maxItems", -1)
         count = chooser.pick_count(minimum, None if maximum < 0 else maximum, level)
         if items is False:
@@ -258,8 +254,8 @@ class JsonSchemaFiller:
 
 
 def _add_dependents(schema: Mapping[str, Any], chosen: Iterable[str]) -> Iterable[str]:
-    """Return the names with all that they require to be there as well."""
-    dependents = {**_mapping_of(schema, "dependencies"), **_mapping_of(schema, "dependentRequired")}
+    """Return the names, and those that they require by dependencies."""
+    dependents = {**mapping_of(schema, "dependencies"), **mapping_of(schema, "dependentRequired")}
     waiting, names = list(chosen), dict.fromkeys(chosen)
     while waiting:
         for name in dependents.get(waiting.pop(), ()):
@@ -288,28 +284,23 @@ def _make_text(schema: Mapping[str, Any], known: Sequence[Any], chooser: Filling
 
 
 def _known_values(schema: Mapping[str, Any], kind: str) -> list[Any]:
-    """Return the values that the schema itself names, as far as they are of the type."""
+    """Return the examples and the default of the schema that have the type."""
     named = [*_list_of(schema, "examples"), *([schema["default"]] if "default" in schema else [])]
     types = _PYTHON_TYPES.get(kind, ())
     return [each for each in named if isinstance(each, types) and (kind == "boolean" or not isinstance(each, bool))]
 
 
 def _matches_pattern(pattern: str, name: str) -> bool:
-    """Whether a name matches a pattern, asked of the one engine whose expressions these are."""
+    """Whether a name matches an ECMA 262 pattern, by the validator's own engine."""
     try:
         return jsonschema_rs.Draft202012Validator({"type": "string", "pattern": pattern}).is_valid(name)
     except (jsonschema_rs.ValidationError, ValueError):
-        return False  # no regular expression: the schema's own compiler reports that
+        return False  # an invalid expression, which compiling the schema reports
 
 
 def _list_of(schema: Mapping[str, Any], keyword: str) -> list[Any]:
     value = schema.get(keyword)
     return value if isinstance(value, list) else []
-
-
-def _mapping_of(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:
-    value = schema.get(keyword)
-    return value if isinstance(value, Mapping) else {}
 
 
 def _size_of(schema: Mapping[str, Any], keyword: str, otherwise: int) -> int:

@@ -1,8 +1,8 @@
-"""JSON Structure as shapes: its types are those of tables nearly one to one.
+"""Columns of payloads with a JSON Structure schema, whose types nearly correspond to column types.
 
-Unsigned types take the next larger signed one, 128-bit integers and decimals of unknown precision stay text, floating
-point of any width is ``double``: the JSON text of a ``float`` is seldom one. A tuple is a struct of its members, and
-so is a tagged choice, of which one member is there.
+Unsigned types become the next larger signed one; 128-bit integers and decimals of unknown precision are text; floating
+point of any width is ``double``, because few JSON numbers are exact as ``float``. A tuple is a struct of its members,
+and so is a tagged choice, with one member set.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _IMPORTS: Final = ("$import", "$importdefs")
 
 
 def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
-    """Return the shape of payloads and their reader; None when nothing of them can be typed."""
-    compile_schema(source, library)  # what the validator refuses may have any form
+    """Return the shape of payloads and their reader; None if they have no typed columns."""
+    compile_schema(source, library)  # rejects invalid schemas
     shape = _JsonStructureShapes(SchemaDocuments(source, library), survey).root_shape(find_start(source))
     return None if shape is None else (shape, JsonReader(shape))
 
@@ -127,7 +127,7 @@ class _JsonStructureShapes(ShapeBuilder):
         return self.struct_shape(asked, path, within, positional=kind == "tuple")
 
     def _find_target(self, reference: str, schema: Schema) -> Any:
-        """Return the type that a reference means, in this document or among what is imported to that place."""
+        """Return the type that a reference names, in this document or in an imported one."""
         try:
             return self.documents.find_target(reference, schema)
         except Unfillable:
@@ -142,11 +142,9 @@ class _JsonStructureShapes(ShapeBuilder):
     def _iter_importers(self, container: str, schema: Schema) -> Iterable[Any]:
         if container.startswith("#/"):
             root = self.documents.find_target("#", schema)
-            yield from (root,) if container == "#/definitions" else ()  # the root's imports are its definitions
+            yield from (root,) if container == "#/definitions" else ()  # imports at the root add to the definitions
             step = container.removeprefix("#")
-            yield (
-                self.documents.find_at_pointer(root, step) if container != "#/definitions" else root.get("definitions")
-            )
+            yield (self.documents.locate(root, step) if container != "#/definitions" else root.get("definitions"))
 
     def _find_import(self, holder: Any, keyword: str, name: str) -> Any:
         if not isinstance(holder, Mapping) or not isinstance(holder.get(keyword), str):

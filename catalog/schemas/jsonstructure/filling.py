@@ -1,6 +1,6 @@
-"""Values for JSON Structure: all its types, in the JSON form that its core gives them.
+"""Sample payloads for JSON Structure, with all its types.
 
-64-bit and larger integers and decimals are texts there, sets and tuples arrays, maps and choices objects.
+Integers of 64 bits and more and decimals are JSON strings, sets and tuples arrays, maps and choices objects.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMPOSED: Final = frozenset({"allOf", "anyOf", "oneOf", "if", "then", "else", "
 _IMPORTS: Final = ("$import", "$importdefs")
 _SCALARS: Final[Mapping[str, Callable[[Filling], Any]]] = {
     "null": lambda chooser: None,
-    "boolean": lambda chooser: chooser.draw_bool(0.5),
+    "boolean": lambda chooser: chooser.flip(0.5),
     "binary": lambda chooser: base64.b64encode(chooser.make_bytes()).decode("ascii"),
     "date": lambda chooser: chooser.now[:10],
     "datetime": lambda chooser: chooser.now,
@@ -46,12 +46,12 @@ _SCALARS: Final[Mapping[str, Callable[[Filling], Any]]] = {
 
 
 def open_filler(source: SchemaSource, library: Library) -> Filler:
-    """Return what makes payloads for a schema."""
+    """Return the generator of sample payloads for a schema."""
     return JsonStructureFiller(source, library, find_start(source))
 
 
 class JsonStructureFiller:
-    """Makes values for one type of a JSON Structure document, as JSON text whatever the content type."""
+    """Makes sample payloads for one type of a document, as JSON text whatever the content type."""
 
     def __init__(self, source: SchemaSource, library: Library, start: Any) -> None:
         self._documents = SchemaDocuments(source, library)
@@ -69,13 +69,13 @@ class JsonStructureFiller:
         return msgspec.json.encode(self.make_value(self._start, chooser, 0))
 
     def make_value(self, schema: Any, chooser: Filling, level: int) -> Any:
-        """Return a value for a type at that level of nesting.
+        """Return a random value for a type at this nesting level.
 
         Raises:
-            Unfillable: the type cannot have values, or what it requires never ends.
+            Unfillable: the type allows no value, or the value exceeds the limits.
         """
         chooser.count_value(level)
-        plain = self._flatten_type(schema, chooser, level)
+        plain = self._flatten(schema, chooser, level)
         if "const" in plain:
             return plain["const"]
         if isinstance(plain.get("enum"), list) and plain["enum"]:
@@ -85,13 +85,13 @@ class JsonStructureFiller:
             return self._compounds[kind](plain, chooser, level)
         return _make_scalar(kind, plain, chooser)
 
-    def _flatten_type(self, schema: Any, chooser: Filling, level: int, hops: int = 0) -> Schema:
-        """Return the type with its name followed, its bases merged, and one branch of each choice taken."""
+    def _flatten(self, schema: Any, chooser: Filling, level: int, hops: int = 0) -> Schema:
+        """Return the type with references resolved, bases merged, and one alternative of each union chosen."""
         chooser.count_step()
         if not isinstance(schema, Mapping) or hops > _MAX_HOPS:
             raise Unfillable("the schema has no type at some place" if hops <= _MAX_HOPS else "a type is its own base")
         if isinstance(schema.get("$ref"), str):
-            return self._flatten_type(self._find_target(schema["$ref"], schema), chooser, level, hops + 1)
+            return self._flatten(self._find_target(schema["$ref"], schema), chooser, level, hops + 1)
         if schema.get("abstract") is True and hops == 0:
             raise Unfillable("an abstract type has no values")
         if _COMPOSED.isdisjoint(schema) and isinstance(schema.get("type"), str):
@@ -103,22 +103,20 @@ class JsonStructureFiller:
         parts: list[Schema] = [own]
         if isinstance(kind, Mapping):
             del own["type"]
-            parts.append(self._flatten_type(kind, chooser, level, hops + 1))
+            parts.append(self._flatten(kind, chooser, level, hops + 1))
         if kind != "choice":
             parts.extend(
-                self._flatten_base(each, schema, chooser, level, hops) for each in _texts_of(schema.get("$extends"))
+                self._flat_base(each, schema, chooser, level, hops) for each in _strings(schema.get("$extends"))
             )
         elif "$extends" in schema:
             parts.append({"$extends": schema["$extends"]})
         composed = self._choose_branches(schema, chooser)
-        parts.extend(
-            self._flatten_type(each, chooser, level, hops + 1) for each in composed if isinstance(each, Mapping)
-        )
+        parts.extend(self._flatten(each, chooser, level, hops + 1) for each in composed if isinstance(each, Mapping))
         return merge_schemas(parts) if len(parts) > 1 else parts[0]
 
-    def _flatten_base(self, reference: str, schema: Schema, chooser: Filling, level: int, hops: int) -> Schema:
+    def _flat_base(self, reference: str, schema: Schema, chooser: Filling, level: int, hops: int) -> Schema:
         base = self._find_target(reference, schema)
-        plain = self._flatten_type(base, chooser, level, hops + 1)
+        plain = self._flatten(base, chooser, level, hops + 1)
         return {key: value for key, value in plain.items() if key not in ("type", "name", "$id")}
 
     def _find_target(self, reference: str, schema: Schema) -> Any:
@@ -131,12 +129,12 @@ class JsonStructureFiller:
             return imported
 
     def _find_import(self, reference: str, schema: Schema) -> Any:
-        """Return a type that another document defines, which is imported where *reference* looks for it."""
+        """Return the type of an imported document that *reference* names; None if there is none."""
         container, _, name = reference.rpartition("/")
         holders: list[Any] = []
         if container == "#/definitions":
             root = self._documents.find_target("#", schema)
-            holders = [root, root.get("definitions")]  # what the root imports goes into its definitions
+            holders = [root, root.get("definitions")]  # imports at the root add to the definitions
         elif container.startswith("#/"):
             holders = [self._documents.find_target(container, schema)]
         for holder in holders:
@@ -158,7 +156,7 @@ class JsonStructureFiller:
 
     def _choose_type(self, kinds: list[Any], chooser: Filling, level: int) -> Any:
         others = [each for each in kinds if each != "null"]
-        if "null" in kinds and (not others or chooser.is_minimal(level) or chooser.draw_bool(_NULL_CHANCE)):
+        if "null" in kinds and (not others or chooser.is_minimal(level) or chooser.flip(_NULL_CHANCE)):
             return "null"
         if not others:
             raise Unfillable("a union has no types")
@@ -171,7 +169,7 @@ class JsonStructureFiller:
         required = _required_names(schema, chooser)
         filled: dict[str, Any] = {}
         for name, member in members.items():
-            if name in required or chooser.includes_optional(level):
+            if name in required or chooser.includes(level):
                 filled[name] = self.make_value(member, chooser, level + 1)
         others = schema.get("additionalProperties")
         minimum = _size_of(schema, "minProperties", 0)
@@ -265,19 +263,19 @@ def _make_text(schema: Schema, chooser: Filling) -> str:
 
 
 def _required_names(schema: Schema, chooser: Filling) -> frozenset[str]:
-    """Return the names that must be there; ``required`` may list several sets, of which one is to hold."""
+    """Return the required names; if ``required`` lists alternative sets, one is chosen."""
     names = schema.get("required")
     names = names if isinstance(names, list) else []
     sets = [each for each in names if isinstance(each, list)]
     required = [*(each for each in names if isinstance(each, str)), *(chooser.pick(sets) if sets else ())]
     dependents = schema.get("dependentRequired")
-    for name in required:  # grows while it is read: what is required may require more
+    for name in required:  # grows during iteration, because names may require others
         more = dependents.get(name) if isinstance(dependents, Mapping) else None
         required.extend(each for each in more or () if each not in required)
     return frozenset(required)
 
 
-def _texts_of(value: Any) -> list[str]:
+def _strings(value: Any) -> list[str]:
     return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
 
 

@@ -1,6 +1,6 @@
-"""JSON Structure schemas (draft 02, core and its extensions), by json-structure.
+"""Validation with JSON Structure (draft 02, core and extensions), by json-structure.
 
-Its validator walks schema and body in Python: about 5,000 bodies of twenty members a second.
+Its validator is written in Python, and handles about 5,000 bodies of twenty members per second.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from catalog.schemas.contract import (
 from catalog.schemas.jsonschema.validating import REGEX_OPTIONS, parse_body
 from catalog.schemas.library import to_tree
 
-# The instance validator of json-structure, without what it would do to a router that must never stop.
+# The instance validator of json-structure, with corrections and limits.
 #
-# Overridden is what rejects bodies that conform (constraints on numbers that travel as text, ``has``), what accepts
-# those that do not (booleans as numbers, a referenced type of which only parts are looked at), and every regular
-# expression: Python's may take exponential time on a body made for it. Steps are counted, for types within unions are
-# tried as often as there are ways to come to them, and no more errors are kept than a message can show.
+# Overridden are checks that reject valid bodies (limits of numbers written as text, ``has``) or accept invalid ones
+# (booleans as numbers, partly checked references), and all regular expressions, because Python's may take exponential
+# time. Steps are counted, because types in nested unions are tried in every combination, and the number of errors is
+# limited to what a message can show.
 
 MAX_STEPS: Final = 100_000
-"""Values held against types for one body, before it is too costly for a process that has others to look at."""
+"""Maximum number of values validated for one body in this process; costlier bodies go to the sandbox."""
 _ENUM_STEP: Final = 16
-"""Values of an enum that may be compared, and written into a message, for one step."""
+"""Number of enum values compared in one step."""
 _TEXT_NUMBERS: Final = frozenset({"int64", "uint64", "int128", "uint128", "decimal"})
 _NUMBERS: Final = frozenset(
     {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32)}
@@ -59,7 +59,7 @@ _OWN: Final = frozenset({"pattern", "contains", "minContains", "maxContains", "k
 
 
 class _LimitedErrors(list[str]):
-    """The first few errors of a value, none longer than can be shown: messages quote those of the types within."""
+    """A list limited to MAX_FAULTS errors of limited length; messages may quote nested errors."""
 
     def __init__(self, errors: Iterable[str] = ()) -> None:
         super().__init__(islice(errors, MAX_FAULTS))
@@ -70,14 +70,14 @@ class _LimitedErrors(list[str]):
 
 
 class StructureValidator(InstanceValidator):  # type: ignore[misc] # the library ships no types
-    """Finds the errors of one value; :meth:`find_errors` is the way in."""
+    """Finds the errors of one value by :meth:`find_errors`."""
 
     _steps: float = math.inf
     _errors: list[str]
 
     @property
     def errors(self) -> list[str]:
-        """The errors so far; the library puts other lists in their place while it tries one of several types."""
+        """The errors so far; the library replaces the list while it tries one of several types."""
         return self._errors
 
     @errors.setter
@@ -85,10 +85,10 @@ class StructureValidator(InstanceValidator):  # type: ignore[misc] # the library
         self._errors = errors if isinstance(errors, _LimitedErrors) else _LimitedErrors(errors)
 
     def find_errors(self, value: Any, part: Mapping[str, Any] | None, *, steps: float = math.inf) -> list[str]:
-        """Return what is wrong with a value, as the library words it; *part* is the type when it is not the root's.
+        """Return the library's error messages for a value; *part* is the type, None for the root's.
 
         Raises:
-            TooCostly: it takes more than *steps*.
+            CostExceeded: it needs more than *steps*.
         """
         self.errors = []
         self._steps = steps
@@ -98,7 +98,7 @@ class StructureValidator(InstanceValidator):  # type: ignore[misc] # the library
         return errors
 
     def validate_instance(self, instance: Any, schema: Any = None, path: str = "#", meta: Any = None) -> list[str]:
-        """Add the errors of one value below *path* to those found before, and return all."""
+        """Add the errors of one value at *path* to the errors so far, and return all."""
         options = schema.get("enum") if schema is not None else None
         self._spend_steps(1 + len(options) // _ENUM_STEP if isinstance(options, list) else 1)
         kind = schema.get("type") if schema is not None else None
@@ -166,13 +166,13 @@ class StructureValidator(InstanceValidator):  # type: ignore[misc] # the library
 
 
 def _is_email(text: str) -> bool:
-    r"""Tell what the library's ``[^@]+@[^@]+\.[^@]+`` tells, which takes quadratic time on a text full of dots."""
+    r"""Whether a text matches the library's ``[^@]+@[^@]+\.[^@]+``, which would take quadratic time."""
     local, _, domain = text.partition("@")
     return bool(local) and "@" not in domain and "." in domain[1:-1]
 
 
 def matches_pattern(pattern: str, text: str) -> bool:
-    """Whether a text has a match of an ECMA regular expression, in bounded time; an unusable one asks nothing."""
+    """Whether a text matches an ECMA 262 expression, in bounded time; True for an invalid expression."""
     compiled = _compile_pattern(pattern)
     return compiled is None or compiled.is_valid(text)
 
@@ -202,7 +202,7 @@ def _compile_pattern(pattern: str) -> jsonschema_rs.Validator | None:
 
 
 def _to_numbers(instance: Any, schema: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """Return a number that travels as text, and the limits set to it, as numbers; limits go when that cannot be."""
+    """Return a number written as text, and its limits, as numbers; without limits if that is not possible."""
     others = {name: value for name, value in schema.items() if name not in _LIMITS}
     try:
         limits = {name: Decimal(str(schema[name])) for name in _LIMITS if name in schema}
@@ -227,17 +227,17 @@ _HARMLESS: Final = frozenset(
         "SCHEMA_REF_NOT_IN_TYPE",
     }
 )
-"""What the library remarks upon and what leaves no doubt about what conforms, such as a unit on a nullable number."""
+"""Error codes that do not affect which bodies are valid, such as a unit on a nullable number."""
 _HARMLESS_TEXTS: Final = re.compile(
     r"must have a 'name'|must be an absolute URI|for type '\w+' must be a string|is not in 'properties'"
     r"|must have 'properties'|duplicate value|identifier pattern|not a valid regular expression|'altnames'"
     r"|^'(?:identity|relations)'"
 )
-"""More of it, which comes without a code of its own; regular expressions are checked as ECMA-262 has them."""
+"""More such errors, without a code of their own; regular expressions are checked separately, as ECMA 262."""
 
 
 class JsonStructureValidator:
-    """Holds JSON bodies against one type of a JSON Structure document."""
+    """Validates JSON bodies with one type of a JSON Structure document."""
 
     def __init__(self, document: dict[str, Any], part: Mapping[str, Any] | None) -> None:
         self._document = document
@@ -245,17 +245,17 @@ class JsonStructureValidator:
         self._structure = StructureValidator(document)
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* is no JSON or does not conform; the first error when there are several.
+        """Return the first error of *body*; None if it is valid JSON and valid against the schema.
 
-        The content type is not asked: what claims to be something else and is such JSON conforms.
+        The content type is ignored.
 
         Raises:
-            TooCostly: it takes more than MAX_STEPS, and *at_any_cost* was not given.
+            CostExceeded: it needs more than MAX_STEPS, and *at_any_cost* is False.
         """
         return next(iter(self._find_faults(body, at_any_cost=at_any_cost)), None)
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all errors, at most MAX_FAULTS; raises as :meth:`fault`."""
+        """Return all errors, at most MAX_FAULTS; raises like :meth:`fault`."""
         return self._find_faults(body, at_any_cost=False)
 
     def _find_faults(self, body: bytes | None, *, at_any_cost: bool) -> list[SchemaFault]:
@@ -266,7 +266,7 @@ class JsonStructureValidator:
             return [value]
         structure, part = self._structure, self._part
         if body is not None and b"$uses" in body:
-            # Such a body switches extensions on, and the library writes that into the schema it was given.
+            # Such a body enables extensions, which the library writes into the schema.
             structure, part = StructureValidator(copy.deepcopy(self._document)), copy.deepcopy(part)
         try:
             errors = structure.find_errors(value, part, steps=math.inf if at_any_cost else MAX_STEPS)
@@ -274,17 +274,17 @@ class JsonStructureValidator:
             raise
         except RecursionError:
             return [make_fault("the body nests too deeply to be looked into")]
-        except Exception as failure:  # the library's own: what it stumbles over is no reason to end a stream
+        except Exception as failure:  # an error in the library must not stop the stream
             return [make_fault(f"the body cannot be held against the schema: {failure!r}")]
         return [_fault_from_error(each) for each in errors]
 
 
 def compile_schema(source: SchemaSource, library: Library) -> JsonStructureValidator:
-    """Compile a document, for the type that the deep link names or else its root.
+    """Compile a document, for the selected type or its root.
 
     Raises:
-        MissingTypeError: it lacks the type that is named.
-        SchemaError: no valid JSON Structure document, or an import that was not loaded.
+        MissingTypeError: the selected type is missing.
+        SchemaError: it is not a valid JSON Structure document, or an import was not loaded.
     """
     document = to_tree(source.document)
     if not isinstance(document, dict):
@@ -298,12 +298,12 @@ def compile_schema(source: SchemaSource, library: Library) -> JsonStructureValid
         raise
     except RecursionError as error:
         raise SchemaError("the JSON Structure document nests too deeply") from error
-    except Exception as error:  # the library's own, on documents of odd shape; whoever compiles reports it
+    except Exception as error:  # an error in the library, which callers report
         raise SchemaError(clip(f"the JSON Structure document cannot be used: {error!r}")) from error
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Yield the documents that are imported."""
+    """Return the addresses of imported documents."""
     return dict.fromkeys(_iter_imports(to_tree(source.document)))
 
 
@@ -319,7 +319,7 @@ def _iter_imports(document: Any) -> Iterable[str]:
 
 
 def _add_imports(document: dict[str, Any], key: str, library: Library, within: set[str]) -> dict[str, Any]:
-    """Return a document with the types that it imports, over any number of documents."""
+    """Return a document with all imported types, recursively."""
     wanted = dict.fromkeys(_iter_imports(document))
     if not wanted:
         return document
@@ -343,10 +343,10 @@ def _add_imports(document: dict[str, Any], key: str, library: Library, within: s
 
 
 def find_start(source: SchemaSource) -> Any:
-    """Return the type that is meant, in a document that compiles; a ``$root`` is followed.
+    """Return the selected type of a valid document; by default the root, or what ``$root`` refers to.
 
     Raises:
-        MissingTypeError: there is none.
+        MissingTypeError: the type is missing.
     """
     document = source.document
     if isinstance(document, Mapping) and (part := _find_part(document, source)) is not None:
@@ -356,10 +356,10 @@ def find_start(source: SchemaSource) -> Any:
 
 
 def _find_part(document: Mapping[str, Any], source: SchemaSource) -> Mapping[str, Any] | None:
-    """Return the type that the deep link names; None for the root.
+    """Return the selected type; None for the root.
 
     Raises:
-        MissingTypeError: there is none.
+        MissingTypeError: the type is missing.
     """
     pointers = [source.pointer] if source.pointer else [f"/definitions/{source.name}", f"/{source.name}"]
     if not (source.pointer or source.name) or source.name == document.get("name"):
@@ -377,7 +377,7 @@ def _find_part(document: Mapping[str, Any], source: SchemaSource) -> Mapping[str
 
 
 def _check_document(document: dict[str, Any], *, anywhere: bool) -> None:
-    """Raise SchemaError for what leaves in doubt what conforms; a root type is not asked for when a type is named."""
+    """Raise SchemaError for errors that affect validation; with *anywhere*, the root need not have a type."""
     for error in SchemaValidator(extended=True, allow_dollar=True).validate(copy.deepcopy(document)):
         harmless = error.code in _HARMLESS or _HARMLESS_TEXTS.search(error.message)
         if not harmless and not (anywhere and error.code == "SCHEMA_ROOT_MISSING_TYPE"):
@@ -393,5 +393,5 @@ def _fault_from_error(message: str) -> SchemaFault:
 
 
 def _to_pointer(path: str) -> str:
-    """Return the JSON pointer that the library's ``#/a/b[0]`` means."""
+    """Convert the library's ``#/a/b[0]`` to a JSON pointer."""
     return _INDEX.sub(r"/\1", path.removeprefix("#"))

@@ -1,9 +1,9 @@
-"""Protobuf messages as shapes, and their fields as values.
+"""Columns of Protobuf payloads: the shapes of messages, and the values of their fields.
 
-A field without presence has its default where a body leaves it out, one with presence is null; enums are the names of
-their values, or the number of one that has no name. ``Timestamp`` is an instant to the microsecond, ``Duration`` and
-``FieldMask`` are text in the form of the JSON mapping (``1.5s``), wrappers the value they hold, ``Struct`` and its like
-JSON text. A message within itself is JSON text too.
+An omitted field has its default if it has no presence, and is null otherwise. Enums are the names of their values, or
+the number of an unnamed value. ``Timestamp`` is an instant with microseconds, ``Duration`` and ``FieldMask`` text in
+the form of the JSON mapping (``1.5s``), wrappers are their value, ``Struct`` and similar types JSON text, and so are
+recursive messages.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _OPEN: Final = frozenset(f"{_PACKAGE}{kind}" for kind in ("Any", "ListValue", "S
 _TIMESTAMP: Final = f"{_PACKAGE}Timestamp"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Field = Any
-"""A descriptor of a field; its class depends on how protobuf was built."""
+"""A field descriptor, whose class depends on the implementation of protobuf."""
 Form = Callable[[Any], Any]
 
 
 def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
-    """Return the shape of payloads and their reader; None when nothing of them can be typed."""
+    """Return the shape of payloads and their reader; None if they have no typed columns."""
     own = open_message(source, library)
     shape = shape_of(own.message.DESCRIPTOR, survey)
     reads = own if source.written is None else ResolvedMessages(own, source.written)
@@ -75,7 +75,7 @@ def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tupl
 
 
 def shape_of(descriptor: Any, survey: Survey) -> Shape | None:
-    """Return the shape of payloads of a message; None when nothing of them can be typed."""
+    """Return the shape of a message's payloads; None if they have no typed columns."""
     shape = _ShapeFinder(survey).message_shape(descriptor, (), ())
     return None if isinstance(shape, Leaf) and shape.kind == "json" else shape
 
@@ -101,7 +101,7 @@ class _ShapeFinder:
         columns = self._survey.assign_columns(path, [field.name for field in fields]) if fields else []
         if not columns:
             return self._survey.add_json_text(path, "the payload has too many fields" if fields else "it has no fields")
-        pairs = zip(fields, columns, strict=False)  # those without a column are the last
+        pairs = zip(fields, columns, strict=False)  # fields without a column are the last
         return Struct(
             tuple(
                 Member(own, column, self._field_shape(field, (*path, own), (*within, name)))
@@ -119,9 +119,8 @@ class _ShapeFinder:
         return self._value_shape(field, path, within)
 
     def _value_shape(self, field: Field, path: Path, within: tuple[str, ...]) -> Shape:
-        return (
-            _scalar_leaf(field) if field.message_type is None else self.message_shape(field.message_type, path, within)
-        )
+        kind = field.message_type
+        return _scalar_leaf(field) if kind is None else self.message_shape(kind, path, within)
 
 
 def _scalar_leaf(field: Field) -> Leaf:
@@ -129,7 +128,7 @@ def _scalar_leaf(field: Field) -> Leaf:
 
 
 class ProtobufReader:
-    """Reads bodies as messages, by content type as validation does; fields of unknown numbers are dropped."""
+    """Reads bodies as messages, by content type as in validation; unknown fields are dropped."""
 
     def __init__(self, validator: ProtobufValidator, reads: ProtobufValidator | ResolvedMessages | None = None) -> None:
         self._validator = validator
@@ -159,9 +158,9 @@ class ProtobufReader:
 
 
 def _make_getter(member: Member) -> Form:
-    """Return what gets the value of a field from its message.
+    """Return the getter of a field's value from its message.
 
-    All messages at one place of a payload are of one type, which the shape does not know and the first one tells.
+    All messages at one path of a payload have the same type, which is taken from the first message.
     """
     getters: list[Form] = []
 
@@ -178,7 +177,7 @@ def _make_getter(member: Member) -> Form:
 
 
 def _mark_unfit(value: Any, unfit: Any) -> Any:
-    """Return a value with what does not conform in it marked."""
+    """Return a value with its invalid parts marked."""
     if isinstance(unfit, UnfitValue):
         return unfit
     if isinstance(value, list):
@@ -203,7 +202,7 @@ def _bind_getter(field: Field, shape: Shape) -> Form:
 
 
 def _converter_for(field: Field, shape: Shape) -> Form | None:
-    """Return what makes of one value of a field that of its shape; None when it is the same."""
+    """Return the converter of a field's value to that of its shape; None if they are equal."""
     if field.enum_type is not None:
         return _enum_converter(field.enum_type)
     if field.message_type is None or shape == JSON:
@@ -237,5 +236,5 @@ def _to_text(value: Any) -> str | UnfitValue:
 def _enum_converter(enum: EnumDescriptor) -> Form:
     names: dict[int, str] = {}
     for value in enum.values:
-        names.setdefault(value.number, value.name)  # the first of several names of one number
+        names.setdefault(value.number, value.name)  # the first name, if a number has several
     return lambda number: names.get(number) or str(number)

@@ -1,4 +1,4 @@
-"""Messages for Protobuf: each field set, in the binary encoding, or in the JSON mapping for JSON content types."""
+"""Sample payloads for Protobuf: in the binary encoding, or the JSON mapping for JSON content types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from catalog.schemas.filling import Filler, Filling, Unfillable
 from catalog.schemas.protobuf.validating import open_message
 
 _Field = Any
-"""A descriptor of a field; its class depends on how protobuf was built."""
+"""A field descriptor, whose class depends on the implementation of protobuf."""
 _SCALARS: Final[Mapping[int, Callable[[Filling], Any]]] = {
     FieldDescriptor.CPPTYPE_INT32: lambda chooser: chooser.random.randrange(1000),
     FieldDescriptor.CPPTYPE_INT64: lambda chooser: chooser.random.randrange(100_000),
@@ -23,11 +23,11 @@ _SCALARS: Final[Mapping[int, Callable[[Filling], Any]]] = {
     FieldDescriptor.CPPTYPE_UINT64: lambda chooser: chooser.random.randrange(100_000),
     FieldDescriptor.CPPTYPE_DOUBLE: lambda chooser: chooser.random.randrange(100_000) / 64,
     FieldDescriptor.CPPTYPE_FLOAT: lambda chooser: chooser.random.randrange(100_000) / 64,
-    FieldDescriptor.CPPTYPE_BOOL: lambda chooser: chooser.draw_bool(0.5),
+    FieldDescriptor.CPPTYPE_BOOL: lambda chooser: chooser.flip(0.5),
 }
 _WELL_KNOWN: Final = "google.protobuf."
 _TEXT_FORMS: Final[Mapping[str, Callable[[Filling], Any]]] = {
-    "Any": lambda chooser: {},  # what it holds would have to be known to whoever reads it
+    "Any": lambda chooser: {},  # consumers would have to know the type in it
     "Duration": lambda chooser: f"{chooser.random.randrange(1, 600)}s",
     "FieldMask": lambda chooser: chooser.pick(("name", "place", "name,place")),
     "ListValue": lambda chooser: [chooser.make_word()],
@@ -35,16 +35,16 @@ _TEXT_FORMS: Final[Mapping[str, Callable[[Filling], Any]]] = {
     "Timestamp": lambda chooser: chooser.now,
     "Value": lambda chooser: chooser.make_word(),
 }
-"""Well-known types whose values are bound to a form, made through their JSON mapping."""
+"""Makes the JSON mapping of well-known types with a special form."""
 
 
 def open_filler(source: SchemaSource, library: Library) -> Filler:
-    """Return what makes payloads for a schema."""
+    """Return the generator of sample payloads for a schema."""
     return ProtobufFiller(open_message(source, library).message)
 
 
 class ProtobufFiller:
-    """Makes messages of one class that was built from a compiled schema."""
+    """Makes sample messages of one class."""
 
     def __init__(self, message: type[Message]) -> None:
         self._message = message
@@ -61,13 +61,13 @@ class ProtobufFiller:
 
 
 def _fill_message(message: Message, chooser: Filling, level: int) -> None:
-    """Set the fields of *message*; one of each ``oneof``, optional ones as *chooser* wants."""
+    """Set the fields of *message*: one field of each ``oneof``, and optional fields at random."""
     chooser.count_value(level)
     descriptor = message.DESCRIPTOR
     if descriptor.full_name.startswith(_WELL_KNOWN) and descriptor.name in _TEXT_FORMS:
         json_format.Parse(json.dumps(_TEXT_FORMS[descriptor.name](chooser)), message)
         return
-    # An optional field of proto3 is a oneof of its own.
+    # An optional field of proto3 is a oneof with one field.
     several: list[_Field] = [group for group in descriptor.oneofs if len(group.fields) > 1]
     choices = {group.name: chooser.pick(group.fields).name for group in several}
     fields: list[_Field] = list(descriptor.fields)
@@ -80,10 +80,8 @@ def _fill_message(message: Message, chooser: Filling, level: int) -> None:
 
 
 def _includes_field(field: _Field, chooser: Filling, level: int) -> bool:
-    """Whether a field that may be absent is set. One without presence is always there, if only as its default."""
-    return chooser.includes_optional(level) or (
-        field.message_type is None and not field.has_presence and not field.is_repeated
-    )
+    """Whether to set an optional field. Fields without presence are always set, since they have a default anyway."""
+    return chooser.includes(level) or (field.message_type is None and not field.has_presence and not field.is_repeated)
 
 
 def _set_field(message: Message, field: _Field, chooser: Filling, level: int) -> None:
@@ -106,7 +104,7 @@ def _set_field(message: Message, field: _Field, chooser: Filling, level: int) ->
 
 
 def _put_entry(entries: Any, entry: Mapping[str, Any], chooser: Filling, level: int) -> None:
-    """Put one entry into a map field."""
+    """Add one entry to a map field."""
     name = _make_scalar(entry["key"], chooser)
     if entry["value"].message_type is None:
         entries[name] = _make_scalar(entry["value"], chooser)

@@ -1,12 +1,11 @@
-"""Bodies in the JSON mapping of Protobuf (ProtoJSON), held against a message before json_format makes one of them.
+"""Read bodies in the JSON mapping of Protobuf (ProtoJSON): validate the values, then parse them with json_format.
 
-json_format is stricter than the mapping in places (``"1e2"`` for an integer), laxer in others (``*`` in base64,
-``1_0``, ``true`` for an enum, times without leading zeros), ends with the first fault, and passes over unknown names of
-enums with unknown fields. So the values are looked at here: each by its type, fields that the message does not have
-left out.
+json_format alone is stricter than the mapping in places (``"1e2"`` for an integer), laxer in others (``*`` in base64,
+``1_0``, ``true`` for an enum, times without leading zeros), stops at the first fault, and ignores unknown enum names
+together with unknown fields. So each value is validated here by its type, and unknown fields are dropped.
 
-What does not conform is a tree: by field name an ``UnfitValue``, or the tree of a message, or one of the items of a
-list by ``(index,)`` or of the values of a map by ``(key,)``.
+Invalid values are returned as a tree: by field name an ``UnfitValue``, the tree of a message, or a tree of list items
+by ``(index,)`` or of map values by ``(key,)``.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from catalog.schemas.contract import UnfitValue
 
 Unfit: TypeAlias = "dict[Any, UnfitValue | Unfit]"
 Form = Callable[[Any], Any]
-"""JSON value -> what json_format is given for it; raises :class:`_Mismatch`."""
+"""JSON value -> the value for json_format; raises :class:`_Mismatch` if it is invalid."""
 Item = Callable[[Any, Unfit, tuple[Any]], Any]
-"""As :data:`Read`, for an item of a list or a value of a map, whose place is ``(index,)`` or ``(key,)``."""
+"""Like :data:`Read`, for a list item or map value at ``(index,)`` or ``(key,)``."""
 PACKAGE: Final = "google.protobuf."
 _NUMBER: Final = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,4})?", re.ASCII)
 _TIMESTAMP: Final = re.compile(
@@ -39,10 +38,10 @@ _TIMESTAMP: Final = re.compile(
 )
 _DURATION: Final = re.compile(r"-?\d{1,12}(?:\.\d{1,9})?s", re.ASCII)
 _MAX_SECONDS: Final = 315_576_000_000
-"""Of a Duration: some ten thousand years."""
+"""The limit of a Duration: about ten thousand years."""
 _BASE64: Final = re.compile(r"([A-Za-z0-9+/]*|[A-Za-z0-9_-]*)(={0,2})", re.ASCII)
 _MAX_DIGITS: Final = 400
-"""Digits past which a number is of no type at all; Python takes its time to make integers of thousands."""
+"""Longer numbers exceed every type, and Python converts thousands of digits slowly."""
 _FLOATS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _MAX_FLOAT: Final = (2 - 2**-23) * 2.0**127
 _RANGES: Final[Mapping[int, tuple[str, int, int]]] = {
@@ -61,26 +60,26 @@ _EMPTY: Final[Mapping[str, Any]] = {
     "ListValue": [],
     "Value": False,
 }
-"""What json_format is given in the place of an item that does not conform, where that is not an empty object."""
+"""The replacement of an invalid item for json_format, by type; by default an empty object."""
 
 
 class NotJsonError(ValueError):
-    """A text that is no JSON."""
+    """The text is not valid JSON."""
 
 
 class _Mismatch(Exception):
-    """A value that is not of its type."""
+    """A value does not match its type."""
 
 
 Read = Callable[[Any, Unfit], Any]
-"""JSON value, tree -> what json_format is given for it; what does not conform in it goes into the tree.
+"""JSON value, tree -> the value for json_format; invalid parts are added to the tree.
 
 Raises :class:`_Mismatch` for the value itself.
 """
 
 
 class JsonMessageReader:
-    """Reads JSON as messages of one type. An object serves one thread."""
+    """Reads JSON as messages of one type. Not thread-safe."""
 
     def __init__(self, descriptor: Descriptor, message: type[Message], pool: DescriptorPool) -> None:
         self._readers: dict[str, Read] = {}
@@ -89,16 +88,14 @@ class JsonMessageReader:
         self._pool = pool
 
     def read(self, text: str) -> tuple[Message, Unfit | UnfitValue]:
-        """Return the message without what does not conform, and that; the whole is an ``UnfitValue``.
+        """Return the message without its invalid values, and the tree of these; an ``UnfitValue`` if all is invalid.
 
         Raises:
-            NotJsonError: it is no JSON.
-            json_format.ParseError: it does not conform as a whole, such as two fields of one oneof.
+            NotJsonError: the text is not valid JSON.
+            json_format.ParseError: it is invalid as a whole, for example two fields of one oneof.
         """
         try:
-            value = json.loads(
-                text, object_pairs_hook=_reject_duplicates, parse_int=_parse_integer, parse_constant=_reject_constant
-            )
+            value = json.loads(text, object_pairs_hook=_to_dict, parse_int=_parse_int, parse_constant=_reject_constant)
         except ValueError as error:
             raise NotJsonError(f"not JSON: {error}") from None
         unfit: Unfit = {}
@@ -111,16 +108,16 @@ class JsonMessageReader:
         return message, unfit
 
     def _message_reader(self, kind: Descriptor) -> Read:
-        """Return what reads values of a message type; its fields are made when a value first has some."""
+        """Return the reader of a message type; readers of its fields are made on first use."""
         name = kind.full_name
         if name not in self._readers:
             form = _well_known_form(kind)
             self._readers[name] = (
-                (lambda value, unfit: form(value)) if form else _object_reader(lambda: self._field_readers(kind))
+                (lambda value, unfit: form(value)) if form else _object_reader(lambda: self._fields_of(kind))
             )
         return self._readers[name]
 
-    def _field_readers(self, kind: Descriptor) -> dict[str, tuple[str, Read]]:
+    def _fields_of(self, kind: Descriptor) -> dict[str, tuple[str, Read]]:
         fields: dict[str, tuple[str, Read]] = {}
         for field in kind.fields:
             fields |= dict.fromkeys((field.name, field.json_name), (field.name, self._field_reader(field)))
@@ -156,7 +153,7 @@ def _object_reader(made: Callable[[], Mapping[str, tuple[str, Read]]]) -> Read:
             if field is None:
                 if name.startswith("["):  # an extension
                     known[name] = inner
-            elif inner is None:  # not set; a Value is set to null
+            elif inner is None:  # unset, except that a Value is null
                 known[name] = None
             else:
                 _read_member(known, name, field[0], inner, field[1], unfit)
@@ -220,7 +217,7 @@ def iter_unfit_paths(unfit: Unfit, path: str = "") -> Iterator[tuple[str, str]]:
         yield from iter_unfit_paths(each, written) if isinstance(each, dict) else [(written, each.why)]
 
 
-def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         seen: set[str] = set()
@@ -229,7 +226,7 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _parse_integer(text: str) -> int | float:
+def _parse_int(text: str) -> int | float:
     return int(text) if len(text) <= _MAX_DIGITS else math.copysign(math.inf, -1 if text.startswith("-") else 1)
 
 
@@ -238,7 +235,7 @@ def _reject_constant(text: str) -> Any:
 
 
 def _well_known_form(kind: Descriptor) -> Form | None:
-    """Return what checks the form of a well-known type that is no object of its fields; None for any other message."""
+    """Return the check of a well-known type with a special JSON form; None for other messages."""
     if not kind.full_name.startswith(PACKAGE):
         return None
     name = kind.full_name.removeprefix(PACKAGE)
@@ -260,7 +257,7 @@ def _placeholder_for(field: FieldDescriptor) -> Any:
 
 
 def _key_form(field: FieldDescriptor) -> Form:
-    """Return what makes the key of a map of a member's name."""
+    """Return the converter of member names to map keys."""
     if field.cpp_type != FieldDescriptor.CPPTYPE_BOOL:
         return _scalar_form(field)
 
@@ -293,7 +290,7 @@ def _integer_form(name: str, low: int, end: int) -> Form:
             number = Decimal(value)
         if number is None:
             raise _Mismatch(f"{_describe_value(value)} is not a valid {name}")
-        if not low <= number < end:  # before an integer of thousands of digits is made of it
+        if not low <= number < end:  # checked before converting thousands of digits
             raise _Mismatch(f"{_describe_value(value)} is out of the range of {name}")
         if int(number) != number:
             raise _Mismatch(f"{_describe_value(value)} is not a valid {name}")
@@ -330,7 +327,7 @@ def _check_text(value: Any) -> str:
 
 
 def _normalize_base64(value: Any) -> str:
-    """Return base64 in the standard alphabet with padding; both alphabets are allowed, and padding may be left out."""
+    """Return base64 in the standard alphabet with padding; accepts both alphabets, with or without padding."""
     parts = _BASE64.fullmatch(value) if isinstance(value, str) else None
     if parts is None or len(parts[1]) % 4 == 1 or (parts[2] and len(value) % 4):
         raise _Mismatch(f"{_describe_value(value)} is not base64")
@@ -362,7 +359,7 @@ def _check_timestamp(value: Any) -> str:
         raise _Mismatch(f"{_describe_value(value)} is not a Timestamp")
     try:
         day = date.fromisoformat(value[:10])
-        if day.year in (1, 9999):  # an offset may lead out of these
+        if day.year in (1, 9999):  # an offset may leave the range of years
             timestamp_pb2.Timestamp().FromJsonString(value)
     except (ValueError, OverflowError):
         raise _Mismatch(f"{_describe_value(value)} is not a Timestamp") from None

@@ -1,8 +1,8 @@
-"""Protobuf schemas (proto2, proto3, editions) from .proto texts.
+"""Validation with Protobuf schemas (proto2, proto3, editions) from .proto texts.
 
-A body with a JSON content type is read by the JSON mapping of Protobuf, any other as the binary encoding. Fields that
-the message does not have are passed over in both: a producer may have a later version of it (MATCHING.md#data-schemas).
-A field that it has, and of another type, does not conform. What is packed into an ``Any`` is not looked into.
+Bodies with a JSON content type are read with Protobuf's JSON mapping, others as binary. Unknown fields are ignored in
+both, because producers may have a later version (MATCHING.md#data-schemas). Known fields of another type are invalid.
+The content of an ``Any`` is not validated.
 """
 
 from __future__ import annotations
@@ -41,33 +41,32 @@ from catalog.schemas.protobuf.protoc import compile_files, has_syntax, imports_o
 
 MAX_FILES: Final = 500
 MAX_TEXT: Final = 8 * 1024 * 1024
-"""Characters of all .proto texts of one schema together."""
+"""Maximum characters of all .proto texts of one schema."""
 MAX_PARSED_BYTES: Final = 64 * 1024 * 1024
-"""Memory that the messages of one body may take; a message of no fields set takes it too, and two bytes of a body."""
+"""Maximum memory for the messages of one body; even an empty message of two bytes needs memory."""
 MAX_EXPLAINED_BYTES: Final = 256 * 1024
-"""Size of a body up to which fields of other types are looked for in this process, of one with unknown fields."""
+"""Bodies with unknown fields up to this size are searched for fields of wrong types in this process."""
 _AT: Final = re.compile(r"\bat ([\w.\[\]\"'-]+?)\.*\s*$")
 
 
 def compile_schema(source: SchemaSource, library: Library) -> Validator:
-    """Compile a .proto text and what it imports; bodies that were written with another message are read as that first.
+    """Compile a .proto text with its imports; bodies written with another message are validated against both.
 
     Raises:
-        SchemaError: it is no valid .proto text, an import is unknown, or it has not the message.
+        SchemaError: it is not a valid .proto text, an import is unknown, or the message is missing.
     """
     own = open_message(source, library)
     return own if source.written is None else ResolvedMessages(own, source.written)
 
 
 def open_message(source: SchemaSource, library: Library) -> ProtobufValidator:
-    """Compile a .proto text and what it imports.
+    """Compile a .proto text with its imports.
 
-    ``source.name`` chooses a message: by full name, by its name within the package (``Outer.Inner``), or by a simple
-    name that it has once. Without a name it is the first message of the file. Imports of ``google/protobuf`` are at
-    hand, others are asked of the library as written.
+    ``source.name`` selects a message by full name, by name within the package (``Outer.Inner``), or by a unique simple
+    name; by default, the first message. Imports of ``google/protobuf`` are bundled, others come from the library.
 
     Raises:
-        SchemaError: it is no valid .proto text, an import is unknown, or it has not the message.
+        SchemaError: it is not a valid .proto text, an import is unknown, or the message is missing.
     """
     if not isinstance(source.document, str):
         raise SchemaError("a Protobuf schema is the text of a .proto file", hint="give it as a string")
@@ -89,12 +88,10 @@ def open_message(source: SchemaSource, library: Library) -> ProtobufValidator:
 
 
 def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
-    """Return by which name registries may know what a schema means: the full name of its message.
-
-    Of what was written, that of the message at its place; nothing for a place that leads nowhere.
+    """Return the full name of the schema's message, or of the writer's message; empty if the index is invalid.
 
     Raises:
-        SchemaError: it can never be used.
+        SchemaError: the schema is not valid.
     """
     if source.written is None:
         name = open_message(source, library).message.DESCRIPTOR.full_name
@@ -104,17 +101,17 @@ def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
 
 
 def message_indexes(source: SchemaSource, library: Library) -> bytes:
-    """Return the place of a message in its file as Confluent's frame has it: the first message is a single 0.
+    """Return the message indexes of Confluent's frame: the path of a message in its file, 0 for the first message.
 
     Raises:
-        SchemaError: it can never be used.
+        SchemaError: the schema is not valid.
     """
     path = open_message(source, library).message_path
     return b"\0" if path == [0] else b"".join(map(_encode_zigzag, (len(path), *path)))
 
 
 def _encode_zigzag(number: int) -> bytes:
-    """Write a number that is not negative as a signed one of Protobuf."""
+    """Encode a non-negative number as a zigzag varint."""
     value, out = number << 1, bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -123,28 +120,28 @@ def _encode_zigzag(number: int) -> bytes:
 
 
 def compile_writer_file(written: WriterSchema) -> ProtobufValidator:
-    """Compile the file that messages were written with.
+    """Compile the file of the writer's schema.
 
     Raises:
-        SchemaError: it can never be used.
+        SchemaError: the schema is not valid.
     """
     return open_message(SchemaSource("Protobuf", "", written.schema.document), _WriterImports(written.schema))
 
 
 class _WriterImports:
-    """Gives the files that one of a registry imports."""
+    """The files that a registry's schema imports, as a library."""
 
     def __init__(self, schema: WrittenSchema) -> None:
         self._references = schema.references
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
-        """Return path and text of an import, None if unknown."""
+        """Return path and text of an import; None if unknown."""
         text = self._references.get(reference)
         return None if text is None else (reference, text)
 
 
 class ResolvedMessages:
-    """Holds bodies that were written with the message of one file against that, and then against another."""
+    """Validates bodies first with the writer's message, then with the reader's."""
 
     def __init__(self, own: ProtobufValidator, written: WriterSchema) -> None:
         self._own = own
@@ -161,15 +158,15 @@ class ResolvedMessages:
             self._schema_fault = make_fault(f"the registry's schema is not valid: {error}{self._writer_note}")
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* does not conform to both; raises as :meth:`ProtobufValidator.fault`."""
+        """Return why *body* is invalid for either message; raises like :meth:`ProtobufValidator.fault`."""
         return next(iter(self._find_faults(body, at_any_cost=at_any_cost)), None)
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return what is wrong with *body*, at most MAX_FAULTS; raises as :meth:`ProtobufValidator.fault`."""
+        """Return all faults of *body*, at most MAX_FAULTS; raises like :meth:`ProtobufValidator.fault`."""
         return self._find_faults(body, at_any_cost=False)
 
     def read(self, body: bytes | None, content_type: str | None) -> Message | PartialMessage | UnfitValue | SchemaFault:
-        """Return the message that *body* is to its reader, or why it does not parse."""
+        """Return *body* as the reader's message, or why it cannot be parsed."""
         try:
             found = self.fault(body, None)
         except CostExceeded as cost:
@@ -180,7 +177,7 @@ class ResolvedMessages:
         if self._schema_fault is not None or self._writer is None:
             return [self._schema_fault] if self._schema_fault is not None else []
         for validator in (self._writer, self._own):
-            # In a frame is never JSON, whatever the record's content type says.
+            # Bodies with a frame are never JSON, whatever their content type.
             if at_any_cost:
                 one = validator.fault(body, None, at_any_cost=True)
                 found = [] if one is None else [one]
@@ -192,7 +189,7 @@ class ResolvedMessages:
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Yield the paths that the text imports, as written, without the bundled ``google/protobuf``."""
+    """Return the paths that the text imports, without the bundled ``google/protobuf``."""
     return imports_of(source.document) if isinstance(source.document, str) else ()
 
 
@@ -249,7 +246,7 @@ def _iter_message_names(messages: Iterable[descriptor_pb2.DescriptorProto]) -> I
 
 @dataclass(frozen=True, slots=True)
 class PartialMessage:
-    """A message, and what of its body does not conform."""
+    """A message without the invalid values of its body, and the tree of these."""
 
     message: Message
     unfit: Unfit
@@ -271,7 +268,7 @@ class ProtobufValidator:
 
     @property
     def message(self) -> type[Message]:
-        """The class of the messages that it takes."""
+        """The message class."""
         return self._message
 
     def for_message(self, name: str) -> ProtobufValidator:
@@ -280,7 +277,7 @@ class ProtobufValidator:
 
     @property
     def message_path(self) -> list[int]:
-        """The message's place in its file: its index, below those of the messages that it is in."""
+        """The indexes of the message and the messages around it in the file, outermost first."""
         full = self._descriptor.full_name
         name = full.removeprefix(f"{self._file.package}.") if self._file.package else full
         path, messages = [], self._file.message_type
@@ -290,7 +287,7 @@ class ProtobufValidator:
         return path
 
     def name_at(self, place: MessagePlace) -> str | None:
-        """Return the full name of the message at a place of the file; None where the place leads nowhere."""
+        """Return the full name of the message at a place in the file; None if there is none."""
         prefix = f"{self._file.package}." if self._file.package else ""
         if isinstance(place, tuple):
             names, messages = [], self._file.message_type
@@ -307,18 +304,18 @@ class ProtobufValidator:
         return same[0] if same else next((name for name in known if name.endswith(f".{place}")), None)
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* does not conform, with a dotted field path; no body is the empty message.
+        """Return why *body* is invalid, with a dotted field path; a missing body is an empty message.
 
         Raises:
-            TooCostly: that many bytes could become messages of more memory than MAX_PARSED_BYTES, which is past 640 KiB
-                where the largest message has ten fields, and *at_any_cost* was not given.
+            CostExceeded: the messages of so large a body could exceed MAX_PARSED_BYTES (with ten fields in the largest
+                message from 640 KiB on), and *at_any_cost* is False.
         """
         return next(iter(self._find_faults(body, content_type, at_any_cost=at_any_cost)), None)
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return the fields that are required and missing, or of another type, at most MAX_FAULTS, or the first fault.
+        """Return the faults of all invalid or missing fields, at most MAX_FAULTS, or the fault of the whole body.
 
-        Raises as :meth:`fault`.
+        Raises like :meth:`fault`.
         """
         return self._find_faults(body, content_type, at_any_cost=False)
 
@@ -338,23 +335,21 @@ class ProtobufValidator:
             return missing
         if len(body or b"") > MAX_EXPLAINED_BYTES and not at_any_cost:
             raise CostExceeded
-        return [
-            make_fault(why, _to_path(steps)) for steps, _, why in islice(self._iter_mistyped(body or b""), MAX_FAULTS)
-        ]
+        found = islice(self._iter_mistyped(body or b""), MAX_FAULTS)
+        return [make_fault(why, _to_path(steps)) for steps, _, why in found]
 
     def _iter_mistyped(self, body: bytes) -> Iterator[tuple[Steps, str, str]]:
-        """Yield the fields whose numbers the message has, and whose types or values it has not: where, name and why."""
+        """Yield known fields with a wrong type or value: path, name and reason."""
         for steps, number, kind in _iter_unknown(self._message.FromString(body)):
             if number in kind.fields_by_number:
                 why = f"field {number} of {kind.full_name} has another type or value"
                 yield steps, kind.fields_by_number[number].name, why
 
     def read(self, body: bytes | None, content_type: str | None) -> Message | PartialMessage | UnfitValue | SchemaFault:
-        """Return the message that *body* is, or why it does not parse; no body is the empty message.
+        """Return *body* as a message, or why it cannot be parsed; a missing body is an empty message.
 
-        What :meth:`fault` finds wrong with single values is told by a :class:`PartialMessage`; fields that are missing are not
-        set, and those that the message does not have are left out. A body that has such fields and more than
-        MAX_EXPLAINED_BYTES is a fault.
+        Invalid values are listed in a :class:`PartialMessage`. Missing fields are not set, and unknown fields are left
+        out. A body of more than MAX_EXPLAINED_BYTES with unknown fields is a fault.
         """
         if self._is_too_large(body):
             return make_fault(f"the body {BEYOND_LIMITS}: it may take more than {MAX_PARSED_BYTES} bytes of memory")
@@ -372,10 +367,10 @@ class ProtobufValidator:
         return PartialMessage(message, unfit) if unfit else message
 
     def to_json(self, message: Message) -> str:
-        """Return a message, or a part of one, by the JSON mapping of Protobuf; an ``Any`` in it must be of known type.
+        """Return a message in Protobuf's JSON mapping; types in ``Any`` must be known.
 
         Raises:
-            ValueError: it has no JSON form.
+            ValueError: the message has no JSON form.
         """
         try:
             return json_format.MessageToJson(message, indent=None, descriptor_pool=self._pool)
@@ -388,14 +383,14 @@ class ProtobufValidator:
     def _parse(
         self, body: bytes | None, content_type: str | None
     ) -> tuple[Message, Unfit | UnfitValue] | list[SchemaFault]:
-        """Return the message that a body is, and what of it does not conform; at least one fault when it is none."""
+        """Return the message and the tree of its invalid values, or faults if the body cannot be parsed."""
         if is_json(content_type) and body is not None:
             return self._parse_json(body)
         try:
             return self._message.FromString(body or b""), {}
         except DecodeError as error:
             if "alloc failed" in str(error):
-                raise MemoryError from error  # which says nothing of the body
+                raise MemoryError from error  # not a fault of the body
             return [make_fault(f"not a {self._descriptor.full_name}: {str(error).rpartition(': ')[2]}")]
 
     def _missing_fields(self, message: Message) -> list[SchemaFault]:
@@ -416,7 +411,7 @@ class ProtobufValidator:
 
 
 def _reachable_messages(root: Descriptor) -> list[Descriptor]:
-    """Return a message and all that it may hold."""
+    """Return a message type and all types that it may contain."""
     reachable = {root.full_name: root}
     waiting = [root]
     while waiting:
@@ -440,7 +435,7 @@ def _encoded_size(message: Message) -> int:
 
 
 Steps = tuple[tuple[str, Any], ...]
-"""Where a message is in another: names of fields, each with the index or key of the item; None where it has none."""
+"""The path to a nested message: field names, each with an index or key, or None."""
 
 
 def _to_path(steps: Steps) -> str:
@@ -448,7 +443,7 @@ def _to_path(steps: Steps) -> str:
 
 
 def _mark_unfit(unfit: Unfit, steps: Steps, name: str, why: str) -> None:
-    """Note a field that does not conform in the tree of all that do not."""
+    """Add an invalid field to the tree of invalid values."""
     tree: Any = unfit
     for step in (step for field, item in steps for step in ((field,) if item is None else (field, (item,)))):
         tree = tree.setdefault(step, {})
@@ -458,7 +453,7 @@ def _mark_unfit(unfit: Unfit, steps: Steps, name: str, why: str) -> None:
 
 
 def _iter_unknown(root: Message) -> Iterator[tuple[Steps, int, Any]]:
-    """Give place, number and message type of each unknown field whose number is not left to extensions."""
+    """Yield path, number and message type of each unknown field that is not in an extension range."""
     waiting: list[tuple[Steps, Message]] = [((), root)]
     while waiting:
         steps, message = waiting.pop()
@@ -472,7 +467,7 @@ def _iter_unknown(root: Message) -> Iterator[tuple[Steps, int, Any]]:
 
 
 def _iter_inner(field: FieldDescriptor, value: Any) -> Iterator[tuple[Any, Message]]:
-    """Yield the messages in the value of a field, with the index or key of each."""
+    """Yield the messages in a field's value, each with its index or key."""
     kind = field.message_type
     if kind is None:
         return

@@ -1,4 +1,4 @@
-"""XML documents for XSD: the schema is walked from a root element, and what it describes is written."""
+"""Sample XML documents for XML Schemas, generated from a root element."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from catalog.schemas.xsd.validating import (
     namespace_of,
 )
 
-# Texts for the simple types of XML schemas: built-in ones, restrictions by facets, lists and unions.
+# Texts of simple types: built-in types, restrictions by facets, lists and unions.
 
 _MAX_BASES: Final = 50
 _TRIES: Final = 20
@@ -69,14 +69,14 @@ _OTHERS: Final[Mapping[str, Callable[[Filling], str]]] = {
 
 @dataclass(slots=True)
 class _Facets:
-    """What the restrictions of one type ask together; of each facet that of the outermost, which is the tightest."""
+    """The facets of a type's restrictions; for each facet, the outermost value, which is the tightest."""
 
     values: dict[str, str] = field(default_factory=dict)
     patterns: list[str] = field(default_factory=list)
     choices: list[str] = field(default_factory=list)
 
     def add(self, restriction: Node) -> None:
-        """Add the facets of one restriction, outer ones first."""
+        """Add the facets of a restriction; outer restrictions must be added first."""
         patterns, choices = [], []
         for each in restriction.iterchildren(tag=etree.Element):
             facet, value = etree.QName(each).localname, each.get("value")
@@ -90,7 +90,7 @@ class _Facets:
         self.choices = self.choices or choices
 
     def number(self, facet: str) -> Decimal | None:
-        """Return a facet as number; None when it is not there, is no number, or one that no value comes near."""
+        """Return a facet as number; None if it is missing, not a number, or extremely large."""
         try:
             number = Decimal(self.values[facet])
         except (KeyError, InvalidOperation):
@@ -98,23 +98,23 @@ class _Facets:
         return number if number.is_finite() and abs(number.adjusted()) <= _MAX_DIGITS else None
 
     def lengths(self) -> tuple[int, int | None]:
-        """Return the bounds of the length."""
+        """Return minimum and maximum length."""
         exact = self.number("length")
         low, high = (exact, exact) if exact is not None else (self.number("minLength"), self.number("maxLength"))
         return int(low or 0), None if high is None else int(high)
 
 
 class SimpleTexts:
-    """Makes texts for simple types of one schema. One object serves one document, so that its ids differ."""
+    """Makes texts for simple types of one schema, for one document."""
 
     def __init__(self, components: Components, chooser: Filling) -> None:
         self._components = components
         self._chooser = chooser
 
-    def make_text(self, kind: Node | str, beside: Node | None = None) -> str:
-        """Return a text for a type, a declaration or the local name of a built-in one.
+    def make(self, kind: Node | str, beside: Node | None = None) -> str:
+        """Return a text for a type: its declaration, or the local name of a built-in type.
 
-        *beside* is a restriction whose facets hold as well (simple content).
+        *beside* is a restriction whose facets also apply (simple content).
 
         Raises:
             Unfillable: the type is unknown, or is its own base.
@@ -143,7 +143,7 @@ class SimpleTexts:
     def _make_list(self, node: Node, facets: _Facets) -> str:
         low, high = facets.lengths()
         items = self._find_type(node, "itemType")
-        return " ".join(self.make_text(items) for _ in range(self._chooser.pick_count(max(low, 1), high, 0)))
+        return " ".join(self.make(items) for _ in range(self._chooser.pick_count(max(low, 1), high, 0)))
 
     def _make_union(self, node: Node, level: int) -> str:
         members: list[Node | str] = [
@@ -164,7 +164,7 @@ class SimpleTexts:
 
 
 def _choose_text(facets: _Facets, chooser: Filling) -> str | None:
-    """Return a text of the enumeration or for a pattern; None when there is neither, or no such text is known."""
+    """Return a text of the enumeration or for a pattern; None if there is neither, or no matching text is found."""
     if facets.choices:
         return chooser.pick(facets.choices)
     low, high = facets.lengths()
@@ -226,7 +226,7 @@ def _int_or(bound: Decimal | None, otherwise: int | None) -> int | None:
 
 
 def _clip_time(text: str, facets: _Facets) -> str:
-    """Return a time, or the bound that it is past; compared as text, as bounds are seldom written in other zones."""
+    """Return a time, or a bound that it exceeds; compared as text, since bounds rarely have other zones."""
     low = facets.values.get("minInclusive") or facets.values.get("minExclusive")
     high = facets.values.get("maxInclusive") or facets.values.get("maxExclusive")
     if low is not None and text < low:
@@ -238,16 +238,16 @@ _MAX_HOPS: Final = 50
 _PARTICLES: Final = tuple(f"{XS}{kind}" for kind in ("sequence", "choice", "all", "group", "element", "any"))
 _XML_ATTRIBUTES: Final = {"lang": "en", "space": "default", "base": "https://example.com/"}
 _FOREIGN: Final = "urn:example:any"
-"""The namespace of elements that stand where a schema allows any."""
+"""The namespace of elements for ``xs:any``."""
 
 
 def open_filler(source: SchemaSource, library: Library) -> Filler:
-    """Return what makes payloads for a schema."""
+    """Return the generator of sample payloads for a schema."""
     return XsdFiller(source, library)
 
 
 class XsdFiller:
-    """Makes documents for one XML schema; ``name`` of the source is the root element, else the first that can be."""
+    """Makes documents for one XML Schema; the root is the element ``source.name``, or the first possible one."""
 
     def __init__(self, source: SchemaSource, library: Library) -> None:
         self._components = Components(source, library)
@@ -271,11 +271,11 @@ class _DocumentWriter:
         self._texts = SimpleTexts(components, chooser)
 
     def write_element(self, declaration: Node, parent: Node | None, level: int) -> Node:
-        """Write one element and what is in it; its own counts are the caller's."""
+        """Write one element with its content; the caller handles ``minOccurs`` and ``maxOccurs``."""
         self._chooser.count_value(level)
         tag = self._tag_of(declaration)
         if declaration.get("ref"):
-            declaration = self._components.find_declaration("element", str(declaration.get("ref")), declaration)
+            declaration = self._components.find("element", str(declaration.get("ref")), declaration)
             if declaration.get("abstract") == "true":
                 declaration = self._pick_substitute(declaration)
             tag = declared_name(declaration).tag
@@ -294,10 +294,10 @@ class _DocumentWriter:
         return written
 
     def _simple_text(self, kind: Node | str) -> str:
-        return "" if kind == "anyType" else self._texts.make_text(kind)
+        return "" if kind == "anyType" else self._texts.make(kind)
 
     def _type_of(self, declaration: Node) -> Node | str:
-        """Return the type of an element: named, written in it, that of the element it stands for, or any."""
+        """Return the type of an element: named, inline, or that of its substitution group; otherwise any."""
         for _ in range(_MAX_HOPS):
             if declaration.get("type"):
                 return self._components.find_type(str(declaration.get("type")), declaration)
@@ -305,9 +305,7 @@ class _DocumentWriter:
                 return inline
             if not declaration.get("substitutionGroup"):
                 break
-            declaration = self._components.find_declaration(
-                "element", str(declaration.get("substitutionGroup")), declaration
-            )
+            declaration = self._components.find("element", str(declaration.get("substitutionGroup")), declaration)
         return "anyType"
 
     def _tag_of(self, declaration: Node) -> str:
@@ -359,7 +357,7 @@ class _DocumentWriter:
                 base = inline
             outer = None if isinstance(base, str) else base_of(base)
             if outer is None:
-                written.text = self._texts.make_text(base, restricted)
+                written.text = self._texts.make(base, restricted)
                 return
             if restricted is None and outer.tag == f"{XS}restriction":
                 restricted = outer
@@ -372,7 +370,7 @@ class _DocumentWriter:
 
     def _write_particle(self, written: Node, particle: Node, level: int) -> None:
         low, high = _occurrence_bounds(particle)
-        if low == 0 and not self._chooser.includes_optional(level):
+        if low == 0 and not self._chooser.includes(level):
             return
         for _ in range(self._chooser.pick_count(low, high, level)):
             self._write_once(written, particle, level)
@@ -391,7 +389,7 @@ class _DocumentWriter:
                 raise Unfillable("the schema requires an element of another schema")
             etree.SubElement(written, f"{{{_FOREIGN}}}any")
         elif particle.get("ref"):
-            group = self._components.find_declaration("group", str(particle.get("ref")), particle)
+            group = self._components.find("group", str(particle.get("ref")), particle)
             self._write_particles(written, group, level + 1)
         else:
             self._write_particles(written, particle, level)
@@ -407,12 +405,12 @@ class _DocumentWriter:
             return False
         target = particle
         if particle.get("ref"):
-            target = self._components.find_declaration("element", str(particle.get("ref")), particle)
+            target = self._components.find("element", str(particle.get("ref")), particle)
         kind = self._type_of(target)
         return isinstance(kind, str) or kind.tag == f"{XS}simpleType"
 
     def _attributes_of(self, kind: Node, hops: int = 0) -> dict[QualifiedName, Node]:
-        """Return the attributes of a complex type, inherited ones included, by their names."""
+        """Return the attributes of a complex type by name, including inherited ones."""
         if hops > _MAX_HOPS:
             raise Unfillable("a complex type is its own base")
         attributes: dict[QualifiedName, Node] = {}
@@ -432,7 +430,7 @@ class _DocumentWriter:
             if each.tag == f"{XS}attribute":
                 yield each
             else:
-                group = self._components.find_declaration("attributeGroup", str(each.get("ref")), each)
+                group = self._components.find("attributeGroup", str(each.get("ref")), each)
                 yield from self._iter_attributes(group, hops + 1)
 
     def _attribute_name(self, attribute: Node) -> QualifiedName:
@@ -443,35 +441,33 @@ class _DocumentWriter:
 
     def _write_attribute(self, written: Node, attribute: Node) -> None:
         use, name = attribute.get("use", "optional"), self._attribute_name(attribute)
-        if use == "prohibited" or (use != "required" and not self._chooser.includes_optional(1)):
+        if use == "prohibited" or (use != "required" and not self._chooser.includes(1)):
             return
         if name.namespace == XML_NAMESPACE:
             written.set(name.tag, _XML_ATTRIBUTES.get(name.local, "x"))
             return
         declaration = attribute
         if attribute.get("ref"):
-            declaration = self._components.find_declaration("attribute", str(attribute.get("ref")), attribute)
+            declaration = self._components.find("attribute", str(attribute.get("ref")), attribute)
         fixed = attribute.get("fixed", declaration.get("fixed"))
         kind = self._type_of(declaration)
-        written.set(
-            name.tag, fixed if fixed is not None else self._texts.make_text("string" if kind == "anyType" else kind)
-        )
+        written.set(name.tag, fixed if fixed is not None else self._texts.make("string" if kind == "anyType" else kind))
 
 
 def _local_name(node: Node, default: str) -> QualifiedName:
-    """Return the name of an element or attribute: qualified when it stands at the top, or it or its schema says so."""
+    """Return the name of an element or attribute, qualified if it is global, or if its form or the schema's is."""
     root = node.getroottree().getroot()
     qualified = node.getparent() is root or node.get("form", root.get(default, "unqualified")) == "qualified"
     return QualifiedName(namespace_of(node) if qualified else "", node.get("name", ""))
 
 
 def _namespace_prefixes(declaration: Node) -> dict[str, str]:
-    """Return the prefixes of the schema's own document, without that of XSD itself."""
+    """Return the namespace prefixes of the schema's document, except XSD's own."""
     return {prefix: uri for prefix, uri in declaration.nsmap.items() if prefix and f"{{{uri}}}" != XS}
 
 
 def _occurrence_bounds(particle: Node) -> tuple[int, int | None]:
-    """Return how often a particle may stand; None for without end."""
+    """Return ``minOccurs`` and ``maxOccurs`` of a particle; None for unbounded."""
     low, high = particle.get("minOccurs", "1"), particle.get("maxOccurs", "1")
     return (
         int(low) if low.isdecimal() and len(low) < 9 else 1,

@@ -1,9 +1,9 @@
-"""Classes: the values of one property, told apart only as far as some constraint tells them apart.
+"""Classify the values of one property by the constraints that they satisfy.
 
-Two values that satisfy the same constraints are of one class, so a definition's verdict depends on classes only.
-Class 0 is the absent value. A column is classified by array operations: literals through one hash index, templates
-of whole segments through one automaton, and what is left (typed literals, mixed templates, validity) once per
-distinct value. A class number never changes its meaning while the plan lives.
+Values that satisfy the same constraints are in the same class, so matching depends only on classes. Class 0 is the
+absent value. Columns are classified with array operations: literals with one hash index, templates of whole segments
+with one automaton, and the rest (typed literals, mixed templates, validity) once per distinct value. The meaning of a
+class number never changes during the lifetime of a plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from catalog.definitions.constraints import Constraint
 from catalog.templates import Placeholder, Template
 from catalog.values import is_timestamp
 
-# Columns as the matcher reads them: string arrays, split at a separator without copying a byte.
+# Columns for the matcher: string arrays, split at a separator without copying.
 
 IntArray = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -33,7 +33,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The segments of a column, over its own bytes.
+    """The segments of a column's values, without a copy of its bytes.
 
     ``entries`` holds segments and the separators between them, in turn, so that its offsets cover the data without
     a gap: segment *k* of row *r* is ``entries[starts[r] + 2 * k]``. ``counts`` are segments per row, 0 for a null.
@@ -43,13 +43,13 @@ class Segments:
     starts: IntArray
     counts: IntArray
     lengths: Int32
-    """Bytes of every entry."""
+    """The length of every entry in bytes."""
     has_empty: bool
     """Whether a segment may be empty."""
 
 
 class SplitColumn:
-    """One string column, and lazily its segments; shared by matching and by extraction."""
+    """A string column with its segments, which are found on first use."""
 
     def __init__(self, values: pa.StringArray) -> None:
         self.values = values
@@ -62,21 +62,21 @@ class SplitColumn:
 
     @cached_property
     def lengths(self) -> Int32:
-        """Bytes of every value; those of a null mean nothing."""
+        """The length of every value in bytes; undefined for nulls."""
         return np.diff(raw(self.values)[1])
 
     @cached_property
     def has_percent(self) -> bool:
-        """Whether any value may hold a percent sign, which decoding would change."""
+        """Whether any value may contain a percent sign, so that decoding may change it."""
         return self.has("%")
 
     def has(self, character: str) -> bool:
-        """Whether any value may hold that ASCII character."""
+        """Whether any value may contain this ASCII character."""
         data, offsets = raw(self.values)
         return bool((data[offsets[0] : offsets[-1]] == ord(character)).any())
 
     def segments(self, separator: str) -> Segments:
-        """Return the column's segments between that ASCII character; found once."""
+        """Return the column's segments between an ASCII separator; cached."""
         known = self._segments.get(separator)
         if known is None:
             known = self._segments[separator] = self._split_segments(separator)
@@ -93,7 +93,7 @@ class SplitColumn:
         first, bounds = _entry_bounds(marks, marked, begins, int(offsets[-1]))
         lengths = np.diff(bounds)
         entries = pa.StringArray.from_buffers(len(lengths), pa.py_buffer(bounds), self.values.buffers()[2])
-        # A value may be empty and still be there: it is one segment, and all such share the last entry.
+        # An empty value has one segment; all empty values share the last entry.
         blank = int(np.count_nonzero(~filled if self.valid is None else self.valid & ~filled))
         empty = blank > 0 or int(np.count_nonzero(lengths)) < len(lengths) - 1
         if len(rows) == len(filled):
@@ -121,14 +121,14 @@ class BatchColumns:
 
 
 def _count_marks(marks: IntArray, begins: Int32) -> IntArray:
-    """Count the separators from each of these places to the next.
+    """Count the separators in each row, given the begin of each row.
 
-    Mostly all values have as many, which is cheap to see and spares the search.
+    Usually all rows have the same number, which can be checked without a search.
     """
     rows = len(begins)
     each, rest = divmod(len(marks), rows) if rows else (0, 0)
     if not rest and each:
-        # They ascend, so when the first and the last of every group are between the right two, all are.
+        # Separators are sorted, so it is enough to check the first and the last of each group.
         firsts, lasts = marks[::each], marks[each - 1 :: each]
         if (firsts >= begins).all() and (lasts[:-1] < begins[1:]).all():
             return np.full(rows, each)
@@ -136,7 +136,7 @@ def _count_marks(marks: IntArray, begins: Int32) -> IntArray:
 
 
 def _entry_bounds(marks: IntArray, marked: IntArray, begins: Int32, end: int) -> tuple[IntArray, Int32]:
-    """Return the first entry of every row, and the offsets of all entries, the last of which is an empty one."""
+    """Return the first entry of every row, and the offsets of all entries with an empty one at the end."""
     rows, size = len(begins), len(begins) + 2 * len(marks)
     bounds = np.full(size + 2, end, np.int32)
     if rows and (marked == marked[0]).all():
@@ -153,27 +153,27 @@ def _entry_bounds(marks: IntArray, marked: IntArray, begins: Int32, end: int) ->
     return first, bounds
 
 
-# Tables from integers to integers, looked up for whole columns: what keeps Python off the rows.
+# Lookup tables of integers for whole columns, without Python code per row.
 #
-# Both grow as they meet new keys, by asking a function once per key; a key's value never changes.
+# Both call a function once for each new key; the value of a key never changes.
 
 _MULTIPLIER: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
 _EMPTY: Final = np.iinfo(np.int64).min
 Fill = Callable[[int, int], int]
-"""Gives the value of a key; its second argument is a row of the batch that has that key."""
+"""Returns the value of a key; the second argument is a row of the batch with that key."""
 
 
 class KeyTable:
-    """A hash table from any int64 but the least to int64: open addressing, linear probing, at most a quarter full."""
+    """A hash table of int64 to int64, except the lowest: open addressing, linear probing, load up to a quarter."""
 
     def __init__(self, limit: int) -> None:
-        """``limit`` bounds the keys that are kept; past it the table starts anew."""
+        """*limit* is the maximum number of keys; beyond it, the table is cleared."""
         self._limit = limit
         self._clear(10)
 
     def look_up(self, keys: IntArray, fill: Fill) -> IntArray:
-        """Return the value of every key; *fill* is asked for new keys, with the first row that has each."""
+        """Return the value of every key; *fill* is called for each new key, with its first row."""
         values, known = self.probe(keys)
         if not known.all():
             rows = np.flatnonzero(~known)
@@ -192,8 +192,8 @@ class KeyTable:
         self._size = 0
 
     def probe(self, keys: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        """Return the values of the keys that are known, and which those are."""
-        # A shift of at least one leaves no sign bit, so the homes are the same numbers as signed ones.
+        """Return the values of the keys, and which keys are known."""
+        # After a shift of at least one, there is no sign bit, so the places can be viewed as signed.
         places = (keys.view(np.uint64) * np.uint64(_MULTIPLIER) >> np.uint64(self._shift)).view(np.int64)
         values, known = self._values[places], np.ones(len(keys), np.bool_)
         searching = np.flatnonzero(self._keys[places] != keys)
@@ -210,7 +210,7 @@ class KeyTable:
         return values, known
 
     def put(self, keys: Iterable[int], values: Iterable[int]) -> None:
-        """Give new keys their values."""
+        """Insert new keys with their values."""
         for key, value in zip(keys, values, strict=True):
             self._insert(key, value)
 
@@ -234,7 +234,7 @@ class KeyTable:
 
 
 class NumberTable:
-    """An array from small numbers (0, 1, 2, …) to integers, filled as numbers are met."""
+    """A table of small numbers (0, 1, 2, …) to integers, filled on first use of each number."""
 
     def __init__(self, fill: Callable[[int], int]) -> None:
         self._fill = fill
@@ -258,11 +258,11 @@ class NumberTable:
         return values
 
 
-# Lists of different lengths as flat arrays: the device that keeps Python loops off the rows.
+# Lists of different lengths as flat arrays, without Python code per row.
 
 
 class Ragged:
-    """Lists of numbers per item, flat: item *i* has ``values[starts[i]:starts[i] + counts[i]]``."""
+    """A list of numbers per item, as flat arrays: item *i* has ``values[starts[i]:starts[i] + counts[i]]``."""
 
     def __init__(self, lists: Sequence[Sequence[int]]) -> None:
         self.counts = np.array([len(entry) for entry in lists], np.int64)
@@ -270,15 +270,15 @@ class Ragged:
         self.values = np.array([number for entry in lists for number in entry], np.int64)
 
     def expand(self, items: IntArray) -> tuple[IntArray, IntArray]:
-        """Return, for a list of items, the position of each value's item in the list, and the value."""
+        """Return all values of these items in order, each with the position of its item in *items*."""
         owners, places = spread(self.starts[items], self.counts[items])
         return owners, self.values[places] if len(owners) else owners
 
 
 def spread(starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the numbers ``starts[i]``, ``starts[i] + 1``, … of every stretch *i*, in order, with the *i* of each.
+    """Return *i* and the number for all numbers ``starts[i]``, ``starts[i] + 1``, … of every range *i*, in order.
 
-    Stretches of one length, as rows of alike definitions give, take half the passes of mixed ones.
+    Ranges of equal length, as for rows of similar definitions, are twice as fast.
     """
     owners = np.repeat(np.arange(len(counts)), counts)
     if len(counts) and (counts == counts[0]).all():
@@ -286,32 +286,32 @@ def spread(starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
     return owners, np.arange(len(owners)) + (starts - (np.cumsum(counts) - counts))[owners]
 
 
-# Templates whose placeholders are whole segments, decided by one table for all of them.
+# Matching templates whose placeholders are whole segments with one automaton.
 #
-# Topics and paths are mostly of the form ``a/{x}/b/{y}``. All such templates of one property become one automaton over
-# segments: a state is the set of templates still possible, a step looks one segment up. The cost of a value is the
-# number of its segments, whatever the number of templates (quamina's idea, for columns).
+# Topics and paths mostly have the form ``a/{x}/b/{y}``. All such templates of one property are compiled to one
+# automaton over segments: a state is the set of templates that still match, and each step looks up one segment. The
+# cost of a value is the number of its segments, whatever the number of templates (as in quamina, but for columns).
 #
-# The automaton is determinised when the plan is compiled. Templates that would push it past ``MAX_STATES`` raise
-# :class:`TooManyStates`; their property then decides them one by one, which is slower and as right.
+# The automaton is made deterministic when the plan is compiled. Above ``MAX_STATES`` it raises :class:`TooManyStates`,
+# and the templates are evaluated one by one, which is slower but gives the same result.
 
 MAX_STATES: Final = 50_000
 _DEAD: Final = 0
 _CLASSES_EMPTY: Final = 0
 _OTHER: Final = 1
 _WORDS: Final = 2
-"""Symbols: an empty segment that no template spells, a segment that no template spells there, then the words."""
+"""Symbols: 0 for an empty segment in no template, 1 for any other segment in no template, then the words."""
 
 
 def separator_of(template: Template) -> str:
-    """Return the character that parts the segments of a template: a dot where dots end placeholders, else a slash."""
+    """Return the separator of a template's segments: a dot if dots end placeholders, else a slash."""
     return "." if template.dots else "/"
 
 
 def segments_of(template: Template) -> list[str | None] | None:
     """Return the segments of a template, None for a placeholder.
 
-    None when a placeholder is only part of one, or when both slashes and dots part them.
+    Return None if a placeholder is only part of a segment, or if the template has both slashes and dots as separators.
     """
     separator = separator_of(template)
     if template.dots and "/" in template.text:
@@ -339,17 +339,17 @@ def segments_of(template: Template) -> list[str | None] | None:
 
 
 class TooManyStates(Exception):
-    """The templates overlap so much that their table would not stay small."""
+    """The templates overlap so much that the automaton would exceed ``MAX_STATES``."""
 
 
 class SegmentAutomaton:
-    """Which of many segment templates does each value of a column fit? See the module for the idea."""
+    """Finds the segment templates that match each value of a column."""
 
     def __init__(self, patterns: Sequence[tuple[int, Sequence[str | None]]], separator: str = "/") -> None:
         """Build from (bit, segments) pairs; equal segments may occur under several bits.
 
         Raises:
-            TooManyStates: the table would pass ``MAX_STATES`` states.
+            TooManyStates: it would have more than ``MAX_STATES`` states.
         """
         self._separator = separator
         self._trie: list[dict[str | None, int]] = [{}]
@@ -366,10 +366,10 @@ class SegmentAutomaton:
         del self._trie
 
     def find_codes(self, column: SplitColumn) -> IntArray:
-        """Return a code per row, to be looked up in :attr:`code_bits`."""
+        """Return a code per row, which is an index of :attr:`code_bits`."""
         codes = self._run(column.segments(self._separator))
         if self._separator != "/" and column.has("/"):
-            # Where dots part segments slashes do as well, and no template of the automaton has one.
+            # Slashes separate segments as well, and no template of this automaton contains one.
             codes[pc.fill_null(pc.match_substring(column.values, "/"), False).to_numpy(zero_copy_only=False)] = 0
         return codes
 
@@ -393,7 +393,7 @@ class SegmentAutomaton:
         return self._codes[states]
 
     def _codes_by_count(self) -> IntArray:
-        """Return the code per number of segments, which is all that counts for templates without words."""
+        """Return the code per number of segments, for templates that consist only of placeholders."""
         state, codes = 1, [0]
         for _ in self._fits[1:]:
             state = int(self._other[state])
@@ -412,7 +412,7 @@ class SegmentAutomaton:
         self._bits[node] |= 1 << bit
 
     def _words_by_depth(self, numbers: dict[str, int]) -> list[tuple[pa.StringArray, IntArray] | None]:
-        """Return per depth the words that templates spell there, and their symbols; None where they spell none."""
+        """Return per depth the words in templates and their symbols; None if there are none at that depth."""
         vocabularies: list[tuple[pa.StringArray, IntArray] | None] = []
         level = [0]
         while level:
@@ -423,7 +423,7 @@ class SegmentAutomaton:
         return vocabularies
 
     def _determinise(self, numbers: dict[str, int]) -> None:
-        """Subset construction over the symbols."""
+        """Make the automaton deterministic by subset construction over the symbols."""
         states: dict[frozenset[int], int] = {frozenset(): _DEAD, frozenset((0,)): 1}
         queue = [frozenset((0,))]
         self._width = len(numbers) + _WORDS
@@ -467,17 +467,17 @@ class SegmentAutomaton:
                 bits |= self._bits[node]
             self._codes[number] = codes.setdefault(bits, len(codes))
         self.code_bits = list(codes)
-        """Per code the bits of the templates that fit; code 0 fits none."""
+        """Per code, the bits of the matching templates; none for code 0."""
 
     def _advance(self, states: IntArray, depth: int, segments: Segments, entries: IntArray) -> IntArray:
-        """Take the segments of one depth: the states that follow."""
+        """Return the next states after the segments at one depth."""
         following: IntArray = self._other[states]
         vocabulary = self._vocabularies[depth]
         if vocabulary is not None:
             words, numbers = vocabulary
             places = pc.index_in(segments.entries.take(pa.array(entries)), value_set=words)
             symbols = numbers[pc.fill_null(places, -1).to_numpy(zero_copy_only=False) + 1]
-            # A segment that no template spells has no entry either, so one probe serves both kinds.
+            # Segments in no template have no entry, so one probe is enough.
             spelled, known = self._spelled.probe(states * self._width + symbols)
             following = np.where(known, spelled, following)
         if segments.has_empty:
@@ -489,17 +489,17 @@ class SegmentAutomaton:
 
 ABSENT: Final = 0
 _DENSE: Final = 1 << 18
-"""Up to so many codes of a column are looked up in an array, not in a hash table."""
+"""Up to this number of codes, an array is used instead of a hash table."""
 MEMO_LIMIT: Final = 200_000
 _TIMESTAMP: Final = (
     r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])"
     r"[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$"
 )
-"""Timestamps that are valid beyond doubt; the rest (days 29 to 31, leap seconds) is asked one by one."""
+"""Matches only valid timestamps; others (days 29 to 31, leap seconds) are checked one by one."""
 
 
 class PropertyClasses:
-    """The classes of one property, and a map from columns to them."""
+    """The classes of one property; classifies columns."""
 
     def __init__(self, constraints: Sequence[Constraint]) -> None:
         """Number the constraints: bit *i* of a class is set when its values satisfy ``constraints[i]``."""
@@ -554,7 +554,7 @@ class PropertyClasses:
             return None
 
     def classify(self, column: SplitColumn) -> IntArray:
-        """Return the class of every row; a null is absent."""
+        """Return the class of every row; null counts as absent."""
         values = column.values
         codes = self._literal_codes(values)
         for automaton in self._automata:
@@ -566,7 +566,7 @@ class PropertyClasses:
         if self._timestamp:
             codes += 2 * _are_timestamps(values)
         if self._slow:
-            # Last, in a fixed wide field: the codes of this stage grow while the plan lives.
+            # Last, in a wide field, because the number of these codes grows.
             codes = codes * (1 << 24) + self._classify_slowly(values)
         codes += 1
         if column.valid is not None:
@@ -576,9 +576,9 @@ class PropertyClasses:
         return self._classes.look_up(codes, lambda code, _: self._class_of_code(code))
 
     def class_of(self, values: Sequence[str | None]) -> int:
-        """Return the class of a property that occurs with these values: each constraint held by any of them.
+        """Return the class of a property with several values, where any value may satisfy a constraint.
 
-        A None among the values stands for one that is present and no text.
+        None is a value that is present but not a text.
         """
         if not values:
             return ABSENT
@@ -642,7 +642,7 @@ class PropertyClasses:
 
 
 def _are_timestamps(values: pa.StringArray) -> BoolArray:
-    """Tell which values are timestamps."""
+    """Return which values are timestamps."""
     sure: BoolArray = pc.fill_null(pc.match_substring_regex(values, _TIMESTAMP), False).to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(~sure & pc.is_valid(values).to_numpy(zero_copy_only=False)):
         sure[row] = is_timestamp(values[row].as_py())

@@ -1,9 +1,8 @@
-"""The compiled index of all candidates: which of them does each row of a batch match?
+"""The compiled index of all candidates, which finds the matching candidates of each row of a batch.
 
-Sets of candidates are Python integers used as bit sets, one bit per target. Each class of each property accepts a
-set; what a row matches is the intersection over its properties. Rows with the same classes share their result, so
-a batch costs a few array operations and one look-up per distinct combination, hardly more at 10,000 definitions
-than at ten.
+Sets of candidates are Python integers used as bit sets, one bit per target. Each class of each property accepts a set,
+and a row matches the intersection over its properties. Rows with the same classes share the result, so a batch costs a
+few array operations and one lookup per distinct combination, at 10,000 definitions hardly more than at ten.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from catalog.definitions.constraints import Constraint, MatchCandidate
 from router.matching.index.classes import BatchColumns, IntArray, KeyTable, PropertyClasses, SplitColumn
 
 COMBINATIONS_LIMIT: Final = 500_000
-"""Combinations remembered per plan; past it the memory starts anew, so that it stays bounded."""
+"""Maximum number of cached combinations per plan; beyond it, the cache is cleared."""
 _CODE_BITS: Final = 62
 _NUMBER_BITS: Final = 31
 
 
 @dataclass(frozen=True, slots=True)
 class MatchSet:
-    """The targets that rows of one combination match, before any winner is chosen."""
+    """The matching targets of one combination of classes, before a winner is chosen."""
 
     bits: int
     event: bool
@@ -34,10 +33,10 @@ class MatchSet:
 
 
 class _AcceptedTargets:
-    """Per class of one property, the set of targets that it lets pass, for one kind of record."""
+    """For one property and one kind of record, the set of targets that each class does not exclude."""
 
     def __init__(self, everyone: int, constrained: Mapping[int, list[int]]) -> None:
-        """``constrained`` maps a target to the numbers of its constraints on this property."""
+        """*constrained* maps targets to the numbers of their constraints on this property."""
         self._free = everyone
         self._single: dict[int, int] = {}
         self._several: list[tuple[int, int]] = []
@@ -50,7 +49,7 @@ class _AcceptedTargets:
         self._by_class: dict[int, int] = {}
 
     def accepted_by(self, number: int, satisfied: int) -> int:
-        """Return the set that passes, for class ``number`` whose values satisfy those constraints."""
+        """Return the set of targets for class *number*, whose values satisfy the constraints in *satisfied*."""
         known = self._by_class.get(number)
         if known is None:
             known = self._free
@@ -70,8 +69,7 @@ class MatchIndex:
     """All targets of a plan, indexed by property.
 
     ``channels`` maps a channel's number to its candidates (target numbers); ``protocols`` are the canonical
-    names, in the numbering that batches use. The index fills its memory as it works, but the answer to a batch
-    depends on nothing but the batch.
+    names, in the numbering of batches. The index caches results, but the result of a batch depends only on the batch.
     """
 
     def __init__(
@@ -130,9 +128,9 @@ class MatchIndex:
         return self._known.look_up(self._combination_codes(matrix), match_combination)
 
     def _combination_codes(self, matrix: Sequence[IntArray]) -> IntArray:
-        """Return one number per row that tells its combination of classes from every other, the same in every batch.
+        """Return one number per row that identifies its combination of classes, the same in every batch.
 
-        Lines are packed into the bits of one integer; when they do not fit, what is packed so far is numbered anew.
+        Class numbers are packed into one integer; if they do not fit, the packed part is replaced by a number.
         """
         self._widen_fields()
         codes = np.zeros(len(matrix[0]), np.int64)
@@ -140,7 +138,7 @@ class MatchIndex:
         for line, bits, numbers in zip(matrix, self._bits, self._numbers, strict=True):
             if used + bits > _CODE_BITS:
                 codes, used = numbers.look_up(codes, self._next_number), _NUMBER_BITS
-            # In place, for these passes are over all rows and properties. One more, since -1 is a number too.
+            # In place, because these passes are over all rows and properties. Plus one, since -1 is a valid number.
             codes <<= bits
             codes += line
             codes += 1
@@ -148,7 +146,7 @@ class MatchIndex:
         return codes
 
     def _widen_fields(self) -> None:
-        """Give every line the bits it needs. Classes come with values, so they may stop to fit: all is forgotten."""
+        """Widen the bit fields if new classes do not fit any more; this clears all tables."""
         sizes = [len(self._channels), len(self._protocols), 2, *(len(self.classes[key].bits) for key in self.keys)]
         if any(size + 1 >= 1 << bits for size, bits in zip(sizes, self._bits, strict=True)) or (
             self._next >= 1 << (_NUMBER_BITS - 1)
@@ -197,7 +195,7 @@ class MatchIndex:
             return 0
         return self._channels[channel] & self._applies[(protocol, event)]
 
-    def targets_accepting(self, key: str, values: SplitColumn, *, event: bool) -> list[int]:
+    def accepting_sets(self, key: str, values: SplitColumn, *, event: bool) -> list[int]:
         """Return per value of a property the set of targets that it does not exclude."""
         acceptance, classes = self._accept.get((event, key)), self.classes[key]
         if acceptance is None:
@@ -239,18 +237,17 @@ def bit_numbers(bits: int) -> list[int]:
     return numbers
 
 
-# Which channels may see one record match several definitions, of which some have a data schema?
+# Finding the channels where a record may match several definitions, some of them with a data schema.
 #
-# Only there does a body have to travel to the matcher. The answer errs on the side of yes: that costs speed and changes
-# no outcome.
+# Only there the matcher needs bodies. In doubt the answer is yes, which costs time but does not change outcomes.
 
 PAIRS: Final = 200_000
-"""Pairs of targets looked at per channel; a channel of more undecided ones is taken to need bodies."""
+"""Maximum number of target pairs checked per channel; with more, the channel counts as needing bodies."""
 HasSchema = Callable[[MatchCandidate], bool]
 
 
 class OverlapFinder:
-    """For every target, the targets that its own literals do not exclude; built once per plan."""
+    """Finds targets that may match the same records, because their literals do not exclude each other."""
 
     def __init__(self, index: MatchIndex, has_schema: HasSchema) -> None:
         self._index = index
@@ -281,7 +278,7 @@ class OverlapFinder:
         )
 
     def _compatible_targets(self, *, event: bool) -> list[int]:
-        """Return per target the set that a record with all of its literals may match as well."""
+        """Return, per target, the set of targets that a record with all its literals may match as well."""
         literals: dict[str, list[tuple[int, str]]] = {}
         beside: list[int] = []
         for number, target in enumerate(self._index.targets):
@@ -291,9 +288,7 @@ class OverlapFinder:
                     literals.setdefault(key, []).append((number, constraint.value or ""))
         for key, asks in literals.items():
             values = SplitColumn(pa.array([value for _, value in asks], pa.string()))
-            for (number, _), accepted in zip(
-                asks, self._index.targets_accepting(key, values, event=event), strict=True
-            ):
+            for (number, _), accepted in zip(asks, self._index.accepting_sets(key, values, event=event), strict=True):
                 beside[number] &= accepted
         return beside
 
