@@ -34,7 +34,7 @@ from catalog.schemas.contract import (
     unusable_schema_message,
 )
 from catalog.schemas.families import family_of
-from catalog.schemas.filling import Filler, Filling, Unfillable
+from catalog.schemas.filling import Filling, PayloadSampler, Unfillable
 from catalog.schemas.ids.client import Framing
 from catalog.schemas.ids.deciding import SchemaIdRule, read_frame, read_message_place
 from catalog.schemas.library import CatalogLibrary, schema_source
@@ -710,7 +710,7 @@ class PayloadMaker:
             return GeneratedPayload(self._make_plain(content_type, number), self._missing_schema_reason)
         try:
             # The schema must compile first: samplers expect a valid schema.
-            payload = self._make_valid(self._validator, self._filler, content_type, rng, now)
+            payload = self._make_valid(self._validator, self._sampler, content_type, rng, now)
         except (Unfillable, SchemaError) as error:
             payload = GeneratedPayload(None, str(error))
         if not payload.doubt:
@@ -719,13 +719,13 @@ class PayloadMaker:
         return GeneratedPayload(data, f"{self.schema}: {payload.doubt}")
 
     def _make_valid(
-        self, validator: BoundedValidation, filler: Filler, content_type: str, rng: random.Random, now: str
+        self, validator: BoundedValidation, sampler: PayloadSampler, content_type: str, rng: random.Random, now: str
     ) -> GeneratedPayload:
         """Return the first attempt that is valid, else the last attempt and what is wrong with it."""
         last = GeneratedPayload(None)
         for fullness in _FULLNESS:
             try:
-                data = filler.payload(Filling(rng, now, fullness), content_type)
+                data = sampler.payload(Filling(rng, now, fullness), content_type)
             except Unfillable as error:
                 last = GeneratedPayload(last.data, str(error))
                 continue
@@ -755,7 +755,7 @@ class PayloadMaker:
         )
 
     @cached_property
-    def _filler(self) -> Filler:
+    def _sampler(self) -> PayloadSampler:
         return family_of(self._known_source.family).open_filler(
             self._known_source, CatalogLibrary(self._catalog.schemas)
         )

@@ -21,7 +21,7 @@ from catalog.values import media_type_of
 
 if TYPE_CHECKING:
     from catalog.schemas.columns import BodyReader, Shape, Survey
-    from catalog.schemas.filling import Filler
+    from catalog.schemas.filling import PayloadSampler
 
 # Payload schemas before and after they are compiled (MATCHING.md#data-schemas).
 
@@ -271,13 +271,13 @@ class SchemaFamily:
         )
         return indexes
 
-    def open_filler(self, source: SchemaSource, library: Library) -> Filler:
+    def open_filler(self, source: SchemaSource, library: Library) -> PayloadSampler:
         """Return the generator of sample payloads for a schema.
 
         Raises:
             SchemaError, Unfillable: the schema cannot be read, or lacks the named type.
         """
-        filler: Filler = self._load_module("filling").open_filler(source, library)
+        filler: PayloadSampler = self._load_module("filling").open_filler(source, library)
         return filler
 
     def open_columns(self, source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:

@@ -194,7 +194,7 @@ _FORMATS: Final[Mapping[str, Callable[[Filling], str]]] = {
 }
 
 
-class Filler(Protocol):
+class PayloadSampler(Protocol):
     """Makes sample payloads for one schema. They should be valid, but callers must validate them."""
 
     def payload(self, chooser: Filling, content_type: str) -> bytes:

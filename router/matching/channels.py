@@ -87,7 +87,7 @@ class ChannelBuilder:
         return self._append(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=ChannelOrigin(name), frames=frames))
 
     def ties(self) -> TieBreaker:
-        """Return the rule for targets that match equally well."""
+        """Return the tie breaker for targets that match equally well."""
         ranks = {xid: rank for rank, xid in enumerate(self._catalog.order)}
         known = [ranks.get(target.xid, len(ranks) + number) for number, target in enumerate(self.targets)]
         return TieBreaker(self._ambiguous, known, self._bases)

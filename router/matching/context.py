@@ -132,7 +132,7 @@ class _SlotArrays:
 
 
 class _ValuePool:
-    """The values of some locations in one array each, and the position of each row in them."""
+    """One array of values for each needed location, and the position of each row's value in them."""
 
     def __init__(self, tables: _SlotArrays, columns: BatchColumns, needed: BoolArray) -> None:
         """``needed`` marks the spots whose value is needed."""
@@ -375,7 +375,7 @@ RELATED: Final[tuple[str, ...]] = ("relation", "relatedto")
 
 
 class Correlations:
-    """The properties that the relations of a plan's targets use.
+    """Reads the values that relate records to each other, by the relations of a plan's targets.
 
     ``keys`` are the properties that record columns must have for it; without relations there are none.
     """

@@ -27,7 +27,7 @@ from router.matching.mapping import Mapper
 from router.matching.nearest import NearestFinder, NearestRow
 from router.matching.record_columns import NO_SOURCE, RecordColumns
 from router.matching.schema_ids import SchemaIdFilter, id_mismatches, id_rejection_detail
-from router.matching.schema_validation import PayloadChecks, ValidatedSets, Validation, mismatches, rejection_detail
+from router.matching.schema_validation import SchemaFilter, ValidatedSets, Validation, mismatches, rejection_detail
 from router.matching.tie_breaker import TieBreaker
 from router.matching.winners import AMBIGUOUS, WinnerChooser, Winners
 
@@ -89,7 +89,7 @@ class Matcher:
         self.index = MatchIndex(self.targets, [channel.candidates for channel in channels], list(BINDINGS))
         self.chooser = WinnerChooser(self.index, ties)
         self.ids = SchemaIdFilter(self.index, self.channels, payloads)
-        self.checks = PayloadChecks(self.index, self.channels, payloads, validation, self.ids)
+        self.checks = SchemaFilter(self.index, self.channels, payloads, validation, self.ids)
         self.mapper = Mapper(self.chooser, self.targets, [channel.origin for channel in channels])
         self.nearest = NearestFinder(self.index, list(BINDINGS), [channel.candidates for channel in channels])
         self.correlations = Correlations(self.targets)

@@ -273,7 +273,7 @@ class _ConstraintTable:
     starts: IntArray
 
     def sum_over(self, wanted: IntArray, of: Callable[[IntArray | slice], IntArray]) -> IntArray:
-        """Return for each of the *wanted* targets the sum of *of* over its constraints' numbers."""
+        """Return for each of the *wanted* targets the sum of *of* applied to the numbers of its constraints."""
         starts, ends = self.starts[wanted], self.starts[wanted + 1]
         counts = ends - starts
         if 4 * counts.sum() > len(self.targets):  # To use all is faster than to select.

@@ -52,8 +52,9 @@ _KAFKA: Final = protocol_number(KAFKA)
 
 @dataclass(frozen=True, slots=True)
 class FrameGroup:
-    """One channel, match set and frame: the decisions by target, the remaining set, and how bodies are read, by
-    xid.
+    """The decisions for rows of one channel, match set and frame.
+
+    ``left`` is the number of the remaining set; ``begins`` says by xid how the bodies are read.
     """
 
     lookup: FrameLookup

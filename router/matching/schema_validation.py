@@ -6,7 +6,7 @@ only in these cases, in whole batches per definition.
 
 Routes may override ``match.validate``. Which definition wins is decided before the route is known, so schemas then
 decide between candidates as with ``ambiguous`` (or ``never``, if that is the mode), and the body of the winner is
-validated once the route is known (:meth:`PayloadChecks.violations`).
+validated once the route is known (:meth:`SchemaFilter.violations`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Checks:
     others: tuple[int, ...]
 
 
-class PayloadChecks:
+class SchemaFilter:
     """Drops candidates by their schemas, for the match sets of one index."""
 
     def __init__(

@@ -25,7 +25,7 @@ _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 
 @dataclass(frozen=True, slots=True)
 class Winners:
-    """Per row: the winner's number or a code above, and the number of the set that it was chosen from.
+    """The winner of each row, or ``NO_MATCH`` or ``AMBIGUOUS``, and the number of the set that it was chosen from.
 
     ``ties`` are the rows whose winner was chosen among equally specific targets.
     """

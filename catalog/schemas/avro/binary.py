@@ -56,7 +56,7 @@ def compile_binary(root: Any, named: Mapping[str, Any]) -> Read:
     return TypeCompiler(named, record, _make_union, _make_array, _make_map, _make_leaf, _make_ref).compile(root)
 
 
-class ResolvedBinary:
+class ResolvingMaker:
     """Makes functions that read values of a writer's schema, and reject those that are invalid for the reader's."""
 
     def __init__(self, writer: AvroSchema) -> None:
@@ -126,7 +126,7 @@ def skip_bytes(data: bytes, at: int) -> tuple[int, int]:
     """Return where a length-prefixed value begins and ends.
 
     Raises:
-        Misfit: the length is negative or reaches past the end.
+        TypeMismatch: the length is negative or reaches past the end.
     """
     length, at = read_long(data, at)
     if not 0 <= length <= len(data) - at:
@@ -201,7 +201,7 @@ def read_block(data: bytes, at: int) -> tuple[int, int]:
     """Return the number of items in a block, and their start; a negative number is followed by the block's size.
 
     Raises:
-        Misfit: the bytes end before, or the size reaches past the end.
+        TypeMismatch: the bytes end before, or the size reaches past the end.
     """
     count, at = read_long(data, at)
     if count < 0:
@@ -254,7 +254,7 @@ def read_text(data: bytes, begin: int, end: int) -> str:
     """Return the text in the bytes from *begin* to *end*.
 
     Raises:
-        Misfit: it is no UTF-8.
+        TypeMismatch: it is not UTF-8.
     """
     try:
         return data[begin:end].decode("utf-8")
@@ -358,7 +358,7 @@ def read_container(body: bytes, schema: AvroSchema, read: ReadValue) -> tuple[An
     there is no decompressor for them here; then both are None.
 
     Raises:
-        Misfit: another schema wrote it, or it is damaged.
+        TypeMismatch: another schema wrote it, or it is damaged.
     """
     meta, at = _read_header(body)
     if _read_canonical_form(meta.get("avro.schema", b"")) != schema.canonical:

@@ -114,7 +114,7 @@ class AvroDecoder:
         """Return the value of a body; a missing body counts as empty. A container file must contain exactly one value.
 
         Raises:
-            Misfit: the body does not conform.
+            TypeMismatch: the body is invalid.
         """
         return self._bodies.read(body, content_type)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from catalog.schemas.avro.types import AvroSchema, read_schema
 from catalog.schemas.contract import Library, SchemaSource, is_json_data
-from catalog.schemas.filling import MAX_SIZE, Filler, Filling, Unfillable
+from catalog.schemas.filling import MAX_SIZE, Filling, PayloadSampler, Unfillable
 from catalog.values import instant
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
@@ -36,12 +36,12 @@ _Form = Callable[[Any, Any], Any]
 """Converts a value to its encoding; the first argument is the union branch, or None."""
 
 
-def open_filler(source: SchemaSource, library: Library) -> Filler:
+def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
     """Return what makes payloads for a schema."""
-    return AvroFiller(read_schema(source, library))
+    return AvroSampler(read_schema(source, library))
 
 
-class AvroFiller:
+class AvroSampler:
     """Makes sample payloads for one Avro schema. Values of logical types are made in the underlying type."""
 
     def __init__(self, schema: AvroSchema) -> None:

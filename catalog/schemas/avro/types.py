@@ -150,7 +150,7 @@ def check_decimal(data: bytes, bound: int) -> None:
     """Require that a decimal has at most as many digits as its precision.
 
     Raises:
-        Misfit: it has more.
+        TypeMismatch: it has more.
     """
     if not -bound < int.from_bytes(data, "big", signed=True) < bound:
         raise TypeMismatch(too_many_digits_message(bound))

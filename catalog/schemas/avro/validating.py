@@ -21,7 +21,7 @@ from catalog.schemas.avro.binary import (
     FunctionMaker,
     Read,
     ReadValue,
-    ResolvedBinary,
+    ResolvingMaker,
     Unresolvable,
     compile_binary,
     read_container,
@@ -243,7 +243,7 @@ def _add_length(body: bytes) -> bytes:
 
 
 def _resolving_validator(schema: AvroSchema, written: WriterSchema) -> AvroValidator:
-    bodies = ResolvedBodies.resolve(schema, written, ResolvedBinary, _as_reader)
+    bodies = ResolvedBodies.resolve(schema, written, ResolvingMaker, _as_reader)
     if bodies.writer is None:
         return AvroValidator(bodies, bodies, 1, None, always_binary=True)
     step = None if bodies.raw else AvroResolver(bodies.writer, schema, BatchStepMaker(bodies.writer)).resolve()

@@ -14,7 +14,7 @@ import jsonschema_rs
 import msgspec
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling import Filler, Filling, Unfillable, make_matching_text, make_number_between
+from catalog.schemas.filling import Filling, PayloadSampler, Unfillable, make_matching_text, make_number_between
 from catalog.schemas.json.references import SchemaDocuments, mapping_of, merge_schemas
 from catalog.schemas.jsonschema.validating import find_start
 
@@ -41,12 +41,12 @@ _REF_ALONE: Final = ("draft-03", "draft-04", "draft-06", "draft-07", "draft-3", 
 """Drafts in which siblings of ``$ref`` are ignored."""
 
 
-def open_filler(source: SchemaSource, library: Library) -> Filler:
+def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
     """Return the generator of sample payloads for a schema."""
-    return JsonSchemaFiller(source, library, find_start(source))
+    return JsonSchemaSampler(source, library, find_start(source))
 
 
-class JsonSchemaFiller:
+class JsonSchemaSampler:
     """Makes sample payloads for the schema *start* of a document, as JSON text whatever the content type."""
 
     def __init__(self, source: SchemaSource, library: Library, start: Any) -> None:

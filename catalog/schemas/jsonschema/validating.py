@@ -65,7 +65,7 @@ _COSTS: Final = {"multipleOf": 2_000, "uniqueItems": 200, "unevaluatedProperties
 _BACKTRACKING_COST: Final = 100_000
 
 
-class SchemaWork:
+class WorkLimits:
     """Upper bounds of the work to validate bodies, and to find their errors, with one schema."""
 
     def __init__(self, schema: Any, home: str, resources: Mapping[str, Any]) -> None:
@@ -387,7 +387,7 @@ def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
 class JsonSchemaValidator:
     """Validates JSON bodies with one schema."""
 
-    def __init__(self, validator: jsonschema_rs.Validator, work: SchemaWork) -> None:
+    def __init__(self, validator: jsonschema_rs.Validator, work: WorkLimits) -> None:
         self._validator = validator
         self._work = work
         self._fast_bytes = work.fast_bytes
@@ -470,7 +470,7 @@ def compile_schema(source: SchemaSource, library: Library) -> JsonSchemaValidato
         resources[base] = document
         _check_part(document, pointer, draft)
         home, schema = f"{home}?part", {"$ref": f"{base}#{quote(pointer, safe='/~')}"}
-    return JsonSchemaValidator(_compile_validator(schema, draft, home, resources), SchemaWork(schema, home, resources))
+    return JsonSchemaValidator(_compile_validator(schema, draft, home, resources), WorkLimits(schema, home, resources))
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:

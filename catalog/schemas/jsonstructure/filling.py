@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling import Filler, Filling, Unfillable, make_matching_text, make_number_between
+from catalog.schemas.filling import Filling, PayloadSampler, Unfillable, make_matching_text, make_number_between
 from catalog.schemas.json.references import SchemaDocuments, merge_schemas
 from catalog.schemas.jsonstructure.validating import find_start
 
@@ -45,12 +45,12 @@ _SCALARS: Final[Mapping[str, Callable[[Filling], Any]]] = {
 }
 
 
-def open_filler(source: SchemaSource, library: Library) -> Filler:
+def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
     """Return the generator of sample payloads for a schema."""
-    return JsonStructureFiller(source, library, find_start(source))
+    return JsonStructureSampler(source, library, find_start(source))
 
 
-class JsonStructureFiller:
+class JsonStructureSampler:
     """Makes sample payloads for one type of a document, as JSON text whatever the content type."""
 
     def __init__(self, source: SchemaSource, library: Library, start: Any) -> None:

@@ -11,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import EncodeError, Message
 
 from catalog.schemas.contract import Library, SchemaSource, is_json_data
-from catalog.schemas.filling import Filler, Filling, Unfillable
+from catalog.schemas.filling import Filling, PayloadSampler, Unfillable
 from catalog.schemas.protobuf.validating import open_message
 
 _Field = Any
@@ -38,12 +38,12 @@ _TEXT_FORMS: Final[Mapping[str, Callable[[Filling], Any]]] = {
 """Makes the JSON mapping of well-known types with a special form."""
 
 
-def open_filler(source: SchemaSource, library: Library) -> Filler:
+def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
     """Return the generator of sample payloads for a schema."""
-    return ProtobufFiller(open_message(source, library).message)
+    return ProtobufSampler(open_message(source, library).message)
 
 
-class ProtobufFiller:
+class ProtobufSampler:
     """Makes sample messages of one class."""
 
     def __init__(self, message: type[Message]) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from lxml import etree
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling import Filler, Filling, Unfillable, make_matching_text
+from catalog.schemas.filling import Filling, PayloadSampler, Unfillable, make_matching_text
 from catalog.schemas.xsd.validating import (
     XML_NAMESPACE,
     XS,
@@ -241,12 +241,12 @@ _FOREIGN: Final = "urn:example:any"
 """The namespace of elements for ``xs:any``."""
 
 
-def open_filler(source: SchemaSource, library: Library) -> Filler:
+def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
     """Return the generator of sample payloads for a schema."""
-    return XsdFiller(source, library)
+    return XsdSampler(source, library)
 
 
-class XsdFiller:
+class XsdSampler:
     """Makes documents for one XML Schema; the root is the element ``source.name``, or the first possible one."""
 
     def __init__(self, source: SchemaSource, library: Library) -> None:

@@ -365,7 +365,7 @@ _VARIABLE: Final = re.compile(r"[*+]|\{\d*,")
 _GROUPS: Final = (f"{XS}sequence", f"{XS}choice", f"{XS}group")
 
 
-class XsdWork:
+class XsdWorkLimits:
     """Upper bounds of the work to validate bodies with one schema."""
 
     def __init__(self, texts: Mapping[str, bytes]) -> None:
@@ -455,7 +455,7 @@ def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
     if documents.intricate:
         _try_compile(documents, source.version)
     try:
-        return XsdValidator(compile_documents(documents.texts), source.name, XsdWork(documents.texts))
+        return XsdValidator(compile_documents(documents.texts), source.name, XsdWorkLimits(documents.texts))
     except (etree.XMLSchemaParseError, etree.XMLSyntaxError) as error:
         raise _compile_error(documents, source.version, str(error)) from error
 
@@ -510,7 +510,7 @@ def _compile_error(documents: XsdDocuments, version: str, reason: str) -> Schema
 class XsdValidator:
     """A compiled XML Schema."""
 
-    def __init__(self, schema: etree.XMLSchema, name: str, work: XsdWork) -> None:
+    def __init__(self, schema: etree.XMLSchema, name: str, work: XsdWorkLimits) -> None:
         self._schema = schema
         self._work = work
         self._name = name
