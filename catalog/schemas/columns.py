@@ -707,7 +707,7 @@ class PayloadMaker:
         compiled, the result is the last attempt (or else data as without a schema), with a doubt.
         """
         if self._source is None:
-            return GeneratedPayload(self._make_plain(content_type, number), self._missing_schema_reason)
+            return GeneratedPayload(self._make_without_schema(content_type, number), self._missing_schema_reason)
         try:
             # The schema must compile first: samplers expect a valid schema.
             payload = self._make_valid(self._validator, self._sampler, content_type, rng, now)
@@ -715,7 +715,7 @@ class PayloadMaker:
             payload = GeneratedPayload(None, str(error))
         if not payload.doubt:
             return payload
-        data = self._make_plain(content_type, number) if payload.data is None else payload.data
+        data = self._make_without_schema(content_type, number) if payload.data is None else payload.data
         return GeneratedPayload(data, f"{self.schema}: {payload.doubt}")
 
     def _make_valid(
@@ -769,7 +769,7 @@ class PayloadMaker:
         assert self._source is not None  # make() returns before if there is no schema
         return self._source
 
-    def _make_plain(self, content_type: str, number: int) -> bytes | None:
+    def _make_without_schema(self, content_type: str, number: int) -> bytes | None:
         media = media_type_of(content_type)
         if is_json_data(content_type):
             return msgspec.json.encode({"message": self._definition.messageid, "number": number})

@@ -92,7 +92,7 @@ def _free_seconds(size: int) -> float:
     return ORDINARY_SECONDS + size / ORDINARY_BYTES
 
 
-class _Helper:
+class _HelperProcess:
     """One running helper process, and the schemas that it has."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class _Sandbox:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._helper: _Helper | None = None
+        self._helper: _HelperProcess | None = None
         self._budget = _CpuBudget(since=time.monotonic())
 
     def validate(self, key: bytes, schema: TaskSchema, body: bytes | None, content_type: str | None) -> TaskResult:
@@ -149,7 +149,7 @@ class _Sandbox:
             for _ in range(2):  # a helper may have been killed since the last body
                 try:
                     if self._helper is None or self._helper.owner != os.getpid():
-                        self._helper = _Helper()
+                        self._helper = _HelperProcess()
                         atexit.register(self._drop_helper)
                     result = self._helper.validate(key, schema, body, content_type, self._budget.allowed_seconds(size))
                 except (OSError, EOFError, pickle.UnpicklingError):

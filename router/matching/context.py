@@ -244,17 +244,17 @@ class SlotTable:
 
     def _unpooled_values(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> pa.StringArray:
         """Return the values that are not in a pool: those of one template together, if there are many."""
-        taken = list(self._extract_together(columns, rows, slots))
+        taken = list(self._extract_by_template(columns, rows, slots))
         rest = np.ones(len(rows), bool)
         for places, _ in taken:
             rest[places] = False
         alone = np.flatnonzero(rest)
-        taken.append((alone, pa.array(self._extract_one_by_one(columns, rows[alone], slots[alone]), pa.string())))
+        taken.append((alone, pa.array(self._extract_singly(columns, rows[alone], slots[alone]), pa.string())))
         back = np.empty(len(rows), np.int64)
         back[np.concatenate([places for places, _ in taken])] = np.arange(len(rows))
         return pa.concat_arrays([values for _, values in taken]).take(pa.array(back))
 
-    def _extract_together(
+    def _extract_by_template(
         self, columns: BatchColumns, rows: IntArray, slots: IntArray
     ) -> Iterator[tuple[IntArray, pa.StringArray]]:
         """Yield indexes and values of placeholders of mixed templates that occur in many rows."""
@@ -271,7 +271,7 @@ class SlotTable:
             if taken is not None:
                 yield places, taken
 
-    def _extract_one_by_one(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> list[str | None]:
+    def _extract_singly(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> list[str | None]:
         taken: list[str | None] = []
         texts = self._property_texts(columns, rows, slots)
         # The names of one template are extracted from a value together.

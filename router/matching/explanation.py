@@ -119,7 +119,7 @@ class RecordExplanation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Evaluation:
+class _EvaluatedRecord:
     """One evaluated record with everything that explanations of its rows need."""
 
     decided: MatchedRecords
@@ -158,16 +158,16 @@ class Explainer:
             events,
         )
 
-    def _evaluate(self, decided: MatchedRecords) -> _Evaluation:
+    def _evaluate(self, decided: MatchedRecords) -> _EvaluatedRecord:
         facts, matcher = decided.outcomes.facts, self._matcher
         classes = matcher.index.classify(facts.columns)
         sets = matcher.index.match(classes, facts.channels, facts.protocols, facts.events)
         matched = matcher.chooser.drop_unequal(facts.columns, sets)
         facts.identified = matcher.ids.drop(facts, matched)
         left = matcher.checks.check(facts, facts.identified.sets).sets
-        return _Evaluation(decided, classes, matched, left)
+        return _EvaluatedRecord(decided, classes, matched, left)
 
-    def _explain_event(self, evaluated: _Evaluation, row: int, outcome: Mapping[str, Any]) -> EventExplanation:
+    def _explain_event(self, evaluated: _EvaluatedRecord, row: int, outcome: Mapping[str, Any]) -> EventExplanation:
         facts = evaluated.decided.outcomes.facts
         reading = facts.readings.get(row)
         place = reading.place if reading is not None else -1
@@ -184,7 +184,7 @@ class Explainer:
         return EventExplanation(place, envelope.mode, faults, shown, total - len(shown), winner, why, outcome)
 
     def _explain_candidates(
-        self, evaluated: _Evaluation, row: int, row_facts: NearestRow
+        self, evaluated: _EvaluatedRecord, row: int, row_facts: NearestRow
     ) -> tuple[tuple[ExplainedCandidate, ...], list[int], int | None]:
         """Return the candidates in order (all that match, then the nearest), the most specific ones, and the winner,
         which may be a base that is not a candidate.
@@ -215,7 +215,9 @@ class Explainer:
     def _set_bits(self, sets: IntArray, row: int) -> int:
         return self._matcher.index.sets[int(sets[row])].bits
 
-    def _schema_verdicts(self, facts: RecordColumns, evaluated: _Evaluation, row: int) -> dict[int, tuple[str, ...]]:
+    def _schema_verdicts(
+        self, facts: RecordColumns, evaluated: _EvaluatedRecord, row: int
+    ) -> dict[int, tuple[str, ...]]:
         identified = facts.identified
         number = int((evaluated.matched if identified is None else identified.sets)[row])
         by_target = self._matcher.checks.verdicts(facts, number, row)

@@ -128,7 +128,7 @@ class Matcher:
         classes = self.index.classify(columns)
         checked, verdicts, winners = self._evaluate(facts, classes)
         outcomes = MatchOutcomes(facts, winners, {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0), lambda _: pa.nulls(0))
-        self._map_natives(outcomes)
+        self._map_native_rows(outcomes)
         # After mapping, since rows that mapping turned into dead letters need no context attributes.
         outcomes.extract = partial(self._extract_contexts, winners=winners.copy())
         self._explain_rejected(outcomes, checked)
@@ -163,7 +163,7 @@ class Matcher:
                 texts[number] = self.chooser.ties.explain(self.targets, best)
             outcomes.ties[row] = texts[number]
 
-    def _map_natives(self, outcomes: MatchOutcomes) -> None:
+    def _map_native_rows(self, outcomes: MatchOutcomes) -> None:
         facts, winners = outcomes.facts, outcomes.winners
         rows = np.flatnonzero((winners >= 0) & (facts.events == 0))
         width = len(self.channels)

@@ -166,13 +166,13 @@ class SchemaIdFilter:
                 found = ids_of(heads if whole else heads.take(pa.array(rows)), kind)
                 numbers = [names.setdefault(name, len(names)) for name in found.names]
                 codes[rows] = np.array([*numbers, -1], np.int64)[found.codes]
-        self._find_one_by_one(facts, framed, codes, names)
+        self._find_ids_singly(facts, framed, codes, names)
         facts.ids = FrameIds(codes, list(names))
         if self.constrains:
             known = pa.array(facts.ids.names, pa.string()).take(pa.array(codes, mask=codes < 0))
             facts.columns = replace(facts.columns, by_key={**facts.columns.by_key, KEY: SplitColumn(known)})
 
-    def _find_one_by_one(self, facts: RecordColumns, framed: IntArray, codes: IntArray, names: dict[str, int]) -> None:
+    def _find_ids_singly(self, facts: RecordColumns, framed: IntArray, codes: IntArray, names: dict[str, int]) -> None:
         """Record the ids of rows that the codec read, and of bodies with a content coding."""
         coded = np.zeros(0, np.int64)
         if facts.codings is not None and facts.codings.null_count < len(facts.codings):
@@ -328,10 +328,10 @@ class SchemaIdFilter:
         found = facts.ids
         if found is None:
             return pa.nulls(facts.columns.rows, pa.string())
-        shown = self._are_certain(facts, found)
+        shown = self._are_shown(facts, found)
         return pa.array(found.names, pa.string()).take(pa.array(found.codes, mask=~shown))
 
-    def _are_certain(self, facts: RecordColumns, found: FrameIds) -> BoolArray:
+    def _are_shown(self, facts: RecordColumns, found: FrameIds) -> BoolArray:
         plausible = np.array([*(_is_plausible(name) for name in found.names), False], bool)[found.codes]
         sure = np.array([*(each.framing != "auto" for each in self._frames), False], bool)[facts.channels]
         if (identified := facts.identified) is not None and identified.groups:
@@ -347,7 +347,7 @@ class SchemaIdFilter:
         found = facts.ids
         if found is None:
             return []
-        rows = order[(winners[order] >= 0) & self._are_certain(facts, found)[order]]
+        rows = order[(winners[order] >= 0) & self._are_shown(facts, found)[order]]
         identified = facts.identified
         groups = identified.groups if identified is not None else []
         numbers = identified.numbers[rows] if identified is not None else np.full(len(rows), -1, np.int64)

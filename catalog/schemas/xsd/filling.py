@@ -202,14 +202,14 @@ def _make_number(kind: str, facets: _Facets, chooser: Filling) -> str:
             maximum = max(minimum or Decimal(0), Decimal(10) ** int(min(digits, Decimal(2))) - 1)
         places = facets.number("fractionDigits")
         number = chooser.make_decimal(
-            _first_given(minimum, above), _first_given(maximum, below), 2 if places is None else min(2, int(places))
+            _first_of(minimum, above), _first_of(maximum, below), 2 if places is None else min(2, int(places))
         )
         return format(number.normalize(), "f")
     minimum = minimum if minimum is not None else above + 1 if above is not None else None
     maximum = maximum if maximum is not None else below - 1 if below is not None else None
     if maximum is None and digits is not None and (high is None or 10 ** int(digits) <= high):
         maximum = Decimal(10) ** int(digits) - 1
-    first, last = _int_or(minimum, low), _int_or(maximum, high)
+    first, last = _int_or_default(minimum, low), _int_or_default(maximum, high)
     if minimum is None and maximum is None and first is not None and first < 0 and (last is None or last > 0):
         first = 0
     if maximum is None and first is not None and first >= 0 and last is not None:
@@ -217,11 +217,11 @@ def _make_number(kind: str, facets: _Facets, chooser: Filling) -> str:
     return str(chooser.make_integer(first, last))
 
 
-def _first_given(one: Decimal | None, other: Decimal | None) -> Decimal | None:
+def _first_of(one: Decimal | None, other: Decimal | None) -> Decimal | None:
     return other if one is None else one
 
 
-def _int_or(bound: Decimal | None, otherwise: int | None) -> int | None:
+def _int_or_default(bound: Decimal | None, otherwise: int | None) -> int | None:
     return otherwise if bound is None else int(bound)
 
 

@@ -68,7 +68,7 @@ def test_the_representative_bodies_are_of_every_family() -> None:
 
 
 def test_an_ordinary_body_never_leaves_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_Helper", None)
+    monkeypatch.setattr(sandbox, "_HelperProcess", None)
     member = {"type": "object", "properties": {"id": {"type": "string"}, "kind": {"enum": list("abcdefgh")}}}
     order = {
         "type": "object",
