@@ -1,1 +1,1 @@
-"""Payload schemas: what they are, and holding bodies against them. :mod:`catalog.schemas.linking` finds them."""
+"""Payload schemas, and validation of bodies against them. :mod:`catalog.schemas.linking` finds the schemas."""

@@ -1,4 +1,4 @@
-"""Payloads as columns: shapes of schemas, their Arrow types, and arrays made of decoded values."""
+"""Payload columns: shapes of schemas, their Arrow types, and arrays of decoded values; and sample payloads."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from catalog.schemas.contract import (
     SchemaSource,
     UnfitValue,
     WriterSchema,
-    fault,
+    clip,
     is_json_data,
-    short,
-    unusable,
+    make_fault,
+    unusable_schema_message,
 )
 from catalog.schemas.families import family_of
-from catalog.schemas.filling import Filler, Filling, Unfillable
+from catalog.schemas.filling import Filling, PayloadSampler, Unfillable
 from catalog.schemas.ids.client import Framing
-from catalog.schemas.ids.deciding import SchemaIdRule, frame_of, message_place
+from catalog.schemas.ids.deciding import SchemaIdRule, read_frame, read_message_place
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.validation import MAX_RESOLVED, BoundedValidation
 from catalog.values import media_type_of
 
-# What a payload looks like as columns: the shape of one schema, whatever its format, and the Arrow type of a shape.
+# The shape of payloads, independent of the schema's family, and its Arrow type.
 
 Kind = Literal[
     "text",
@@ -58,16 +58,16 @@ Kind = Literal[
     "date",
 ]
 MAX_PRECISION: Final = 38
-"""Digits of the largest decimal that Delta, Spark and Parquet's readers share."""
+"""The maximum precision of decimals in Delta, Spark and Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One value without parts.
+    """A value without members or items.
 
-    ``json`` is the JSON text of a value that has no type of its own, ``numeral`` a number kept as text because no type
-    holds it, ``written integer`` one that JSON writes as text. ``low`` and ``high`` are the bounds of integers and of
-    numerals that are integers, both included.
+    ``json`` is JSON text for a value without a column type, ``numeral`` a number stored as text because no type is
+    large enough, ``written integer`` an integer that JSON writes as text. ``low`` and ``high`` are the inclusive bounds
+    of integers.
     """
 
     kind: Kind
@@ -78,7 +78,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A field of a struct: ``name`` as the payload writes it, ``column`` as the table has it."""
+    """A field of a struct: ``name`` in the payload, ``column`` in the table."""
 
     name: str
     column: str
@@ -87,7 +87,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Named values; at least one. ``positional`` ones are written as a JSON array in the order of the members."""
+    """At least one named value. *positional* structs are JSON arrays in the order of the members."""
 
     members: tuple[Member, ...]
     positional: bool = False
@@ -95,14 +95,14 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class ListShape:
-    """Any number of values of one shape."""
+    """A list of values of one shape."""
 
     item: Shape
 
 
 @dataclass(frozen=True, slots=True)
 class MapShape:
-    """Values of one shape by key."""
+    """A map of keys to values of one shape."""
 
     value: Shape
     key: Leaf
@@ -122,11 +122,11 @@ FLOAT: Final = Leaf("number", pa.float32())
 _SIGNED: Final = ((7, pa.int8()), (15, pa.int16()), (31, pa.int32()), (63, pa.int64()))
 
 
-def integer(bits: int, *, signed: bool = True, written: bool = False) -> Leaf:
-    """Return the leaf of an integer type; ``written`` when JSON writes it as text.
+def integer_leaf(bits: int, *, signed: bool = True, written: bool = False) -> Leaf:
+    """Return the leaf of an integer type; *written* if JSON writes it as text.
 
-    Tables know signed integers only: an unsigned type takes the next larger one, 64 bits ``decimal(20, 0)``, and what
-    may have more than :data:`MAX_PRECISION` digits stays text.
+    Tables have only signed integers: an unsigned type becomes the next larger one, 64 bits ``decimal(20, 0)``. Types
+    with more than :data:`MAX_PRECISION` digits become text.
     """
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
     if len(str(high)) > MAX_PRECISION:
@@ -136,8 +136,8 @@ def integer(bits: int, *, signed: bool = True, written: bool = False) -> Leaf:
     return Leaf("written integer" if written else "integer", kind, low, high)
 
 
-def decimal(precision: Any, scale: Any) -> Leaf:
-    """Return the leaf of a decimal: exact, or text when precision and scale are unknown or too large."""
+def decimal_leaf(precision: Any, scale: Any) -> Leaf:
+    """Return the leaf of a decimal; text if precision and scale are unknown or too large."""
     usable = (
         type(precision) is int and type(scale) is int and 0 < precision <= MAX_PRECISION and 0 <= scale <= precision
     )
@@ -145,7 +145,7 @@ def decimal(precision: Any, scale: Any) -> Leaf:
 
 
 def arrow_type(shape: Shape) -> pa.DataType:
-    """Return the type of the column that values of a shape make; every field in it may be null."""
+    """Return the Arrow type of a shape; all fields are nullable."""
     if isinstance(shape, Struct):
         return pa.struct([pa.field(member.column, arrow_type(member.shape)) for member in shape.members])
     if isinstance(shape, ListShape):
@@ -155,35 +155,36 @@ def arrow_type(shape: Shape) -> pa.DataType:
     return shape.type
 
 
-# From decoded values, row by row, to one Arrow array of a shape.
+# Building an Arrow array of a shape from decoded values.
 #
-# The array is built at once, and again value by value only where that fails. Then the smallest thing around a value
-# that does not fit, and that may be null, is null: a member of a struct, an item of a list, a value of a map, or a map
-# with such a key.
+# The array is built at once, and value by value only where that fails. Then the smallest nullable value around a value
+# that does not fit is null: a member of a struct, an item of a list, a value of a map, or a map with such a key.
 
-Take = Sequence[Callable[[Any], Any]]
-"""For each member of a struct, in their order, what gets its value from the struct's own, which is not None."""
+Getters = Sequence[Callable[[Any], Any]]
+"""The getters of a struct's members, in order; each gets the member's value from a struct value that is not None."""
+ToJson = Callable[[Any], str | None]
+"""Returns the JSON text of a value at a ``json`` leaf; None for null."""
 Report = Callable[[int, str, str], None]
-"""Is told of a value that is null because it does not fit: its place among the values, its column below, and why."""
+"""Called for each value that is null because it does not fit: its index, its column path, and the reason."""
 Build = Callable[[list[Any], Report | None], pa.Array]
-"""Builds an array; without a report, a value that does not fit is one of _REFUSALS."""
+"""Builds an array; without a report, raises one of _REFUSALS for a value that does not fit."""
 _REFUSALS: Final = (pa.ArrowException, ValueError, OverflowError, TypeError, AttributeError)
 _AT_ONCE: Final = 256
-"""Values that are built together where some of all do not fit, and one by one where some of these do not."""
+"""If building all values fails, they are built in groups of this size, and groups that fail one by one."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # no zone, as the values have none
+_LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # without zone, like the values
 _MICROSECONDS: Final = pa.duration("us")
 _FIRST: Final = -62_135_596_800_000_000
 _LAST: Final = 253_402_300_799_999_999
-"""Microseconds since 1970 at the ends of the years 1 and 9999: no reader's calendar goes further."""
+"""Microseconds since 1970 of the first and last moment of the years 1 to 9999, which all readers support."""
 
 
 @dataclass(slots=True)
-class Misfits:
-    """The values of one column that do not fit it: how many, the place of the first, and why that one does not.
+class ColumnErrors:
+    """The values that do not fit one column: their number, the index of the first, and its reason.
 
-    ``column`` is a path such as ``readings.element.at``, empty for the array itself. ``rows`` are all places, of the
-    array itself alone.
+    ``column`` is a path such as ``readings.element.at``, empty for the array itself, which also has all indexes in
+    ``rows``.
     """
 
     column: str
@@ -196,60 +197,60 @@ class Misfits:
 class ColumnBuilder:
     """Builds arrays of one shape.
 
-    *take* makes, for each struct in the shape, what takes its value apart; *text* gives the JSON text of a value at a
-    ``json`` leaf. Lists are lists, maps dicts.
+    *getters* returns the getters of a struct's members, *to_json* the JSON text of a value at a ``json`` leaf. List
+    values are lists, map values dicts.
     """
 
-    def __init__(self, shape: Shape, take: Callable[[Struct], Take], text: Callable[[Any], str | None]) -> None:
+    def __init__(self, shape: Shape, getters: Callable[[Struct], Getters], to_json: ToJson) -> None:
         self.type = arrow_type(shape)
-        self._build = self._compiled(shape, take, text)
+        self._build = self._compile(shape, getters, to_json)
 
-    def array(self, values: list[Any]) -> tuple[pa.Array, list[Misfits]]:
-        """Return the array of *values*, in which None is null, and what does not fit, by column."""
+    def build_array(self, values: list[Any]) -> tuple[pa.Array, list[ColumnErrors]]:
+        """Return the array of *values* (None is null), and the values that do not fit, by column."""
         try:
             return self._build(values, None), []
         except _REFUSALS:
-            misfits: dict[str, Misfits] = {}
+            errors: dict[str, ColumnErrors] = {}
 
             def report(row: int, column: str, why: str) -> None:
-                known = misfits.setdefault(column, Misfits(column, row, why))
+                known = errors.setdefault(column, ColumnErrors(column, row, why))
                 known.values += 1
                 if not column:
                     known.rows.append(row)
 
-            return self._build(values, report), list(misfits.values())
+            return self._build(values, report), list(errors.values())
 
-    def _compiled(self, shape: Shape, take: Callable[[Struct], Take], text: Callable[[Any], str | None]) -> Build:
+    def _compile(self, shape: Shape, getters: Callable[[Struct], Getters], to_json: ToJson) -> Build:
         if isinstance(shape, Struct):
-            inner = [self._compiled(member.shape, take, text) for member in shape.members]
-            return _struct(arrow_type(shape), inner, take(shape))
+            inner = [self._compile(member.shape, getters, to_json) for member in shape.members]
+            return _struct_builder(arrow_type(shape), inner, getters(shape))
         if isinstance(shape, ListShape):
-            return _sequence(arrow_type(shape), self._compiled(shape.item, take, text))
+            return _list_builder(arrow_type(shape), self._compile(shape.item, getters, to_json))
         if isinstance(shape, MapShape):
-            key = self._compiled(shape.key, take, text)
-            return _table(arrow_type(shape), key, self._compiled(shape.value, take, text))
-        return _leaf(shape, text)
+            key = self._compile(shape.key, getters, to_json)
+            return _map_builder(arrow_type(shape), key, self._compile(shape.value, getters, to_json))
+        return _leaf_builder(shape, to_json)
 
 
-def _leaf(leaf: Leaf, text: Callable[[Any], str | None]) -> Build:
-    def plain(values: list[Any]) -> pa.Array:
+def _leaf_builder(leaf: Leaf, to_json: ToJson) -> Build:
+    def build_plain(values: list[Any]) -> pa.Array:
         return pa.array(values, leaf.type)
 
-    def texts(values: list[Any]) -> pa.Array:
-        return pa.array([None if value is None else text(value) for value in values], leaf.type)
+    def build_json(values: list[Any]) -> pa.Array:
+        return pa.array([None if value is None else to_json(value) for value in values], leaf.type)
 
-    def numerals(values: list[Any]) -> pa.Array:
+    def build_numerals(values: list[Any]) -> pa.Array:
         return pa.array([f"{value:f}" if isinstance(value, Decimal) else value for value in values], leaf.type)
 
-    build: Callable[[list[Any]], pa.Array] = {"json": texts, "numeral": numerals}.get(leaf.kind, plain)
+    build: Callable[[list[Any]], pa.Array] = {"json": build_json, "numeral": build_numerals}.get(leaf.kind, build_plain)
     if leaf.kind in ("timestamp", "local timestamp"):
-        build = _instants(leaf.type, _EPOCH if leaf.kind == "timestamp" else _LOCAL_EPOCH)
-    return lambda values, report: build(values if report is None else _fitting(build, values, report))
+        build = _instant_builder(leaf.type, _EPOCH if leaf.kind == "timestamp" else _LOCAL_EPOCH)
+    return lambda values, report: build(values if report is None else _null_unfit_values(build, values, report))
 
 
-def _fitting(build: Callable[[list[Any]], pa.Array], values: list[Any], report: Report) -> list[Any]:
-    """Return values of a leaf with None for those that do not fit it, and report these."""
-    values = _swept(values, report)
+def _null_unfit_values(build: Callable[[list[Any]], pa.Array], values: list[Any], report: Report) -> list[Any]:
+    """Return the values with None for those that do not fit the leaf, and report them."""
+    values = _null_marked_values(values, report)
     for begin in range(0, len(values), _AT_ONCE):
         several = values[begin : begin + _AT_ONCE]
         try:
@@ -264,19 +265,19 @@ def _fitting(build: Callable[[list[Any]], pa.Array], values: list[Any], report: 
     return values
 
 
-def _swept(values: list[Any], report: Report) -> list[Any]:
-    """Return values with None for those that a reader found unfit, and report these."""
-    kept = list(values)
+def _null_marked_values(values: list[Any], report: Report) -> list[Any]:
+    """Return the values with None for those that the reader marked as unfit, and report them."""
+    checked = list(values)
     for at, value in enumerate(values):
         if type(value) is UnfitValue:
             report(at, "", value.why)
-            kept[at] = None
-    return kept
+            checked[at] = None
+    return checked
 
 
-def _instants(kind: pa.TimestampType, epoch: datetime) -> Callable[[list[Any]], pa.Array]:
+def _instant_builder(kind: pa.TimestampType, epoch: datetime) -> Callable[[list[Any]], pa.Array]:
     def build(values: list[Any]) -> pa.Array:
-        # Arrow takes a duration in a tenth of the time of an instant with a zone.
+        # Arrow reads durations ten times faster than instants with a zone.
         passed = pa.array([None if value is None else value - epoch for value in values], _MICROSECONDS)
         numbers = passed.view(pa.int64())
         ends = pc.min_max(numbers).as_py()
@@ -287,93 +288,93 @@ def _instants(kind: pa.TimestampType, epoch: datetime) -> Callable[[list[Any]], 
     return build
 
 
-def _struct(kind: pa.StructType, inner: list[Build], getters: Take) -> Build:
+def _struct_builder(kind: pa.StructType, inner: list[Build], getters: Getters) -> Build:
     fields = list(kind)
 
     def build(values: list[Any], report: Report | None) -> pa.Array:
         if report is not None:
-            values = _swept(values, report)
+            values = _null_marked_values(values, report)
         missing = [value is None for value in values]
         is_whole = not any(missing)
         arrays = []
         for each, get, member in zip(inner, getters, fields, strict=True):
             parts = map(get, values) if is_whole else (None if value is None else get(value) for value in values)
-            arrays.append(each(list(parts), report and _below(report, member.name)))
+            arrays.append(each(list(parts), report and _nested_report(report, member.name)))
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=None if is_whole else pa.array(missing))
 
     return build
 
 
-def _sequence(kind: pa.ListType, item: Build) -> Build:
+def _list_builder(kind: pa.ListType, item: Build) -> Build:
     def build(values: list[Any], report: Report | None) -> pa.Array:
         if report is not None:
-            values = _swept(values, report)
-        offsets, there = _offsets(values)
-        below = report and _below(report, kind.value_field.name, _owners(values))
-        return pa.ListArray.from_arrays(offsets, item(list(chain.from_iterable(there)), below), type=kind)
+            values = _null_marked_values(values, report)
+        offsets, present = _list_offsets(values)
+        below = report and _nested_report(report, kind.value_field.name, _owner_positions(values))
+        return pa.ListArray.from_arrays(offsets, item(list(chain.from_iterable(present)), below), type=kind)
 
     return build
 
 
-def _table(kind: pa.MapType, key: Build, inner: Build) -> Build:
+def _map_builder(kind: pa.MapType, key: Build, inner: Build) -> Build:
     def build(values: list[Any], report: Report | None) -> pa.Array:
         owners: list[int] = []
         if report is not None:
-            values = _swept(values, report)
-            _without_unfit_keys(key, values, report)
-            owners = _owners(values)
-        offsets, there = _offsets(values)
-        keys = key(list(chain.from_iterable(there)), None)
+            values = _null_marked_values(values, report)
+            _null_unfit_maps(key, values, report)
+            owners = _owner_positions(values)
+        offsets, present = _list_offsets(values)
+        keys = key(list(chain.from_iterable(present)), None)
         items = inner(
-            [item for value in there for item in value.values()],
-            report and _below(report, kind.item_field.name, owners),
+            [item for value in present for item in value.values()],
+            report and _nested_report(report, kind.item_field.name, owners),
         )
         return pa.MapArray.from_arrays(offsets, keys, items, type=kind)
 
     return build
 
 
-def _without_unfit_keys(key: Build, values: list[Any], report: Report) -> None:
-    """Make maps null that have a key which does not fit: no key may be null."""
-    owners, unfit = _owners(values), dict[int, str]()
+def _null_unfit_maps(key: Build, values: list[Any], report: Report) -> None:
+    """Set maps with a key that does not fit to None, because keys cannot be null."""
+    owners, unfit = _owner_positions(values), dict[int, str]()
     key([each for value in values if value is not None for each in value], lambda at, _, why: unfit.update({at: why}))
     for owner, why in {owners[at]: why for at, why in unfit.items()}.items():
         report(owner, "", why)
         values[owner] = None
 
 
-def _owners(values: list[Any]) -> list[int]:
-    """Return for each part of the values that are there, in order, the place of the value that it is a part of."""
+def _owner_positions(values: list[Any]) -> list[int]:
+    """Return, for each part of the values that are not None, the index of the value that it is in."""
     return [at for at, value in enumerate(values) if value is not None for _ in value]
 
 
-def _below(report: Report, name: str, owners: list[int] | None = None) -> Report:
-    """Return the report of a column within another; *owners* are the places there of its values, None for the same."""
+def _nested_report(report: Report, name: str, owners: list[int] | None = None) -> Report:
+    """Return the report of a nested column; *owners* are the outer indexes of its values, None if they are equal."""
 
-    def told(at: int, column: str, why: str) -> None:
+    def report_nested(at: int, column: str, why: str) -> None:
         report(at if owners is None else owners[at], f"{name}.{column}" if column else name, why)
 
-    return told
+    return report_nested
 
 
-def _offsets(values: list[Any]) -> tuple[pa.Array, list[Any]]:
-    """Return where each value begins and the last ends, null for a null value, and the values that are there."""
+def _list_offsets(values: list[Any]) -> tuple[pa.Array, list[Any]]:
+    """Return the offsets of the values, null for a null value, and the values that are not None."""
     missing = [value is None for value in values]
-    there = [value for value in values if value is not None] if any(missing) else values
+    present = [value for value in values if value is not None] if any(missing) else values
     lengths = np.zeros(len(values) + 1, np.int64)
-    lengths[1:][~np.asarray(missing, bool)] = list(map(len, there))
+    lengths[1:][~np.asarray(missing, bool)] = list(map(len, present))
     offsets = np.cumsum(lengths)
     mask = np.asarray([*missing, False]) if any(missing) else None
-    return pa.array(offsets, pa.int32(), mask=mask), there
+    return pa.array(offsets, pa.int32(), mask=mask), present
 
 
-# What every format's reader of bodies keeps to.
+# The interface of the families' body readers.
 
 TOO_LARGE: Final = f"bodies of more than {MAX_BODY_BYTES} bytes are not looked into"
 
 
 class UnreadableBody(Exception):
-    """A body that does not parse; ``place`` is a JSON pointer or a dotted field path."""
+    """A body cannot be parsed; ``place`` is a JSON pointer or a dotted field path."""
 
     def __init__(self, message: str, place: str = "") -> None:
         super().__init__(message)
@@ -381,16 +382,16 @@ class UnreadableBody(Exception):
 
     @property
     def why(self) -> str:
-        """Place and message, safe to hand on whatever the body put into them."""
-        return str(fault(str(self), self.place))
+        """Place and message, sanitized."""
+        return str(make_fault(str(self), self.place))
 
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """A body that does not parse, with its row in the batch and why, or what does not fit a column.
+    """A body that cannot be parsed, with its row and the reason, or the values that do not fit a column.
 
-    ``column`` is that column's path below the payload, empty for the payload itself, None for a body; ``values`` are
-    how many do not fit it, of which ``row`` is that of the first.
+    ``column`` is the column's path in the payload, empty for the payload itself, None for a body. ``values`` is the
+    number of values that do not fit, of which ``row`` is the first.
     """
 
     row: int
@@ -400,30 +401,30 @@ class Undecoded:
 
 
 class BodyReader(Protocol):
-    """Reads bodies by one schema, and takes their values apart for :class:`catalog.schemas.columns.ColumnBuilder`."""
+    """Reads bodies of one schema, and gives :class:`ColumnBuilder` access to the parts of their values."""
 
     def read(
         self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
     ) -> tuple[list[Any], list[Undecoded]]:
-        """Return a value per row, None where the body is absent or reported in the second list.
+        """Return a value per row, None if the body is absent or reported in the second list.
 
-        A part of a value that is not of its type is an :class:`~catalog.schemas.contract.UnfitValue`.
+        A part of a value with a wrong type is an :class:`~catalog.schemas.contract.UnfitValue`.
         """
         ...
 
-    def take(self, struct: Struct) -> Take:
-        """Return what takes the value of that struct apart."""
+    def getters_of(self, struct: Struct) -> Getters:
+        """Return the getters of the struct's members."""
         ...
 
-    def text(self, value: Any) -> str | None:
+    def to_json(self, value: Any) -> str | None:
         """Return the JSON text of a value at a ``json`` leaf; None for null."""
         ...
 
 
-def present(
+def iter_rows(
     bodies: Sequence[bytes | None], content_types: Sequence[str | None], undecoded: list[Undecoded]
 ) -> Iterator[tuple[int, bytes | None, str | None]]:
-    """Give row, body and content type of each row; one that is too large is reported, and given as absent."""
+    """Yield row, body and content type of each row; a body that is too large is reported, and yielded as None."""
     for row, (body, content_type) in enumerate(zip(bodies, content_types, strict=True)):
         if body is not None and len(body) > MAX_BODY_BYTES:
             undecoded.append(Undecoded(row, TOO_LARGE))
@@ -432,7 +433,7 @@ def present(
             yield row, body, content_type
 
 
-# Names of columns: what Parquet and Delta forbid is escaped, and names that readers would take for one are kept apart.
+# Column names: characters that Parquet and Delta forbid are escaped, and names that differ only by case are numbered.
 #
 # ``{"unit price": …}`` becomes the column ``unit_20price``; beside ``Id`` a member ``id`` becomes ``id_2``.
 
@@ -440,9 +441,9 @@ _FORBIDDEN: Final = re.compile(r"[ ,;{}()=\x00-\x1f\x7f]")
 
 
 def column_names(names: Sequence[str]) -> list[str]:
-    """Return one column name for each of *names*, all different without regard to letter case.
+    """Return one column name for each of *names*, unique without regard to letter case.
 
-    Names that need no change keep it whatever stands before them; of those that collide the first is kept.
+    A name that needs no change takes precedence over escaped ones; of names that collide, the first is unchanged.
     """
     escaped = [_FORBIDDEN.sub(lambda match: f"_{ord(match[0]):02X}", name) or "_" for name in names]
     chosen: dict[int, str] = {}
@@ -455,12 +456,12 @@ def column_names(names: Sequence[str]) -> list[str]:
         else:
             waiting.append(at)
     for at in waiting:
-        chosen[at] = _free(escaped[at], taken)
+        chosen[at] = _find_free_name(escaped[at], taken)
         taken.add(chosen[at].casefold())
     return [chosen[at] for at in range(len(names))]
 
 
-def _free(column: str, taken: set[str]) -> str:
+def _find_free_name(column: str, taken: set[str]) -> str:
     number, free = 1, column
     while free.casefold() in taken:
         number += 1
@@ -468,94 +469,92 @@ def _free(column: str, taken: set[str]) -> str:
     return free
 
 
-# One walk over one schema: what could not be typed and where, and the bounds that no schema may pass.
+# Findings and limits while the columns of one schema are determined.
 
 MAX_FIELDS: Final = 2_000
-"""Fields of structs, at all levels together: more no reader opens in good time, and no one reads."""
+"""Maximum number of struct fields at all levels; with more, readers open the table slowly."""
 MAX_LEVELS: Final = 32
-"""Structs, lists and maps within each other."""
+"""Maximum nesting of structs, lists and maps."""
 MAX_STEPS: Final = 50_000
-"""Subschemas that are looked into; references and alternatives may multiply them."""
+"""Maximum number of subschemas visited; references and alternatives may multiply them."""
 MAX_FINDINGS: Final = 50
 Path = tuple[str, ...]
-"""Where in the payload: names of members, ``*`` for all items of a list or all values of a map."""
+"""A path in the payload: names of members, ``*`` for the items of a list or the values of a map."""
 
 
 class Survey:
-    """Collects findings, and counts. One object serves one schema."""
+    """Collects findings about the columns of one schema, and enforces the limits."""
 
     def __init__(self) -> None:
         self._findings: dict[str, None] = {}
         self.fields = 0
-        """Fields of structs so far; who takes back a part of the shape takes back its fields."""
+        """Struct fields so far; a caller that discards a part of the shape must subtract its fields."""
         self._steps = 0
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What was noted, each once, at most :data:`MAX_FINDINGS`, and whether there are more."""
+        """The distinct findings, at most :data:`MAX_FINDINGS`, and a note if there are more."""
         more = ["and more places, which are not listed"] if len(self._findings) > MAX_FINDINGS else []
         return (*list(self._findings)[:MAX_FINDINGS], *more)
 
-    def note(self, path: Path, what: str) -> None:
-        """Note a finding: *what* is the end of a sentence whose subject is the place."""
+    def add_finding(self, path: Path, what: str) -> None:
+        """Add a finding: *what* is the rest of a sentence whose subject is the path."""
         if len(self._findings) > 2 * MAX_FINDINGS:
-            return  # some may yet be taken back, so there are more than are reported
-        self._findings[short(f"{as_pointer(list(path)) or 'the payload'} {what}")] = None
+            return  # more than are reported, since some may still be replaced
+        self._findings[clip(f"{as_pointer(list(path)) or 'the payload'} {what}")] = None
 
-    def text(self, path: Path, why: str) -> Leaf:
-        """Note that a place stays JSON text, instead of what was noted there and below; return the leaf of it."""
+    def add_json_text(self, path: Path, why: str) -> Leaf:
+        """Add the finding that a path stays JSON text, replacing all findings at and below it; return the leaf."""
         place = as_pointer(list(path))
         self._findings = {
             finding: None for finding in self._findings if not finding.startswith((f"{place}/", f"{place} "))
         }
-        self.note(path, f"stays JSON text: {why}")
+        self.add_finding(path, f"stays JSON text: {why}")
         return JSON
 
-    def limit(self, path: Path) -> str:
-        """Count one step at that place; return which bound it passes, nothing when it is within all."""
+    def check_limits(self, path: Path) -> str:
+        """Count one visited subschema; return which limit is exceeded, empty if none."""
         self._steps += 1
         if self._steps > MAX_STEPS:
             return "the schema has too many parts to look into"
         return f"it lies more than {MAX_LEVELS} levels deep" if len(path) > MAX_LEVELS else ""
 
-    def columns(self, path: Path, names: Sequence[str]) -> list[tuple[str, str]]:
-        """Return name and column of each member of a struct that there is room for.
+    def assign_columns(self, path: Path, names: Sequence[str]) -> list[tuple[str, str]]:
+        """Return name and column of each member of a struct within the limit of fields.
 
-        Of the payload itself those that are too many are left out; a struct within it goes in whole or not at all.
+        Excess members of the payload itself are omitted; a nested struct that exceeds the limit gets no columns.
         """
         room = MAX_FIELDS - self.fields
         if len(names) > room and path:
             return []
         if len(names) > room:
-            self.note(path, f"has {len(names)} members; those after the first {room} are no columns")
+            self.add_finding(path, f"has {len(names)} members; those after the first {room} are no columns")
             names = names[:room]
         self.fields += len(names)
         columns = column_names(names)
         for name, column in zip(names, columns, strict=True):
             if name != column:
-                self.note((*path, name), f"is the column {column}")
+                self.add_finding((*path, name), f"is the column {column}")
         return list(zip(names, columns, strict=True))
 
 
 # The column ``payload`` of a definition's table: its type from the data schema, and its values from bodies.
 #
-# A value that does not fit its column makes that column null in its row, nothing else, and is reported: a wrong value
-# must not look like one that is absent. A payload is null where its body does not parse. The bytes are in the column
-# ``data`` in any case.
+# A value that does not fit its column is null, and is reported, so that it can be distinguished from an absent value.
+# A payload is null if its body cannot be parsed. The column ``data`` always has the bytes.
 
 NOT_LOADED: Final = "the payload has no columns: its schema was not loaded, or is of an unknown format"
 WHOLE: Final = "value"
-"""The one field of payloads that are no objects."""
+"""The only field of payloads that are not objects."""
 
 
 class PayloadColumn:
-    """Types of the payloads of one definition, and the way from bodies to values of them.
+    """The payload column of one definition: its type, and decoding of bodies to values.
 
-    ``type`` is the struct of the column; ``findings`` tell what has no type of its own, each with its place in the
-    payload as a JSON pointer (``*`` stands for all items of a list or all values of a map), at most some fifty. The
-    same catalog gives the same type. ``declared`` are the ids of schemas that the definition declares for its bodies,
-    ``framed`` tells that those may have frames at all. An object serves one thread and does not pickle: make it where
-    it is used.
+    ``type`` is the struct of the column; ``findings`` list the parts without a type, with JSON pointers (``*`` for all
+    items of a list or values of a map), at most some fifty. The same catalog gives the same type. ``declared`` are the
+    schema ids that the definition declares, ``framed`` says whether its bodies may have frames. Not thread-safe, and
+    not picklable: create it where it is used.
     """
 
     def __init__(
@@ -572,7 +571,7 @@ class PayloadColumn:
         self._family = family_of(source.family)
         self._reader = reader
         self._written: dict[tuple[str, str, MessagePlace], BodyReader] = {}
-        self._columns = ColumnBuilder(shape, reader.take, reader.text)
+        self._columns = ColumnBuilder(shape, reader.getters_of, reader.to_json)
         self.declared = declared
         self.framed = self._family.frames != "never"
         self._is_whole = not isinstance(shape, Struct)
@@ -586,44 +585,43 @@ class PayloadColumn:
         content_types: pa.StringArray | Sequence[str | None],
         written: WriterSchema | None = None,
     ) -> tuple[pa.StructArray, tuple[Undecoded, ...]]:
-        """Return the payloads of *bodies*, a row for each, and what is null because it does not parse or fit, by row.
+        """Return the payloads of *bodies*, one per row, and what is null because it cannot be parsed or does not fit.
 
-        A body that does not parse is reported by itself, values that do not fit by their column. A body that is absent
-        has a null payload and is not reported. Content types matter where a schema has several encodings, which are
-        Avro's and Protobuf's. Bodies that were *written* with another schema are read as values of the definition's.
-        Never raises because of a body.
+        Bodies that cannot be parsed are reported one by one, values that do not fit by column. An absent body has a
+        null payload and is not reported. Content types choose the encoding for Avro and Protobuf. Bodies *written*
+        with another schema are resolved to the definition's. Never raises because of a body.
         """
         types = content_types.to_pylist() if isinstance(content_types, pa.Array | pa.ChunkedArray) else content_types
         if written is not None and written.schema.fault:
-            why = unusable(written.schema)
+            why = unusable_schema_message(written.schema)
             return pa.nulls(len(bodies), self.type), tuple(Undecoded(row, why) for row in range(len(bodies)))
-        reader = self._reader if written is None else self._resolved(written)
+        reader = self._reader if written is None else self._reader_for(written)
         values, undecoded = reader.read(bodies.to_pylist(), types)
-        array, misfits = self._columns.array(values)
-        for each in misfits:
+        array, errors = self._columns.build_array(values)
+        for each in errors:
             names = (WHOLE, each.column) if self._is_whole else (each.column,)
             column = ".".join(name for name in names if name)
-            undecoded.append(Undecoded(each.first, short(each.why), column, each.values))
+            undecoded.append(Undecoded(each.first, clip(each.why), column, each.values))
         undecoded.sort(key=lambda each: (each.row, each.column or ""))
         if self._is_whole:
-            there = np.array(array.is_valid())
-            there[[row for each in misfits for row in each.rows]] = True
-            array = pa.StructArray.from_arrays([array], fields=list(self.type), mask=pa.array(~there))
+            present = np.array(array.is_valid())
+            present[[row for each in errors for row in each.rows]] = True
+            array = pa.StructArray.from_arrays([array], fields=list(self.type), mask=pa.array(~present))
         return array, tuple(undecoded)
 
     def inside(self, body: bytes, framing: Framing) -> tuple[bytes, MessagePlace] | None:
-        """Return what follows the frame of a body, and which message of its file that is; None for no frame."""
-        frame = frame_of(body, framing)
-        data = frame.opened(body) if frame is not None else None
+        """Return the bytes after the frame of a body, and the message in the schema's file; None without a frame."""
+        frame = read_frame(body, framing)
+        data = frame.unpack(body) if frame is not None else None
         if not isinstance(data, bytes):
             return None
         if self._family.frames != "message":
             return data, (0,)
-        found = message_place(data, framing)
+        found = read_message_place(data, framing)
         return None if found is None else (data[found[1] :], found[0])
 
-    def _resolved(self, written: WriterSchema) -> BodyReader:
-        """Return what reads bodies of another schema; of each id and message one is made."""
+    def _reader_for(self, written: WriterSchema) -> BodyReader:
+        """Return the cached reader for bodies of a writer's schema."""
         if written.schema.family != self._source.family or not self._family.resolves:
             return self._reader
         key = (written.schema.id, written.schema.document, written.message)
@@ -637,20 +635,20 @@ class PayloadColumn:
 
 
 def payload_column(catalog: Catalog, xid: str) -> PayloadColumn | None:
-    """Return the payload column of a definition; None when it has no schema, or none that types (such as XSD).
+    """Return the payload column of a definition; None without a schema, or for a family without columns (XSD).
 
     Raises:
         KeyError: the catalog has no such definition.
     """
-    return _typed(catalog, xid)[0]
+    return _open_payload_column(catalog, xid)[0]
 
 
 def payload_findings(catalog: Catalog, xid: str) -> tuple[str, ...]:
-    """Return the findings of a definition's payload column; if it has none, why, or nothing if it names no schema."""
-    return _typed(catalog, xid)[1]
+    """Return the findings of a definition's payload column, or why there is none; empty if it names no schema."""
+    return _open_payload_column(catalog, xid)[1]
 
 
-def _typed(catalog: Catalog, xid: str) -> tuple[PayloadColumn | None, tuple[str, ...]]:
+def _open_payload_column(catalog: Catalog, xid: str) -> tuple[PayloadColumn | None, tuple[str, ...]]:
     definition = catalog.definitions[xid]
     source = schema_source(definition, catalog.schemas)
     if source is None:
@@ -660,36 +658,36 @@ def _typed(catalog: Catalog, xid: str) -> tuple[PayloadColumn | None, tuple[str,
     try:
         columns = family_of(source.family).open_columns(source, library, survey)
     except SchemaError as error:
-        survey.note((), f"has no columns: {error}")
+        survey.add_finding((), f"has no columns: {error}")
         columns = None
     except RecursionError:
-        survey.note((), "has no columns: the schema refers on and on")
+        survey.add_finding((), "has no columns: the schema refers on and on")
         columns = None
     if columns is None:
         return None, survey.findings
     shape, reader = columns
-    declared = SchemaIdRule(catalog.schemas).declared(definition, None)
+    declared = SchemaIdRule(catalog.schemas).declared_ids(definition, None)
     ids = declared.ids if declared is not None else frozenset[str]()
     return PayloadColumn(source, library, shape, reader, survey.findings, ids), survey.findings
 
 
-# The data of one definition's messages: what its schema asks, checked by the schema's own validator.
+# Sample payloads of a definition, checked by its schema's validator.
 
 _FULLNESS: Final = (1.0, 1.0, 0.8, 0.8, 0.5, 0.5, 0.3, 0.3, 0.0, 0.0)
-"""How much of what is optional goes in, attempt by attempt: what no attempt solves is often optional."""
+"""The share of optional parts included in each attempt; parts that cannot be made are often optional."""
 
 
 class GeneratedPayload(NamedTuple):
-    """Data for one message; ``doubt`` says why it is not known to fit its schema, and is empty when there is none."""
+    """Data for one message; ``doubt`` says why the data may be invalid, and is empty if they are valid."""
 
     data: bytes | None
     doubt: str = ""
 
 
 class PayloadMaker:
-    """Makes data for the messages of one definition.
+    """Makes sample data for the messages of one definition.
 
-    Without a schema, data is a small JSON object, XML element or line of text, and nothing for any other content type.
+    Without a schema, data are a small JSON object, XML element or line of text, and None for other content types.
     """
 
     def __init__(self, definition: Definition, catalog: Catalog) -> None:
@@ -699,35 +697,35 @@ class PayloadMaker:
 
     @property
     def family(self) -> str | None:
-        """The family of the schema, None when the definition has none that was loaded."""
+        """The family of the schema; None if the definition has no loaded schema."""
         return self._source.family if self._source else None
 
-    def make(self, content_type: str, number: int, chooser: random.Random, now: str) -> GeneratedPayload:
-        """Make data in the encoding that *content_type* asks for; *number* counts messages, *now* is RFC 3339 text.
+    def make(self, content_type: str, number: int, rng: random.Random, now: str) -> GeneratedPayload:
+        """Make data in the encoding of *content_type*; *number* counts messages, *now* is RFC 3339 text.
 
-        Several attempts are made until the schema's validator takes one. When it takes none, or the schema cannot be
-        compiled, the data is the last attempt (without any, that of a definition without schema) and in doubt.
+        Several attempts are made until the schema's validator accepts one. If none is valid, or the schema cannot be
+        compiled, the result is the last attempt (or else data as without a schema), with a doubt.
         """
         if self._source is None:
-            return GeneratedPayload(self._plain(content_type, number), self._lacking)
+            return GeneratedPayload(self._make_without_schema(content_type, number), self._missing_schema_reason)
         try:
-            # A schema that its compiler refuses may have any shape: nothing is made from it.
-            payload = self._attempted(self._validator, self._filler, content_type, chooser, now)
+            # The schema must compile first: samplers expect a valid schema.
+            payload = self._make_valid(self._validator, self._sampler, content_type, rng, now)
         except (Unfillable, SchemaError) as error:
             payload = GeneratedPayload(None, str(error))
         if not payload.doubt:
             return payload
-        data = self._plain(content_type, number) if payload.data is None else payload.data
+        data = self._make_without_schema(content_type, number) if payload.data is None else payload.data
         return GeneratedPayload(data, f"{self.schema}: {payload.doubt}")
 
-    def _attempted(
-        self, validator: BoundedValidation, filler: Filler, content_type: str, chooser: random.Random, now: str
+    def _make_valid(
+        self, validator: BoundedValidation, sampler: PayloadSampler, content_type: str, rng: random.Random, now: str
     ) -> GeneratedPayload:
-        """Return the first attempt that the validator takes, or the last one and what is wrong with it."""
+        """Return the first attempt that is valid, else the last attempt and what is wrong with it."""
         last = GeneratedPayload(None)
         for fullness in _FULLNESS:
             try:
-                data = filler.payload(Filling(chooser, now, fullness), content_type)
+                data = sampler.payload(Filling(rng, now, fullness), content_type)
             except Unfillable as error:
                 last = GeneratedPayload(last.data, str(error))
                 continue
@@ -739,13 +737,13 @@ class PayloadMaker:
 
     @property
     def schema(self) -> str:
-        """What reports call the schema: its key, with the type in it."""
+        """The name of the schema in reports: its key and type name."""
         name = self._definition.schemaname
         return f"{self._definition.schemakey or self._definition.dataschemauri}{f':{name}' if name else ''}"
 
     @property
-    def _lacking(self) -> str:
-        """Why a definition that names a schema has none; empty when it names none."""
+    def _missing_schema_reason(self) -> str:
+        """Why the schema that the definition names is missing; empty if it names none."""
         definition = self._definition
         named = (
             definition.dataschemauri or definition.dataschemaxid or ("" if definition.dataschema is None else "inline")
@@ -757,19 +755,21 @@ class PayloadMaker:
         )
 
     @cached_property
-    def _filler(self) -> Filler:
-        return family_of(self._known.family).open_filler(self._known, CatalogLibrary(self._catalog.schemas))
+    def _sampler(self) -> PayloadSampler:
+        return family_of(self._known_source.family).open_filler(
+            self._known_source, CatalogLibrary(self._catalog.schemas)
+        )
 
     @cached_property
     def _validator(self) -> BoundedValidation:
-        return BoundedValidation(self._known, CatalogLibrary(self._catalog.schemas))
+        return BoundedValidation(self._known_source, CatalogLibrary(self._catalog.schemas))
 
     @property
-    def _known(self) -> SchemaSource:
-        assert self._source is not None  # what has no schema never gets here
+    def _known_source(self) -> SchemaSource:
+        assert self._source is not None  # make() returns before if there is no schema
         return self._source
 
-    def _plain(self, content_type: str, number: int) -> bytes | None:
+    def _make_without_schema(self, content_type: str, number: int) -> bytes | None:
         media = media_type_of(content_type)
         if is_json_data(content_type):
             return msgspec.json.encode({"message": self._definition.messageid, "number": number})

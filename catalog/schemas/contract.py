@@ -1,4 +1,4 @@
-"""What a payload schema is before and after it is compiled (MATCHING.md"""
+"""Interfaces and types that all schema families share: schemas, validators, faults (MATCHING.md#data-schemas)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from catalog.values import media_type_of
 
 if TYPE_CHECKING:
     from catalog.schemas.columns import BodyReader, Shape, Survey
-    from catalog.schemas.filling import Filler
+    from catalog.schemas.filling import PayloadSampler
 
-# What a payload schema is before and after it is compiled (MATCHING.md#data-schemas).
+# Payload schemas before and after they are compiled (MATCHING.md#data-schemas).
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """Larger bodies are not validated."""
@@ -45,15 +45,15 @@ class WriterSchema:
     message: MessagePlace = (0,)
 
     def __str__(self) -> str:
-        return written_as(self.schema.id, self.schema)
+        return describe_schema_id(self.schema.id, self.schema)
 
 
-def unusable(schema: WrittenSchema) -> str:
+def unusable_schema_message(schema: WrittenSchema) -> str:
     """Return the fault message for bodies whose writer's schema is not valid."""
-    return f"the registry's schema is not valid: {schema.fault}; written with {written_as(schema.id, schema)}"
+    return f"the registry's schema is not valid: {schema.fault}; written with {describe_schema_id(schema.id, schema)}"
 
 
-def written_as(schema_id: str, schema: WrittenSchema | None) -> str:
+def describe_schema_id(schema_id: str, schema: WrittenSchema | None) -> str:
     """Return a schema id for reports, with its known subjects and versions."""
     known = schema.subjects if schema is not None else ()
     shown = ", ".join(f"{subject} version {version}" for subject, version in known[:MAX_SUBJECTS])
@@ -129,7 +129,7 @@ class CostExceeded(Exception):
 
 
 class Validator(Protocol):
-    """A compiled schema. Not thread-safe; keeps no state between bodies."""
+    """A compiled schema. Not thread-safe; bodies are validated independently of each other."""
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* is not valid, or None if it is.
@@ -138,7 +138,7 @@ class Validator(Protocol):
         time and memory are limited from outside (:mod:`catalog.schemas.validation`).
 
         Raises:
-            TooCostly: validation may need much time or memory, and *at_any_cost* is False.
+            CostExceeded: validation may need much time or memory, and *at_any_cost* is False.
         """
         ...
 
@@ -148,16 +148,16 @@ class Validator(Protocol):
         This is slower than :meth:`fault`, and meant for bodies that are known to be invalid.
 
         Raises:
-            TooCostly: as :meth:`fault`.
+            CostExceeded: as :meth:`fault`.
         """
         ...
 
 
 @runtime_checkable
-class Accepting(Protocol):
+class BatchValidator(Protocol):
     """A validator that can validate many bodies at once."""
 
-    def accepted(self, data: Any, begins: Any, ends: Any, content_types: Any) -> Any:
+    def find_valid(self, data: Any, begins: Any, ends: Any, content_types: Any) -> Any:
         """Return which bodies are certainly valid, as an array of booleans; the others must be validated one by one.
 
         Body *i* is ``data[begins[i]:ends[i]]``; *content_types* is an array of texts, or null. All are arrays.
@@ -183,12 +183,12 @@ MAX_DEPTH: Final = 64
 _RANK: Final[Mapping[Verdict, int]] = {"same": 0, "compatible": 1, "unknown": 2, "incompatible": 3}
 
 
-def worst(comparisons: Iterable[Comparison]) -> Comparison:
+def worst_comparison(comparisons: Iterable[Comparison]) -> Comparison:
     """Return the first of the worst comparisons, ``same`` if there is none."""
     return max(comparisons, key=lambda each: _RANK[each[0]], default=("same", ""))
 
 
-# What a schema family is to the others: its names, what they may ask of its documents and bodies, and its folder.
+# The description of a schema family: its names, features and package.
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class SchemaFamily:
     """Whether its documents are JSON."""
     compares: bool = False
     ignores: bool = False
-    """Whether it may ignore invalid parts of a document (``ignored_in`` in ``validating``)."""
+    """Whether it may ignore invalid parts of a document (``find_ignored_parts`` in ``validating``)."""
     frames: Literal["never", "id", "message"] = "id"
     """Whether bodies may have schema registry frames, and whether these name a message after the id."""
     named: bool = False
@@ -236,17 +236,19 @@ class SchemaFamily:
         Raises:
             SchemaError: the schema is not valid.
         """
-        validator: Validator = self._module("validating").compile_schema(source, library)
+        validator: Validator = self._load_module("validating").compile_schema(source, library)
         return validator
 
     def references_of(self, source: SchemaSource) -> Iterable[str]:
         """Yield the references to other documents that compiling needs (``$ref``, ``import``), as written."""
-        references: Iterable[str] = self._module("validating").references_of(source)
+        references: Iterable[str] = self._load_module("validating").references_of(source)
         return references
 
-    def ignored_in(self, source: SchemaSource) -> Iterable[SchemaFault]:
+    def find_ignored_parts(self, source: SchemaSource) -> Iterable[SchemaFault]:
         """Yield ignored invalid parts of a document, each with its JSON pointer."""
-        ignored: Iterable[SchemaFault] = self._module("validating").ignored_in(source) if self.ignores else ()
+        ignored: Iterable[SchemaFault] = (
+            self._load_module("validating").find_ignored_parts(source) if self.ignores else ()
+        )
         return ignored
 
     def names_of(self, source: SchemaSource, library: Library) -> Mapping[str, str]:
@@ -255,7 +257,7 @@ class SchemaFamily:
         Raises:
             SchemaError: the schema is not valid.
         """
-        names: Mapping[str, str] = self._module("validating").names_of(source, library) if self.named else {}
+        names: Mapping[str, str] = self._load_module("validating").names_of(source, library) if self.named else {}
         return names
 
     def message_indexes(self, source: SchemaSource, library: Library) -> bytes:
@@ -265,17 +267,17 @@ class SchemaFamily:
             SchemaError: the schema is not valid.
         """
         indexes: bytes = (
-            self._module("validating").message_indexes(source, library) if self.frames == "message" else b""
+            self._load_module("validating").message_indexes(source, library) if self.frames == "message" else b""
         )
         return indexes
 
-    def open_filler(self, source: SchemaSource, library: Library) -> Filler:
+    def open_filler(self, source: SchemaSource, library: Library) -> PayloadSampler:
         """Return the generator of sample payloads for a schema.
 
         Raises:
             SchemaError, Unfillable: the schema cannot be read, or lacks the named type.
         """
-        filler: Filler = self._module("filling").open_filler(source, library)
+        filler: PayloadSampler = self._load_module("filling").open_filler(source, library)
         return filler
 
     def open_columns(self, source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
@@ -285,21 +287,21 @@ class SchemaFamily:
             SchemaError: the schema is not valid.
         """
         if not self.typed:
-            survey.note((), f"has no columns: payloads of {self.name} are not typed")
+            survey.add_finding((), f"has no columns: payloads of {self.name} are not typed")
             return None
-        columns: tuple[Shape, BodyReader] | None = self._module("columns").open_columns(source, library, survey)
+        columns: tuple[Shape, BodyReader] | None = self._load_module("columns").open_columns(source, library, survey)
         return columns
 
     def compare(self, before: Any, after: Any) -> Comparison:
         """Compare two documents that are not equal; only if the family ``compares``."""
-        comparison: Comparison = self._module("validating").compare(before, after)
+        comparison: Comparison = self._load_module("validating").compare(before, after)
         return comparison
 
-    def _module(self, name: str) -> Any:
+    def _load_module(self, name: str) -> Any:
         return importlib.import_module(f"{self.room}.{name}")
 
 
-# What a content type says of a body, and how a fault is put in words, for every family of schemas that is not JSON.
+# Content types, JSON values and fault messages, for all families.
 
 
 class UnfitValue:
@@ -335,6 +337,15 @@ def looks_like_json(body: bytes) -> bool:
     return body.lstrip(b" \t\r\n")[:1] in (b"{", b"[", b'"')
 
 
+def is_utf8(data: bytes) -> bool:
+    """Whether bytes are UTF-8 text."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def json_value(body: bytes, *, doubles: bool = False) -> Any:
     """Return the value of a JSON text with numbers of any size (MATCHING.md#data-schemas).
 
@@ -349,23 +360,23 @@ def json_value(body: bytes, *, doubles: bool = False) -> Any:
     except msgspec.DecodeError as error:
         if "out of range" not in str(error):
             raise
-    number = float if doubles else _number
+    number = float if doubles else _parse_number
     try:
         return (_DOUBLES if doubles else _EXACT).decode(body)
     except msgspec.DecodeError as error:
         if "out of range" not in str(error):
             raise
-    try:  # an integer of more digits than msgspec makes an integer of
-        return json.loads(body.decode("utf-8"), parse_int=number, parse_float=number, parse_constant=_no_number)
+    try:  # an integer with more digits than msgspec can read
+        return json.loads(body.decode("utf-8"), parse_int=number, parse_float=number, parse_constant=_reject_constant)
     except ValueError as error:
         raise msgspec.DecodeError(str(error)) from None
 
 
-def _number(text: str) -> int | float | Decimal:
+def _parse_number(text: str) -> int | float | Decimal:
     number = float(text)
     if math.isfinite(number):
         return number if "." in text or "e" in text.lower() else int(text)
-    # What libraries write out takes memory by its digits, and no schema has limits so far away.
+    # Printing a number takes memory by its digits, and no schema has limits this large.
     try:
         exact = Decimal(text) if len(text) <= _LONGEST else Decimal("Infinity")
     except InvalidOperation:  # an exponent of more than eighteen digits
@@ -375,28 +386,28 @@ def _number(text: str) -> int | float | Decimal:
     return Decimal(f"{'-' if text.startswith('-') else ''}1e{_LONGEST}")
 
 
-def _no_number(text: str) -> Any:
+def _reject_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 
 
 _LONGEST: Final = 999
-_EXACT: Final = msgspec.json.Decoder(float_hook=_number)
+_EXACT: Final = msgspec.json.Decoder(float_hook=_parse_number)
 _DOUBLES: Final = msgspec.json.Decoder(float_hook=float)
 
 
-def short(text: str) -> str:
+def clip(text: str) -> str:
     """Return a text as one line without control characters, truncated to :data:`MAX_MESSAGE` characters."""
     line = _UNPRINTABLE.sub(" ", text[: 4 * MAX_MESSAGE]).strip()
     return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
 
 
-def fault(message: str, path: str = "") -> SchemaFault:
+def make_fault(message: str, path: str = "") -> SchemaFault:
     """Return a fault with sanitized texts."""
-    return SchemaFault(short(path), short(message))
+    return SchemaFault(clip(path), clip(message))
 
 
-# Bodies as schemas see them: without the content coding they travel in (MATCHING.md#data-schemas). What is stored and
-# forwarded stays as it was received.
+# Decoding the content coding of bodies before validation (MATCHING.md#data-schemas). What is stored and
+# forwarded is not decoded.
 
 MAX_CODINGS: Final = 4
 """Maximum number of nested content codings that are decoded."""
@@ -424,7 +435,7 @@ def decoded(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> bytes | Sc
                 if len(plain) > limit:
                     return None
         except (OSError, zlib.error, EOFError) as error:
-            return fault(f"the body is not encoded as its content-encoding {name}: {error}")
+            return make_fault(f"the body is not encoded as its content-encoding {name}: {error}")
         body = bytes(plain)
     return body
 
@@ -447,18 +458,18 @@ def encoded(body: bytes, coding: str) -> bytes:
     return body
 
 
-def _streamed(codec: str) -> Callable[[bytes], Iterator[bytes]]:
-    def pieces(body: bytes) -> Iterator[bytes]:
+def _decompressor_for(codec: str) -> Callable[[bytes], Iterator[bytes]]:
+    def decompress(body: bytes) -> Iterator[bytes]:
         import pyarrow as pa
 
         with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
             while piece := stream.read(_PIECE):
                 yield piece
 
-    return pieces
+    return decompress
 
 
-def _deflated(body: bytes) -> Iterator[bytes]:
+def _inflate(body: bytes) -> Iterator[bytes]:
     """Yield the pieces of a zlib stream, or of the raw deflate stream that many senders use for ``deflate``."""
     for bits in (zlib.MAX_WBITS, -zlib.MAX_WBITS):
         decoder, source = zlib.decompressobj(bits), io.BytesIO(body)
@@ -478,6 +489,6 @@ def _deflated(body: bytes) -> Iterator[bytes]:
 
 _CODECS: Final[Mapping[str, str]] = {"gzip": "gzip", "x-gzip": "gzip", "br": "brotli", "zstd": "zstd"}
 _DECODERS: Final[Mapping[str, Callable[[bytes], Iterator[bytes]]]] = {
-    "deflate": _deflated,
-    **{name: _streamed(codec) for name, codec in _CODECS.items()},
+    "deflate": _inflate,
+    **{name: _decompressor_for(codec) for name, codec in _CODECS.items()},
 }

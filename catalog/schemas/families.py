@@ -1,4 +1,4 @@
-"""The schema families and their formats. One more is a folder beside this file, and an entry in ``FAMILIES``."""
+"""The schema families and their formats. To add one, add a folder beside this file and an entry in ``FAMILIES``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from catalog.schemas.contract import Library, SchemaError, SchemaFamily, SchemaSource, Validator
 
-# Avro among the families.
+# Avro.
 
 _MEMBERS: Final = {"record": "fields", "enum": "symbols", "fixed": "size"}
 
 
 def _is_avro(document: Any) -> bool:
-    """Tell a named type of Avro, or a union with one."""
+    """Whether a document is a named Avro type, or a union that contains one."""
     branches = document if isinstance(document, list) else [document]
     return any(isinstance(branch, dict) and _is_named_type(branch) for branch in branches)
 
@@ -48,7 +48,7 @@ AVRO: Final = SchemaFamily(
 )
 
 
-# JSON Schema among the families.
+# JSON Schema.
 
 JSON_SCHEMA: Final = SchemaFamily(
     name="JsonSchema",
@@ -62,7 +62,7 @@ JSON_SCHEMA: Final = SchemaFamily(
 )
 
 
-# JSON Structure among the families.
+# JSON Structure.
 
 JSON_STRUCTURE: Final = SchemaFamily(
     name="JsonStructure",
@@ -74,7 +74,7 @@ JSON_STRUCTURE: Final = SchemaFamily(
 )
 
 
-# Protobuf among the families.
+# Protobuf.
 
 _TEXT: Final = re.compile(r"""^[ \t]*(?:syntax\s*=\s*["']proto|(?:message|enum)\s+\w+\s*\{)""", re.MULTILINE)
 
@@ -88,12 +88,7 @@ PROTOBUF: Final = SchemaFamily(
     room="catalog.schemas.protobuf",
     spelling=re.compile(r"(?:google[-_ ])?proto(?:col)?(?:[-_ ]?buf(?:fer)?s?)?"),
     media_types=frozenset(
-        {
-            "application/protobuf",
-            "application/x-protobuf",
-            "application/vnd.google.protobuf",
-            "text/x-protobuf",
-        }
+        {"application/protobuf", "application/x-protobuf", "application/vnd.google.protobuf", "text/x-protobuf"}
     ),
     content_type="application/protobuf",
     evident=_is_protobuf,
@@ -104,20 +99,20 @@ PROTOBUF: Final = SchemaFamily(
 )
 
 
-# XML Schema among the families.
+# XML Schema.
 
 _ELEMENT: Final = re.compile(
     r"/(?:(?:[\w.-]+:)?schema/|\*/|/)?(?:[\w.-]+:)?element\[\s*@name\s*=\s*(?P<quote>['\"])(?P<name>[^'\"]+)(?P=quote)\s*\]"
 )
-"""The XPath expressions that lead to a global element; XPath could ask for anything else as well."""
+"""The supported XPath expressions: those that select a global element by name."""
 
 
 def _is_xsd(document: Any) -> bool:
     return isinstance(document, str) and document.lstrip("\ufeff \t\r\n").startswith("<") and "XMLSchema" in document
 
 
-def _element(name: str, pointer: str) -> tuple[str, str]:
-    """Return the name of the global element that an XPath expression leads to."""
+def _element_name(name: str, pointer: str) -> tuple[str, str]:
+    """Return name and pointer, with a supported XPath expression replaced by the name of its global element."""
     element = _ELEMENT.fullmatch(pointer)
     return (name, pointer) if element is None else (element["name"], "")
 
@@ -132,17 +127,17 @@ XSD: Final = SchemaFamily(
     is_tree=False,
     frames="never",
     typed=False,
-    deep_link=_element,
+    deep_link=_element_name,
 )
 
 
-# The schema families. One more is a folder beside those imported here, and its entry in ``FAMILIES``.
+# The list of all families.
 
 FAMILIES: Final[list[SchemaFamily]] = [JSON_SCHEMA, JSON_STRUCTURE, AVRO, PROTOBUF, XSD]
 
 
 def family_of(name: str) -> SchemaFamily:
-    """Return the family called *name*, as :class:`~catalog.schemas.contract.SchemaSource` and formats have it.
+    """Return the family called *name*, as in :class:`~catalog.schemas.contract.SchemaSource`.
 
     Raises:
         KeyError: there is none.
@@ -159,14 +154,14 @@ def family_names() -> str:
     return f"{', '.join(first)} or {last}"
 
 
-# Names of schema formats, in all the ways real catalogs spell them, and what a document says of itself.
+# Schema formats in all spellings found in real catalogs, and detecting the family of a document.
 
 _REST: Final = re.compile(r"[/\-_:, .#]+|(?=v?\d)|$")
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaFormat:
-    """A format that is known: its family, and what follows it in lower case (``draft-07``, ``1.11``), maybe nothing."""
+    """A known format: its family, and the version in lower case (``draft-07``, ``1.11``), which may be empty."""
 
     family: str
     version: str = ""
@@ -174,9 +169,9 @@ class SchemaFormat:
 
 @lru_cache(maxsize=1024)
 def parse_format(text: str | None) -> SchemaFormat | None:
-    """Read a format: ``JsonSchema/draft-07``, ``AVRO``, ``proto3``, ``XSD/1.0``, a media type or the URI of a dialect.
+    """Parse a format: ``JsonSchema/draft-07``, ``AVRO``, ``proto3``, ``XSD/1.0``, a media type or a dialect's URI.
 
-    None when there is none, or it is unknown.
+    Return None if it is missing or unknown.
     """
     name = (text or "").partition(";")[0].strip().lower()
     for family in FAMILIES:
@@ -190,42 +185,42 @@ def parse_format(text: str | None) -> SchemaFormat | None:
 
 
 def inferred_content_type(schema_format: str | None) -> str | None:
-    """Return the content type that a schema format implies; None when it implies none."""
+    """Return the content type of bodies that a schema format implies; None if the format is unknown."""
     known = parse_format(schema_format)
     return family_of(known.family).content_type if known is not None else None
 
 
 def evident_family(document: Any) -> str | None:
-    """Tell what a schema is from itself, where there is no doubt: by ``$schema``, Avro's shapes, or its syntax."""
-    said = document.get("$schema") if isinstance(document, dict) else None
-    if isinstance(said, str):
-        named = parse_format(said.strip())
+    """Return the family that a document certainly has, by ``$schema``, the form of Avro types, or its syntax."""
+    declared = document.get("$schema") if isinstance(document, dict) else None
+    if isinstance(declared, str):
+        named = parse_format(declared.strip())
         return named.family if named and family_of(named.family).names_itself else None
-    # The last counts: a comment in an XML Schema may look like Protobuf, not the other way round.
+    # The last match counts: a comment in an XML Schema may look like Protobuf, but not vice versa.
     return next((family.name for family in reversed(FAMILIES) if family.evident(document)), None)
 
 
-# Compiles schemas of any family, each content once per thread.
+# Compiling schemas of any family, with a cache per thread.
 
 MAX_COMPILED: Final = 2048
-"""Compiled schemas that a thread remembers; past it, the one not used for longest is forgotten."""
+"""Maximum number of compiled schemas cached per thread; the least recently used is dropped."""
 
 
-class _Memory(threading.local):
-    """Outcomes by fingerprint; of each thread its own, because validators are not shared between threads."""
+class _CompiledSchemas(threading.local):
+    """The thread's cache of compiled schemas and errors, by fingerprint; validators are not thread-safe."""
 
     def __init__(self) -> None:
         self.outcomes: OrderedDict[bytes, Validator | SchemaError] = OrderedDict()
 
 
-_memory: Final = _Memory()
+_memory: Final = _CompiledSchemas()
 
 
 def compile_schema(source: SchemaSource, library: Library) -> Validator:
-    """Compile a schema, or return what compiling the same content gave before; failures are remembered too.
+    """Compile a schema, or return or raise the cached result for the same content.
 
     Raises:
-        SchemaError: it can never be used.
+        SchemaError: the schema is not valid.
     """
     outcomes = _memory.outcomes
     key = fingerprint(source, library)
@@ -250,8 +245,8 @@ def references_of(source: SchemaSource) -> Iterable[str]:
 
 
 def fingerprint(source: SchemaSource, library: Library) -> bytes:
-    """Return a hash of all that compiling depends on: the schema, every document that it refers to, and what bodies
-    were written with.
+    """Return a hash of everything that compiling depends on: the schema, all documents that it refers to, and the
+    writer's schema.
     """
     digest = hashlib.sha256()
     if source.written is not None:
@@ -273,7 +268,7 @@ def fingerprint(source: SchemaSource, library: Library) -> bytes:
 
 
 def documents_of(source: SchemaSource, library: Library) -> dict[tuple[str, str], tuple[str, Any]]:
-    """Return what the library answers to every reference that compiling *source* asks for, by base and reference."""
+    """Return all documents that *source* refers to, by base and reference, as the library has them."""
     documents: dict[tuple[str, str], tuple[str, Any]] = {}
     waiting, seen = [source], {source.uri}
     while waiting:

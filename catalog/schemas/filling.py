@@ -1,4 +1,4 @@
-"""Made-up values for payloads: choices, numbers within bounds, and texts that match a pattern."""
+"""Random values for sample payloads: choices, numbers within bounds, and texts that match a pattern."""
 
 from __future__ import annotations
 
@@ -13,122 +13,122 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-# The choices behind one payload: everything random, and how much of what is optional goes in.
+# The random choices for one payload, and how many optional parts it has.
 #
-# One :class:`Filling` serves one attempt at one payload, so that equal seeds give equal payloads.
+# Each attempt at a payload has its own :class:`Filling`, so that equal seeds give equal payloads.
 
 T = TypeVar("T")
 WORDS: Final = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "juniper")
 MAX_LEVELS: Final = 24
-"""Levels of nesting past which a payload is given up: what is required never ends."""
+"""Maximum nesting of a payload; deeper ones are given up, because their required parts never end."""
 MAX_VALUES: Final = 20_000
-"""Values past which a payload is given up, whatever is required."""
+"""Maximum number of values in a payload; larger ones are given up."""
 MAX_STEPS: Final = 100_000
-"""Subschemas looked into, past which a payload is given up."""
+"""Maximum number of subschemas visited for a payload."""
 MAX_SIZE: Final = 100_000
-"""Characters or bytes of one value; what must be larger is given up."""
+"""Maximum characters or bytes of one value."""
 _OPTIONAL_LEVELS: Final = 6
 _OPTIONAL_VALUES: Final = 300
-"""Levels, and values in all, up to which optional parts go in at all, so that recursive schemas stay small."""
+"""Limits of levels and of values for optional parts, so that payloads of recursive schemas are small."""
 _SPAN: Final = 100
-"""How far numbers lie from the one bound that is given."""
+"""The maximum distance of numbers from the bound, if there is only one."""
 
 
 class Unfillable(Exception):
-    """A schema that no payload is made for: it allows nothing, or asks for what this program cannot make up.
+    """No payload can be made for a schema: it allows nothing, or requires what is not supported here.
 
-    The message says which, without the schema's own text. It is caught where payloads are made
-    (:class:`catalog.schemas.columns.PayloadMaker`) and becomes a warning; another attempt may choose otherwise.
+    The message says why, without text of the schema. :class:`catalog.schemas.columns.PayloadMaker` catches it and
+    reports a warning; another attempt with other random choices may succeed.
     """
 
 
 class Filling:
-    """The choices of one attempt. ``now`` is the time as RFC 3339 text in UTC.
+    """The random choices of one attempt at a payload. ``now`` is the time as RFC 3339 text in UTC.
 
-    ``fullness`` is the chance, from 0 to 1, of an optional part near the top; it falls with the level.
+    ``fullness`` is the probability, from 0 to 1, of an optional part near the top; it decreases with the level.
     """
 
-    def __init__(self, chooser: random.Random, now: str, fullness: float = 1.0) -> None:
-        self.random = chooser
+    def __init__(self, rng: random.Random, now: str, fullness: float = 1.0) -> None:
+        self.random = rng
         self.now = now
         self.fullness = fullness
         self._values = 0
         self._steps = 0
 
-    def spend(self, level: int) -> None:
-        """Count one value at that level of nesting.
+    def count_value(self, level: int) -> None:
+        """Count one value at a nesting level.
 
         Raises:
-            Unfillable: the payload has grown past all bounds.
+            Unfillable: the payload exceeds the limits.
         """
         self._values += 1
         if level > MAX_LEVELS or self._values > MAX_VALUES:
             raise Unfillable("what the schema requires never ends, or is far too large")
 
-    def step(self) -> None:
-        """Count one look into a subschema; raises Unfillable when there are too many."""
+    def count_step(self) -> None:
+        """Count one visited subschema; raises Unfillable if there are too many."""
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise Unfillable("the schema refers to itself too often")
 
-    def is_lean(self, level: int) -> bool:
-        """Whether only what is required should still go in, and the flattest of several choices."""
+    def is_minimal(self, level: int) -> bool:
+        """Whether to include only required parts, and to choose the flattest alternative."""
         return level >= _OPTIONAL_LEVELS or self._values >= _OPTIONAL_VALUES or self.fullness == 0
 
-    def wants(self, level: int) -> bool:
-        """Decide whether an optional part at that level goes in."""
-        if self.is_lean(level):
+    def includes(self, level: int) -> bool:
+        """Return whether to include an optional part at this level, at random."""
+        if self.is_minimal(level):
             return False
         return self.random.random() < self.fullness * (1.0 if level < 2 else 0.6)
 
-    def chance(self, probability: float) -> bool:
+    def flip(self, probability: float) -> bool:
         """Return True with that probability."""
         return self.random.random() < probability
 
     def pick(self, choices: Sequence[T]) -> T:
-        """Choose one; *choices* must not be empty."""
+        """Return a random one of *choices*, which must not be empty."""
         return choices[self.random.randrange(len(choices))]
 
-    def count(self, low: int, high: int | None, level: int) -> int:
-        """Choose how many of a repeated part there are: few, one at least where that is allowed and there is room."""
+    def pick_count(self, low: int, high: int | None, level: int) -> int:
+        """Return a small random number of repetitions from *low* to *high*, preferably at least one."""
         if low > MAX_VALUES:
             raise Unfillable(f"the schema requires {low} values at once")
-        if self.is_lean(level):
+        if self.is_minimal(level):
             return low
-        most = low + 2 if high is None else min(high, low + 2)
-        return self.random.randint(min(max(low, 1), most), max(most, low))
+        top = low + 2 if high is None else min(high, low + 2)
+        return self.random.randint(min(max(low, 1), top), max(top, low))
 
-    def word(self) -> str:
-        """Return a short lower-case text of ASCII letters, digits and a dash."""
+    def make_word(self) -> str:
+        """Return a short random text of lower-case ASCII letters, digits and a dash."""
         return f"{self.pick(WORDS)}-{self.random.randrange(10_000)}"
 
-    def text(self, low: int = 0, high: int | None = None) -> str:
-        """Return a text of *low* to *high* characters; raises Unfillable when that is too long."""
+    def make_text(self, low: int = 0, high: int | None = None) -> str:
+        """Return a text of *low* to *high* characters; raises Unfillable if *low* is too large."""
         _check_size(low)
-        text = self.word()
+        text = self.make_word()
         text += "".join(self.random.choices(string.ascii_lowercase, k=max(0, low - len(text))))
         return text if high is None else text[: max(high, 0)]
 
-    def bytes(self, low: int = 0, high: int | None = None) -> bytes:
-        """Return *low* to *high* bytes, some nine when that is allowed; raises Unfillable when that is too long."""
+    def make_bytes(self, low: int = 0, high: int | None = None) -> bytes:
+        """Return *low* to *high* bytes, about nine if possible; raises Unfillable if *low* is too large."""
         _check_size(low)
         size = max(low, 9)
         return self.random.randbytes(size if high is None else max(0, min(size, high)))
 
-    def uuid(self) -> str:
+    def make_uuid(self) -> str:
         """Return a version 4 UUID as text."""
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
 
-    def integer(self, low: int | None = None, high: int | None = None) -> int:
-        """Return an integer between the bounds, both included, near the one that is given; *low* when there is none."""
+    def make_integer(self, low: int | None = None, high: int | None = None) -> int:
+        """Return an integer within the inclusive bounds, near the bound if there is only one; *low* if none fits."""
         if low is None:
             low = 0 if high is None or high >= 0 else high - _SPAN
         if high is None:
             high = low + _SPAN
         return self.random.randint(low, high) if low <= high else low
 
-    def decimal(self, low: Decimal | None = None, high: Decimal | None = None, places: int = 2) -> Decimal:
-        """Return a number between the bounds, the bounds themselves left out unless nothing else is there."""
+    def make_decimal(self, low: Decimal | None = None, high: Decimal | None = None, places: int = 2) -> Decimal:
+        """Return a number between the bounds, excluding the bounds themselves if possible."""
         if low is None:
             low = Decimal(0) if high is None or high > 0 else high - _SPAN
         if high is None:
@@ -141,8 +141,8 @@ class Filling:
                 return rounded
         return between
 
-    def formatted(self, name: str) -> str | None:
-        """Return a text in a format of JSON Schema, by its name there; None for a format that is not known."""
+    def make_formatted(self, name: str) -> str | None:
+        """Return a text in a format of JSON Schema; None if the format is unknown."""
         make = _FORMATS.get(name)
         return make(self) if make else None
 
@@ -152,95 +152,97 @@ def _check_size(size: int) -> None:
         raise Unfillable(f"the schema requires a value of size {size}")
 
 
-def _seconds(filling: Filling) -> str:
-    return f"PT{filling.random.randrange(1, 60)}S"
+def _make_duration(chooser: Filling) -> str:
+    return f"PT{chooser.random.randrange(1, 60)}S"
 
 
-def _ipv6(filling: Filling) -> str:
-    return "2001:db8::" + ":".join(f"{filling.random.randrange(1, 0xFFFF):x}" for _ in range(2))
+def _make_ipv6(chooser: Filling) -> str:
+    return "2001:db8::" + ":".join(f"{chooser.random.randrange(1, 0xFFFF):x}" for _ in range(2))
 
 
-def _url(filling: Filling) -> str:
-    return f"https://example.com/{filling.word()}"
+def _make_url(chooser: Filling) -> str:
+    return f"https://example.com/{chooser.make_word()}"
 
 
-def _host(filling: Filling) -> str:
-    return f"{filling.word()}.example.com"
+def _make_hostname(chooser: Filling) -> str:
+    return f"{chooser.make_word()}.example.com"
 
 
 _FORMATS: Final[Mapping[str, Callable[[Filling], str]]] = {
-    "base64": lambda filling: base64.b64encode(filling.bytes()).decode("ascii"),
-    "byte": lambda filling: base64.b64encode(filling.bytes()).decode("ascii"),
-    "date": lambda filling: filling.now[:10],
-    "date-time": lambda filling: filling.now,
-    "duration": _seconds,
-    "email": lambda filling: f"{filling.word()}@example.com",
-    "hostname": _host,
-    "idn-email": lambda filling: f"{filling.word()}@example.com",
-    "idn-hostname": _host,
-    "ipv4": lambda filling: f"192.0.2.{filling.random.randrange(1, 255)}",
-    "ipv6": _ipv6,
-    "iri": _url,
-    "iri-reference": _url,
-    "json-pointer": lambda filling: f"/{filling.word()}",
-    "regex": lambda filling: f"^{filling.word()}$",
-    "relative-json-pointer": lambda filling: f"{filling.random.randrange(3)}/{filling.word()}",
-    "time": lambda filling: filling.now[11:],
-    "uri": _url,
-    "uri-reference": _url,
-    "uri-template": _url,
-    "url": _url,
-    "uuid": lambda filling: filling.uuid(),
+    "base64": lambda chooser: base64.b64encode(chooser.make_bytes()).decode("ascii"),
+    "byte": lambda chooser: base64.b64encode(chooser.make_bytes()).decode("ascii"),
+    "date": lambda chooser: chooser.now[:10],
+    "date-time": lambda chooser: chooser.now,
+    "duration": _make_duration,
+    "email": lambda chooser: f"{chooser.make_word()}@example.com",
+    "hostname": _make_hostname,
+    "idn-email": lambda chooser: f"{chooser.make_word()}@example.com",
+    "idn-hostname": _make_hostname,
+    "ipv4": lambda chooser: f"192.0.2.{chooser.random.randrange(1, 255)}",
+    "ipv6": _make_ipv6,
+    "iri": _make_url,
+    "iri-reference": _make_url,
+    "json-pointer": lambda chooser: f"/{chooser.make_word()}",
+    "regex": lambda chooser: f"^{chooser.make_word()}$",
+    "relative-json-pointer": lambda chooser: f"{chooser.random.randrange(3)}/{chooser.make_word()}",
+    "time": lambda chooser: chooser.now[11:],
+    "uri": _make_url,
+    "uri-reference": _make_url,
+    "uri-template": _make_url,
+    "url": _make_url,
+    "uuid": lambda chooser: chooser.make_uuid(),
 }
 
 
-class Filler(Protocol):
-    """Makes payloads that one schema should accept. Whoever uses one asks the schema's validator for the verdict."""
+class PayloadSampler(Protocol):
+    """Makes sample payloads for one schema. They should be valid, but callers must validate them."""
 
-    def payload(self, filling: Filling, content_type: str) -> bytes:
-        """Make one payload with the choices of *filling*, in the encoding that *content_type* asks for.
+    def payload(self, chooser: Filling, content_type: str) -> bytes:
+        """Return one payload with the choices of *chooser*, in the encoding of *content_type*.
 
         Raises:
-            Unfillable: with these choices there is no payload.
+            Unfillable: these choices give no payload.
         """
         ...
 
 
-# Numbers within the bounds that both JSON families spell in the same way.
+# Numbers within the bounds of both JSON families.
 
 
-def number_between(
-    schema: Mapping[str, Any], filling: Filling, *, whole: bool, low: int | None = None, high: int | None = None
+def make_number_between(
+    schema: Mapping[str, Any], chooser: Filling, *, whole: bool, low: int | None = None, high: int | None = None
 ) -> int | float:
-    """Return a number for ``minimum``, ``exclusiveMinimum``, ``multipleOf`` and their like.
+    """Return a number that satisfies ``minimum``, ``exclusiveMinimum``, ``multipleOf`` and so on.
 
     ``exclusiveMinimum`` may be a number or the flag of draft-04. *low* and *high* are the bounds of the type itself.
 
     Raises:
         Unfillable: no number is between the bounds.
     """
-    least, above = _bound(schema, "minimum", "exclusiveMinimum")
-    most, below = _bound(schema, "maximum", "exclusiveMaximum")
-    least = max((each for each in (least, _decimal(low)) if each is not None), default=None)
-    most = min((each for each in (most, _decimal(high)) if each is not None), default=None)
-    step = _decimal(schema.get("multipleOf"))
+    minimum, above = _read_bound(schema, "minimum", "exclusiveMinimum")
+    maximum, below = _read_bound(schema, "maximum", "exclusiveMaximum")
+    minimum = max((each for each in (minimum, _to_decimal(low)) if each is not None), default=None)
+    maximum = min((each for each in (maximum, _to_decimal(high)) if each is not None), default=None)
+    step = _to_decimal(schema.get("multipleOf"))
     if step is not None and step > 0:
-        return _multiple(step, _span(least, most, step), filling, whole=whole, edges=(above, below))
+        return _make_multiple(step, _complete_span(minimum, maximum, step), chooser, whole=whole, edges=(above, below))
     if whole:
-        first = None if least is None else math.ceil(least) + (1 if above and least == math.ceil(least) else 0)
-        last = None if most is None else math.floor(most) - (1 if below and most == math.floor(most) else 0)
+        first = None if minimum is None else math.ceil(minimum) + (1 if above and minimum == math.ceil(minimum) else 0)
+        last = None if maximum is None else math.floor(maximum) - (1 if below and maximum == math.floor(maximum) else 0)
         if first is not None and last is not None and first > last:
             raise Unfillable("no integer is between the bounds")
-        return filling.integer(*_near(first, last, low, high))
-    if least is not None and most is not None and (least > most or (least == most and (above or below))):
+        return chooser.make_integer(*_ignore_type_bounds(first, last, low, high))
+    if minimum is not None and maximum is not None and (minimum > maximum or (minimum == maximum and (above or below))):
         raise Unfillable("no number is between the bounds")
-    if least is not None and least == most:
-        return float(least)
-    return float(filling.decimal(least, most))
+    if minimum is not None and minimum == maximum:
+        return float(minimum)
+    return float(chooser.make_decimal(minimum, maximum))
 
 
-def _near(first: int | None, last: int | None, low: int | None, high: int | None) -> tuple[int | None, int | None]:
-    """Forget the bounds that are only the type's: a count of something is seldom near the end of its range."""
+def _ignore_type_bounds(
+    first: int | None, last: int | None, low: int | None, high: int | None
+) -> tuple[int | None, int | None]:
+    """Replace bounds that are only the type's, because real numbers are rarely near the end of its range."""
     bounds = (None if first == low else first, None if last == high else last)
     if bounds == (None, None):
         return (0 if low is None or low <= 0 else low), (min(high, 1000) if high is not None else None)
@@ -251,29 +253,29 @@ def _near(first: int | None, last: int | None, low: int | None, high: int | None
     return bounds
 
 
-def _bound(schema: Mapping[str, Any], plain: str, exclusive: str) -> tuple[Decimal | None, bool]:
-    """Return a bound, and whether it is itself left out."""
-    bound, edge = _decimal(schema.get(plain)), schema.get(exclusive)
+def _read_bound(schema: Mapping[str, Any], plain: str, exclusive: str) -> tuple[Decimal | None, bool]:
+    """Return a bound, and whether it is exclusive."""
+    bound, edge = _to_decimal(schema.get(plain)), schema.get(exclusive)
     if isinstance(edge, bool):
         return bound, edge and bound is not None
-    other = _decimal(edge)
+    other = _to_decimal(edge)
     if other is None or bound is None:
         return (other, True) if other is not None else (bound, False)
     tighter = other >= bound if plain == "minimum" else other <= bound
     return (other, True) if tighter else (bound, False)
 
 
-def _span(least: Decimal | None, most: Decimal | None, step: Decimal) -> tuple[Decimal, Decimal]:
-    if least is None and most is None:
+def _complete_span(minimum: Decimal | None, maximum: Decimal | None, step: Decimal) -> tuple[Decimal, Decimal]:
+    if minimum is None and maximum is None:
         return Decimal(0), 100 * step
-    if least is None and most is not None:
-        return (Decimal(0) if most >= 0 else most - 100 * step), most
-    assert least is not None
-    return least, most if most is not None else least + 100 * step
+    if minimum is None and maximum is not None:
+        return (Decimal(0) if maximum >= 0 else maximum - 100 * step), maximum
+    assert minimum is not None
+    return minimum, maximum if maximum is not None else minimum + 100 * step
 
 
-def _multiple(
-    step: Decimal, span: tuple[Decimal, Decimal], filling: Filling, *, whole: bool, edges: tuple[bool, bool]
+def _make_multiple(
+    step: Decimal, span: tuple[Decimal, Decimal], chooser: Filling, *, whole: bool, edges: tuple[bool, bool]
 ) -> int | float:
     first, last = math.ceil(span[0] / step), math.floor(span[1] / step)
     first += 1 if edges[0] and first * step == span[0] else 0
@@ -281,30 +283,30 @@ def _multiple(
     if first > last:
         raise Unfillable("no multiple is between the bounds")
     for _ in range(100):
-        multiple = step * filling.random.randint(first, last)
+        multiple = step * chooser.random.randint(first, last)
         if not whole or multiple == multiple.to_integral_value():
             return int(multiple) if multiple == multiple.to_integral_value() else float(multiple)
     raise Unfillable("no integer multiple was found between the bounds")
 
 
-def _decimal(value: Any) -> Decimal | None:
+def _to_decimal(value: Any) -> Decimal | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return None
     exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
     return exact if exact.is_finite() else None
 
 
-# Texts that match a regular expression, for the plain expressions that schemas write.
+# Texts that match simple regular expressions.
 #
-# Read are literals, classes, ``.``, groups, alternatives, greedy and lazy counts, anchors and the escapes that ECMA 262
-# and XSD share. What looks around, refers back or names Unicode properties is not; such a pattern gives no text.
+# Supported are literals, classes, ``.``, groups, alternatives, greedy and lazy quantifiers, anchors and escapes that
+# ECMA 262 and XSD share; but not lookaround, backreferences and Unicode properties.
 
 _MORE: Final = 3
-"""How far past its lower bound a count without upper bound goes."""
+"""The maximum number of repetitions beyond the minimum, for quantifiers without maximum."""
 _MAX_COUNT: Final = 1_000
 _MAX_DEPTH: Final = 50
 _MAX_TEXT: Final = 100_000
-"""Characters; an expression that may ask for more is taken for one that is not plain."""
+"""Maximum characters; expressions that may give more are not supported."""
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F))
 _WORD: Final = string.ascii_letters + string.digits + "_"
 _CLASSES: Final = {"d": string.digits, "w": _WORD, "s": " ", "i": string.ascii_letters, "c": _WORD + "-."}
@@ -313,7 +315,7 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "0": 
 _CODE_LENGTHS: Final = {"x": 2, "u": 4}
 
 
-class _Sampler(NamedTuple):
+class _TextMaker(NamedTuple):
     """Makes texts of at most ``longest`` characters."""
 
     make: Callable[[Filling], str]
@@ -321,128 +323,127 @@ class _Sampler(NamedTuple):
 
 
 class _Unsupported(Exception):
-    """The expression has something that is not read here, or is broken."""
+    """The expression is invalid, or uses an unsupported feature."""
 
 
-def sample(pattern: str, filling: Filling, *, whole: bool = False) -> str | None:
-    """Return a text that matches *pattern*, None when it is not one of the plain expressions.
+def make_matching_text(pattern: str, chooser: Filling, *, whole: bool = False) -> str | None:
+    """Return a text that matches *pattern*; None if the pattern is not supported.
 
-    With *whole* the pattern is bound to the whole text, as XSD has it; else it may match a part, and the text is
-    only as long as the pattern asks.
+    With *whole* the pattern must match the whole text, as in XSD; otherwise it may match a part of it.
     """
-    sampler = _compiled(pattern, whole)
-    return sampler.make(filling) if sampler else None
+    sampler = _compile_pattern(pattern, whole)
+    return sampler.make(chooser) if sampler else None
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str, whole: bool) -> _Sampler | None:
-    parser = _Parser(pattern, anchors=not whole)
+def _compile_pattern(pattern: str, whole: bool) -> _TextMaker | None:
+    parser = _PatternParser(pattern, anchors=not whole)
     try:
-        return parser.whole()
-    except (_Unsupported, IndexError):  # an index past the end: the expression breaks off
+        return parser.parse()
+    except (_Unsupported, IndexError):  # IndexError: the expression ends too early
         return None
 
 
 @dataclass(slots=True)
-class _Parser:
-    """A recursive descent over one expression; ``at`` is the place reached, ``anchors`` tells ECMA 262 from XSD."""
+class _PatternParser:
+    """A recursive descent parser of one expression; *anchors* is True for ECMA 262 and False for XSD."""
 
     text: str
     anchors: bool
     at: int = 0
     depth: int = 0
 
-    def whole(self) -> _Sampler:
-        sampler = self.alternatives()
+    def parse(self) -> _TextMaker:
+        sampler = self.parse_alternatives()
         if self.at < len(self.text):
             raise _Unsupported
         return sampler
 
-    def alternatives(self) -> _Sampler:
+    def parse_alternatives(self) -> _TextMaker:
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise _Unsupported
-        branches = [self.sequence()]
-        while self._taken("|"):
-            branches.append(self.sequence())
+        branches = [self.parse_sequence()]
+        while self._skip_if("|"):
+            branches.append(self.parse_sequence())
         self.depth -= 1
         if len(branches) == 1:
             return branches[0]
-        return _Sampler(lambda filling: filling.pick(branches).make(filling), max(each.longest for each in branches))
+        return _TextMaker(lambda chooser: chooser.pick(branches).make(chooser), max(each.longest for each in branches))
 
-    def sequence(self) -> _Sampler:
-        terms: list[_Sampler] = []
+    def parse_sequence(self) -> _TextMaker:
+        terms: list[_TextMaker] = []
         while self.at < len(self.text) and self.text[self.at] not in "|)":
             if self.anchors and self.text[self.at] in "^$":
-                self._anchor(bool(terms))
+                self._skip_anchor(bool(terms))
             else:
-                terms.append(self.counted(self.atom()))
-        return _bounded(
-            lambda filling: "".join(term.make(filling) for term in terms), sum(each.longest for each in terms)
+                terms.append(self.parse_count(self.parse_atom()))
+        return _limit_length(
+            lambda chooser: "".join(term.make(chooser) for term in terms), sum(each.longest for each in terms)
         )
 
-    def atom(self) -> _Sampler:
-        mark = self._next()
+    def parse_atom(self) -> _TextMaker:
+        mark = self._next_character()
         if mark == "(":
-            return self.group()
+            return self.parse_group()
         if mark == "[":
-            return _one_of(self.members())
+            return _character_maker(self.parse_class())
         if mark == ".":
-            return _one_of(string.ascii_letters + string.digits)
+            return _character_maker(string.ascii_letters + string.digits)
         if mark == "\\":
-            return _one_of(self.escaped())
+            return _character_maker(self.parse_escape())
         if mark in "*+?{":
             raise _Unsupported
-        return _Sampler(lambda filling: mark, 1)
+        return _TextMaker(lambda chooser: mark, 1)
 
-    def group(self) -> _Sampler:
-        if self._taken("?") and not self._taken(":"):
-            if not self._taken("<") or self.text[self.at] in "=!":
-                raise _Unsupported  # looks around, or sets flags
+    def parse_group(self) -> _TextMaker:
+        if self._skip_if("?") and not self._skip_if(":"):
+            if not self._skip_if("<") or self.text[self.at] in "=!":
+                raise _Unsupported  # lookaround or flags
             self.at = self._find(">") + 1
-        inner = self.alternatives()
-        if not self._taken(")"):
+        inner = self.parse_alternatives()
+        if not self._skip_if(")"):
             raise _Unsupported
         return inner
 
-    def counted(self, term: _Sampler) -> _Sampler:
+    def parse_count(self, term: _TextMaker) -> _TextMaker:
         low, high = 1, 1
         mark = self.text[self.at] if self.at < len(self.text) else ""
         if mark and mark in "*+?":
             self.at += 1
             low, high = {"*": (0, _MORE), "+": (1, 1 + _MORE), "?": (0, 1)}[mark]
         elif mark == "{":
-            low, high = self._braces()
+            low, high = self._parse_braces()
         else:
             return term
-        self._taken("?")  # a lazy count gives the same texts
+        self._skip_if("?")  # lazy quantifiers match the same texts
         if not 0 <= low <= high <= _MAX_COUNT:
             raise _Unsupported
-        return _bounded(
-            lambda filling: "".join(term.make(filling) for _ in range(filling.random.randint(low, high))),
+        return _limit_length(
+            lambda chooser: "".join(term.make(chooser) for _ in range(chooser.random.randint(low, high))),
             max(term.longest, 1) * high,
         )
 
-    def members(self) -> str:
-        """Read a class up to its bracket; the characters it takes, printable ASCII for what it leaves open."""
-        negated = self._taken("^")
-        taken = ""
+    def parse_class(self) -> str:
+        """Parse a character class up to its bracket, and return its characters; negated ones give printable ASCII."""
+        negated = self._skip_if("^")
+        characters = ""
         while self.text[self.at] != "]":
-            first = self._member()
+            first = self._parse_member()
             if len(first) == 1 and self.text[self.at] == "-" and self.text[self.at + 1] not in "[]":
                 self.at += 1
-                last = self._member()
+                last = self._parse_member()
                 if len(last) != 1 or not first <= last:
                     raise _Unsupported
-                taken += "".join(map(chr, range(ord(first), min(ord(last), ord(first) + _MAX_COUNT) + 1)))
+                characters += "".join(map(chr, range(ord(first), min(ord(last), ord(first) + _MAX_COUNT) + 1)))
             else:
-                taken += first
+                characters += first
         self.at += 1
-        return "".join(each for each in _PRINTABLE if each not in taken) if negated else taken
+        return "".join(each for each in _PRINTABLE if each not in characters) if negated else characters
 
-    def escaped(self) -> str:
-        """Read what follows a backslash; the characters that it stands for."""
-        mark = self._next()
+    def parse_escape(self) -> str:
+        """Parse what follows a backslash, and return the characters that it matches."""
+        mark = self._next_character()
         if mark in _CLASSES:
             return _CLASSES[mark]
         if mark in _NEGATED:
@@ -456,23 +457,23 @@ class _Parser:
             self.at += len(digits)
             return chr(int(digits, 16))
         if mark.isalnum():
-            raise _Unsupported  # refers back, or names a property or a boundary
+            raise _Unsupported  # a backreference, property or boundary
         return mark
 
-    def _member(self) -> str:
-        mark = self._next()
+    def _parse_member(self) -> str:
+        mark = self._next_character()
         if mark == "[" and not self.anchors:
-            raise _Unsupported  # XSD takes one class from another so
-        return self.escaped() if mark == "\\" else mark
+            raise _Unsupported  # class subtraction in XSD
+        return self.parse_escape() if mark == "\\" else mark
 
-    def _anchor(self, later: bool) -> None:
-        """Step over an anchor that is at the edge of its branch; anywhere else it would contradict what is there."""
-        mark = self._next()
+    def _skip_anchor(self, later: bool) -> None:
+        """Skip an anchor at the start or end of its branch; elsewhere it could never match."""
+        mark = self._next_character()
         following = self.text[self.at] if self.at < len(self.text) else "|"
         if (mark == "^" and later) or (mark == "$" and following not in "|)"):
             raise _Unsupported
 
-    def _braces(self) -> tuple[int, int]:
+    def _parse_braces(self) -> tuple[int, int]:
         end = self._find("}")
         low, comma, high = self.text[self.at + 1 : end].partition(",")
         self.at = end + 1
@@ -487,24 +488,24 @@ class _Parser:
             raise _Unsupported
         return place
 
-    def _next(self) -> str:
+    def _next_character(self) -> str:
         self.at += 1
         return self.text[self.at - 1]
 
-    def _taken(self, mark: str) -> bool:
+    def _skip_if(self, mark: str) -> bool:
         if self.text.startswith(mark, self.at):
             self.at += 1
             return True
         return False
 
 
-def _one_of(characters: str) -> _Sampler:
+def _character_maker(characters: str) -> _TextMaker:
     if not characters:
         raise _Unsupported
-    return _Sampler(lambda filling: filling.pick(characters), 1)
+    return _TextMaker(lambda chooser: chooser.pick(characters), 1)
 
 
-def _bounded(make: Callable[[Filling], str], longest: int) -> _Sampler:
+def _limit_length(make: Callable[[Filling], str], longest: int) -> _TextMaker:
     if longest > _MAX_TEXT:
         raise _Unsupported
-    return _Sampler(make, longest)
+    return _TextMaker(make, longest)

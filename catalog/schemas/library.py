@@ -1,4 +1,4 @@
-"""Schemas of a catalog that was loaded: which one a definition has, and the documents that it refers to."""
+"""Schemas of a loaded catalog: the schema of each definition, references to schemas, and their URIs."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from catalog.values import is_valid, text_of
 
 
 class CatalogLibrary:
-    """Gives documents from :attr:`Catalog.schemas`; whatever is not there was not loaded, and is not fetched.
+    """Finds documents in :attr:`Catalog.schemas`; never loads any.
 
-    An entry's ``references`` say which entry each reference written in it means: that was settled when the catalog was
-    loaded, with files and network at hand.
+    The ``references`` of an entry map the references in its document to other entries; they were resolved when the
+    catalog was loaded.
     """
 
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         self._schemas = schemas
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
-        """Return key and document that a reference in the document at *base* points to; None if unknown."""
+        """Return key and document for a reference in the document at *base*; None if unknown."""
         references = self._schemas.get(base, {}).get("references", {})
         key = references.get(reference, reference)
         entry = self._schemas.get(key)
@@ -45,7 +45,7 @@ class CatalogLibrary:
 
 
 def schema_source(definition: Definition, schemas: Mapping[str, Any]) -> SchemaSource | None:
-    """Return the schema of a definition; None when it has none, or one of an unknown format."""
+    """Return the schema of a definition; None if it has none, or its format is unknown."""
     entry = schemas.get(definition.schemakey or "")
     if entry is None:
         return None
@@ -53,7 +53,7 @@ def schema_source(definition: Definition, schemas: Mapping[str, Any]) -> SchemaS
     if schema_format is None:
         return None
     family = family_of(schema_format.family)
-    document = as_document(entry["document"], family)
+    document = to_family_form(entry["document"], family)
     name, pointer = family.deep_link(definition.schemaname, definition.schemapointer)
     return SchemaSource(
         schema_format.family, schema_format.version, document, name, pointer, definition.schemakey or ""
@@ -61,40 +61,40 @@ def schema_source(definition: Definition, schemas: Mapping[str, Any]) -> SchemaS
 
 
 def format_of(declared: str | None, entry: Mapping[str, Any]) -> SchemaFormat | None:
-    """Return the format that counts: what the document shows itself to be, else the registry's, else the definition's.
+    """Return the format of a schema: the document's evident family, else the registry's, else the definition's.
 
-    The version is the one that is given with that family, the definition's before the registry's. None when nothing
-    tells, or when the definition names a format that is unknown: it may mean something by it.
+    The version is declared with the same family, by the definition or else by the registry. Return None if the format
+    is unknown, or the definition declares an unknown one.
     """
     own = parse_format(declared)
     if declared and own is None:
         return None
-    given = [each for each in (own, parse_format(entry.get("format"))) if each is not None]
+    found = [each for each in (own, parse_format(entry.get("format"))) if each is not None]
     evident = evident_family(entry["document"])
     if evident is None:
-        return next(reversed(given), None) if len({each.family for each in given}) > 1 else next(iter(given), None)
-    return next((each for each in given if each.family == evident), SchemaFormat(evident))
+        return next(reversed(found), None) if len({each.family for each in found}) > 1 else next(iter(found), None)
+    return next((each for each in found if each.family == evident), SchemaFormat(evident))
 
 
-def as_document(document: Any, family: SchemaFamily) -> Any:
-    """Return a document in the form that the family compiles: the tree of JSON that was written as text."""
-    return as_tree(document) if family.is_tree else document
+def to_family_form(document: Any, family: SchemaFamily) -> Any:
+    """Return a document in the form that the family compiles; for JSON families, text is parsed."""
+    return to_tree(document) if family.is_tree else document
 
 
-def as_tree(document: Any) -> Any:
-    """Return the tree of a JSON schema that was written as text; the text itself when it is no JSON object or list."""
+def to_tree(document: Any) -> Any:
+    """Parse a JSON schema written as text; return other documents unchanged."""
     if not isinstance(document, str) or document.lstrip("\ufeff \t\r\n")[:1] not in ("{", "["):
         return document
     try:
         return parse_text("", document.encode("utf-8", "surrogatepass")).tree
     except DocumentError:
-        return document  # whoever compiles it says what is wrong with it
+        return document  # compiling it will report the error
 
 
-# The schema registry of one load: schema resources as written, and what references to them mean.
+# Schema resources of the loaded documents, and resolving references to them.
 #
-# A resource has versions, of which one is the default, or stands for itself. A version holds its document (``schema``,
-# ``schemaobject``, ``schemabase64``) or says where it is (``schemauri``, ``schemaurl``, ``uri``), under any letter
+# A resource has versions, one of them the default, or is itself the only version. A version contains its document
+# (``schema``, ``schemaobject``, ``schemabase64``) or its address (``schemauri``, ``schemaurl``, ``uri``), in any letter
 # case.
 
 _DOCUMENTS: Final = ("schema", "schemaobject", "schemabase64")
@@ -108,15 +108,15 @@ _MAX_BORROWS: Final = 16
 _MAX_COLONS: Final = 16
 _SUGGEST_AMONG: Final = 2_000
 _SUGGEST_FOR: Final = 500
-"""Characters of a reference for which a near one is looked for."""
+"""Maximum characters of a reference for which a suggestion is searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """One version of a schema, under the xid of that version: the document, or the address where it is.
+    """One version of a schema: its document, or the document's address. ``key`` is the version's xid.
 
-    ``place`` is where the document is written, or else the address; ``text`` tells a document that is one text there.
-    ``ids`` are those that schema registries know it by, as its label ``schemaid`` lists them.
+    ``place`` is the source location of the document or address; ``text`` is True if the document is a string there.
+    ``ids`` are its ids in schema registries, from the label ``schemaid``.
     """
 
     key: str
@@ -130,7 +130,7 @@ class SchemaVersion:
 
 @dataclass(frozen=True, slots=True)
 class SchemaReference:
-    """What a reference into the registry means: a version, and a type (``:Name``) or a pointer inside of it."""
+    """The target of a reference into the registry: a version, and a type (``:Name``) or pointer in its document."""
 
     entry: SchemaVersion
     name: str = ""
@@ -139,9 +139,9 @@ class SchemaReference:
 
 @dataclass(slots=True)
 class SchemaRegistry:
-    """Finds schemas by xid; all documents of a load share one space of xids, and ids match in any letter case.
+    """Finds the schemas of all loaded documents by xid, case-insensitively.
 
-    ``prefix`` stands before the keys of a registry that is not the catalog's own.
+    ``prefix`` is added to the keys of schemas from another registry than the catalog's.
     """
 
     declarations: Declarations
@@ -152,26 +152,26 @@ class SchemaRegistry:
     _entries: dict[str, SchemaVersion | None] = field(default_factory=dict)
 
     def is_reference(self, reference: str) -> bool:
-        """Whether *reference* is meant for a registry, this one or another."""
+        """Whether *reference* looks like a reference into a registry, this one or another."""
         return _REFERENCE.search(reference) is not None or _MISSPELT.search(reference) is not None
 
     def link(self, reference: str) -> SchemaReference | None:
-        """Return what an xid, JSON pointer or URI with an xid in it means; None when it is nothing that was read."""
+        """Return the target of an xid, JSON pointer or URI that contains an xid; None if unknown."""
         if reference not in self._links:
-            self._links[reference] = self._link(reference)
+            self._links[reference] = self._find_link(reference)
         return self._links[reference]
 
     def address(self, reference: str) -> str | None:
-        """Return the URL that what a reference means gives itself (``self``), with the reference's deep link."""
+        """Return the ``self`` URL of a reference's target, with the reference's name and pointer; None if unknown."""
         match = _REFERENCE.search(reference)
         if match is None:
             return None
         group, path, fragment = match.groups()
-        for schema, version, deep in _readings(path):
-            for names in ((group, schema), (_unescaped(group), _unescaped(schema))):
-                xid = self._known(f"/schemagroups/{names[0]}/schemas/{names[1]}")
+        for schema, version, deep in _iter_readings(path):
+            for names in ((group, schema), (_unescape(group), _unescape(schema))):
+                xid = self._find_xid(f"/schemagroups/{names[0]}/schemas/{names[1]}")
                 body = self.declarations.schemas[xid] if xid is not None else {}
-                holder = body if version is None else _versions(body).get(version, {})
+                holder = body if version is None else _versions_of(body).get(version, {})
                 own = holder.get("self")
                 if isinstance(own, str) and is_url(own):
                     within = (f":{deep}" if deep else "") + (f"#{fragment}" if fragment else "")
@@ -179,17 +179,17 @@ class SchemaRegistry:
         return None
 
     def sibling(self, name: str, key: str) -> SchemaVersion | None:
-        """Return the schema called *name* in the group of the schema *key*, with or without a file's ending."""
+        """Return the schema called *name*, with or without file extension, in the group of the schema *key*."""
         match = _REFERENCE.search(key)
         plain = name.rsplit("/", 1)[-1]
         if match is None or not plain:
             return None
         stem = plain.rpartition(".")[0]
         names = (plain, stem) if stem else (plain,)
-        return next((entry for each in names if (entry := self._entry(match.group(1), each, None))), None)
+        return next((entry for each in names if (entry := self._find_entry(match.group(1), each, None))), None)
 
     def by_id(self, identifier: str) -> SchemaVersion | None:
-        """Return the embedded schema that calls itself so by ``$id`` (or ``id``), without its fragment."""
+        """Return the embedded schema with this ``$id`` (or ``id``), ignoring fragments."""
         if self._ids is None:
             self._ids = {}
             for entry in self.entries():
@@ -202,14 +202,14 @@ class SchemaRegistry:
     def entries(self) -> Iterator[SchemaVersion]:
         """Yield every version of every schema."""
         for xid, body in self.declarations.schemas.items():
-            versions = _versions(body)
+            versions = _versions_of(body)
             for version in versions or (None,):
-                entry = self._version(xid, version)
+                entry = self._version_at(xid, version)
                 if entry is not None:
                     yield entry
 
     def suggestion(self, reference: str) -> str:
-        """Return what a dangling reference may have meant, as a hint; empty when nothing is near."""
+        """Return a hint what an unresolvable reference may mean; empty if no schema is similar."""
         spelled = _MISSPELT.sub("schemagroups/", reference)
         if spelled != reference and self.link(spelled) is not None:
             return f"a slash is missing: write {spelled}"
@@ -219,65 +219,65 @@ class SchemaRegistry:
         near = difflib.get_close_matches(wanted, self.declarations.schemas, n=1, cutoff=0.8)
         return f"did you mean {near[0]}?" if near else ""
 
-    def _link(self, reference: str) -> SchemaReference | None:
+    def _find_link(self, reference: str) -> SchemaReference | None:
         match = _REFERENCE.search(reference)
         if match is None:
             return None
         group, path, fragment = match.groups()
         fragment = unquote(fragment or "")
         pointer, name = (fragment, "") if fragment.startswith("/") else ("", fragment)
-        for schema, version, deep in _readings(path):
-            entry = self._entry(group, schema, version)
+        for schema, version, deep in _iter_readings(path):
+            entry = self._find_entry(group, schema, version)
             if entry is not None:
                 return SchemaReference(entry, deep or name, pointer)
         return None
 
-    def _entry(self, group: str, schema: str, version: str | None) -> SchemaVersion | None:
-        """Return a version, by default the default one, of a schema spelled as written or escaped."""
-        for names in ((group, schema), (_unescaped(group), _unescaped(schema))):
-            xid = self._known(f"/schemagroups/{names[0]}/schemas/{names[1]}")
+    def _find_entry(self, group: str, schema: str, version: str | None) -> SchemaVersion | None:
+        """Return a version of a schema, by default the default version; the ids may be escaped."""
+        for names in ((group, schema), (_unescape(group), _unescape(schema))):
+            xid = self._find_xid(f"/schemagroups/{names[0]}/schemas/{names[1]}")
             if xid is not None:
-                return self._borrowed(xid, version)
+                return self._follow_xref(xid, version)
         return None
 
-    def _borrowed(self, xid: str, version: str | None) -> SchemaVersion | None:
-        """Follow ``xref`` to the resource that this one stands for."""
+    def _follow_xref(self, xid: str, version: str | None) -> SchemaVersion | None:
+        """Return the version of a resource, following ``xref`` to other resources."""
         for _ in range(_MAX_BORROWS):
             body = self.declarations.schemas[xid]
             meta = body.get("meta")
             target = body.get("xref") or (meta.get("xref") if isinstance(meta, dict) else None)
             if not isinstance(target, str):
-                return self._of_version(xid, version)
-            known = self._known(target.strip().lstrip("#"))
+                return self._find_version(xid, version)
+            known = self._find_xid(target.strip().lstrip("#"))
             if known is None:
                 return None
             xid = known
         return None  # a cycle
 
-    def _of_version(self, xid: str, version: str | None) -> SchemaVersion | None:
+    def _find_version(self, xid: str, version: str | None) -> SchemaVersion | None:
         body = self.declarations.schemas[xid]
-        versions = _versions(body)
+        versions = _versions_of(body)
         if version is None:
-            return self._version(xid, default_version(body, versions))
+            return self._version_at(xid, default_version(body, versions))
         own = {str(body.get(name)).lower() for name in ("versionid", "defaultversionid", "version")}
         if not versions:
-            return self._version(xid, None) if version.lower() in own else None
+            return self._version_at(xid, None) if version.lower() in own else None
         for key in versions:
             if key.lower() in (version.lower(), unquote(version).lower()):
-                return self._version(xid, key)
+                return self._version_at(xid, key)
         return None
 
-    def _version(self, xid: str, version: str | None) -> SchemaVersion | None:
+    def _version_at(self, xid: str, version: str | None) -> SchemaVersion | None:
         key = xid if version is None else f"{xid}/versions/{version}"
         if key not in self._entries:
             body, place = self.declarations.schemas[xid], self.declarations.schema_places[xid]
             holders = [(body, place)]
             if version is not None:
-                holders.insert(0, (_versions(body)[version], place / "versions" / version))
-            self._entries[key] = _read(self.prefix + key, holders)
+                holders.insert(0, (_versions_of(body)[version], place / "versions" / version))
+            self._entries[key] = _read_version(self.prefix + key, holders)
         return self._entries[key]
 
-    def _known(self, xid: str) -> str | None:
+    def _find_xid(self, xid: str) -> str | None:
         if xid in self.declarations.schemas:
             return xid
         if self._folded is None:
@@ -285,8 +285,8 @@ class SchemaRegistry:
         return self._folded.get(xid.lower())
 
 
-def _readings(path: str) -> Iterator[tuple[str, str | None, str]]:
-    """Give schema, version and deep link that a path may mean; ids may have colons, so the longest id comes first."""
+def _iter_readings(path: str) -> Iterator[tuple[str, str | None, str]]:
+    """Yield possible schema, version and type name of a path; ids may contain colons, so the longest id is first."""
     path = path.rstrip("/").removesuffix("$details").removesuffix("$meta")
     schema, _, rest = path.partition("/")
     if ":" not in path:
@@ -303,47 +303,47 @@ def _readings(path: str) -> Iterator[tuple[str, str | None, str]]:
             yield schema, version or None, deep
 
 
-def _versions(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _versions_of(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     versions = body.get("versions")
     if not isinstance(versions, dict):
         return {}
     return {str(key): version for key, version in versions.items() if isinstance(version, dict)}
 
 
-def _read(key: str, holders: list[tuple[Mapping[str, Any], SourceLocation]]) -> SchemaVersion | None:
-    """Read format and document, each from the first of *holders* that has it: the version, then the resource."""
-    form = next((value for holder, _ in holders for _, value in _given(holder, _FORMATS)), None)
-    ids = next((ids for holder, _ in holders if (ids := _ids(holder))), ())
+def _read_version(key: str, holders: list[tuple[Mapping[str, Any], SourceLocation]]) -> SchemaVersion | None:
+    """Return a version with format and document from the first of *holders* (version, resource) that has them."""
+    form = next((value for holder, _ in holders for _, value in _iter_members(holder, _FORMATS)), None)
+    ids = next((ids for holder, _ in holders if (ids := _ids_from_label(holder))), ())
     for holder, place in holders:
-        for name, value in _given(holder, _DOCUMENTS):
-            document = _decoded(value) if name.lower() == "schemabase64" else value
+        for name, value in _iter_members(holder, _DOCUMENTS):
+            document = _decode_base64(value) if name.lower() == "schemabase64" else value
             if document is not None:
                 return SchemaVersion(
-                    key, place / name, _text(form), as_tree(document), None, isinstance(document, str), ids
+                    key, place / name, _text_or_none(form), to_tree(document), None, isinstance(document, str), ids
                 )
-        for name, value in _given(holder, _ADDRESSES):
+        for name, value in _iter_members(holder, _ADDRESSES):
             if isinstance(value, str) and value.strip():
-                return SchemaVersion(key, place / name, _text(form), address=value.strip(), ids=ids)
+                return SchemaVersion(key, place / name, _text_or_none(form), address=value.strip(), ids=ids)
     return None
 
 
-def _ids(holder: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the ids in the label ``schemaid``: one, or several with commas between them."""
+def _ids_from_label(holder: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ids in the label ``schemaid``, separated by commas."""
     labels = next((value for name, value in holder.items() if str(name).lower() == "labels"), None)
     label = labels.get("schemaid") if isinstance(labels, dict) else None
     texts = str(label).split(",") if isinstance(label, str | int) and not isinstance(label, bool) else ()
     return tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
 
 
-def _given(holder: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield what *holder* has under *names*, in their order, with the names as written."""
+def _iter_members(holder: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield the members of *holder* with these names in any letter case, in the order of *names*."""
     written = {str(name).lower(): name for name in holder}
     for name in names:
         if name in written and holder[written[name]] not in (None, ""):
             yield written[name], holder[written[name]]
 
 
-def _decoded(value: Any) -> str | None:
+def _decode_base64(value: Any) -> str | None:
     if not isinstance(value, str):
         return None
     try:
@@ -352,24 +352,23 @@ def _decoded(value: Any) -> str | None:
         return None
 
 
-def _text(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _unescaped(name: str) -> str:
+def _unescape(name: str) -> str:
     return unquote(unescaped(name))
 
 
-# Where data schemas are for those who are elsewhere: the absolute URI of each, which events carry as ``dataschema``.
+# Absolute URIs of data schemas, which events have as ``dataschema``.
 #
-# What a catalog writes is relative: to its registry (an xid, or the pointer that documents have for it), or to the
-# document it is written in. The address of the registry is what it calls itself (``self``), else what the settings say
-# (``catalog.base_uri``), else where its document was read. A local file is no address: nobody else could follow it
-# (MATCHING.md#mapping).
+# References in a catalog are relative to its registry (an xid or JSON pointer), or to their document. The address of
+# the registry is its ``self`` URL, else ``catalog.base_uri`` of the settings, else the URL of its document. Local files
+# have no absolute URI, because consumers could not resolve it (MATCHING.md#mapping).
 
 _REGISTRY: Final = re.compile(r"#?(/schemagroups/\S+)", re.IGNORECASE)
 _ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+-]*:")
-"""A scheme; one with a dot is no scheme here but a file with a deep link, ``s.json:Name``."""
+"""A URI scheme. With a dot, it is a file name with a type name instead: ``s.json:Name``."""
 _WRITTEN: Final = ("dataschemauri", "dataschemaxid")
 
 
@@ -380,23 +379,23 @@ def is_absolute(uri: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SchemaAddresses:
-    """Tells the absolute URI of schemas; *base* is that of the registry as the settings have it, empty for none."""
+    """Determines absolute URIs of schemas; ``base`` is the registry's URI in the settings, or empty."""
 
     declarations: Declarations
     abroad: ExternalDocuments
     base: str = ""
 
-    def of(self, definition: Definition, writer: DeclaredMessage | None, registry: SchemaRegistry) -> str | None:
-        """Return the URI, or the template of one, that mapped events of a definition have as ``dataschema``.
+    def uri_of(self, definition: Definition, writer: DeclaredMessage | None, registry: SchemaRegistry) -> str | None:
+        """Return the ``dataschema`` of mapped events of a definition: a URI, or a template of one.
 
-        What the envelope declares counts, then what *writer*, the nearest that gives a schema, refers to by URI, then
-        by xid. None when nothing of it can be made absolute.
+        It comes from the envelope, else from the URI or xid in *writer*, the nearest message with a schema. Return None
+        if no absolute URI is known.
         """
         declared = next((prop for prop in definition.envelopemetadata if prop.name == "dataschema"), None)
         if declared is not None and declared.value is not None:
             message = self.declarations.messages[definition.xid]
             place = attribute_place(message, "dataschema") or message.place
-            return self._absolute(text_of(declared.value), place, message.xid, registry)
+            return self._to_absolute(text_of(declared.value), place, message.xid, registry)
         given = writer.attributes if writer is not None else {}
         inline = given.get("dataschema")
         references = [(name, given.get(name)) for name in _WRITTEN]
@@ -404,36 +403,36 @@ class SchemaAddresses:
             references.insert(0, ("dataschema", inline))
         for name, reference in references:
             if isinstance(reference, str) and reference and writer is not None:
-                uri = self._absolute(reference, writer.at(name), writer.xid, registry)
+                uri = self._to_absolute(reference, writer.at(name), writer.xid, registry)
                 if uri is not None and is_valid("uri", uri):
                     return uri
         return None
 
-    def _absolute(self, written: str, place: SourceLocation, xid: str, registry: SchemaRegistry) -> str | None:
+    def _to_absolute(self, written: str, place: SourceLocation, xid: str, registry: SchemaRegistry) -> str | None:
         reference = written.strip()
         if not reference or is_absolute(reference) or reference.startswith("{"):
             return reference or None
         within = _REGISTRY.fullmatch(reference)
         if within is not None:
-            return registry.address(reference) or self._in_registry(within[1], place, xid)
-        document = place.file if is_url(place.file) else self._registry(place, xid)
+            return registry.address(reference) or self._uri_in_registry(within[1], place, xid)
+        document = place.file if is_url(place.file) else self._registry_address(place, xid)
         if not document:
             return None
         joined = urljoin(document, reference if reference[0] in "/#?." else f"./{reference}")
         return joined if is_absolute(joined) else None
 
-    def _in_registry(self, path: str, place: SourceLocation, xid: str) -> str | None:
-        root = self._registry(place, xid)
+    def _uri_in_registry(self, path: str, place: SourceLocation, xid: str) -> str | None:
+        root = self._registry_address(place, xid)
         if root and not urlsplit(root).path.lower().endswith(suffixes()):
             return root.rstrip("/") + path
         document = root or (place.file if is_url(place.file) else "")
-        # A document is one text: what it holds is named after its address, and has no second fragment.
+        # The path becomes the fragment of the document's URI, which can have only one.
         return f"{document}#{path.replace('#', '%23')}" if document else None
 
-    def _registry(self, place: SourceLocation, xid: str) -> str:
-        """Return the address of the registry that a message is of; that of a folder ends in a slash."""
-        land = self.abroad.land_of(xid)
-        declarations = self.declarations if land is None else land.declarations
-        address = declarations.addresses.get(place.file) or ("" if land is not None else self.base)
+    def _registry_address(self, place: SourceLocation, xid: str) -> str:
+        """Return the address of a message's registry; with a slash at the end unless it is a document."""
+        external = self.abroad.land_of(xid)
+        declarations = self.declarations if external is None else external.declarations
+        address = declarations.addresses.get(place.file) or ("" if external is not None else self.base)
         root = urldefrag(address)[0].partition("?")[0]
         return root if not root or urlsplit(root).path.lower().endswith(suffixes()) else f"{root.rstrip('/')}/"

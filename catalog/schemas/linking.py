@@ -18,7 +18,7 @@ from catalog.model import Definition, Severity
 from catalog.parsing.nearest import nearest
 from catalog.parsing.texts import parse_text
 from catalog.references import ExternalDocument, ExternalDocuments
-from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource, short
+from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource, clip
 from catalog.schemas.families import (
     FAMILIES,
     compile_schema,
@@ -28,17 +28,17 @@ from catalog.schemas.families import (
     parse_format,
     references_of,
 )
-from catalog.schemas.ids.client import FAMILY_OF_TYPE, registered
+from catalog.schemas.ids.client import FAMILY_OF_TYPE, parse_registered
 from catalog.schemas.library import (
     CatalogLibrary,
     SchemaAddresses,
     SchemaReference,
     SchemaRegistry,
     SchemaVersion,
-    as_document,
-    as_tree,
     format_of,
     schema_source,
+    to_family_form,
+    to_tree,
 )
 
 # Collects the schema documents of a catalog from the registry, files and URLs, with all documents that they refer to.
@@ -55,7 +55,7 @@ _WRAPPED: Final = re.compile(r"(?P<base>https?://.*)(?:/subjects/[^/]+/versions/
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class SchemaPart:
     """A loaded document, and the part of it that a reference names."""
 
     key: str
@@ -64,7 +64,7 @@ class Located:
 
 
 @dataclass(slots=True)
-class Gathering:
+class SchemaLoader:
     """Documents by key, as in :attr:`Catalog.schemas`. Missing documents are reported at their references.
 
     ``places`` has the source location of each document, ``inside`` those in the catalog itself, ``texts`` those that
@@ -84,71 +84,71 @@ class Gathering:
     _named: dict[str, dict[str, str]] = field(default_factory=dict)
     """URLs that schemas of a schema registry refer to, by reference name."""
     _registries: dict[str, SchemaRegistry] = field(default_factory=dict)
-    _asked: set[str] = field(default_factory=set)
-    _whole: dict[tuple[str, str], bool] = field(default_factory=dict)
+    _requested: set[str] = field(default_factory=set)
+    _completed: dict[tuple[str, str], bool] = field(default_factory=dict)
 
-    def everything_embedded(self) -> None:
-        """Load all documents that the registry contains, referenced or not."""
+    def load_embedded(self) -> None:
+        """Load all documents that are embedded in the registry."""
         for entry in self.registry.entries():
             if entry.document is not None:
-                self._embedded(entry)
+                self._store_embedded(entry)
 
     def registry_of(self, xid: str) -> SchemaRegistry:
         """Return the registry for references in a message: the catalog's, or the one of its own document."""
-        land = self.abroad.land_of(xid)
-        return self.registry if land is None else self._registry(land)
+        external = self.abroad.land_of(xid)
+        return self.registry if external is None else self._external_registry(external)
 
-    def inline(self, key: str, document: Any, place: SourceLocation) -> Located:
+    def load_inline(self, key: str, document: Any, place: SourceLocation) -> SchemaPart:
         """Load a document from inside a definition."""
-        self._embedded(SchemaVersion(key, place, None, as_tree(document), text=isinstance(document, str)))
-        return Located(key)
+        self._store_embedded(SchemaVersion(key, place, None, to_tree(document), text=isinstance(document, str)))
+        return SchemaPart(key)
 
-    def linked(self, link: SchemaReference, asked: SourceLocation) -> Located | None:
-        """Load the target of a reference into the registry; *asked* is the location of the reference."""
-        located = self._located(link, asked)
+    def load_link(self, link: SchemaReference, location: SourceLocation) -> SchemaPart | None:
+        """Load the target of a reference into the registry; *location* is the location of the reference."""
+        located = self._load_target(link, location)
         if located is not None and link.entry.ids:
-            self._know(located.key, link.entry.ids)
+            self._add_ids(located.key, link.entry.ids)
         return located
 
-    def _know(self, key: str, ids: tuple[str, ...]) -> None:
+    def _add_ids(self, key: str, ids: tuple[str, ...]) -> None:
         """Store the ids of a document in schema registries."""
         known = self.schemas[key].get("schemaids", [])
         self.schemas[key]["schemaids"] = list(dict.fromkeys((*known, *ids)))
 
-    def _located(self, link: SchemaReference, asked: SourceLocation) -> Located | None:
-        entry, deep = link.entry, Located("", link.name, link.pointer)
+    def _load_target(self, link: SchemaReference, location: SourceLocation) -> SchemaPart | None:
+        entry, deep = link.entry, SchemaPart("", link.name, link.pointer)
         for _ in range(MAX_DOCUMENTS):
             if entry.document is not None:
-                self._embedded(entry)
-                return Located(entry.key, deep.name, deep.pointer)
+                self._store_embedded(entry)
+                return SchemaPart(entry.key, deep.name, deep.pointer)
             further = self.registry.link(entry.address or "")
             if further is None:
-                located = self.addressed(entry.address or "", entry.place, entry.format)
+                located = self.load_address(entry.address or "", entry.place, entry.format)
                 deeper = bool(deep.name or deep.pointer)
-                return Located(located.key, deep.name, deep.pointer) if located and deeper else located
+                return SchemaPart(located.key, deep.name, deep.pointer) if located and deeper else located
             if further.entry is entry:
                 if not is_url(entry.address or ""):
                     break
-                return Located(entry.key, deep.name, deep.pointer) if self._served(entry) else None
+                return SchemaPart(entry.key, deep.name, deep.pointer) if self._load_served(entry) else None
             entry = further.entry
         hint = "add its document, or a URL of it"
-        self.findings.error(asked, "unresolvable-schema", f"{entry.key} has no document, it refers to itself", hint)
+        self.findings.error(location, "unresolvable-schema", f"{entry.key} has no document, it refers to itself", hint)
         return None
 
-    def _served(self, entry: SchemaVersion) -> bool:
+    def _load_served(self, entry: SchemaVersion) -> bool:
         """Load the document that a live registry serves at a schema's own URL; return False if not available."""
         if entry.key in self.schemas:
             return True
         uri = entry.address or ""
         try:
             uri = self.fetcher.resolve(uri, entry.place.file)
-            self._read(entry.key, entry.format, uri)
+            self._load_document(entry.key, entry.format, uri)
         except DocumentError as error:
-            self._unfetched(uri, error, entry.place)
+            self._report_unavailable(uri, error, entry.place)
             return False
         return True
 
-    def addressed(self, reference: str, place: SourceLocation, form: str | None = None) -> Located | None:
+    def load_address(self, reference: str, place: SourceLocation, form: str | None = None) -> SchemaPart | None:
         """Load the target of a URI written at *place*; None, and a finding, if not available."""
         document, _, fragment = reference.strip().partition("#")
         fragment, name = unquote(fragment), ""
@@ -159,17 +159,17 @@ class Gathering:
         try:
             uri = self.fetcher.resolve(document, place.file)
             if fragment and self.registry.is_reference(fragment):
-                return self._foreign(document, fragment, place)
-            key = self._fetch(uri, form)
+                return self._load_external(document, fragment, place)
+            key = self._load_uri(uri, form)
         except DocumentError as error:
-            self._unfetched(uri, error, place)
+            self._report_unavailable(uri, error, place)
             return None
         pointer = fragment if fragment.startswith("/") else ""
-        return Located(key, name or (fragment if not pointer else ""), pointer)
+        return SchemaPart(key, name or (fragment if not pointer else ""), pointer)
 
-    def complete(self, source: SchemaSource) -> bool:
+    def load_references(self, source: SchemaSource) -> bool:
         """Load all documents that *source* refers to, recursively; return False if one is not available."""
-        known = self._whole.get((source.uri, source.family))
+        known = self._completed.get((source.uri, source.family))
         if known is not None:
             return known
         waiting, seen, whole = [source], {source.uri}, True
@@ -177,18 +177,18 @@ class Gathering:
             current = waiting.pop()
             by_name = family_of(current.family).refers_by_name
             for reference in references_of(current):
-                key = self._referenced(reference, current, by_name=by_name)
+                key = self._resolve(reference, current, by_name=by_name)
                 if key is None:
                     self.unnamed |= {source.uri} if by_name else set()
                     whole = False
                 elif key not in seen:
                     seen.add(key)
-                    tree = as_document(self.schemas[key]["document"], family_of(source.family))
+                    tree = to_family_form(self.schemas[key]["document"], family_of(source.family))
                     waiting.append(SchemaSource(source.family, source.version, tree, uri=key))
-        self._whole[source.uri, source.family] = whole
+        self._completed[source.uri, source.family] = whole
         return whole
 
-    def _referenced(self, reference: str, source: SchemaSource, *, by_name: bool) -> str | None:
+    def _resolve(self, reference: str, source: SchemaSource, *, by_name: bool) -> str | None:
         """Resolve a reference in a schema: by ``$id``, in the registry, in its group, then as a URI.
 
         A type name (*by_name*) is not a URI.
@@ -198,17 +198,17 @@ class Gathering:
             return known[reference]
         place = self.places[source.uri]
         if (named := self._named.get(source.uri, {}).get(reference)) is not None:
-            return self._refers(source.uri, reference, self.addressed(named, place))
+            return self._store_reference(source.uri, reference, self.load_address(named, place))
         entry = self.registry.by_id(reference)
         link = SchemaReference(entry) if entry is not None else self.registry.link(reference)
         if link is None:
             entry = self.registry.sibling(reference, source.uri)
             link = SchemaReference(entry) if entry is not None and entry.key != source.uri else None
         if link is not None:
-            return self._refers(source.uri, reference, self.linked(link, place))
-        return None if by_name else self._refers(source.uri, reference, self.addressed(reference, place))
+            return self._store_reference(source.uri, reference, self.load_link(link, place))
+        return None if by_name else self._store_reference(source.uri, reference, self.load_address(reference, place))
 
-    def _refers(self, key: str, reference: str, located: Located | None) -> str | None:
+    def _store_reference(self, key: str, reference: str, located: SchemaPart | None) -> str | None:
         """Store the target of a reference in the document *key*."""
         if located is None:
             return None
@@ -216,68 +216,68 @@ class Gathering:
         self.schemas[key]["references"] = {**known, reference: located.key}
         return located.key
 
-    def _foreign(self, document: str, fragment: str, place: SourceLocation) -> Located | None:
+    def _load_external(self, document: str, fragment: str, place: SourceLocation) -> SchemaPart | None:
         """Load a schema from another registry document by URI."""
-        land = self.abroad.document(document, place.file)
-        link = (self.registry if land is None else self._registry(land)).link(fragment)
+        external = self.abroad.document(document, place.file)
+        link = (self.registry if external is None else self._external_registry(external)).link(fragment)
         if link is None:
             hint = "correct the reference"
             raise DocumentError(f"schema {fragment} not found in {document or place.file}", file=place.file, hint=hint)
-        return self.linked(link, place)
+        return self.load_link(link, place)
 
-    def _registry(self, land: ExternalDocument) -> SchemaRegistry:
-        if land.name not in self._registries:
-            self._registries[land.name] = SchemaRegistry(land.declarations, land.name)
-        return self._registries[land.name]
+    def _external_registry(self, external: ExternalDocument) -> SchemaRegistry:
+        if external.name not in self._registries:
+            self._registries[external.name] = SchemaRegistry(external.declarations, external.name)
+        return self._registries[external.name]
 
-    def _fetch(self, uri: str, form: str | None) -> str:
+    def _load_uri(self, uri: str, form: str | None) -> str:
         key = self.abroad.label(uri)
         if key not in self.schemas:
-            self._read(key, form, uri)
+            self._load_document(key, form, uri)
         return key
 
-    def _read(self, key: str, form: str | None, uri: str) -> None:
+    def _load_document(self, key: str, form: str | None, uri: str) -> None:
         """Load the content of a URI; extract the schema from a schema registry's response."""
-        self._count(uri)
+        self._count_document(uri)
         document, wrapped = read_document(uri, self.fetcher.fetch(uri)), _WRAPPED.fullmatch(uri.partition("?")[0])
         if wrapped is not None and isinstance(document, dict) and isinstance(document.get("schema"), str):
-            held = registered(document)
-            document, form = as_tree(held.document), form or FAMILY_OF_TYPE.get(held.type)
+            response = parse_registered(document)
+            document, form = to_tree(response.document), form or FAMILY_OF_TYPE.get(response.type)
             self._named[key] = {
                 each.name: f"{wrapped['base']}/subjects/{quote(each.subject, safe='')}/versions/{each.version}"
-                for each in held.references
+                for each in response.references
             }
-        self._keep(key, form, document, SourceLocation(uri))
+        self._store(key, form, document, SourceLocation(uri))
 
-    def _embedded(self, entry: SchemaVersion) -> None:
+    def _store_embedded(self, entry: SchemaVersion) -> None:
         if entry.key not in self.schemas:
-            self._keep(entry.key, entry.format, entry.document, entry.place)
+            self._store(entry.key, entry.format, entry.document, entry.place)
             self.inside.add(entry.key)
             if entry.ids:
-                self._know(entry.key, entry.ids)
+                self._add_ids(entry.key, entry.ids)
             if entry.text:
                 self.texts.add(entry.key)
 
-    def _keep(self, key: str, form: str | None, document: Any, place: SourceLocation) -> None:
+    def _store(self, key: str, form: str | None, document: Any, place: SourceLocation) -> None:
         self.schemas[key] = {"format": form, "document": document}
         self.places[key] = place
 
-    def _count(self, uri: str) -> None:
-        if uri not in self._asked and len(self._asked) >= MAX_DOCUMENTS:
+    def _count_document(self, uri: str) -> None:
+        if uri not in self._requested and len(self._requested) >= MAX_DOCUMENTS:
             hint = "write schemas into the catalog, or split it"
             raise DocumentError(f"more than {MAX_DOCUMENTS} documents are referred to", file=uri, hint=hint)
-        self._asked.add(uri)
+        self._requested.add(uri)
 
-    def _unfetched(self, uri: str, error: DocumentError, place: SourceLocation) -> None:
+    def _report_unavailable(self, uri: str, error: DocumentError, place: SourceLocation) -> None:
         if error.transient:
             self.pending.add(uri)
             hint = error.hint or "it is retried; until then payloads are not validated"
-            self.findings.warning(place, "schema-unreachable", short(f"a schema is unreachable for now: {error}"), hint)
+            self.findings.warning(place, "schema-unreachable", clip(f"a schema is unreachable for now: {error}"), hint)
         elif not self.fetcher.network and uri.lower().startswith(("http://", "https://")):
-            self.findings.warning(place, "network-off", short(f"a schema is not loaded: {error}"), error.hint)
+            self.findings.warning(place, "network-off", clip(f"a schema is not loaded: {error}"), error.hint)
         else:
             hint = error.hint or "correct the reference"
-            self.findings.error(place, "unresolvable-schema", short(f"schema not available: {error}"), hint)
+            self.findings.error(place, "unresolvable-schema", clip(f"schema not available: {error}"), hint)
 
 
 def read_document(uri: str, data: bytes) -> Any:
@@ -323,76 +323,76 @@ def link_schemas(
 
     A missing or invalid schema is a finding; its definitions stay, and their payloads are not validated.
     """
-    gathering = Gathering(SchemaRegistry(declarations), abroad, fetcher, findings)
-    gathering.everything_embedded()
-    linker = _Linker(declarations, gathering, findings, addresses)
-    linked = {xid: linker.linked(definition) for xid, definition in definitions.items()}
-    linker.compile()
-    return LinkedSchemas(linked, dict(sorted(gathering.schemas.items())), tuple(sorted(gathering.pending)))
+    loader = SchemaLoader(SchemaRegistry(declarations), abroad, fetcher, findings)
+    loader.load_embedded()
+    linker = _Linker(declarations, loader, findings, addresses)
+    linked = {xid: linker.link(definition) for xid, definition in definitions.items()}
+    linker.compile_all()
+    return LinkedSchemas(linked, dict(sorted(loader.schemas.items())), tuple(sorted(loader.pending)))
 
 
 @dataclass(slots=True)
 class _Linker:
     declarations: Declarations
-    gathering: Gathering
+    loader: SchemaLoader
     findings: Findings
     addresses: SchemaAddresses
-    _located: dict[str, Located | None] = field(default_factory=dict)
+    _located: dict[str, SchemaPart | None] = field(default_factory=dict)
     _sources: dict[tuple[str, str, str, str | None], tuple[SchemaSource | None, dict[SourceLocation, None]]] = field(
         default_factory=dict
     )
-    _plain: set[tuple[str, str | None]] = field(default_factory=set)
-    _told: set[tuple[str, str]] = field(default_factory=set)
+    _consistent: set[tuple[str, str | None]] = field(default_factory=set)
+    _reported: set[tuple[str, str]] = field(default_factory=set)
 
-    def linked(self, definition: Definition) -> Definition:
-        """Return the definition with its link, and store its schema for :meth:`compile`."""
-        writer = self._writer(definition, _SCHEMAS)
-        registry = self.gathering.registry_of((writer or definition).xid)
-        address = self.addresses.of(definition, writer, registry)
+    def link(self, definition: Definition) -> Definition:
+        """Return the definition with its link, and store its schema for :meth:`compile_all`."""
+        writer = self._find_writer(definition, _SCHEMAS)
+        registry = self.loader.registry_of((writer or definition).xid)
+        address = self.addresses.uri_of(definition, writer, registry)
         definition = definition if address is None else replace(definition, schemauri=address)
         if writer is None:
             return definition
         if writer.xid not in self._located:
-            self._located[writer.xid] = self._locate(writer, definition)
+            self._located[writer.xid] = self._locate_schema(writer, definition)
         located = self._located[writer.xid]
         if located is None:
             return definition
         linked = replace(definition, schemakey=located.key, schemaname=located.name, schemapointer=located.pointer)
-        self._note(linked, writer)
+        self._store_source(linked, writer)
         return linked
 
-    def compile(self) -> None:
+    def compile_all(self) -> None:
         """Compile the stored schemas, and report invalid ones."""
-        library = CatalogLibrary(self.gathering.schemas)
-        for source, asked in self._sources.values():
+        library = CatalogLibrary(self.loader.schemas)
+        for source, location in self._sources.values():
             if source is None:
                 continue
-            whole = self.gathering.complete(source)
+            whole = self.loader.load_references(source)
             try:
                 compile_schema(source, library)
             except MissingTypeError as error:
-                for place in asked:
+                for place in location:
                     self.findings.error(place, "unresolvable-schema", str(error), error.hint)
             except SchemaError as error:
-                if whole:  # else what it lacks was reported, but for names
-                    self._invalid(source, error)
-                elif source.uri in self.gathering.unnamed:
-                    self._unnamed(source, error)
+                if whole:  # otherwise missing references were reported, except names
+                    self._report_invalid(source, error)
+                elif source.uri in self.loader.unnamed:
+                    self._report_missing_type(source, error)
             else:
-                self._ignored(source, library)
+                self._report_ignored(source, library)
 
-    def _ignored(self, source: SchemaSource, library: CatalogLibrary) -> None:
+    def _report_ignored(self, source: SchemaSource, library: CatalogLibrary) -> None:
         """Report the ignored parts of a schema and its references; each location once."""
         family = family_of(source.family)
         others = {uri: document for uri, document in documents_of(source, library).values()} if family.ignores else {}
         for each in (source, *(replace(source, document=o, name="", pointer="", uri=uri) for uri, o in others.items())):
-            for fault in family.ignored_in(each):
-                if (each.uri, fault.path) not in self._told:
-                    self._told.add((each.uri, fault.path))
+            for fault in family.find_ignored_parts(each):
+                if (each.uri, fault.path) not in self._reported:
+                    self._reported.add((each.uri, fault.path))
                     hint = "correct or remove it; until then it is ignored, and the underlying type is used"
-                    self.findings.warning(self._place(each, fault.path), "ignored-logical-type", fault.message, hint)
+                    self.findings.warning(self._locate(each, fault.path), "ignored-logical-type", fault.message, hint)
 
-    def _writer(self, definition: Definition, attributes: tuple[str, ...]) -> DeclaredMessage | None:
+    def _find_writer(self, definition: Definition, attributes: tuple[str, ...]) -> DeclaredMessage | None:
         """Return the nearest message, from the definition to its last base, that has any of *attributes*."""
         for xid in (definition.xid, *definition.base):
             message = self.declarations.messages[xid]
@@ -400,57 +400,57 @@ class _Linker:
                 return message
         return None
 
-    def _locate(self, writer: DeclaredMessage, definition: Definition) -> Located | None:
+    def _locate_schema(self, writer: DeclaredMessage, definition: Definition) -> SchemaPart | None:
         if "dataschema" in writer.attributes:
             document = definition.dataschema
             if not (isinstance(document, str) and _LOOKS_LIKE_REFERENCE.fullmatch(document.strip())):
-                return self.gathering.inline(f"{writer.xid}#dataschema", document, writer.at("dataschema"))
-            return self._referenced(document.strip(), writer, writer.at("dataschema"))
+                return self.loader.load_inline(f"{writer.xid}#dataschema", document, writer.at("dataschema"))
+            return self._resolve(document.strip(), writer, writer.at("dataschema"))
         for attribute in _REFERENCES:
             reference = writer.attributes.get(attribute)
-            located = self._referenced(reference.strip(), writer, writer.at(attribute)) if reference else None
+            located = self._resolve(reference.strip(), writer, writer.at(attribute)) if reference else None
             if located is not None:
                 return located
         return None
 
-    def _referenced(self, reference: str, writer: DeclaredMessage, place: SourceLocation) -> Located | None:
-        registry = self.gathering.registry_of(writer.xid)
+    def _resolve(self, reference: str, writer: DeclaredMessage, place: SourceLocation) -> SchemaPart | None:
+        registry = self.loader.registry_of(writer.xid)
         link = registry.link(reference)
         if link is not None:
-            return self.gathering.linked(link, place)
+            return self.loader.load_link(link, place)
         named = registry.by_id(reference)
         if named is not None:
-            return self.gathering.linked(SchemaReference(named), place)
+            return self.loader.load_link(SchemaReference(named), place)
         if registry.is_reference(reference) and reference.startswith(("#", "/")):
             hint = registry.suggestion(reference) or "correct the reference, or add the document"
-            self.findings.error(place, "unresolvable-schema", short(f"schema {reference} not found"), hint)
+            self.findings.error(place, "unresolvable-schema", clip(f"schema {reference} not found"), hint)
             return None
-        return self.gathering.addressed(reference, place)
+        return self.loader.load_address(reference, place)
 
-    def _note(self, definition: Definition, writer: DeclaredMessage) -> None:
+    def _store_source(self, definition: Definition, writer: DeclaredMessage) -> None:
         key = definition.schemakey or ""
-        asked = writer.at(next(each for each in _SCHEMAS if each in writer.attributes))
-        if (key, definition.dataschemaformat) not in self._plain:
-            self._check_format(definition, asked)
+        location = writer.at(next(each for each in _SCHEMAS if each in writer.attributes))
+        if (key, definition.dataschemaformat) not in self._consistent:
+            self._check_format(definition, location)
         identity = (key, definition.schemaname, definition.schemapointer, definition.dataschemaformat)
         if identity not in self._sources:
-            source = schema_source(definition, self.gathering.schemas)
+            source = schema_source(definition, self.loader.schemas)
             self._sources[identity] = (source, {})
-        self._sources[identity][1][asked] = None
+        self._sources[identity][1][location] = None
 
-    def _check_format(self, definition: Definition, asked: SourceLocation) -> None:
+    def _check_format(self, definition: Definition, location: SourceLocation) -> None:
         """Report an unknown format, or two that contradict each other."""
         key = definition.schemakey or ""
-        entry = self.gathering.schemas[key]
-        writer = self._writer(definition, ("dataschemaformat",))
-        declared_at = writer.at("dataschemaformat") if writer is not None else asked
+        entry = self.loader.schemas[key]
+        writer = self._find_writer(definition, ("dataschemaformat",))
+        declared_at = writer.at("dataschemaformat") if writer is not None else location
         schema_format = format_of(definition.dataschemaformat, entry)
-        given = [parse_format(text) for text in (definition.dataschemaformat, entry["format"]) if text]
-        if schema_format is not None and all(each and each.family == schema_format.family for each in given):
-            self._plain.add((key, definition.dataschemaformat))
+        formats = [parse_format(text) for text in (definition.dataschemaformat, entry["format"]) if text]
+        if schema_format is not None and all(each and each.family == schema_format.family for each in formats):
+            self._consistent.add((key, definition.dataschemaformat))
             return
-        said = ((definition.dataschemaformat, declared_at), (entry["format"], self.gathering.places[key]))
-        for text, place in said:
+        declared = ((definition.dataschemaformat, declared_at), (entry["format"], self.loader.places[key]))
+        for text, place in declared:
             known = parse_format(text)
             if text and known is None:
                 message = f"the schema format {text!r} is unknown, so payloads are not validated"
@@ -462,26 +462,26 @@ class _Linker:
                     f"the schema format is declared as {text}, but the schema is {schema_format.family}, which is used"
                 )
                 self.findings.warning(place, "schema-format-conflict", message, "correct the format")
-        if schema_format is None and not any(text for text, _ in said):
+        if schema_format is None and not any(text for text, _ in declared):
             message = "the format of the schema is not declared, so payloads are not validated"
-            self.findings.warning(asked, "unknown-schema-format", message, f"add dataschemaformat: {family_names()}")
+            self.findings.warning(location, "unknown-schema-format", message, f"add dataschemaformat: {family_names()}")
 
-    def _invalid(self, source: SchemaSource, error: SchemaError) -> None:
+    def _report_invalid(self, source: SchemaSource, error: SchemaError) -> None:
         """Report an invalid schema: an error if it is in the catalog, a warning if it was fetched."""
-        place = self._place(source, error.pointer)
-        severity: Severity = "error" if source.uri in self.gathering.inside else "warning"
+        place = self._locate(source, error.pointer)
+        severity: Severity = "error" if source.uri in self.loader.inside else "warning"
         hint = error.hint or "fix the schema; until then payloads are not validated"
         self.findings.add(place, severity, "invalid-schema", str(error), hint)
 
-    def _unnamed(self, source: SchemaSource, error: SchemaError) -> None:
+    def _report_missing_type(self, source: SchemaSource, error: SchemaError) -> None:
         """Report a schema with an undefined type name, which may be in another part of the registry."""
-        place = self._place(source, error.pointer)
-        if self.gathering.fetcher.whole:
+        place = self._locate(source, error.pointer)
+        if self.loader.fetcher.whole:
             self.findings.error(place, "unresolvable-schema", str(error), error.hint)
         else:
             self.findings.warning(place, "schema-unreachable", str(error), error.hint)
 
-    def _place(self, source: SchemaSource, pointer: str) -> SourceLocation:
+    def _locate(self, source: SchemaSource, pointer: str) -> SourceLocation:
         """Return the source location of a part of a schema, or of the string in the catalog that contains it."""
-        place = self.gathering.places[source.uri]
-        return place if source.uri in self.gathering.texts else SourceLocation(place.file, place.pointer + pointer)
+        place = self.loader.places[source.uri]
+        return place if source.uri in self.loader.texts else SourceLocation(place.file, place.pointer + pointer)

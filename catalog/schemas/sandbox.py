@@ -41,7 +41,7 @@ _SCRIPT: Final = (
 )
 
 
-class Schema(NamedTuple):
+class TaskSchema(NamedTuple):
     """A schema for the helper, with all documents that it refers to by base and reference."""
 
     source: SchemaSource
@@ -56,14 +56,14 @@ class Task(NamedTuple):
     """One body to validate; the first task of each ``key`` has the ``schema``."""
 
     key: bytes
-    schema: Schema | None
+    schema: TaskSchema | None
     body: bytes | None
     content_type: str | None
     seconds: float
     memory: int
 
 
-class TrialResult(NamedTuple):
+class TaskResult(NamedTuple):
     """The result of a task; ``finished`` is False if it exceeded a limit. ``seconds`` is the CPU time used."""
 
     finished: bool
@@ -78,21 +78,21 @@ class _CpuBudget:
     left: float = STORE_SECONDS
     since: float = 0.0
 
-    def allowed(self, size: int) -> float:
+    def allowed_seconds(self, size: int) -> float:
         now = time.monotonic()
         self.left = min(STORE_SECONDS, self.left + (now - self.since) * STORE_GAIN)
         self.since = now
-        return min(MAX_SECONDS, _ordinary(size) + self.left)
+        return min(MAX_SECONDS, _free_seconds(size) + self.left)
 
-    def draw(self, size: int, seconds: float) -> None:
-        self.left = max(0.0, self.left - max(0.0, seconds - _ordinary(size)))
+    def charge(self, size: int, seconds: float) -> None:
+        self.left = max(0.0, self.left - max(0.0, seconds - _free_seconds(size)))
 
 
-def _ordinary(size: int) -> float:
+def _free_seconds(size: int) -> float:
     return ORDINARY_SECONDS + size / ORDINARY_BYTES
 
 
-class _Helper:
+class _HelperProcess:
     """One running helper process, and the schemas that it has."""
 
     def __init__(self) -> None:
@@ -107,9 +107,9 @@ class _Helper:
             env={**os.environ, "RUST_BACKTRACE": "0"},
         )
 
-    def ask(
-        self, key: bytes, schema: Schema, body: bytes | None, content_type: str | None, seconds: float
-    ) -> TrialResult:
+    def validate(
+        self, key: bytes, schema: TaskSchema, body: bytes | None, content_type: str | None, seconds: float
+    ) -> TaskResult:
         """Validate one body in the helper.
 
         Raises:
@@ -121,11 +121,11 @@ class _Helper:
         pickle.dump(task, pipe.stdin)
         pipe.stdin.flush()
         self._known.add(key)
-        answer = pickle.load(pipe.stdout)
-        assert isinstance(answer, TrialResult)
-        return answer
+        result = pickle.load(pipe.stdout)
+        assert isinstance(result, TaskResult)
+        return result
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the helper."""
         self._process.kill()
         self._process.wait()
@@ -135,37 +135,37 @@ class _Helper:
                     pipe.close()
 
 
-class _Trials:
+class _Sandbox:
     """The helper of this process and its CPU budget; one body at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._helper: _Helper | None = None
-        self._store = _CpuBudget(since=time.monotonic())
+        self._helper: _HelperProcess | None = None
+        self._budget = _CpuBudget(since=time.monotonic())
 
-    def answer(self, key: bytes, schema: Schema, body: bytes | None, content_type: str | None) -> TrialResult:
+    def validate(self, key: bytes, schema: TaskSchema, body: bytes | None, content_type: str | None) -> TaskResult:
         size = len(body or b"")
         with self._lock:
             for _ in range(2):  # a helper may have been killed since the last body
                 try:
                     if self._helper is None or self._helper.owner != os.getpid():
-                        self._helper = _Helper()
-                        atexit.register(self._forget)
-                    answer = self._helper.ask(key, schema, body, content_type, self._store.allowed(size))
+                        self._helper = _HelperProcess()
+                        atexit.register(self._drop_helper)
+                    result = self._helper.validate(key, schema, body, content_type, self._budget.allowed_seconds(size))
                 except (OSError, EOFError, pickle.UnpicklingError):
-                    self._forget()
+                    self._drop_helper()
                     continue
-                self._store.draw(size, answer.seconds)
-                return answer
-        return TrialResult(finished=False, fault=None, seconds=0.0)
+                self._budget.charge(size, result.seconds)
+                return result
+        return TaskResult(finished=False, fault=None, seconds=0.0)
 
-    def _forget(self) -> None:
+    def _drop_helper(self) -> None:
         if self._helper is not None and self._helper.owner == os.getpid():
-            self._helper.end()
+            self._helper.kill()
         self._helper = None
 
 
-_trials: Final = _Trials()
+_sandbox: Final = _Sandbox()
 
 
 class SandboxedValidation:
@@ -173,12 +173,12 @@ class SandboxedValidation:
 
     def __init__(self, key: bytes, source: SchemaSource, library: Library) -> None:
         self._key = key
-        self._schema = Schema(source, documents_of(source, library))
+        self._schema = TaskSchema(source, documents_of(source, library))
 
     def fault(self, body: bytes | None, content_type: str | None, cost: CostExceeded) -> SchemaFault | None:
         """Return why *body* is not valid, or that it could not be checked within the limits.
 
         Whether a body exceeds the time limit depends on the machine, and in a flood of such bodies on those before it.
         """
-        answer = _trials.answer(self._key, self._schema, body, content_type)
-        return answer.fault if answer.finished else cost.fault()
+        result = _sandbox.validate(self._key, self._schema, body, content_type)
+        return result.fault if result.finished else cost.fault()

@@ -14,7 +14,7 @@ import pyarrow as pa
 from catalog.model import Catalog, Definition
 from catalog.schemas.contract import (
     MAX_BODY_BYTES,
-    Accepting,
+    BatchValidator,
     CostExceeded,
     Library,
     MessagePlace,
@@ -23,12 +23,12 @@ from catalog.schemas.contract import (
     SchemaSource,
     Validator,
     WriterSchema,
-    fault,
-    unusable,
+    make_fault,
+    unusable_schema_message,
 )
 from catalog.schemas.families import compile_schema, family_of, fingerprint
 from catalog.schemas.ids.client import WrittenSchema
-from catalog.schemas.ids.deciding import ID_ENDS, PLAIN, Begin, SchemaIdRule, frame_of, message_place
+from catalog.schemas.ids.deciding import ID_ENDS, PLAIN, Begin, SchemaIdRule, read_frame, read_message_place
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.sandbox import SandboxedValidation
 
@@ -37,8 +37,8 @@ MAX_RESOLVED: Final = 256
 MAX_VALIDATORS: Final = 1024
 """Maximum number of cached validators; the least recently used is dropped."""
 
-_NO_FRAME: Final = fault("the body does not begin with a schema registry frame, which `framing` requires")
-_NO_PLACE: Final = fault("the schema id is not followed by valid message indexes")
+_NO_FRAME: Final = make_fault("the body does not begin with a schema registry frame, which `framing` requires")
+_NO_PLACE: Final = make_fault("the schema id is not followed by valid message indexes")
 
 
 class BoundedValidation:
@@ -51,7 +51,7 @@ class BoundedValidation:
         """Compile a schema.
 
         Raises:
-            SchemaError: it can never be used.
+            SchemaError: the schema is not valid.
         """
         self._validator: Validator = compile_schema(source, library)
         self._source = source
@@ -63,31 +63,31 @@ class BoundedValidation:
     def fault(self, body: bytes, content_type: str | None, begin: Begin = PLAIN) -> SchemaFault | None:
         """Return why *body*, without its frame, is not valid; never raises because of a body."""
         if body is None or begin.framing == "none" or self._family.frames == "never":
-            return self._fault(body, content_type)
+            return self._find_fault(body, content_type)
         if begin.framing == "auto":
-            whole = self._fault(body, content_type)
-            found = self._behind(body, begin) if whole else None
-            return whole if found is None or found in (_NO_FRAME, _NO_PLACE) else _asked(found, content_type)
-        return _asked(self._behind(body, begin), content_type)
+            whole = self._find_fault(body, content_type)
+            found = self._strip_frame(body, begin) if whole else None
+            return whole if found is None or found in (_NO_FRAME, _NO_PLACE) else _fault_of(found, content_type)
+        return _fault_of(self._strip_frame(body, begin), content_type)
 
-    def accepted(self, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin) -> npt.NDArray[np.bool_]:
+    def find_valid(self, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin) -> npt.NDArray[np.bool_]:
         """Return which bodies are certainly valid; the others must be validated one by one."""
         none = np.zeros(len(bodies), bool)
-        reads = self
+        validation = self
         if begin.framing in ("confluent", "apicurio") and self._family.frames == "id":
             written = begin.written
             if written is not None and written.fault:
                 return none
             if written is not None and written.family == self._source.family and self._family.resolves:
-                reads = self._written(written, (0,))
+                validation = self._writer_validator(written, (0,))
         elif begin.framing not in ("auto", "none"):
             return none
-        if not isinstance(reads._validator, Accepting) or not len(bodies):
+        if not isinstance(validation._validator, BatchValidator) or not len(bodies):
             return none
         _, offsets, data = bodies.buffers()
         if offsets is None or data is None:
             return none
-        held = np.frombuffer(data, np.uint8)
+        raw_bytes = np.frombuffer(data, np.uint8)
         bounds = np.frombuffer(offsets, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1].astype(np.int64)
         begins, ends = bounds[:-1], bounds[1:]
         fits = ends > begins
@@ -96,36 +96,36 @@ class BoundedValidation:
         if begin.framing in ("confluent", "apicurio"):
             size = ID_ENDS[begin.framing]
             fits &= ends - begins >= size
-            fits[fits] = held[begins[fits]] == 0
+            fits[fits] = raw_bytes[begins[fits]] == 0
             begins = begins + size
         chosen = np.flatnonzero(fits)
         if len(chosen):
             types = content_types if len(chosen) == len(bodies) else content_types.take(pa.array(chosen))
-            fits[chosen] = reads._validator.accepted(held, begins[chosen], ends[chosen], types)
+            fits[chosen] = validation._validator.find_valid(raw_bytes, begins[chosen], ends[chosen], types)
         return fits
 
-    def _behind(self, body: bytes, begin: Begin) -> _Found:
+    def _strip_frame(self, body: bytes, begin: Begin) -> _Unframed:
         """Return the validator for the body after its frame, and that body; a fault; or None for no validation."""
-        frame = frame_of(body, begin.framing)
+        frame = read_frame(body, begin.framing)
         if frame is None:
             return _NO_FRAME
-        data = frame.opened(body)
+        data = frame.unpack(body)
         place: MessagePlace = (0,)
         if not isinstance(data, bytes):
             return data
         if self._family.frames == "message":
-            found = message_place(data, begin.framing)
+            found = read_message_place(data, begin.framing)
             if found is None:
                 return _NO_PLACE
             place, data = found[0], data[found[1] :]
         written = begin.written
         if written is not None and written.fault:
-            return fault(unusable(written))
+            return make_fault(unusable_schema_message(written))
         if written is None or written.family != self._source.family or not self._family.resolves:
             return self, data
-        return self._written(written, place), data
+        return self._writer_validator(written, place), data
 
-    def _written(self, schema: WrittenSchema, place: MessagePlace) -> BoundedValidation:
+    def _writer_validator(self, schema: WrittenSchema, place: MessagePlace) -> BoundedValidation:
         """Return the validator for a writer's schema, cached by id and message."""
         key = (schema.id, schema.document, place)
         known = self._resolved.get(key)
@@ -136,7 +136,7 @@ class BoundedValidation:
             known = self._resolved[key] = BoundedValidation(source, self._library)
         return known
 
-    def _fault(self, body: bytes, content_type: str | None) -> SchemaFault | None:
+    def _find_fault(self, body: bytes, content_type: str | None) -> SchemaFault | None:
         try:
             return self._validator.fault(body, content_type)
         except CostExceeded as cost:
@@ -146,27 +146,27 @@ class BoundedValidation:
 
     def faults(self, body: bytes | None, content_type: str | None, begin: Begin = PLAIN) -> list[SchemaFault]:
         """Return all faults of *body*, which :meth:`fault` found invalid, at most MAX_FAULTS; none if it is costly."""
-        reads: BoundedValidation = self
+        validation: BoundedValidation = self
         if body is not None and begin.framing != "none" and self._family.frames != "never":
-            found = self._behind(body, begin)
+            found = self._strip_frame(body, begin)
             if isinstance(found, tuple):
-                reads, body = found
+                validation, body = found
             elif begin.framing != "auto":
-                return []  # the first says all
+                return []  # fault() reported the only one
         try:
-            return reads._validator.faults(body, content_type)
+            return validation._validator.faults(body, content_type)
         except CostExceeded:
             return []
 
 
-_Found = tuple[BoundedValidation, bytes] | SchemaFault | None
+_Unframed = tuple[BoundedValidation, bytes] | SchemaFault | None
 
 
-def _asked(found: _Found, content_type: str | None) -> SchemaFault | None:
+def _fault_of(found: _Unframed, content_type: str | None) -> SchemaFault | None:
     if not isinstance(found, tuple):
         return found
-    reads, data = found
-    return reads._fault(data, content_type)
+    validation, data = found
+    return validation._find_fault(data, content_type)
 
 
 class PayloadValidation:
@@ -180,7 +180,7 @@ class PayloadValidation:
     def __init__(self, catalog: Catalog) -> None:
         self._linked = {xid: each for xid, each in catalog.definitions.items() if each.schemakey in catalog.schemas}
         self._schemas = catalog.schemas
-        self._start()
+        self._create_caches()
 
     def has_schema(self, definition: Definition) -> bool:
         """Whether the definition has a schema of a known format, valid or not."""
@@ -211,14 +211,14 @@ class PayloadValidation:
             for body, content_type, begin in zip(bodies, content_types, begins, strict=True)
         ]
 
-    def accepted(
+    def find_valid(
         self, xid: str, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin
     ) -> npt.NDArray[np.bool_]:
         """Return which of many bodies with equal frames are certainly valid."""
         validator = self._validator(xid)
         if validator is None:
             return np.ones(len(bodies), bool)
-        return validator.accepted(bodies, content_types, begin)
+        return validator.find_valid(bodies, content_types, begin)
 
     def all_faults(
         self, xid: str, body: bytes | None, content_type: str | None, begin: Begin, first: SchemaFault
@@ -235,9 +235,9 @@ class PayloadValidation:
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self._linked, self._schemas = state["linked"], state["schemas"]
-        self._start()
+        self._create_caches()
 
-    def _start(self) -> None:
+    def _create_caches(self) -> None:
         self._library = CatalogLibrary(self._schemas)
         self.ids = SchemaIdRule(self._schemas)
         """Decides by schema id which definitions match a body."""
@@ -246,13 +246,13 @@ class PayloadValidation:
     def _validator(self, xid: str) -> BoundedValidation | None:
         """Return the cached validator of a definition, or None."""
         if xid not in self._validators:
-            self._validators[xid] = self._compiled(xid)
+            self._validators[xid] = self._compile_validator(xid)
             if len(self._validators) > MAX_VALIDATORS:
                 self._validators.popitem(last=False)
         self._validators.move_to_end(xid)
         return self._validators[xid]
 
-    def _compiled(self, xid: str) -> BoundedValidation | None:
+    def _compile_validator(self, xid: str) -> BoundedValidation | None:
         definition = self._linked.get(xid)
         source = schema_source(definition, self._schemas) if definition is not None else None
         if source is None:
@@ -260,4 +260,4 @@ class PayloadValidation:
         try:
             return BoundedValidation(source, self._library)
         except SchemaError:
-            return None  # a finding said so when the catalog was loaded
+            return None  # reported as a finding when the catalog was loaded

@@ -94,8 +94,8 @@ class Plan:
                 each.xid
                 for each in known
                 if each is not None
-                and rule.framed(each)
-                and rule.declared(each, None) is None
+                and rule.can_have_frames(each)
+                and rule.declared_ids(each, None) is None
                 and not (frames.framing == "auto" and rule.is_json(each))
             )
             if concerned:

@@ -1,1 +1,1 @@
-"""Matching: one record against all its candidates, decided for a whole Arrow batch at once."""
+"""Matching records against all their candidate definitions, for a whole Arrow batch at once."""

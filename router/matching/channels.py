@@ -55,11 +55,7 @@ class ChannelBuilder:
         self._numbers: dict[tuple[str, str | None, bool, bool], int] = {}
 
     def endpoints(
-        self,
-        name: str,
-        xids: Sequence[str],
-        context: Mapping[str, str] | None = None,
-        frames: Frames = _FRAMES,
+        self, name: str, xids: Sequence[str], context: Mapping[str, str] | None = None, frames: Frames = _FRAMES
     ) -> Channel:
         """Add a channel that these endpoints share."""
         candidates: list[int] = []
@@ -69,12 +65,12 @@ class ChannelBuilder:
         for endpoint in known:
             structured = structured or str(endpoint.envelopeoptions.get("mode", "")).lower() == "structured"
             for target in targets_of(self._catalog, endpoint, hop_by_hop=self._hop_by_hop):
-                number = self._number(target)
+                number = self._number_target(target)
                 candidates.append(number)
                 for each in (number, *self._bases_of(number, endpoint)):
                     owners.setdefault(each, endpoint.xid)
         origin = ChannelOrigin(source_of(known[0]) if known else (xids[0] if xids else name), dict(context or {}))
-        return self._add(
+        return self._append(
             Channel(name, tuple(xids), tuple(dict.fromkeys(candidates)), owners, origin, structured, frames)
         )
 
@@ -85,13 +81,13 @@ class ChannelBuilder:
             for xid in xids
             if xid in self._catalog.definitions
         )
-        numbers = [self._number(target) for target in targets if target is not None]
+        numbers = [self._number_target(target) for target in targets if target is not None]
         for number in numbers:
             self._bases_of(number, None)
-        return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=ChannelOrigin(name), frames=frames))
+        return self._append(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=ChannelOrigin(name), frames=frames))
 
     def ties(self) -> TieBreaker:
-        """Return the rule for targets that match equally well."""
+        """Return the tie breaker for targets that match equally well."""
         ranks = {xid: rank for rank, xid in enumerate(self._catalog.order)}
         known = [ranks.get(target.xid, len(ranks) + number) for number, target in enumerate(self.targets)]
         return TieBreaker(self._ambiguous, known, self._bases)
@@ -104,14 +100,14 @@ class ChannelBuilder:
             targets = (
                 target_of(each, endpoint, hop_by_hop=self._hop_by_hop) for each in definitions if each is not None
             )
-            self._bases[number] = tuple(self._number(target) for target in targets if target is not None)
+            self._bases[number] = tuple(self._number_target(target) for target in targets if target is not None)
         return self._bases[number]
 
-    def _add(self, channel: Channel) -> Channel:
+    def _append(self, channel: Channel) -> Channel:
         self.channels.append(channel)
         return channel
 
-    def _number(self, target: MatchCandidate) -> int:
+    def _number_target(self, target: MatchCandidate) -> int:
         key = (target.xid, target.protocol, target.envelope, target.native is not None)
         known = self._numbers.get(key)
         if known is None:

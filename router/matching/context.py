@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,19 +36,19 @@ FEW: Final = 16
 """Number of values for which compiling a pattern takes longer than matching each."""
 
 
-def captured(template: Template, name: str, values: pa.StringArray) -> pa.StringArray | None:
+def extract_placeholder(template: Template, name: str, values: pa.StringArray) -> pa.StringArray | None:
     """Return the raw value of that placeholder in each value; null where the template does not match.
 
     None for a template that must be matched value by value, since a name occurs in it again.
     """
-    pattern = _pattern(template)
+    pattern = _to_regex(template)
     if pattern is None:
         return None
     return pc.struct_field(pc.extract_regex(values, pattern), f"p{template.names.index(name)}")
 
 
 @lru_cache(maxsize=4096)
-def _pattern(template: Template) -> str | None:
+def _to_regex(template: Template) -> str | None:
     if len(set(template.names)) < len(template.names):
         return None
     ends = "/." if template.dots else "/"
@@ -97,7 +96,7 @@ def slots_of(constraints: Sequence[Keyed]) -> tuple[list[Slot], list[tuple[Slot,
     return list(first.values()), equal
 
 
-@functools.lru_cache(maxsize=65536)
+@lru_cache(maxsize=65536)
 def _template_slots(key: str, constraint: Constraint) -> tuple[Slot, ...]:
     template = constraint.template
     if template.is_bare:
@@ -110,7 +109,7 @@ def _template_slots(key: str, constraint: Constraint) -> tuple[Slot, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tables:
+class _SlotArrays:
     """Slots as arrays. Slots of many definitions share few *spots*: a location and an offset from its first entry.
 
     A location is a property and the separator of its segments ("": none). A slot that only its template can find has
@@ -132,18 +131,18 @@ class _Tables:
     """Per slot, whether its value is percent-decoded."""
 
 
-class _Pool:
-    """The values of some locations in one array each, and the position of each row in them."""
+class _ValuePool:
+    """One array of values for each needed location, and the position of each row's value in them."""
 
-    def __init__(self, tables: _Tables, columns: BatchColumns, wanted: BoolArray) -> None:
-        """``wanted`` marks the spots whose value is needed."""
+    def __init__(self, tables: _SlotArrays, columns: BatchColumns, needed: BoolArray) -> None:
+        """``needed`` marks the spots whose value is needed."""
         self.pools: list[pa.StringArray] = []
         self.size = 0
         self.percent = self.parted = False
         places: list[IntArray] = []
         self.bases = np.zeros(len(tables.places) + 1, np.int64)
         """Per location, where the positions of its rows begin in :attr:`origins`."""
-        for location in np.unique(tables.locations[wanted]).tolist():
+        for location in np.unique(tables.locations[needed]).tolist():
             key, separator = tables.places[location] if location < len(tables.places) else ("", "")
             column = columns.by_key.get(key)
             self.bases[location] = columns.rows * len(places)
@@ -171,7 +170,7 @@ class SlotTable:
         self._numbers: dict[Slot, int] = {}
         self._keys: dict[str, int] = {}
         self.slots: list[Slot] = []
-        self._laid: _Tables | None = None
+        self._arrays: _SlotArrays | None = None
 
     def number(self, slot: Slot) -> int:
         """Return the number of a slot; a new slot gets a new one."""
@@ -180,7 +179,7 @@ class SlotTable:
             known = self._numbers[slot] = len(self.slots)
             self.slots.append(slot)
             self._keys.setdefault(slot.key, len(self._keys))
-            self._laid = None
+            self._arrays = None
         return known
 
     def values(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> pa.StringArray:
@@ -188,34 +187,34 @@ class SlotTable:
 
         The rows are known to match: a mixed template that does not match gives null.
         """
-        tables = self._tables()
+        tables = self._slot_arrays()
         spots = tables.spots[slots]
-        wanted = np.zeros(len(tables.locations), bool)
-        wanted[spots] = True
-        gathered = _Pool(tables, columns, wanted)
+        needed = np.zeros(len(tables.locations), bool)
+        needed[spots] = True
+        gathered = _ValuePool(tables, columns, needed)
         indices = gathered.origins[gathered.bases[tables.locations][spots] + rows]
         if gathered.parted:
             indices += tables.shifts[spots]
-        alone = self._alone(columns, rows, slots)
+        alone = self._unpooled_indexes(columns, rows, slots)
         if len(alone):
             indices[alone] = gathered.size + np.arange(len(alone))
-            gathered.pools.append(self._each(columns, rows[alone], slots[alone]))
+            gathered.pools.append(self._unpooled_values(columns, rows[alone], slots[alone]))
         if not gathered.pools:
             return pa.nulls(len(rows), pa.string())
         pool = gathered.pools[0] if len(gathered.pools) == 1 else pa.concat_arrays(gathered.pools)
         values = pool.take(pa.array(indices))
-        return _decoded(values, tables.decodes[slots]) if gathered.percent or len(alone) else values
+        return _decode_percent(values, tables.decodes[slots]) if gathered.percent or len(alone) else values
 
-    def equal(self, columns: BatchColumns, rows: IntArray, ones: IntArray, others: IntArray) -> BoolArray:
+    def are_equal(self, columns: BatchColumns, rows: IntArray, ones: IntArray, others: IntArray) -> BoolArray:
         """Return whether slots ``ones[i]`` and ``others[i]`` have equal values in ``rows[i]``; null equals nothing."""
         sides = [self.values(columns, rows, slots) for slots in (ones, others)]
         same: BoolArray = pc.fill_null(pc.equal(*sides), False).to_numpy(zero_copy_only=False)
         return same
 
-    def _tables(self) -> _Tables:
-        if self._laid is None:
+    def _slot_arrays(self) -> _SlotArrays:
+        if self._arrays is None:
             mixed = [slot.place == _MIXED for slot in self.slots]
-            examples = {_group(slot): slot for slot in self.slots if slot.place == _MIXED}
+            examples = {_template_key(slot): slot for slot in self.slots if slot.place == _MIXED}
             groups = {group: number for number, group in enumerate(examples)}
             places = dict.fromkeys(slot.location for slot, alone in zip(self.slots, mixed, strict=True) if not alone)
             numbers = {place: number for number, place in enumerate(places)}
@@ -224,57 +223,57 @@ class SlotTable:
                 for slot, alone in zip(self.slots, mixed, strict=True)
             ]
             spots = {spot: number for number, spot in enumerate(dict.fromkeys(where))}
-            self._laid = _Tables(
+            self._arrays = _SlotArrays(
                 tuple(places),
                 np.array([spots[spot] for spot in where], np.int64),
                 np.array([location for location, _ in spots], np.int64),
                 np.array([shift for _, shift in spots], np.int64),
-                np.array([groups.get(_group(slot), -1) for slot in self.slots], np.int64),
+                np.array([groups.get(_template_key(slot), -1) for slot in self.slots], np.int64),
                 tuple(examples.values()),
                 np.array([slot.constraint.decodes for slot in self.slots], bool),
             )
-        return self._laid
+        return self._arrays
 
-    def _alone(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> IntArray:
+    def _unpooled_indexes(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> IntArray:
         """Return the indexes of values that are not in a pool: mixed templates, and rows that repeat the property."""
-        tables = self._tables()
+        tables = self._slot_arrays()
         if not columns.repeats and not tables.examples:
             return np.zeros(0, np.int64)
         alone = tables.groups[slots] >= 0
-        return np.flatnonzero(alone | _repeating(columns, rows) if columns.repeats else alone)
+        return np.flatnonzero(alone | _find_repeating(columns, rows) if columns.repeats else alone)
 
-    def _each(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> pa.StringArray:
+    def _unpooled_values(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> pa.StringArray:
         """Return the values that are not in a pool: those of one template together, if there are many."""
-        taken = list(self._together(columns, rows, slots))
+        taken = list(self._extract_by_template(columns, rows, slots))
         rest = np.ones(len(rows), bool)
         for places, _ in taken:
             rest[places] = False
         alone = np.flatnonzero(rest)
-        taken.append((alone, pa.array(self._one_by_one(columns, rows[alone], slots[alone]), pa.string())))
+        taken.append((alone, pa.array(self._extract_singly(columns, rows[alone], slots[alone]), pa.string())))
         back = np.empty(len(rows), np.int64)
         back[np.concatenate([places for places, _ in taken])] = np.arange(len(rows))
         return pa.concat_arrays([values for _, values in taken]).take(pa.array(back))
 
-    def _together(
+    def _extract_by_template(
         self, columns: BatchColumns, rows: IntArray, slots: IntArray
     ) -> Iterator[tuple[IntArray, pa.StringArray]]:
         """Yield indexes and values of placeholders of mixed templates that occur in many rows."""
-        tables = self._tables()
+        tables = self._slot_arrays()
         groups = tables.groups[slots]
         if columns.repeats:
-            groups[_repeating(columns, rows)] = -1
+            groups[_find_repeating(columns, rows)] = -1
         for number in np.flatnonzero(np.bincount(groups + 1)[1:] >= FEW).tolist():
             slot, places = tables.examples[number], np.flatnonzero(groups == number)
             column = columns.by_key.get(slot.key)
             if column is None:
                 continue
-            taken = captured(slot.constraint.template, slot.name, column.values.take(pa.array(rows[places])))
+            taken = extract_placeholder(slot.constraint.template, slot.name, column.values.take(pa.array(rows[places])))
             if taken is not None:
                 yield places, taken
 
-    def _one_by_one(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> list[str | None]:
+    def _extract_singly(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> list[str | None]:
         taken: list[str | None] = []
-        texts = self._texts(columns, rows, slots)
+        texts = self._property_texts(columns, rows, slots)
         # The names of one template are extracted from a value together.
         matched = columns.matched
         for row, number, text in zip(rows.tolist(), slots.tolist(), texts, strict=True):
@@ -290,7 +289,7 @@ class SlotTable:
             taken.append(values[slot.name] if values is not None else None)
         return taken
 
-    def _texts(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> list[str]:
+    def _property_texts(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> list[str]:
         """Return the value of each slot's property in its row; empty if the property is absent."""
         texts = [""] * len(rows)
         properties = np.array([self._keys[slot.key] for slot in self.slots], np.int64)[slots]
@@ -303,11 +302,11 @@ class SlotTable:
         return texts
 
 
-def _group(slot: Slot) -> tuple[str, Template, str]:
+def _template_key(slot: Slot) -> tuple[str, Template, str]:
     return slot.key, slot.constraint.template, slot.name
 
 
-def _repeating(columns: BatchColumns, rows: IntArray) -> BoolArray:
+def _find_repeating(columns: BatchColumns, rows: IntArray) -> BoolArray:
     """Return which of these rows repeat some property."""
     repeated = {row for row, _ in columns.repeats}
     return np.isin(rows, np.fromiter(repeated, np.int64, len(repeated)))
@@ -324,7 +323,7 @@ def raw_value(slot: Slot, texts: Sequence[str | None]) -> str | None:
     return None
 
 
-def _decoded(values: pa.StringArray, decodes: BoolArray) -> pa.StringArray:
+def _decode_percent(values: pa.StringArray, decodes: BoolArray) -> pa.StringArray:
     encoded = pc.fill_null(pc.match_substring(values, "%"), False).to_numpy(zero_copy_only=False)
     where = encoded & decodes
     if not where.any():
@@ -348,7 +347,7 @@ def attribute_of(outcomes: MatchOutcomes, name: str) -> pa.StringArray:
     own = facts.events.astype(bool)
     own[list(facts.readings)] = False
     indices = np.where(own, np.arange(len(own)), -1)
-    mapped, values = _mapped(outcomes, name)
+    mapped, values = _mapped_values(outcomes, name)
     indices[mapped] = len(own) + np.arange(len(mapped))
     pools.append(values)
     read = {row: each.envelope.attributes for row, each in facts.readings.items() if each.envelope.is_event}
@@ -357,7 +356,7 @@ def attribute_of(outcomes: MatchOutcomes, name: str) -> pa.StringArray:
     return pa.concat_arrays(pools).take(pa.array(indices, mask=indices < 0))
 
 
-def _mapped(outcomes: MatchOutcomes, name: str) -> tuple[IntArray, pa.StringArray]:
+def _mapped_values(outcomes: MatchOutcomes, name: str) -> tuple[IntArray, pa.StringArray]:
     """Return the rows whose mapping gave an attribute, and its values."""
     attributes = outcomes.attributes
     if not len(attributes):
@@ -376,7 +375,7 @@ RELATED: Final[tuple[str, ...]] = ("relation", "relatedto")
 
 
 class Correlations:
-    """The properties that the relations of a plan's targets use.
+    """Reads the values that relate records to each other, by the relations of a plan's targets.
 
     ``keys`` are the properties that record columns must have for it; without relations there are none.
     """
@@ -404,7 +403,7 @@ class Correlations:
         pool = pa.concat_arrays(pools) if pools else pa.nulls(0, pa.string())
         return pool.take(pa.array(indices, mask=indices < 0))
 
-    def added(
+    def add_to(
         self, contexts: pa.MapArray, outcomes: MatchOutcomes, winners: IntArray, own: Sequence[bool]
     ) -> pa.MapArray:
         """Return contexts with ``correlation`` added at the end, for rows that have such a value.
@@ -414,7 +413,7 @@ class Correlations:
         """
         values = self.values(outcomes, winners)
         taken = np.array((*own, False), bool)[np.where(winners >= 0, 2 * winners + outcomes.facts.events, -1)]
-        return _with_entry(contexts, CORRELATION, values, valid(values) & ~taken)
+        return _append_entry(contexts, CORRELATION, values, valid(values) & ~taken)
 
 
 def value_of(outcomes: MatchOutcomes, key: str) -> pa.StringArray:
@@ -438,7 +437,7 @@ def value_of(outcomes: MatchOutcomes, key: str) -> pa.StringArray:
     return pc.if_else(filled, texts, pa.scalar(None, pa.string()))
 
 
-def _with_entry(contexts: pa.MapArray, name: str, values: pa.StringArray, there: BoolArray) -> pa.MapArray:
+def _append_entry(contexts: pa.MapArray, name: str, values: pa.StringArray, there: BoolArray) -> pa.MapArray:
     """Return maps with one more entry at the end, in the rows marked in *there*."""
     rows = np.flatnonzero(there)
     if not len(rows):

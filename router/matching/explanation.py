@@ -14,7 +14,7 @@ from typing import Any, Final
 from bindings.parts import Part, first
 from catalog.schemas.ids.deciding import PROPERTY
 from router.matching.index.classes import IntArray
-from router.matching.index.index import MatchSet, members
+from router.matching.index.index import MatchSet, bit_numbers
 from router.matching.nearest import ConstraintResult, NearestRow
 from router.matching.record_columns import RecordColumns
 from router.matching.records import MatchedRecords, RecordMatcher, envelope_of_row
@@ -119,7 +119,7 @@ class RecordExplanation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _EvaluatedRecord:
     """One evaluated record with everything that explanations of its rows need."""
 
     decided: MatchedRecords
@@ -134,7 +134,7 @@ class Explainer:
     def __init__(self, records: RecordMatcher, *, everything: bool = False) -> None:
         self._records = records
         self._matcher = records.matcher
-        self._most = None if everything else BEST
+        self._max_shown = None if everything else BEST
 
     def explain(self, number: int, line: bytes | str) -> RecordExplanation:
         """Explain one line; *number* identifies it."""
@@ -145,91 +145,93 @@ class Explainer:
         entry = decided.entries[0]
         ((_, outcome),) = self._records.numbered_outcomes(decided)
         outcomes = outcome["events"] if outcome["outcome"] == "batch" else [outcome]
-        judged = self._judged(decided)
+        evaluated = self._evaluate(decided)
         rows = [row for row, source in enumerate(decided.outcomes.facts.sources.tolist()) if source >= 0]
-        events = tuple(self._event(judged, row, each) for row, each in zip(rows, outcomes, strict=True))
+        events = tuple(self._explain_event(evaluated, row, each) for row, each in zip(rows, outcomes, strict=True))
         body = entry.record.body
         return RecordExplanation(
             number,
             entry.record.protocol,
             entry.record.endpoint,
-            tuple(_main(entry.parts)),
+            tuple(_main_parts(entry.parts)),
             None if body is None else len(body),
             events,
         )
 
-    def _judged(self, decided: MatchedRecords) -> _Judged:
+    def _evaluate(self, decided: MatchedRecords) -> _EvaluatedRecord:
         facts, matcher = decided.outcomes.facts, self._matcher
         classes = matcher.index.classify(facts.columns)
         sets = matcher.index.match(classes, facts.channels, facts.protocols, facts.events)
         matched = matcher.chooser.drop_unequal(facts.columns, sets)
         facts.identified = matcher.ids.drop(facts, matched)
         left = matcher.checks.check(facts, facts.identified.sets).sets
-        return _Judged(decided, classes, matched, left)
+        return _EvaluatedRecord(decided, classes, matched, left)
 
-    def _event(self, judged: _Judged, row: int, outcome: Mapping[str, Any]) -> EventExplanation:
-        facts = judged.decided.outcomes.facts
+    def _explain_event(self, evaluated: _EvaluatedRecord, row: int, outcome: Mapping[str, Any]) -> EventExplanation:
+        facts = evaluated.decided.outcomes.facts
         reading = facts.readings.get(row)
         place = reading.place if reading is not None else -1
-        envelope = envelope_of_row(facts, row, judged.decided.entries[0])
+        envelope = envelope_of_row(facts, row, evaluated.decided.entries[0])
         faults = envelope.faults or ((envelope.detail,) if envelope.detail else ())
         if row in facts.faults or facts.channels[row] < 0:
             return EventExplanation(place, envelope.mode, faults, (), 0, None, "", outcome)
-        row_facts = self._matcher.row(facts, row, judged.classes)
-        candidates, best, chosen = self._candidates(judged, row, row_facts)
+        row_facts = self._matcher.row(facts, row, evaluated.classes)
+        candidates, best, chosen = self._explain_candidates(evaluated, row, row_facts)
         winner = None if chosen is None else self._matcher.targets[chosen].xid
         total = self._matcher.index.channel_size(row_facts.channel)
-        shown = candidates[: self._most]
-        why = self._why(candidates, best, winner)
+        shown = candidates[: self._max_shown]
+        why = self._explain_winner(candidates, best, winner)
         return EventExplanation(place, envelope.mode, faults, shown, total - len(shown), winner, why, outcome)
 
-    def _candidates(
-        self, judged: _Judged, row: int, row_facts: NearestRow
+    def _explain_candidates(
+        self, evaluated: _EvaluatedRecord, row: int, row_facts: NearestRow
     ) -> tuple[tuple[ExplainedCandidate, ...], list[int], int | None]:
         """Return the candidates in order (all that match, then the nearest), the most specific ones, and the winner,
         which may be a base that is not a candidate.
         """
-        ranked = self._matcher.nearest.ranked(row_facts)
-        checked = dict(islice(ranked, self._most))
+        ranked = self._matcher.nearest.iter_ranked(row_facts)
+        checked = dict(islice(ranked, self._max_shown))
         # Those that match come first. There may be more than are shown, and any may be the winner.
         if checked and all(check.holds for check in list(checked.values())[-1]):
-            checked.update(_matching(ranked))
+            checked.update(_take_matching(ranked))
         matching = [number for number, checks in checked.items() if all(check.holds for check in checks)]
-        verdicts = self._verdicts(judged.decided.outcomes.facts, judged, row)
-        dropped = set(members(self._bits(judged.matched, row) & ~self._bits(judged.left, row)))
+        verdicts = self._schema_verdicts(evaluated.decided.outcomes.facts, evaluated, row)
+        dropped = set(bit_numbers(self._set_bits(evaluated.matched, row) & ~self._set_bits(evaluated.left, row)))
         left = [number for number in matching if number not in dropped]
         matched = MatchSet(sum(1 << n for n in left), row_facts.event, tuple(left))
         best = self._matcher.chooser.most_specific(matched)
-        chosen = self._matcher.chooser.decided(matched, best) if len(best) > 1 else next(iter(best), None)
-        group = judged.decided.outcomes.facts.identified
+        chosen = self._matcher.chooser.break_tie(matched, best) if len(best) > 1 else next(iter(best), None)
+        group = evaluated.decided.outcomes.facts.identified
         by_id = group.group(row) if group is not None else None
         if by_id is not None:
-            checked = {number: [*checks, *_by_id(by_id, number)] for number, checks in checked.items()}
+            checked = {number: [*checks, *_id_constraint(by_id, number)] for number, checks in checked.items()}
         candidates = {
-            number: self._candidate(number, checks, row_facts.event, verdicts.get(number, ()), dropped, best, chosen)
+            number: self._describe(number, checks, row_facts.event, verdicts.get(number, ()), dropped, best, chosen)
             for number, checks in checked.items()
         }
-        order = sorted(candidates, key=lambda n: self._promise(n, candidates[n], n in dropped, best))
+        order = sorted(candidates, key=lambda n: self._sort_key(n, candidates[n], n in dropped, best))
         return tuple(candidates[number] for number in order), best, chosen
 
-    def _bits(self, sets: IntArray, row: int) -> int:
+    def _set_bits(self, sets: IntArray, row: int) -> int:
         return self._matcher.index.sets[int(sets[row])].bits
 
-    def _verdicts(self, facts: RecordColumns, judged: _Judged, row: int) -> dict[int, tuple[str, ...]]:
+    def _schema_verdicts(
+        self, facts: RecordColumns, evaluated: _EvaluatedRecord, row: int
+    ) -> dict[int, tuple[str, ...]]:
         identified = facts.identified
-        number = int((judged.matched if identified is None else identified.sets)[row])
+        number = int((evaluated.matched if identified is None else identified.sets)[row])
         by_target = self._matcher.checks.verdicts(facts, number, row)
         return {number: tuple(map(str, faults)) or FITS for number, faults in by_target.items()}
 
     @staticmethod
-    def _promise(number: int, candidate: ExplainedCandidate, dropped: bool, best: Sequence[int]) -> tuple[Any, ...]:
+    def _sort_key(number: int, candidate: ExplainedCandidate, dropped: bool, best: Sequence[int]) -> tuple[Any, ...]:
         """Return a sort key: the winner or those that tie, then other matches by specificity, then as ranked."""
         if not candidate.matches:
             return (3,)
         rank = 0 if number in best else 2 if dropped else 1
         return (rank, -candidate.literals, -candidate.characters, candidate.message)
 
-    def _candidate(
+    def _describe(
         self,
         number: int,
         checks: Sequence[ConstraintResult],
@@ -254,7 +256,7 @@ class Explainer:
             verdict = "matches, but is a base of the winner"
         return ExplainedCandidate(target.xid, tuple(checks), schema, literals, characters, verdict, wins)
 
-    def _why(self, candidates: Sequence[ExplainedCandidate], best: Sequence[int], winner: str | None) -> str:
+    def _explain_winner(self, candidates: Sequence[ExplainedCandidate], best: Sequence[int], winner: str | None) -> str:
         matching = [each for each in candidates if each.matches]
         left = [each for each in matching if not each.verdict.endswith("rejects the data")]
         if not candidates:
@@ -272,15 +274,15 @@ class Explainer:
         return only + (", by content type and schema alone" if decides(self._matcher.targets[best[0]]) else "")
 
 
-def _by_id(group: FrameGroup, number: int) -> list[ConstraintResult]:
+def _id_constraint(group: FrameGroup, number: int) -> list[ConstraintResult]:
     """Return the constraint of a candidate on the record's schema id."""
     decision = group.decisions.get(number)
     if decision is None:
         return []
-    return [ConstraintResult(f"protocoloptions.{PROPERTY}", decision.expected, decision.found, decision.takes)]
+    return [ConstraintResult(f"protocoloptions.{PROPERTY}", decision.expected, decision.found, decision.accepts)]
 
 
-def _matching(ranked: Iterator[tuple[int, list[ConstraintResult]]]) -> dict[int, list[ConstraintResult]]:
+def _take_matching(ranked: Iterator[tuple[int, list[ConstraintResult]]]) -> dict[int, list[ConstraintResult]]:
     """Return the remaining candidates that match."""
     matching: dict[int, list[ConstraintResult]] = {}
     for number, checks in ranked:
@@ -290,7 +292,7 @@ def _matching(ranked: Iterator[tuple[int, list[ConstraintResult]]]) -> dict[int,
     return matching
 
 
-def _main(parts: Sequence[Part]) -> list[tuple[str, str]]:
+def _main_parts(parts: Sequence[Part]) -> list[tuple[str, str]]:
     shown: list[tuple[str, str]] = []
     for key in MAIN:
         part = first(parts, key)

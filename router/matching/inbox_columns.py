@@ -1,8 +1,8 @@
-"""Facts of inbox rows: columns where they settle a row, the exact codec where they do not.
+"""Build record columns from Kafka and inbox rows: from Arrow columns where possible, with the exact codec otherwise.
 
-The envelope is settled by :mod:`bindings.columns.envelopes`, the properties that definitions constrain here. A row is
-odd, too, when such a property repeats or is no text, and when its gateway marked it. Rows of all protocols but Kafka's
-may stand side by side in a batch.
+:mod:`bindings.columns.envelopes` reads the envelopes, this module the properties that definitions constrain. A row also
+falls back to the codec if such a property repeats or is not text, and if its gateway marked it. A batch may mix rows of
+all protocols except Kafka.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.definitions.constraints import CONTENT
 from catalog.values import YEAR_1, YEAR_10000
 from router.matching.index.classes import BatchColumns, BoolArray, IntArray, SplitColumn
-from router.matching.mapping import Defaults, of_types, usable
+from router.matching.mapping import Defaults, check_types, drop_unusable
 from router.matching.matcher import Matcher
 from router.matching.record_columns import (
     NO_SOURCE,
     OVERSIZED,
     UNDECODABLE,
     ColumnRows,
-    FoundIds,
     RawRow,
     RecordColumns,
     RecordColumnsBuilder,
+    concat_ids,
     protocol_number,
 )
 
-# Facts of one batch that come in two ways, put together.
+# Joining record columns of rows that were read from columns and by the codec.
 
 
 def join(one: RecordColumns, other: RecordColumns, keys: Sequence[str]) -> RecordColumns:
@@ -46,7 +46,7 @@ def join(one: RecordColumns, other: RecordColumns, keys: Sequence[str]) -> Recor
     shift = one.columns.rows
     attributes = (key for key in (*one.columns.by_key, *other.columns.by_key) if key.startswith("e."))
     columns = {
-        key: SplitColumn(pa.concat_arrays([_column(one, key), _column(other, key)]))
+        key: SplitColumn(pa.concat_arrays([_column_or_nulls(one, key), _column_or_nulls(other, key)]))
         for key in dict.fromkeys((*keys, *attributes))
         if key in one.columns.by_key or key in other.columns.by_key
     }
@@ -66,41 +66,31 @@ def join(one: RecordColumns, other: RecordColumns, keys: Sequence[str]) -> Recor
         {**one.readings, **{row + shift: reading for row, reading in other.readings.items()}},
         one.batches | other.batches,
         (*one.empty, *other.empty),
-        _joined(one.bodies, other.bodies, shift, other.columns.rows, pa.binary()),
-        _joined(one.codings, other.codings, shift, other.columns.rows, pa.string()),
-        _inner(one, other),
+        _concat(one.bodies, other.bodies, shift, other.columns.rows, pa.binary()),
+        _concat(one.codings, other.codings, shift, other.columns.rows, pa.string()),
+        _concat_inner(one, other),
         (*one.settled, *(ColumnRows(each.start + shift, each.envelopes) for each in other.settled)),
-        _ids(one, other),
+        concat_ids(one, other),
     )
 
 
-def _joined(one: pa.Array | None, other: pa.Array | None, rows: int, more: int, kind: pa.DataType) -> pa.Array | None:
-    """Return the values of *rows* and of *more* behind them; None when neither side has any."""
+def _concat(one: pa.Array | None, other: pa.Array | None, rows: int, more: int, kind: pa.DataType) -> pa.Array | None:
+    """Concatenate two columns, with nulls up to *rows* values in the first; None if both are None."""
     if other is None:
         return one
     first = pa.nulls(rows, kind) if one is None else pa.concat_arrays([one, pa.nulls(rows - len(one), kind)])
     return pa.concat_arrays([first, other])
 
 
-def _inner(one: RecordColumns, other: RecordColumns) -> BoolArray | None:
-    """Return which bodies are the data of an event in JSON; None when none is."""
+def _concat_inner(one: RecordColumns, other: RecordColumns) -> BoolArray | None:
+    """Return which bodies are only the data of a JSON event; None if none is."""
     if one.inner is None and other.inner is None:
         return None
     both = (np.zeros(each.columns.rows, bool) if each.inner is None else each.inner for each in (one, other))
     return np.concatenate(tuple(both))
 
 
-def _ids(one: RecordColumns, other: RecordColumns) -> FoundIds | None:
-    """Return the ids that bodies begin with; None when none was looked for."""
-    if one.ids is None and other.ids is None:
-        return None
-    shift = len(one.ids.names) if one.ids is not None else 0
-    ours, theirs = (np.full(f.columns.rows, -1, np.int64) if f.ids is None else f.ids.codes for f in (one, other))
-    names = [name for facts in (one, other) if facts.ids is not None for name in facts.ids.names]
-    return FoundIds(np.concatenate((ours, np.where(theirs >= 0, theirs + shift, -1))), names)
-
-
-def _column(facts: RecordColumns, key: str) -> pa.StringArray:
+def _column_or_nulls(facts: RecordColumns, key: str) -> pa.StringArray:
     column = facts.columns.by_key.get(key)
     return column.values if column is not None else pa.nulls(facts.columns.rows, pa.string())
 
@@ -112,7 +102,7 @@ _MARK: Final = 10
 
 
 def rfc3339(stamps: pa.TimestampArray) -> pa.StringArray:
-    """Return instants, in UTC and without a zone, as RFC 3339 text to their unit; null for a null.
+    """Return instants in UTC without zone as RFC 3339 text, in their unit; null for null.
 
     They must be of the years 1 to 9999. This takes a tenth of the time of ``strftime``.
     """
@@ -121,7 +111,7 @@ def rfc3339(stamps: pa.TimestampArray) -> pa.StringArray:
 
 
 def instants(milliseconds: pa.Int64Array) -> pa.TimestampArray:
-    """Return timestamps of Kafka as instants in UTC, without a zone; null for what is none of the calendar.
+    """Return Kafka timestamps as instants in UTC without zone; null if outside of the years 1970 to 9999.
 
     A negative timestamp says that the record has none. Neither texts nor tables have years past 9999.
     """
@@ -154,14 +144,14 @@ def facts_of_inbox(
     ``channels`` number the endpoints. Odd rows have no source in the columns' part, and are appended from the codec.
     """
     rows = _InboxRows(batch, matcher, channels)
-    plain = rows.plain((*matcher.keys, *(f"{ATTRIBUTE}{name}" for name in attributes)))
-    odd = np.flatnonzero(rows.odd)
-    if not len(odd):
-        return plain
+    columns = rows.build_columns((*matcher.keys, *(f"{ATTRIBUTE}{name}" for name in attributes)))
+    fallback = np.flatnonzero(rows.fallback)
+    if not len(fallback):
+        return columns
     exact = RecordColumnsBuilder(matcher.keys)
-    for raw in rows.raw(odd):
+    for raw in rows.iter_raw(fallback):
         exact.add(raw)
-    return join(plain, exact.build(), matcher.keys)
+    return join(columns, exact.build(), matcher.keys)
 
 
 class _InboxRows:
@@ -170,26 +160,26 @@ class _InboxRows:
     def __init__(self, batch: pa.RecordBatch, matcher: Matcher, channels: Mapping[str, int]) -> None:
         self._batch = batch
         self._matcher = matcher
-        self._bindings, self._groups = _distinct(batch.column("protocol"), _binding_of)
-        numbers, places = _distinct(batch.column("endpoint"), lambda name: channels.get(name or "", -1))
+        self._bindings, self._groups = _map_distinct(batch.column("protocol"), _binding_of)
+        numbers, places = _map_distinct(batch.column("endpoint"), lambda name: channels.get(name or "", -1))
         self._channels = np.array(numbers, np.int64)[places]
         self._entries = PartEntries(batch.column("properties"), self._groups)
         self._envelopes = Envelopes(
             self._entries, [each.rule for each in self._bindings], [each.binary for each in self._bindings]
         )
-        self.odd = self._envelopes.odd.copy()
+        self.fallback = self._envelopes.odd.copy()
         self._by_key: dict[str, list[int]] = {}
         for number, (_, key) in enumerate(self._entries.pairs):
             self._by_key.setdefault(key, []).append(number)
-        self._leave_to_codec()
+        self._mark_fallback_rows()
 
-    def _leave_to_codec(self) -> None:
-        """Find rows odd for what they are as a whole."""
+    def _mark_fallback_rows(self) -> None:
+        """Mark rows that the exact codec must read as a whole."""
         keyed = np.array([bool(binding.sending.key) for binding in self._bindings], bool)
-        self.odd |= keyed[self._groups]
+        self.fallback |= keyed[self._groups]
         for mark in _MARKS:
-            self.odd[self._entries.owners[self._called(mark, empty=True)]] = True
-        rows = np.flatnonzero(self._envelopes.sniffable & ~self.odd)
+            self.fallback[self._entries.owners[self._entries_of_key(mark, empty=True)]] = True
+        rows = np.flatnonzero(self._envelopes.sniffable & ~self.fallback)
         pairs, inverse = np.unique(self._channels[rows] * len(self._bindings) + self._groups[rows], return_inverse=True)
         names = [binding.protocol for binding in self._bindings]
         sniffs = [
@@ -198,39 +188,39 @@ class _InboxRows:
         ]
         rows = rows[np.array(sniffs, bool)[inverse]]
         rows = rows[may_be_events(self._batch.column("body").take(pa.array(rows)))]
-        self._read_json(np.union1d(rows, np.flatnonzero(self._envelopes.structured & ~self.odd)))
+        self._read_json(np.union1d(rows, np.flatnonzero(self._envelopes.structured & ~self.fallback)))
 
     def _read_json(self, rows: Int) -> None:
         """Read the bodies of rows that are events in JSON, or may be."""
         bodies = self._batch.column("body").take(pa.array(rows))
-        self.odd[rows] |= ~valid(bodies)
+        self.fallback[rows] |= ~valid(bodies)
         rows = rows[valid(bodies)]
         if len(rows):
             self._envelopes.hold(rows, JsonEvents(bodies.drop_null()))
-            self.odd |= self._envelopes.odd
+            self.fallback |= self._envelopes.odd
 
-    def plain(self, keys: Iterable[str]) -> RecordColumns:
-        """Return the facts of all rows by columns; those of odd rows stand for nothing."""
-        events, odd = self._envelopes.events, self.odd
-        columns = {key: column for key in dict.fromkeys(keys) if (column := self._column(key)) is not None}
-        defaults = self._defaults()
-        channels, sources = self._channels.copy(), np.arange(len(odd))
-        channels[odd], sources[odd] = -1, NO_SOURCE
+    def build_columns(self, keys: Iterable[str]) -> RecordColumns:
+        """Return the record columns of all rows; those of fallback rows are undefined."""
+        events, fallback = self._envelopes.events, self.fallback
+        columns = {key: column for key in dict.fromkeys(keys) if (column := self._find_column(key)) is not None}
+        defaults = self._native_defaults()
+        channels, sources = self._channels.copy(), np.arange(len(fallback))
+        channels[fallback], sources[fallback] = -1, NO_SOURCE
         protocols = np.array([protocol_number(binding.protocol) for binding in self._bindings], np.int64)
         return RecordColumns(
-            BatchColumns(len(odd), {key: SplitColumn(values) for key, values in columns.items()}),
+            BatchColumns(len(fallback), {key: SplitColumn(values) for key, values in columns.items()}),
             channels,
             protocols[self._groups],
             events.astype(np.int64),
             sources,
             defaults,
             bodies=self._envelopes.data_or(self._batch.column("body")),
-            codings=self._codings(),
+            codings=self._content_codings(),
             inner=self._envelopes.from_json,
             settled=(ColumnRows(0, self._envelopes),),
         )
 
-    def raw(self, rows: Int) -> Iterable[RawRow]:
+    def iter_raw(self, rows: Int) -> Iterable[RawRow]:
         """Yield these rows for the exact codec."""
         taken = self._batch.select(["received", "properties", "body", "position"]).take(pa.array(rows))
         times = arrival_times(taken.column("received")).to_pylist()
@@ -248,23 +238,23 @@ class _InboxRows:
                 time,
             )
 
-    def _called(self, key: str, *, empty: bool = False) -> Int:
+    def _entries_of_key(self, key: str, *, empty: bool = False) -> Int:
         return self._entries.called(self._by_key.get(key, ()), empty=empty)
 
-    def _column(self, key: str) -> pa.StringArray | None:
+    def _find_column(self, key: str) -> pa.StringArray | None:
         """Return the column of a property; None where no row has it."""
         if key == CONTENT:
             return self._envelopes.types
         if key.startswith(ATTRIBUTE):
             return self._envelopes.attribute(key.removeprefix(ATTRIBUTE))
         if key.startswith(PROPERTY):
-            return self._property(key.removeprefix(PROPERTY))
+            return self._property_column(key.removeprefix(PROPERTY))
         if key.startswith(BYTES):
-            entries = self._called(key.removeprefix(BYTES))
-            return base64_of(self._entries.bytes_of(self._only(entries))) if len(entries) else None
+            entries = self._entries_of_key(key.removeprefix(BYTES))
+            return base64_of(self._entries.bytes_of(self._single_entries(entries))) if len(entries) else None
         return None
 
-    def _property(self, key: str) -> pa.StringArray | None:
+    def _property_column(self, key: str) -> pa.StringArray | None:
         numbers = self._by_key.get(key, [])
         if key == _CONTENT_TYPE:
             numbers = [
@@ -275,38 +265,38 @@ class _InboxRows:
         entries = self._entries.called(numbers)
         if not len(entries):
             return None
-        places = self._only(entries)
+        places = self._single_entries(entries)
         values = self._entries.bytes_of(places)
         texts = texts_of(values)
         binary = (places >= 0) & self._entries.are(BINARY_KIND)[places]
         if key == _CONTENT_TYPE:
-            self.odd |= binary  # Its name counts in any letter case, but not where it has bytes.
+            self.fallback |= binary  # Its name counts in any letter case, but not where it has bytes.
         elif binary.any():
             texts = pc.if_else(pa.array(binary), base64_of(values), texts)
-        self.odd |= (places >= 0) & ~valid(texts)
+        self.fallback |= (places >= 0) & ~valid(texts)
         return texts
 
-    def _only(self, entries: Int) -> Int:
-        """Return the entry of every row, -1 for none; rows with several are odd."""
+    def _single_entries(self, entries: Int) -> Int:
+        """Return the entry of every row, -1 for none; rows with several become fallback rows."""
         places, repeated = self._entries.leading(entries)
-        self.odd[repeated] = True
+        self.fallback[repeated] = True
         return places
 
-    def _defaults(self) -> Defaults:
+    def _native_defaults(self) -> Defaults:
         """Return what the protocols supply to native rows."""
-        own, nothing = self._batch.column("position"), pa.nulls(len(self.odd), pa.string())
-        native = ~self._envelopes.events & ~self.odd
+        own, nothing = self._batch.column("position"), pa.nulls(len(self.fallback), pa.string())
+        native = ~self._envelopes.events & ~self.fallback
         if not native.any():
             return Defaults(own, nothing, self._envelopes.types, nothing)
         times = arrival_times(pc.if_else(pa.array(native), self._batch.column("received"), None))
-        for ids in (self._stream_ids(), *self._texts_of("id_key")):
-            own = pc.coalesce(usable(ids), own)
-        for given in self._texts_of("time_key"):
-            times = pc.if_else(pc.fill_null(of_types(given, ("timestamp",)), False), given, times)
-        keys = pc.coalesce(nothing, *self._texts_of("partition_key"))
+        for ids in (self._stream_ids(), *self._iter_part_texts("id_key")):
+            own = pc.coalesce(drop_unusable(ids), own)
+        for given in self._iter_part_texts("time_key"):
+            times = pc.if_else(pc.fill_null(check_types(given, ("timestamp",)), False), given, times)
+        keys = pc.coalesce(nothing, *self._iter_part_texts("partition_key"))
         return Defaults(own, times, self._envelopes.types, keys)
 
-    def _texts_of(self, name: str) -> Iterable[pa.StringArray]:
+    def _iter_part_texts(self, name: str) -> Iterable[pa.StringArray]:
         """Yield the columns of the parts that bindings name, each null in rows of other bindings."""
         for group, binding in enumerate(self._bindings):
             key = getattr(binding, name)
@@ -317,13 +307,13 @@ class _InboxRows:
 
     def _stream_ids(self) -> pa.StringArray:
         """Return ``stream-sequence`` of the messages of JetStream."""
-        pairs = [self._entries.leading(self._called(key, empty=True))[0] for key in _STREAM]
+        pairs = [self._entries.leading(self._entries_of_key(key, empty=True))[0] for key in _STREAM]
         both = (pairs[0] >= 0) & (pairs[1] >= 0)
         texts = [texts_of(self._entries.bytes_of(np.where(both, places, -1))) for places in pairs]
-        self.odd |= both & ~(valid(texts[0]) & valid(texts[1]))
+        self.fallback |= both & ~(valid(texts[0]) & valid(texts[1]))
         return pc.binary_join_element_wise(*texts, "-")
 
-    def _codings(self) -> pa.StringArray | None:
+    def _content_codings(self) -> pa.StringArray | None:
         numbers = sorted(number for key in CODING_KEYS for number in self._by_key.get(key, ()))
         if not numbers:
             return None
@@ -338,7 +328,7 @@ def arrival_times(received: pa.TimestampArray) -> pa.StringArray:
     return rfc3339(pc.if_else(dated, moments, pa.scalar(None, pa.int64())).cast(pa.timestamp("us")))
 
 
-def _distinct(values: pa.StringArray, meaning: Callable[[str | None], T]) -> tuple[list[T], Int]:
+def _map_distinct(values: pa.StringArray, meaning: Callable[[str | None], T]) -> tuple[list[T], Int]:
     """Return what the distinct values mean, and the place of every value's among them."""
     encoded = pc.dictionary_encode(values, null_encoding="encode")
     return [meaning(text) for text in encoded.dictionary.to_pylist()], encoded.indices.to_numpy().astype(np.int64)
@@ -348,7 +338,7 @@ def _binding_of(protocol: str | None) -> Binding:
     return binding_of(protocol or "") or BINDINGS[UNKNOWN]
 
 
-# Facts of Kafka records: columns where they settle a record, the exact codec where they do not.
+# Record columns of Kafka records.
 
 _PLACE: Final = ("topic", "partition", "offset")
 
@@ -370,17 +360,17 @@ def facts_of_kafka(
     channel there is unknown) and appended from the codec.
     """
     read = reader.read(rows)
-    odd = np.flatnonzero(read.odd)
-    settled = _settled(rows, read, channels, odd, bodies=bodies, times=times)
+    fallback = np.flatnonzero(read.odd)
+    settled = _column_facts(rows, read, channels, fallback, bodies=bodies, times=times)
     heads = rows.column("value")
-    if not len(odd):
+    if not len(fallback):
         matcher.ids.find(settled, heads)
         return settled
     exact = RecordColumnsBuilder(matcher.keys)
     binding = BINDINGS[PROTOCOL]
-    at = pa.array(odd)
+    at = pa.array(fallback)
     time = times_of(rows.column("timestamp").take(at), None if times is None else times.take(at)).to_pylist()
-    for row, entry, moment in zip(odd.tolist(), rows.select(_RAW).take(at).to_pylist(), time, strict=True):
+    for row, entry, moment in zip(fallback.tolist(), rows.select(_RAW).take(at).to_pylist(), time, strict=True):
         channel = int(channels[row])
         exact.add(
             RawRow(
@@ -399,34 +389,34 @@ def facts_of_kafka(
     return facts
 
 
-def _settled(
+def _column_facts(
     rows: pa.RecordBatch,
     read: KafkaColumns,
     channels: IntArray,
-    odd: IntArray,
+    fallback: IntArray,
     *,
     bodies: bool,
     times: pa.StringArray | None,
 ) -> RecordColumns:
     count = rows.num_rows
     own = channels.copy()
-    own[odd] = -1
+    own[fallback] = -1
     sources = np.arange(count)
-    sources[odd] = NO_SOURCE
+    sources[fallback] = NO_SOURCE
     return RecordColumns(
         BatchColumns(count, {name: SplitColumn(text) for name, text in read.texts.items()}),
         own,
         np.full(count, protocol_number(PROTOCOL), np.int64),
         read.events.astype(np.int64),
         sources,
-        _defaults(rows, read, times),
+        _kafka_defaults(rows, read, times),
         bodies=rows.column("value") if bodies else None,
         codings=read.coding if bodies else None,
     )
 
 
-def _defaults(rows: pa.RecordBatch, read: KafkaColumns, times: pa.StringArray | None) -> Defaults:
-    """Return what native records give the events they become; events have their own, and null here."""
+def _kafka_defaults(rows: pa.RecordBatch, read: KafkaColumns, times: pa.StringArray | None) -> Defaults:
+    """Return the default attributes of native records; null for events, which have their own."""
     native = np.flatnonzero(~read.events)
     at = pa.array(native)
     back = np.full(rows.num_rows, -1, np.int64)
@@ -439,7 +429,7 @@ def _defaults(rows: pa.RecordBatch, read: KafkaColumns, times: pa.StringArray | 
 
 
 def positions_of(rows: pa.RecordBatch) -> pa.StringArray:
-    """Return where each row of Kafka lies, as the positions of its events and letters begin."""
+    """Return topic, partition and offset of each row as text, the start of positions of events and dead letters."""
     topic = pc.fill_null(rows.column("topic"), "")
     numbers = (rows.column(name).cast(pa.string()) for name in ("partition", "offset"))
     return pc.binary_join_element_wise(topic, *numbers, "-")

@@ -83,14 +83,14 @@ def value_fault(name: str, types: Types, text: str) -> str:
     if not text and name in NOT_EMPTY:
         return "must not be empty"
     if FORBIDDEN.search(text):
-        return f"{_quoted(text)} contains a control character or a noncharacter"
+        return f"{_quote_short(text)} contains a control character or a noncharacter"
     for each in types:
-        if not _of_type(each, text):
-            return f"{_quoted(text)} is not a valid {each}"
+        if not _is_of_type(each, text):
+            return f"{_quote_short(text)} is not a valid {each}"
     return ""
 
 
-def always_valid(name: str, types: Types, text_with: Sequence[str]) -> bool:
+def is_always_valid(name: str, types: Types, text_with: Sequence[str]) -> bool:
     """Whether a template that encodes all its values gives only valid ones.
 
     ``text_with`` are its expansions with a letter and with an escape for every placeholder. An encoded value has only
@@ -100,36 +100,36 @@ def always_valid(name: str, types: Types, text_with: Sequence[str]) -> bool:
     return uris and not any(value_fault(name, types, text) for text in text_with)
 
 
-def usable(values: pa.StringArray) -> pa.StringArray:
+def drop_unusable(values: pa.StringArray) -> pa.StringArray:
     """Return values without those that no attribute may have; a Kafka key of control characters is not a text key."""
     return pc.if_else(pc.and_(printable(values), pc.not_equal(values, "")), values, pa.scalar(None, pa.string()))
 
 
-def of_types(values: pa.StringArray, types: Types) -> pa.BooleanArray:
+def check_types(values: pa.StringArray, types: Types) -> pa.BooleanArray:
     """Return which values are valid for all of these types; null for a null."""
-    held = pa.array(np.ones(len(values), bool))
+    are_valid = pa.array(np.ones(len(values), bool))
     for each in types:
         sure = pc.match_substring_regex(values, _SURE[each]) if each in _SURE else pc.equal(values, "1.0")
-        held = pc.and_(held, _settled(values, sure, each))
-    return held
+        are_valid = pc.and_(are_valid, _check_unsure(values, sure, each))
+    return are_valid
 
 
-def _settled(values: pa.StringArray, sure: pa.BooleanArray, kind: str) -> pa.BooleanArray:
+def _check_unsure(values: pa.StringArray, sure: pa.BooleanArray, kind: str) -> pa.BooleanArray:
     """Check the values that are not certainly valid, each distinct one once."""
     if pc.all(sure, min_count=0).as_py():
         return sure
     doubtful = pc.dictionary_encode(values.filter(pc.invert(sure)))
-    verdicts = pa.array([_of_type(kind, text) for text in doubtful.dictionary.to_pylist()], pa.bool_())
+    verdicts = pa.array([_is_of_type(kind, text) for text in doubtful.dictionary.to_pylist()], pa.bool_())
     return pc.replace_with_mask(sure, pc.fill_null(pc.invert(sure), False), verdicts.take(doubtful.indices.drop_null()))
 
 
-def _of_type(kind: str, text: str) -> bool:
+def _is_of_type(kind: str, text: str) -> bool:
     if kind == ABSOLUTE:
         return is_absolute(text) and is_valid("uri", text)
     return text == "1.0" if kind == VERSION else is_valid(kind, text, bits32=True)
 
 
-def _quoted(text: str) -> str:
+def _quote_short(text: str) -> str:
     shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
     return repr(shown)
 
@@ -171,7 +171,7 @@ class MappedAttribute:
             return None
         return "".join(piece.text for piece in self.pieces)
 
-    def expanded(self, value: str) -> str:
+    def expand(self, value: str) -> str:
         """Return the attribute with *value* for each placeholder."""
         return "".join(value if piece.name else piece.text for piece in self.pieces)
 
@@ -206,7 +206,7 @@ class Defaults:
     partitionkey: pa.StringArray
 
 
-def program_of(
+def compile_program(
     definition: Definition, supplied: frozenset[str], origin: ChannelOrigin, *, envelope: bool = True
 ) -> Program:
     """Compile the mapping of a definition, given the names of the placeholders that matching supplies.
@@ -214,28 +214,28 @@ def program_of(
     ``envelope`` says whether it declares the CloudEvents envelope on this channel, itself or by default.
     """
     mapped = {"specversion": MappedAttribute("specversion", (Piece("1.0"),))}
-    declared = {prop.name: _absolute(prop, definition) for prop in definition.envelopemetadata} if envelope else {}
+    declared = {prop.name: _resolve_uri(prop, definition) for prop in definition.envelopemetadata} if envelope else {}
     for name, prop in declared.items():
-        pieces, missing = _declared(prop, supplied, origin)
+        pieces, missing = _declared_pieces(prop, supplied, origin)
         if missing and name not in FALLBACKS:
             return Program(unmappable=f"{name}: nothing supplies {{{missing}}}")
         if pieces and not missing:
             mapped[name] = MappedAttribute(name, pieces, types_of(name, prop.type))
     content = definition.datacontenttype or inferred_content_type(definition.dataschemaformat)
-    for name, pieces in _left(definition, origin).items():
+    for name, pieces in _default_pieces(definition, origin).items():
         # Every source has an arrival time, so only records of `match` may lack one.
         needed = name in declared and declared[name].required and name != "time"
         mapped.setdefault(name, MappedAttribute(name, pieces, needed=needed))
     for name, prop in declared.items():
         if (prop.required or name in REQUIRED) and name not in mapped:
             return Program(unmappable=f"{name}: required, but has neither a value nor a default")
-    attributes = [_checked(each) for each in mapped.values()]
+    attributes = [_check_attribute(each) for each in mapped.values()]
     fault = next((each for each in attributes if isinstance(each, str)), "")
-    kept = tuple(each for each in attributes if isinstance(each, MappedAttribute))
-    return Program(unmappable=fault) if fault else Program(kept, content_type=content)
+    valid = tuple(each for each in attributes if isinstance(each, MappedAttribute))
+    return Program(unmappable=fault) if fault else Program(valid, content_type=content)
 
 
-def _checked(attribute: MappedAttribute) -> MappedAttribute | str:
+def _check_attribute(attribute: MappedAttribute) -> MappedAttribute | str:
     """Return the attribute without types that it cannot violate, or why it is never valid."""
     fault, constant = name_fault(attribute.name), attribute.constant
     if not fault and constant is not None:
@@ -243,18 +243,18 @@ def _checked(attribute: MappedAttribute) -> MappedAttribute | str:
     if fault:
         return f"{attribute.name}: {fault}"
     encoded = all(piece.encode or not piece.name for piece in attribute.pieces)
-    probes = [attribute.expanded(value) for value in ("a", "%20")]
-    if constant is not None or (encoded and always_valid(attribute.name, attribute.types, probes)):
+    probes = [attribute.expand(value) for value in ("a", "%20")]
+    if constant is not None or (encoded and is_always_valid(attribute.name, attribute.types, probes)):
         return replace(attribute, types=())
     return attribute
 
 
-def _absolute(prop: Property, definition: Definition) -> Property:
+def _resolve_uri(prop: Property, definition: Definition) -> Property:
     """Return a declared ``dataschema`` with the absolute URI that it means, if there is one."""
     return replace(prop, value=definition.schemauri) if prop.name == "dataschema" else prop
 
 
-def _declared(prop: Property, supplied: frozenset[str], origin: ChannelOrigin) -> tuple[tuple[Piece, ...], str]:
+def _declared_pieces(prop: Property, supplied: frozenset[str], origin: ChannelOrigin) -> tuple[tuple[Piece, ...], str]:
     """Return the pieces of a declared attribute, and the first placeholder that nothing supplies."""
     if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
         return (), ""
@@ -277,13 +277,13 @@ def _declared(prop: Property, supplied: frozenset[str], origin: ChannelOrigin) -
     return tuple(pieces), ""
 
 
-def _left(definition: Definition, origin: ChannelOrigin) -> dict[str, tuple[Piece, ...]]:
-    left: dict[str, tuple[Piece, ...]] = {name: (Piece(default=name),) for name in DEFAULTS}
-    left["source"] = (Piece(origin.source),)
-    left["type"] = (Piece(definition.messageid),)
+def _default_pieces(definition: Definition, origin: ChannelOrigin) -> dict[str, tuple[Piece, ...]]:
+    pieces: dict[str, tuple[Piece, ...]] = {name: (Piece(default=name),) for name in DEFAULTS}
+    pieces["source"] = (Piece(origin.source),)
+    pieces["type"] = (Piece(definition.messageid),)
     if definition.schemauri and not any(prop.name == "dataschema" for prop in definition.envelopemetadata):
-        left["dataschema"] = (Piece(definition.schemauri),)
-    return left
+        pieces["dataschema"] = (Piece(definition.schemauri),)
+    return pieces
 
 
 class Mapper:
@@ -298,7 +298,7 @@ class Mapper:
         self._programs: dict[tuple[int, int], int] = {}
         self.programs: list[Program] = []
         self._slots: list[dict[str, Slot]] = []
-        self._laid: _Laid | None = None
+        self._arrays: _ProgramArrays | None = None
 
     def program(self, target: int, channel: int) -> int:
         """Return the number of the program that maps this target's native records on that channel."""
@@ -307,11 +307,11 @@ class Mapper:
             slots = {slot.name: slot for slot in self._chooser.slots(target, event=False)}
             seen = self._targets[target]
             origin = self._origins[channel]
-            compiled = program_of(seen.definition, frozenset(slots), origin, envelope=seen.envelope)
+            compiled = compile_program(seen.definition, frozenset(slots), origin, envelope=seen.envelope)
             known = self._programs[(target, channel)] = len(self.programs)
             self.programs.append(compiled)
             self._slots.append(slots)
-            self._laid = None
+            self._arrays = None
         return known
 
     def map(
@@ -321,29 +321,29 @@ class Mapper:
 
         Rows whose values do not make a valid event are returned by index in *rows*, with the attribute and why.
         """
-        laid = self._layout()
-        owners, attributes = laid.attributes.expand(programs)
-        holders, pieces = laid.pieces.expand(attributes)
-        values = self._piece_values(laid, columns, rows, programs, owners[holders], pieces, defaults)
-        counts = laid.pieces.counts[attributes]
+        arrays = self._program_arrays()
+        owners, attributes = arrays.attributes.expand(programs)
+        holders, pieces = arrays.pieces.expand(attributes)
+        values = self._piece_values(arrays, columns, rows, programs, owners[holders], pieces, defaults)
+        counts = arrays.pieces.counts[attributes]
         offsets = pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
         joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), "")
-        faults = laid.faults(joined, attributes, owners)
-        kept = pc.is_valid(joined)
-        names = laid.names.take(pa.array(attributes)).filter(kept)
-        entries = pa.StructArray.from_arrays([names, joined.filter(kept).cast(pa.binary())], names=["key", "value"])
-        per_row = np.bincount(owners[kept.to_numpy(zero_copy_only=False)], minlength=len(rows))
+        faults = arrays.find_faults(joined, attributes, owners)
+        present = pc.is_valid(joined)
+        names = arrays.names.take(pa.array(attributes)).filter(present)
+        entries = pa.StructArray.from_arrays([names, joined.filter(present).cast(pa.binary())], names=["key", "value"])
+        per_row = np.bincount(owners[present.to_numpy(zero_copy_only=False)], minlength=len(rows))
         starts = pa.array(np.concatenate(([0], np.cumsum(per_row))).astype(np.int32))
         return pa.ListArray.from_arrays(starts, entries), faults
 
-    def _layout(self) -> _Laid:
-        if self._laid is None:
-            self._laid = _Laid(self.programs, self._slots, self._chooser)
-        return self._laid
+    def _program_arrays(self) -> _ProgramArrays:
+        if self._arrays is None:
+            self._arrays = _ProgramArrays(self.programs, self._slots, self._chooser)
+        return self._arrays
 
     def _piece_values(
         self,
-        laid: _Laid,
+        arrays: _ProgramArrays,
         columns: BatchColumns,
         rows: IntArray,
         programs: IntArray,
@@ -352,35 +352,36 @@ class Mapper:
         defaults: Defaults,
     ) -> pa.StringArray:
         """Return the value of each piece in the row of its owner (owners index into *rows*)."""
-        kinds = laid.kinds[pieces]
+        kinds = arrays.kinds[pieces]
         indices = np.full(len(pieces), -1, np.int64)
         texts = kinds == _TEXT
-        indices[texts] = laid.arguments[pieces[texts]]
+        indices[texts] = arrays.arguments[pieces[texts]]
         slots = np.flatnonzero(kinds == _SLOT)
-        taken = self._chooser.slot_values(columns, rows[owners[slots]], laid.arguments[pieces[slots]])
-        taken = _encoded(taken, laid.encodes[pieces[slots]])
-        indices[slots] = len(laid.texts) + np.arange(len(slots))
-        pools = [laid.texts, taken]
-        start = len(laid.texts) + len(taken)
-        for number, column in enumerate(self._default_columns(laid, rows, programs, defaults)):
-            mine = np.flatnonzero((kinds == _DEFAULT) & (laid.arguments[pieces] == number))
+        taken = self._chooser.slot_values(columns, rows[owners[slots]], arrays.arguments[pieces[slots]])
+        taken = _encode_percent(taken, arrays.encodes[pieces[slots]])
+        indices[slots] = len(arrays.texts) + np.arange(len(slots))
+        pools = [arrays.texts, taken]
+        start = len(arrays.texts) + len(taken)
+        for number, column in enumerate(self._default_columns(arrays, rows, programs, defaults)):
+            mine = np.flatnonzero((kinds == _DEFAULT) & (arrays.arguments[pieces] == number))
             indices[mine] = start + owners[mine]
             pools.append(column)
             start += len(column)
         return pa.concat_arrays(pools).take(pa.array(indices))
 
     def _default_columns(
-        self, laid: _Laid, rows: IntArray, programs: IntArray, defaults: Defaults
+        self, arrays: _ProgramArrays, rows: IntArray, programs: IntArray, defaults: Defaults
     ) -> list[pa.StringArray]:
         at = pa.array(rows)
-        content = pc.coalesce(usable(defaults.datacontenttype.take(at)), laid.content_types.take(pa.array(programs)))
-        return [defaults.id.take(at), defaults.time.take(at), content, usable(defaults.partitionkey.take(at))]
+        types = arrays.content_types.take(pa.array(programs))
+        content = pc.coalesce(drop_unusable(defaults.datacontenttype.take(at)), types)
+        return [defaults.id.take(at), defaults.time.take(at), content, drop_unusable(defaults.partitionkey.take(at))]
 
 
 _TEXT, _SLOT, _DEFAULT = 0, 1, 2
 
 
-class _Laid:
+class _ProgramArrays:
     """Programs as flat arrays: programs -> attributes -> pieces."""
 
     def __init__(
@@ -396,7 +397,7 @@ class _Laid:
             for attribute in program.attributes:
                 attributes.append(attribute)
                 piece_lists.append(list(range(len(flat), len(flat) + len(attribute.pieces))))
-                flat.extend(_flat(piece, named, texts, chooser) for piece in attribute.pieces)
+                flat.extend(_flatten_piece(piece, named, texts, chooser) for piece in attribute.pieces)
         self.attributes = Ragged(lists)
         self.pieces = Ragged(piece_lists)
         self._mapped = attributes
@@ -410,14 +411,14 @@ class _Laid:
         self.arguments = np.array([argument for _, argument, _ in flat], np.int64)
         self.encodes = np.array([encode for _, _, encode in flat], bool)
 
-    def faults(self, values: pa.StringArray, attributes: IntArray, owners: IntArray) -> dict[int, str]:
+    def find_faults(self, values: pa.StringArray, attributes: IntArray, owners: IntArray) -> dict[int, str]:
         """Return per owner the first of its values that violates a rule, and which rule."""
         bad = pc.fill_null(pc.invert(printable(values)), False).to_numpy(zero_copy_only=False).copy()
         bad |= self._needed[attributes] & pc.is_null(values).to_numpy(zero_copy_only=False)
         for number, types in enumerate(self._types):
             places = np.flatnonzero(self._type_numbers[attributes] == number) if types else ()
             if len(places):
-                held = pc.fill_null(of_types(values.take(pa.array(places)), types), True)
+                held = pc.fill_null(check_types(values.take(pa.array(places)), types), True)
                 bad[places] |= ~held.to_numpy(zero_copy_only=False)
         faults: dict[int, str] = {}
         for place in np.flatnonzero(bad).tolist():
@@ -428,7 +429,7 @@ class _Laid:
         return faults
 
 
-def _flat(
+def _flatten_piece(
     piece: Piece, named: Mapping[str, Slot], texts: dict[str, int], chooser: WinnerChooser
 ) -> tuple[int, int, bool]:
     if piece.default is not None:
@@ -438,7 +439,7 @@ def _flat(
     return _TEXT, texts.setdefault(piece.text, len(texts)), False
 
 
-def _encoded(values: pa.StringArray, encodes: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.StringArray:
+def _encode_percent(values: pa.StringArray, encodes: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.StringArray:
     reserved = pc.fill_null(pc.match_substring_regex(values, _RESERVED), False).to_numpy(zero_copy_only=False)
     where = reserved & encodes
     if not where.any():

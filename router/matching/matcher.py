@@ -26,8 +26,8 @@ from router.matching.index.index import MatchIndex
 from router.matching.mapping import Mapper
 from router.matching.nearest import NearestFinder, NearestRow
 from router.matching.record_columns import NO_SOURCE, RecordColumns
-from router.matching.schema_ids import SchemaIdStage, detail_of, mismatches_of
-from router.matching.schema_validation import PayloadChecks, ValidatedSets, Validation, mismatches, rejection_detail
+from router.matching.schema_ids import SchemaIdFilter, id_mismatches, id_rejection_detail
+from router.matching.schema_validation import SchemaFilter, ValidatedSets, Validation, mismatches, rejection_detail
 from router.matching.tie_breaker import TieBreaker
 from router.matching.winners import AMBIGUOUS, WinnerChooser, Winners
 
@@ -53,18 +53,18 @@ class MatchOutcomes:
     nearest: dict[int, list[dict[str, Any]]]
     mapped: IntArray
     attributes: pa.ListArray
-    take: Callable[[MatchOutcomes], pa.MapArray]
+    extract: Callable[[MatchOutcomes], pa.MapArray]
     """Extracts the context attributes of rows. It has no reference to its outcomes: a cycle would keep each batch's
     columns until the next garbage collection."""
     ties: dict[int, str] = field(default_factory=dict)
-    _taken: pa.MapArray | None = None
+    _contexts: pa.MapArray | None = None
 
     @property
     def contexts(self) -> pa.MapArray:
         """The context attributes of every row, extracted on first use."""
-        if self._taken is None:
-            self._taken = self.take(self)
-        return self._taken
+        if self._contexts is None:
+            self._contexts = self.extract(self)
+        return self._contexts
 
 
 class Matcher:
@@ -88,8 +88,8 @@ class Matcher:
         self.channels = tuple(channels)
         self.index = MatchIndex(self.targets, [channel.candidates for channel in channels], list(BINDINGS))
         self.chooser = WinnerChooser(self.index, ties)
-        self.ids = SchemaIdStage(self.index, self.channels, payloads)
-        self.checks = PayloadChecks(self.index, self.channels, payloads, validation, self.ids)
+        self.ids = SchemaIdFilter(self.index, self.channels, payloads)
+        self.checks = SchemaFilter(self.index, self.channels, payloads, validation, self.ids)
         self.mapper = Mapper(self.chooser, self.targets, [channel.origin for channel in channels])
         self.nearest = NearestFinder(self.index, list(BINDINGS), [channel.candidates for channel in channels])
         self.correlations = Correlations(self.targets)
@@ -111,13 +111,13 @@ class Matcher:
 
     def winners(self, facts: RecordColumns) -> IntArray:
         """Return the target that each row matches, negative for none, before mapping."""
-        return self._decided(facts, self.index.classify(facts.columns))[2]
+        return self._evaluate(facts, self.index.classify(facts.columns))[2]
 
-    def _decided(self, facts: RecordColumns, classes: Sequence[IntArray]) -> tuple[ValidatedSets, Winners, IntArray]:
+    def _evaluate(self, facts: RecordColumns, classes: Sequence[IntArray]) -> tuple[ValidatedSets, Winners, IntArray]:
         sets = self.index.match(classes, facts.channels, facts.protocols, facts.events)
         facts.identified = self.ids.drop(facts, self.chooser.drop_unequal(facts.columns, sets))
         checked = self.checks.check(facts, facts.identified.sets)
-        verdicts = self.chooser.resolve(checked.sets)
+        verdicts = self.chooser.choose_winners(checked.sets)
         winners = verdicts.winners.copy()
         winners[np.fromiter(facts.faults, np.int64, len(facts.faults))] = -1
         return checked, verdicts, winners
@@ -126,24 +126,24 @@ class Matcher:
         """Evaluate every row of a batch."""
         columns = facts.columns
         classes = self.index.classify(columns)
-        checked, verdicts, winners = self._decided(facts, classes)
+        checked, verdicts, winners = self._evaluate(facts, classes)
         outcomes = MatchOutcomes(facts, winners, {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0), lambda _: pa.nulls(0))
-        self._map(outcomes)
+        self._map_native_rows(outcomes)
         # After mapping, since rows that mapping turned into dead letters need no context attributes.
-        outcomes.take = partial(self._contexts, winners=winners.copy())
-        self._reject(outcomes, checked)
-        self._explain(outcomes, verdicts, classes)
+        outcomes.extract = partial(self._extract_contexts, winners=winners.copy())
+        self._explain_rejected(outcomes, checked)
+        self._explain_dead_letters(outcomes, verdicts, classes)
         self._explain_ties(outcomes, verdicts)
         return outcomes
 
-    def _contexts(self, outcomes: MatchOutcomes, winners: IntArray) -> pa.MapArray:
+    def _extract_contexts(self, outcomes: MatchOutcomes, winners: IntArray) -> pa.MapArray:
         contexts = self.chooser.contexts(outcomes.facts.columns, winners, outcomes.facts.events)
         if not self.correlations.keys:
             return contexts
-        return self.correlations.added(contexts, outcomes, winners, self._names_correlation)
+        return self.correlations.add_to(contexts, outcomes, winners, self._has_correlation)
 
     @cached_property
-    def _names_correlation(self) -> list[bool]:
+    def _has_correlation(self) -> list[bool]:
         """Return for each target, as native record and as event in turn, whether it has a placeholder of that name."""
         return [
             any(slot.name == CORRELATION for slot in self.chooser.slots(target, event=event))
@@ -160,10 +160,10 @@ class Matcher:
             number = int(verdicts.sets[row])
             if number not in texts:
                 best = self.chooser.most_specific(self.index.sets[number])
-                texts[number] = self.chooser.ties.explanation(self.targets, best)
+                texts[number] = self.chooser.ties.explain(self.targets, best)
             outcomes.ties[row] = texts[number]
 
-    def _map(self, outcomes: MatchOutcomes) -> None:
+    def _map_native_rows(self, outcomes: MatchOutcomes) -> None:
         facts, winners = outcomes.facts, outcomes.winners
         rows = np.flatnonzero((winners >= 0) & (facts.events == 0))
         width = len(self.channels)
@@ -172,17 +172,17 @@ class Matcher:
         programs = numbers[inverse] if len(rows) else rows
         unmappable = [program.unmappable for program in self.mapper.programs]
         never = np.flatnonzero(np.array([bool(fault) for fault in unmappable], bool)[programs])
-        self._unmappable(outcomes, rows, {at: unmappable[int(programs[at])] for at in never.tolist()})
-        kept = winners[rows] >= 0
-        rows = rows[kept]
-        attributes, faults = self.mapper.map(facts.columns, rows, programs[kept], facts.defaults)
-        self._unmappable(outcomes, rows, faults)
+        self._mark_unmappable(outcomes, rows, {at: unmappable[int(programs[at])] for at in never.tolist()})
+        mappable = winners[rows] >= 0
+        rows = rows[mappable]
+        attributes, faults = self.mapper.map(facts.columns, rows, programs[mappable], facts.defaults)
+        self._mark_unmappable(outcomes, rows, faults)
         if faults:
             valid = np.flatnonzero(winners[rows] >= 0)
             rows, attributes = rows[valid], attributes.take(pa.array(valid))
         outcomes.mapped, outcomes.attributes = rows, attributes
 
-    def _unmappable(self, outcomes: MatchOutcomes, rows: IntArray, faults: Mapping[int, str]) -> None:
+    def _mark_unmappable(self, outcomes: MatchOutcomes, rows: IntArray, faults: Mapping[int, str]) -> None:
         """Make dead letters of rows that map to no valid event; *faults* are by index in *rows*."""
         for at, fault in faults.items():
             row = int(rows[at])
@@ -190,14 +190,14 @@ class Matcher:
             outcomes.details[row] = f"{self.targets[int(outcomes.winners[row])].xid}: {fault}"
             outcomes.winners[row] = -1
 
-    def _reject(self, outcomes: MatchOutcomes, checked: ValidatedSets) -> None:
+    def _explain_rejected(self, outcomes: MatchOutcomes, checked: ValidatedSets) -> None:
         """Explain the rows whose candidates were all dropped by schema ids or schemas."""
         identified = outcomes.facts.identified
-        for row, group in identified.lost().items() if identified is not None else ():
+        for row, group in identified.rows_without_candidates().items() if identified is not None else ():
             unread = any(each.unread for each in group.dropped.values())
             outcomes.reasons[row] = "undecodable" if unread else "no-match"
-            outcomes.details[row] = detail_of(group, self.targets)
-            outcomes.nearest[row] = mismatches_of(group, self.targets)
+            outcomes.details[row] = id_rejection_detail(group, self.targets)
+            outcomes.nearest[row] = id_mismatches(group, self.targets)
         for row, rejected in checked.rejected.items():
             outcomes.reasons[row] = "schema-violation" if row in checked.violations else "no-match"
             outcomes.details[row] = rejection_detail(rejected)
@@ -214,7 +214,7 @@ class Matcher:
             lambda key: values.get(key, ()),
         )
 
-    def _explain(self, outcomes: MatchOutcomes, verdicts: Winners, classes: Sequence[IntArray]) -> None:
+    def _explain_dead_letters(self, outcomes: MatchOutcomes, verdicts: Winners, classes: Sequence[IntArray]) -> None:
         unmatched: list[int] = []
         for row in np.flatnonzero(outcomes.winners < 0).tolist():
             if row in outcomes.reasons or outcomes.facts.sources[row] == NO_SOURCE:
@@ -231,9 +231,9 @@ class Matcher:
                 outcomes.details[row] = "equally specific: " + ", ".join(self.targets[n].xid for n in best)
             else:
                 unmatched.append(row)
-        self._no_match(outcomes, unmatched, classes)
+        self._explain_no_match(outcomes, unmatched, classes)
 
-    def _no_match(self, outcomes: MatchOutcomes, rows: Sequence[int], classes: Sequence[IntArray]) -> None:
+    def _explain_no_match(self, outcomes: MatchOutcomes, rows: Sequence[int], classes: Sequence[IntArray]) -> None:
         facts = outcomes.facts
         explained: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for number, row in enumerate(rows):
@@ -249,10 +249,10 @@ class Matcher:
                     continue
                 explained[alike] = self.nearest.explain(row_facts)
             outcomes.nearest[row] = explained[alike]
-            outcomes.details[row] = summary(explained[alike]) or outcomes.details[row]
+            outcomes.details[row] = nearest_summary(explained[alike]) or outcomes.details[row]
 
 
-def summary(nearest: Sequence[dict[str, Any]]) -> str:
+def nearest_summary(nearest: Sequence[dict[str, Any]]) -> str:
     """Return one line that says why the nearest definition did not match."""
     if not nearest:
         return ""

@@ -46,10 +46,10 @@ def distance(constraint: Constraint, texts: Sequence[str | None]) -> int:
     text = texts[0] if texts else None
     if text is None or not has_text(constraint) or len(text) > LONGEST:
         return FAR
-    wanted: str | None = constraint.value or ""
+    expected: str | None = constraint.value or ""
     if constraint.kind == "template":
-        wanted = constraint.template.alongside(text)
-    return FAR if wanted is None else max(1, min(FAR, _changes(wanted, text)))
+        expected = constraint.template.alongside(text)
+    return FAR if expected is None else max(1, min(FAR, _edit_distance(expected, text)))
 
 
 def has_text(constraint: Constraint) -> bool:
@@ -75,15 +75,15 @@ class Spellings:
                 value = constraint.template.alongside_nothing
                 self._slashes[place] = value.count("/")
                 self._dots[place] = value.count(".") if constraint.dots else -1
-            self._counts[:, place] = _counted(value)
+            self._counts[:, place] = _count_characters(value)
             self._lengths[place] = len(value)
 
-    def at_least(self, text: str, numbers: IntArray | slice) -> IntArray:
+    def min_distances(self, text: str, numbers: IntArray | slice) -> IntArray:
         """Return for each of these constraints a lower bound of the distance of a value that fails it.
 
         It is ``FAR`` for those without a text.
         """
-        occurrences = _counted(text)[:, None]
+        occurrences = _count_characters(text)[:, None]
         missing = (np.maximum(self._counts[:, numbers], occurrences) - occurrences).sum(axis=0, dtype=np.int64)
         beyond = missing + len(text) - self._lengths[numbers]
         templates, slashes, dots = self._templates[numbers], self._slashes[numbers], self._dots[numbers]
@@ -94,33 +94,33 @@ class Spellings:
         return bounded
 
 
-def _counted(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def _count_characters(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """Return the number of characters in each bucket."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return np.bincount(points % _BUCKETS, minlength=_BUCKETS).astype(np.uint8)
 
 
-def _changes(wanted: str, value: str) -> int:
+def _edit_distance(expected: str, value: str) -> int:
     """Return the edit distance of two texts (Levenshtein's), by a column of bits for each character.
 
     The columns are those of Myers (1999) and Hyyrö (2003): two words of bits store where a column of the usual table
     goes up and down, so one step covers a whole column.
     """
-    start, end = 0, min(len(wanted), len(value))
-    while start < end and wanted[start] == value[start]:
+    start, end = 0, min(len(expected), len(value))
+    while start < end and expected[start] == value[start]:
         start += 1
     end -= start
     tail = 0
-    while tail < end and wanted[-1 - tail] == value[-1 - tail]:
+    while tail < end and expected[-1 - tail] == value[-1 - tail]:
         tail += 1
-    wanted, value = wanted[start : len(wanted) - tail], value[start : len(value) - tail]
-    if abs(len(wanted) - len(value)) >= FAR or not wanted:
-        return max(len(wanted), len(value))
+    expected, value = expected[start : len(expected) - tail], value[start : len(value) - tail]
+    if abs(len(expected) - len(value)) >= FAR or not expected:
+        return max(len(expected), len(value))
     places: dict[str, int] = {}
-    for place, character in enumerate(wanted):
+    for place, character in enumerate(expected):
         places[character] = places.get(character, 0) | 1 << place
-    every, last = (1 << len(wanted)) - 1, 1 << (len(wanted) - 1)
-    up, down, changes = every, 0, len(wanted)
+    every, last = (1 << len(expected)) - 1, 1 << (len(expected) - 1)
+    up, down, changes = every, 0, len(expected)
     for left, character in zip(range(len(value), 0, -1), value, strict=True):
         if changes - left >= FAR:
             return FAR
@@ -171,14 +171,14 @@ class NearestRow:
     values: Values
 
 
-def checks_of(target: MatchCandidate, row: NearestRow, protocols: Sequence[str]) -> list[ConstraintResult]:
+def check_constraints(target: MatchCandidate, row: NearestRow, protocols: Sequence[str]) -> list[ConstraintResult]:
     """Return all constraints of a candidate for a record, in its own order; it matches if all of them hold.
 
     *protocols* are those that rows refer to by number.
     """
-    checks = kind_checks(target, row.protocol, protocols, event=row.event)
+    checks = check_kind(target, row.protocol, protocols, event=row.event)
     holding: list[Keyed] = []
-    for key, constraint in tested(target, event=row.event):
+    for key, constraint in constraints_to_report(target, event=row.event):
         texts = row.values(key)
         holds = any(constraint.satisfied(text, present=True) for text in texts)
         if not texts:
@@ -187,12 +187,12 @@ def checks_of(target: MatchCandidate, row: NearestRow, protocols: Sequence[str])
             holding.append((key, constraint))
         unlike = 0 if holds else distance(constraint, texts)
         checks.append(
-            ConstraintResult(property_name(key), constraint.expected, _shown(texts), holds, constraint, unlike)
+            ConstraintResult(property_name(key), constraint.expected, _describe(texts), holds, constraint, unlike)
         )
-    return checks + _unequal(holding, row.values)
+    return checks + _check_placeholders(holding, row.values)
 
 
-def kind_checks(
+def check_kind(
     target: MatchCandidate, protocol: int, protocols: Sequence[str], *, event: bool
 ) -> list[ConstraintResult]:
     """Return a candidate's constraints on the kind of record: its protocol, and whether it is an event."""
@@ -207,7 +207,7 @@ def kind_checks(
     return checks
 
 
-def tested(target: MatchCandidate, *, event: bool) -> Sequence[Keyed]:
+def constraints_to_report(target: MatchCandidate, *, event: bool) -> Sequence[Keyed]:
     """Return the constraints to report: all of them for a native record and a target that needs an event."""
     constraints = target.constraints(event=event)
     return constraints if constraints is not None else target.event or ()
@@ -221,7 +221,7 @@ def property_name(key: str) -> str:
     return f"{member}.{key[2:]}"
 
 
-def _unequal(holding: Sequence[Keyed], values: Values) -> list[ConstraintResult]:
+def _check_placeholders(holding: Sequence[Keyed], values: Values) -> list[ConstraintResult]:
     """Return one failed check for each property whose placeholders differ from those of earlier properties."""
     failed: dict[tuple[str, Constraint], ConstraintResult] = {}
     for one, other in slots_of(holding)[1]:
@@ -236,7 +236,7 @@ def _unequal(holding: Sequence[Keyed], values: Values) -> list[ConstraintResult]
     return list(failed.values())
 
 
-def _shown(texts: Sequence[str | None]) -> str | None:
+def _describe(texts: Sequence[str | None]) -> str | None:
     if not texts:
         return None
     shown = ", ".join(NOT_TEXT if text is None else text for text in texts)
@@ -257,11 +257,11 @@ _DISTANCE: Final = 1 << 26
 _FARTHEST: Final = _LITERALS // _DISTANCE - 1
 Bool = npt.NDArray[np.bool_]
 Texts = tuple[str | None, ...]
-_Place = tuple[int, int, bool, tuple[int, ...]]
+_RankKey = tuple[int, int, bool, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _ConstraintTable:
     """The constraints on one property: their targets, ascending, their numbers, and 1 for a literal that counts.
 
     The constraints of a target begin at its entry in ``starts`` and end where the next target's begin.
@@ -272,8 +272,8 @@ class _Table:
     literals: IntArray
     starts: IntArray
 
-    def summed(self, wanted: IntArray, of: Callable[[IntArray | slice], IntArray]) -> IntArray:
-        """Return for each of the *wanted* targets the sum of *of* over its constraints' numbers."""
+    def sum_over(self, wanted: IntArray, of: Callable[[IntArray | slice], IntArray]) -> IntArray:
+        """Return for each of the *wanted* targets the sum of *of* applied to the numbers of its constraints."""
         starts, ends = self.starts[wanted], self.starts[wanted + 1]
         counts = ends - starts
         if 4 * counts.sum() > len(self.targets):  # To use all is faster than to select.
@@ -285,7 +285,7 @@ class _Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _ClassChange:
     """The change in failures and matched literals of each of these targets."""
 
     targets: IntArray
@@ -304,21 +304,21 @@ class NearestFinder:
         order = sorted(range(len(index.targets)), key=lambda number: index.targets[number].xid)
         self._by_order = np.array(order, np.int64)
         self._order = np.argsort(self._by_order)
-        self._tables = {event: self._table(event=event) for event in (False, True)}
-        self._absent = {event: self._of_absent(event=event) for event in (False, True)}
+        self._tables = {event: self._build_tables(event=event) for event in (False, True)}
+        self._absent = {event: self._absent_counts(event=event) for event in (False, True)}
         self._kinds: dict[tuple[int, bool], IntArray] = {}
-        self._changes: dict[tuple[bool, int, int], _Change] = {}
+        self._changes: dict[tuple[bool, int, int], _ClassChange] = {}
         self._changed_targets = 0
-        self._orders: dict[_Place, IntArray] = {}
+        self._orders: dict[_RankKey, IntArray] = {}
         self._ordered_targets = 0
-        self._spelled: dict[tuple[_Place, Texts, int], IntArray] = {}
+        self._spelled: dict[tuple[_RankKey, Texts, int], IntArray] = {}
         self._spellings: dict[str, Spellings] = {}
         self._misspelt: dict[tuple[int, int], bool] = {}
 
     def explain(self, row: NearestRow) -> list[dict[str, Any]]:
         """Return up to three nearest candidates, as the JSON form of MATCHING.md#nearest-definitions."""
         mismatches: dict[str, list[dict[str, Any]]] = {}
-        for number, checks in self.ranked(row, looks=LOOKS):
+        for number, checks in self.iter_ranked(row, looks=LOOKS):
             # Endpoints that share a channel may have the same definition; the nearer counts.
             failed = [check.to_json() for check in checks if not check.holds]
             mismatches.setdefault(self._index.targets[number].xid, failed)
@@ -326,7 +326,7 @@ class NearestFinder:
                 break
         return [{"message": xid, "mismatches": failed} for xid, failed in mismatches.items()]
 
-    def ranked(self, row: NearestRow, looks: int | None = None) -> Iterator[tuple[int, list[ConstraintResult]]]:
+    def iter_ranked(self, row: NearestRow, looks: int | None = None) -> Iterator[tuple[int, list[ConstraintResult]]]:
         """Yield candidates with their checks, nearest first.
 
         Fewest failed come first, then most literals matched, then the fewest characters that differ, then the xid.
@@ -334,7 +334,7 @@ class NearestFinder:
         """
         waiting: list[tuple[int, int, list[ConstraintResult]]] = []
         looked = spelled = 0
-        for bound, number in self._in_order(row):
+        for bound, number in self._iter_by_bound(row):
             while waiting and waiting[0][0] <= bound:
                 _, nearest, checks = heappop(waiting)
                 yield nearest, checks
@@ -355,10 +355,10 @@ class NearestFinder:
             yield nearest, checks
 
     def checks(self, number: int, row: NearestRow) -> list[ConstraintResult]:
-        """Return all constraints of one candidate for a record; see :func:`router.matching.nearest.checks_of`."""
-        return checks_of(self._index.targets[number], row, self._protocols)
+        """Return the results of all constraints of one candidate for a record; see :func:`check_constraints`."""
+        return check_constraints(self._index.targets[number], row, self._protocols)
 
-    def _in_order(self, row: NearestRow) -> Iterator[tuple[int, int | None]]:
+    def _iter_by_bound(self, row: NearestRow) -> Iterator[tuple[int, int | None]]:
         """Yield (bound, target) of all candidates, ascending; a bound encodes failures, literals, distance and order.
 
         Before ties, their bound is yielded without a target, so that the caller can stop.
@@ -366,40 +366,42 @@ class NearestFinder:
         place = (row.channel, row.protocol, row.event, row.classes)
         order = self._orders.get(place)
         if order is None:
-            order = self._orders[place] = np.sort(self._scores(row))
+            order = self._orders[place] = np.sort(self._candidate_bounds(row))
             self._ordered_targets += len(order)
             if self._ordered_targets > _KEPT_TARGETS or len(self._orders) > _KEPT:
                 self._orders.clear()
                 self._ordered_targets = 0
-        texts = tuple(self._text(row, key) for key in range(len(row.classes)))
+        texts = tuple(self._misspelt_text(row, key) for key in range(len(row.classes)))
         start = 0
         while start < len(order):
             least = int(order[start]) // _LITERALS * _LITERALS
             yield least, None
             end = int(np.searchsorted(order, least + _LITERALS))
-            yield from self._by_spelling(row, place, texts, order[start:end])
+            yield from self._iter_by_spelling(row, place, texts, order[start:end])
             start = end
 
-    def _by_spelling(self, row: NearestRow, place: _Place, texts: Texts, ties: IntArray) -> Iterator[tuple[int, int]]:
+    def _iter_by_spelling(
+        self, row: NearestRow, place: _RankKey, texts: Texts, ties: IntArray
+    ) -> Iterator[tuple[int, int]]:
         """Yield (bound, target) of candidates that tie but for their spelling, ascending."""
         if len(ties) == 1 or not any(text is not None for text in texts):
-            yield from self._numbered(ties)
+            yield from self._iter_targets(ties)
             return
         first = self._spelled.get((place, texts, int(ties[0])))
         if first is None:
             if len(self._spelled) >= _KEPT:
                 self._spelled.clear()
-            bounds = self._with_spelling(row, texts, ties)
+            bounds = self._spelling_bounds(row, texts, ties)
             first = np.sort(np.partition(bounds, _FIRST)[:_FIRST] if len(bounds) > _FIRST else bounds)
             self._spelled[(place, texts, int(ties[0]))] = first
-        yield from self._numbered(first)
+        yield from self._iter_targets(first)
         if len(first) < len(ties):
-            yield from self._numbered(np.sort(self._with_spelling(row, texts, ties))[len(first) :])
+            yield from self._iter_targets(np.sort(self._spelling_bounds(row, texts, ties))[len(first) :])
 
-    def _numbered(self, bounds: IntArray) -> Iterator[tuple[int, int]]:
+    def _iter_targets(self, bounds: IntArray) -> Iterator[tuple[int, int]]:
         yield from zip(bounds.tolist(), self._by_order[bounds % _DISTANCE].tolist(), strict=True)
 
-    def _text(self, row: NearestRow, key: int) -> str | None:
+    def _misspelt_text(self, row: NearestRow, key: int) -> str | None:
         """Return the first value of a property when it is a text that fails a constraint it may be alike to."""
         number = row.classes[key]
         misspelt = self._misspelt.get((key, number))
@@ -407,7 +409,7 @@ class NearestFinder:
             if len(self._misspelt) >= _KEPT:
                 self._misspelt.clear()
             name = self._index.keys[key]
-            constraints, satisfied = self._index.classes[name].constraints, self._satisfied(name, number)
+            constraints, satisfied = self._index.classes[name].constraints, self._satisfied_bits(name, number)
             failing = (constraints[place] for place in np.flatnonzero(~satisfied).tolist())
             misspelt = self._misspelt[(key, number)] = number > 0 and any(map(has_text, failing))
         if not misspelt:
@@ -415,71 +417,71 @@ class NearestFinder:
         text = next(iter(row.values(self._index.keys[key])), None)
         return text if text is not None and len(text) <= LONGEST else None
 
-    def _with_spelling(self, row: NearestRow, texts: Texts, ties: IntArray) -> IntArray:
+    def _spelling_bounds(self, row: NearestRow, texts: Texts, ties: IntArray) -> IntArray:
         """Return the bounds of candidates that tie, each with how many characters differ at least."""
         targets = self._by_order[ties % _DISTANCE]
-        failed = ties[0] // _FAILED - self._kind_failures(row.protocol, row.event)[targets]
+        failed = ties[0] // _FAILED - self._count_kind_failures(row.protocol, row.event)[targets]
         unlike = failed * FAR
         for key, text in enumerate(texts):
             name = self._index.keys[key]
             table = self._tables[row.event].get(name)
             if text is not None and table is not None:
-                satisfied = self._satisfied(name, row.classes[key])
-                unlike -= table.summed(targets, partial(self._nearer, name, text, satisfied))
+                satisfied = self._satisfied_bits(name, row.classes[key])
+                unlike -= table.sum_over(targets, partial(self._distance_saved, name, text, satisfied))
         farther = np.minimum(unlike, _FARTHEST) * _DISTANCE
         bounds: IntArray = ties - ties % _LITERALS + farther + ties % _DISTANCE
         return bounds
 
-    def _nearer(self, name: str, text: str, satisfied: Bool, chosen: IntArray | slice) -> IntArray:
+    def _distance_saved(self, name: str, text: str, satisfied: Bool, chosen: IntArray | slice) -> IntArray:
         """Return how much less than ``FAR`` a value may be away from each constraint on its property."""
         spellings = self._spellings.get(name)
         if spellings is None:
             spellings = self._spellings[name] = Spellings(self._index.classes[name].constraints)
-        return np.where(satisfied[chosen], 0, FAR - spellings.at_least(text, chosen))
+        return np.where(satisfied[chosen], 0, FAR - spellings.min_distances(text, chosen))
 
-    def _scores(self, row: NearestRow) -> IntArray:
+    def _candidate_bounds(self, row: NearestRow) -> IntArray:
         """Return the bounds of all candidates, with maximum distance for everything that fails."""
         chosen = self._candidates[row.channel]
         failed, literals = (values.copy() for values in self._absent[row.event])
         for key, number in enumerate(row.classes):
             if number:
-                change = self._change(row.event, key, number)
+                change = self._class_change(row.event, key, number)
                 failed[change.targets] += change.failed
                 literals[change.targets] += change.literals
         unlike = np.minimum(failed * FAR, _FARTHEST) * _DISTANCE
-        failed += self._kind_failures(row.protocol, row.event)
+        failed += self._count_kind_failures(row.protocol, row.event)
         few = _FAILED // _LITERALS - 1
         scores: IntArray = failed * _FAILED + (few - np.minimum(literals, few)) * _LITERALS + self._order + unlike
         return scores[chosen]
 
-    def _table(self, *, event: bool) -> dict[str, _Table]:
+    def _build_tables(self, *, event: bool) -> dict[str, _ConstraintTable]:
         numbers = {
             key: {constraint: number for number, constraint in enumerate(classes.constraints)}
             for key, classes in self._index.classes.items()
         }
         rows: dict[str, list[tuple[int, int, int]]] = {}
         for target, candidate in enumerate(self._index.targets):
-            for key, constraint in tested(candidate, event=event):
+            for key, constraint in constraints_to_report(candidate, event=event):
                 literal = int(constraint.kind in ("literal", "media") and constraint.counts)
                 rows.setdefault(key, []).append((target, numbers[key][constraint], literal))
         arrays = {key: np.array(entries, np.int64).T.copy() for key, entries in rows.items()}
         places = np.arange(len(self._index.targets) + 1)
-        return {key: _Table(a[0], a[1], a[2], np.searchsorted(a[0], places)) for key, a in arrays.items()}
+        return {key: _ConstraintTable(a[0], a[1], a[2], np.searchsorted(a[0], places)) for key, a in arrays.items()}
 
-    def _of_absent(self, *, event: bool) -> tuple[IntArray, IntArray]:
+    def _absent_counts(self, *, event: bool) -> tuple[IntArray, IntArray]:
         """Return how many properties fail and literals match, per target, if every property is absent."""
         failed, literals = (np.zeros(len(self._index.targets), np.int64) for _ in range(2))
         for key, table in self._tables[event].items():
-            satisfied = self._satisfied(key, 0)[table.numbers]
+            satisfied = self._satisfied_bits(key, 0)[table.numbers]
             np.add.at(failed, table.targets[~satisfied], 1)
             np.add.at(literals, table.targets[satisfied], table.literals[satisfied])
         return failed, literals
 
-    def _change(self, event: bool, key: int, number: int) -> _Change:
+    def _class_change(self, event: bool, key: int, number: int) -> _ClassChange:
         """Return what a class changes per target, compared with an absent property."""
         known = self._changes.get((event, key, number))
         if known is None:
-            known = self._changed(event, self._index.keys[key], number)
+            known = self._compute_change(event, self._index.keys[key], number)
             self._changed_targets += len(known.targets)
             if self._changed_targets > _KEPT_TARGETS or len(self._changes) >= _KEPT:
                 self._changes.clear()
@@ -487,32 +489,32 @@ class NearestFinder:
             self._changes[(event, key, number)] = known
         return known
 
-    def _changed(self, event: bool, key: str, number: int) -> _Change:
+    def _compute_change(self, event: bool, key: str, number: int) -> _ClassChange:
         table = self._tables[event].get(key)
         if table is None:
-            return _Change(*(np.zeros(0, np.int64) for _ in range(3)))
-        before, after = self._satisfied(key, 0)[table.numbers], self._satisfied(key, number)[table.numbers]
+            return _ClassChange(*(np.zeros(0, np.int64) for _ in range(3)))
+        before, after = self._satisfied_bits(key, 0)[table.numbers], self._satisfied_bits(key, number)[table.numbers]
         changed = np.flatnonzero(before != after)
         gained = after[changed].astype(np.int64) - before[changed]
         targets, places = np.unique(table.targets[changed], return_inverse=True)
         failed, literals = np.zeros((2, len(targets)), np.int64)
         np.add.at(failed, places, -gained)
         np.add.at(literals, places, gained * table.literals[changed])
-        return _Change(targets, failed, literals)
+        return _ClassChange(targets, failed, literals)
 
-    def _satisfied(self, key: str, number: int) -> Bool:
+    def _satisfied_bits(self, key: str, number: int) -> Bool:
         classes = self._index.classes[key]
-        return _bools(classes.bits[number], len(classes.constraints))
+        return _unpack_bits(classes.bits[number], len(classes.constraints))
 
-    def _kind_failures(self, protocol: int, event: bool) -> IntArray:
+    def _count_kind_failures(self, protocol: int, event: bool) -> IntArray:
         known = self._kinds.get((protocol, event))
         if known is None:
-            kinds = (kind_checks(target, protocol, self._protocols, event=event) for target in self._index.targets)
+            kinds = (check_kind(target, protocol, self._protocols, event=event) for target in self._index.targets)
             failures = [sum(not check.holds for check in checks) for checks in kinds]
             known = self._kinds[(protocol, event)] = np.array(failures, np.int64)
         return known
 
 
-def _bools(bits: int, width: int) -> Bool:
+def _unpack_bits(bits: int, width: int) -> Bool:
     packed = np.frombuffer(bits.to_bytes((width + 7) // 8, "little"), np.uint8)
     return np.unpackbits(packed, bitorder="little")[:width].astype(bool)

@@ -23,6 +23,7 @@ from bindings.events import NotAnEvent, decode_batch
 from bindings.parts import BINARY_KIND, Part, Parts, coding_of, first
 from bindings.protocols import BINDINGS, Binding, stream_id
 from catalog.schemas.contract import SchemaFault, decoded
+from catalog.schemas.ids.deciding import FrameIds
 from catalog.values import is_timestamp
 from router.matching.index.classes import BatchColumns, BoolArray, IntArray, SplitColumn
 from router.matching.mapping import Defaults, value_fault
@@ -86,7 +87,7 @@ class ExactReading:
             return Payload(self.body, envelope.content_type, coding_of(self.parts))
         content = envelope.attributes.get("datacontenttype")
         inner = envelope.mode == "structured"
-        return _payload(envelope.data, content, None if inner else coding_of(self.parts), inner=inner)
+        return _to_payload(envelope.data, content, None if inner else coding_of(self.parts), inner=inner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +103,16 @@ class Payload:
     whole: bool = True
 
 
-def _payload(body: bytes | None, content_type: str | None, coding: str | None, *, inner: bool) -> Payload:
+def _to_payload(body: bytes | None, content_type: str | None, coding: str | None, *, inner: bool) -> Payload:
     """Return the data of a record, which are its body or an *inner* part of an event in JSON."""
     return Payload(body, content_type, whole=False) if inner else Payload(body, content_type, coding or "")
 
 
-def _opened(payload: Payload | None) -> Payload | SchemaFault | None:
+def _decode_payload(payload: Payload | None) -> Payload | SchemaFault | None:
     if payload is None or not payload.coding or payload.body is None:
         return payload
     body = decoded(payload.body, payload.coding)
     return replace(payload, body=body) if isinstance(body, bytes) else body
-
-
-@dataclass(frozen=True, slots=True)
-class FoundIds:
-    """The schema ids that bodies begin with: ``codes`` are indexes of ``names``, -1 for a body without a frame."""
-
-    codes: IntArray
-    names: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +148,7 @@ class RecordColumns:
     codings: pa.StringArray | None = None
     inner: BoolArray | None = None
     settled: tuple[ColumnRows, ...] = ()
-    ids: FoundIds | None = None
+    ids: FrameIds | None = None
     """The schema ids in bodies, where they are searched for."""
     identified: IdFilteredSets | None = None
     """The decisions by those ids, once made."""
@@ -166,16 +159,16 @@ class RecordColumns:
 
     def payloads(self, rows: Sequence[int]) -> list[Payload | None]:
         """Return the results of :meth:`payload` for many rows; those of columns are read together."""
-        taken = iter(self._from_columns([row for row in rows if row not in self.readings]))
+        taken = iter(self._payloads_from_columns([row for row in rows if row not in self.readings]))
         return [self.readings[row].payload if row in self.readings else next(taken) for row in rows]
 
-    def opened(self, rows: Sequence[int]) -> list[Payload | SchemaFault | None]:
+    def decoded_payloads(self, rows: Sequence[int]) -> list[Payload | SchemaFault | None]:
         """Return the payloads of rows without their content coding; a fault for a wrong coding, None for what cannot be
         validated.
         """
-        return [_opened(each) for each in self.payloads(rows)]
+        return [_decode_payload(each) for each in self.payloads(rows)]
 
-    def _from_columns(self, rows: Sequence[int]) -> list[Payload | None]:
+    def _payloads_from_columns(self, rows: Sequence[int]) -> list[Payload | None]:
         if self.bodies is None or not rows:
             return [None] * len(rows)
         places = np.array(rows, np.int64)
@@ -186,8 +179,8 @@ class RecordColumns:
         inner = np.zeros(len(rows), bool) if self.inner is None else self.inner[places]
         lines = zip(bodies, types, codings, inner.tolist(), known.tolist(), strict=True)
         return [
-            _payload(body, type_, coding, inner=within) if there else None
-            for body, type_, coding, within, there in lines
+            _to_payload(body, type_, coding, inner=is_inner) if is_known else None
+            for body, type_, coding, is_inner, is_known in lines
         ]
 
     def values(self, row: int, key: str) -> list[str | None]:
@@ -200,23 +193,33 @@ class RecordColumns:
         return [] if text is None else [text]
 
 
-class _Sparse:
+def concat_ids(one: RecordColumns, other: RecordColumns) -> FrameIds | None:
+    """Concatenate the schema ids of two batches; None if both are None."""
+    if one.ids is None and other.ids is None:
+        return None
+    shift = len(one.ids.names) if one.ids is not None else 0
+    ours, theirs = (np.full(f.columns.rows, -1, np.int64) if f.ids is None else f.ids.codes for f in (one, other))
+    names = [name for facts in (one, other) if facts.ids is not None for name in facts.ids.names]
+    return FrameIds(np.concatenate((ours, np.where(theirs >= 0, theirs + shift, -1))), names)
+
+
+class _SparseColumns:
     """Columns that have values in few rows each."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[int]] = {}
-        self._texts: dict[str, list[str | None]] = {}
+        self._iter_texts: dict[str, list[str | None]] = {}
 
     def put(self, row: int, key: str, text: str | None) -> None:
         self._rows.setdefault(key, []).append(row)
-        self._texts.setdefault(key, []).append(text)
+        self._iter_texts.setdefault(key, []).append(text)
 
-    def columns(self, rows: int) -> dict[str, pa.StringArray]:
+    def build(self, rows: int) -> dict[str, pa.StringArray]:
         columns: dict[str, pa.StringArray] = {}
         for key, places in self._rows.items():
             indices = np.full(rows, -1, np.int64)
             indices[places] = np.arange(len(places))
-            columns[key] = pa.array(self._texts[key], pa.string()).take(pa.array(indices, mask=indices < 0))
+            columns[key] = pa.array(self._iter_texts[key], pa.string()).take(pa.array(indices, mask=indices < 0))
         return columns
 
 
@@ -226,7 +229,7 @@ class RecordColumnsBuilder:
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = frozenset(keys)
         self._bytes = {key.removeprefix("b."): key for key in self._keys if key.startswith("b.")}
-        self._sparse = _Sparse()
+        self._sparse = _SparseColumns()
         self._repeats: dict[tuple[int, str], list[str | None]] = {}
         self._lines: list[tuple[int, int, int, int]] = []
         self._defaults: list[tuple[str, str | None, str | None, str | None]] = []
@@ -239,27 +242,27 @@ class RecordColumnsBuilder:
         """Read one raw row; a batch adds a row per event, and none if it is empty."""
         envelope = raw.binding.envelope(raw.parts, raw.body, raw.sniff)
         if envelope.mode != "batch":
-            self._add(raw, ExactReading(raw.parts, raw.body, envelope))
+            self._add_row(raw, ExactReading(raw.parts, raw.body, envelope))
             return
         try:
             events = decode_batch(raw.body)
-            _require_few(len(events), raw.parts)
+            _require_small(len(events), raw.parts)
         except NotAnEvent as error:
             failed = Envelope("undecodable", data=raw.body, content_type=envelope.content_type, detail=str(error))
-            self._add(raw, ExactReading(raw.parts, raw.body, failed))
+            self._add_row(raw, ExactReading(raw.parts, raw.body, failed))
             return
         self._batches.add(raw.source)
         if not events:
             self._empty.append(raw.channel)
         parts = single(raw.parts, raw.binding.rule.content_type)
         for place, event in enumerate(events):
-            self._add(raw, ExactReading(parts, event, raw.binding.envelope(parts, event, raw.sniff), place))
+            self._add_row(raw, ExactReading(parts, event, raw.binding.envelope(parts, event, raw.sniff), place))
 
     def build(self) -> RecordColumns:
         """Return the columns of all rows added."""
         rows = len(self._lines)
         table = np.array(self._lines, np.int64).reshape(rows, 4)
-        columns = {key: SplitColumn(values) for key, values in self._sparse.columns(rows).items()}
+        columns = {key: SplitColumn(values) for key, values in self._sparse.build(rows).items()}
         lists = list(zip(*self._defaults, strict=True)) if rows else [(), (), (), ()]
         arrays = [pa.array(values, pa.string()) for values in lists]
         channels, protocols, events, sources = (np.ascontiguousarray(table[:, at]) for at in range(4))
@@ -276,13 +279,13 @@ class RecordColumnsBuilder:
             tuple(self._empty),
         )
 
-    def _add(self, raw: RawRow, reading: ExactReading) -> None:
+    def _add_row(self, raw: RawRow, reading: ExactReading) -> None:
         row = len(self._lines)
         envelope = reading.envelope
         number = protocol_number(raw.binding.protocol)
         self._lines.append((raw.channel, number, int(envelope.is_event), raw.source))
         self._readings[row] = reading
-        self._defaults.append(self._default(raw, reading))
+        self._defaults.append(self._row_defaults(raw, reading))
         marked = first(reading.parts, OVERSIZED), first(reading.parts, UNDECODABLE)
         if marked[0] is not None:
             self._faults[row] = (OVERSIZED, f"{marked[0].text} bytes of body exceed gateways.max_body")
@@ -293,10 +296,10 @@ class RecordColumnsBuilder:
         elif envelope.faults:
             self._faults[row] = ("invalid-cloudevent", "; ".join(envelope.faults))
         else:
-            self._attributes(row, envelope)
-            self._options(row, raw.binding, reading.parts)
+            self._add_attributes(row, envelope)
+            self._add_options(row, raw.binding, reading.parts)
 
-    def _attributes(self, row: int, envelope: Envelope) -> None:
+    def _add_attributes(self, row: int, envelope: Envelope) -> None:
         content = envelope.content_type
         if envelope.is_event:
             attributes = envelope.attributes
@@ -309,12 +312,12 @@ class RecordColumnsBuilder:
         if content is not None and "d" in self._keys:
             self._sparse.put(row, "d", content)
 
-    def _options(self, row: int, binding: Binding, parts: Parts) -> None:
+    def _add_options(self, row: int, binding: Binding, parts: Parts) -> None:
         by_key: dict[str, list[str | None]] = {}
         for part in parts:
             if part.value is None:
                 continue  # A header without a value counts as absent.
-            for key, text in _texts(part, binding):
+            for key, text in _iter_texts(part, binding):
                 if key in self._keys:
                     by_key.setdefault(key, []).append(text)
             if part.key in self._bytes:
@@ -326,24 +329,24 @@ class RecordColumnsBuilder:
                 self._sparse.put(row, key, None)
                 self._repeats[(row, key)] = texts
 
-    def _default(self, raw: RawRow, reading: ExactReading) -> tuple[str, str | None, str | None, str | None]:
+    def _row_defaults(self, raw: RawRow, reading: ExactReading) -> tuple[str, str | None, str | None, str | None]:
         binding, parts = raw.binding, reading.parts
         if reading.envelope.is_event:
             return raw.identity, None, None, None
-        identities = (_text(parts, binding.id_key), stream_id(parts))
+        identities = (_part_text(parts, binding.id_key), stream_id(parts))
         identity = next((text for text in identities if text and not value_fault("id", (), text)), raw.identity)
-        times = (_text(parts, binding.time_key), raw.time)
+        times = (_part_text(parts, binding.time_key), raw.time)
         time = next((text for text in times if text and is_timestamp(text)), None)
-        key = _text(parts, binding.partition_key)
+        key = _part_text(parts, binding.partition_key)
         return identity, time, reading.envelope.content_type, key
 
 
-def _text(parts: Parts, key: str) -> str | None:
+def _part_text(parts: Parts, key: str) -> str | None:
     part = first(parts, key) if key else None
     return part.text if part else None
 
 
-def _texts(part: Part, binding: Binding) -> Iterable[tuple[str, str | None]]:
+def _iter_texts(part: Part, binding: Binding) -> Iterable[tuple[str, str | None]]:
     """Yield the property keys and comparable texts of one part."""
     if part.key and part.key == binding.sending.key:
         yield "p.key", part.text
@@ -356,7 +359,7 @@ def _texts(part: Part, binding: Binding) -> Iterable[tuple[str, str | None]]:
         yield f"p.{part.key}", part.text
 
 
-def _require_few(events: int, parts: Parts) -> None:
+def _require_small(events: int, parts: Parts) -> None:
     """Require that the events of a batch, each with all parts of its message, stay within MAX_COPIED_BYTES."""
     size = sum(len(part.key) + len(part.value or b"") for part in parts)
     if events * size > MAX_COPIED_BYTES:

@@ -120,20 +120,20 @@ class RecordMatcher:
             if binding.protocol == KAFKA:
                 kafka.append(entry)
             else:
-                raw.add(self._raw(len(others), binding, entry))
+                raw.add(self._to_raw_row(len(others), binding, entry))
                 others.append(entry)
-        together = [(self._kafka(kafka), kafka)] if kafka else []
+        together = [(self._read_kafka(kafka), kafka)] if kafka else []
         if others:
             together.append((raw.build(), others))
         return failed, [MatchedRecords(self.matcher.match(facts), entries) for facts, entries in together]
 
-    def _channel(self, record: Record) -> int:
+    def _channel_of(self, record: Record) -> int:
         if self._fixed is not None:
             return self._fixed
         return self._channels.get(record.endpoint if record.endpoint is not None else EVERYTHING, -1)
 
-    def _raw(self, source: int, binding: Binding, entry: NumberedRecord) -> RawRow:
-        record, channel = entry.record, self._channel(entry.record)
+    def _to_raw_row(self, source: int, binding: Binding, entry: NumberedRecord) -> RawRow:
+        record, channel = entry.record, self._channel_of(entry.record)
         return RawRow(
             source,
             binding,
@@ -145,11 +145,11 @@ class RecordMatcher:
             record.time,
         )
 
-    def _kafka(self, entries: list[NumberedRecord]) -> RecordColumns:
-        rows = [_kafka_row(entry) for entry in entries]
+    def _read_kafka(self, entries: list[NumberedRecord]) -> RecordColumns:
+        rows = [_to_kafka_row(entry) for entry in entries]
         batch = pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
-        channels = np.array([self._channel(entry.record) for entry in entries], np.int64)
-        times = pa.array([_timestamp(entry.record.time) for entry in entries], pa.string())
+        channels = np.array([self._channel_of(entry.record) for entry in entries], np.int64)
+        times = pa.array([_valid_timestamp(entry.record.time) for entry in entries], pa.string())
         return facts_of_kafka(batch, self.matcher, self._reader, channels, times=times)
 
     def numbered_outcomes(self, decided: MatchedRecords) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -159,7 +159,7 @@ class RecordMatcher:
         for row, source in enumerate(facts.sources.tolist()):
             if source < 0:
                 continue
-            outcome = self._outcome(decided.outcomes, row, decided.entries[source])
+            outcome = self._to_outcome(decided.outcomes, row, decided.entries[source])
             if source in batches:
                 batches[source].append(outcome)
             else:
@@ -167,7 +167,7 @@ class RecordMatcher:
         for source, events in batches.items():
             yield decided.entries[source].number, {"outcome": "batch", "events": events}
 
-    def _outcome(self, outcomes: MatchOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
+    def _to_outcome(self, outcomes: MatchOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
         winner = int(outcomes.winners[row])
         if winner < 0:
             return dead_letter(outcomes.reasons[row], outcomes.details[row], outcomes.nearest.get(row, []))
@@ -175,12 +175,12 @@ class RecordMatcher:
             "outcome": "routed",
             "message": self.matcher.targets[winner].xid,
             "context": dict(outcomes.contexts[row].as_py()),
-            "cloudevent": self._attributes(outcomes, row, entry),
+            "cloudevent": self._event_attributes(outcomes, row, entry),
             **({"ambiguous": outcomes.ties[row]} if row in outcomes.ties else {}),
-            **_related(self.matcher.targets[winner].definition.relation),
+            **_relation_fields(self.matcher.targets[winner].definition.relation),
         }
 
-    def _attributes(self, outcomes: MatchOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
+    def _event_attributes(self, outcomes: MatchOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
         if not outcomes.facts.events[row]:
             entries = outcomes.attributes[int(np.searchsorted(outcomes.mapped, row))].as_py()
             return {each["key"]: each["value"].decode("utf-8") for each in entries}
@@ -195,7 +195,7 @@ def envelope_of_row(facts: RecordColumns, row: int, entry: NumberedRecord) -> En
     return BINDINGS[KAFKA].envelope(entry.parts, entry.record.body, lambda: False)
 
 
-def _related(relation: Relation | None) -> dict[str, str]:
+def _relation_fields(relation: Relation | None) -> dict[str, str]:
     """Return what the lineage says of a relation."""
     if relation is None:
         return {}
@@ -214,7 +214,7 @@ def entry_of(number: int, line: bytes | str) -> tuple[NumberedRecord, Binding]:
         RecordError: it is not one.
     """
     record = parse_record(line)
-    binding = _binding(record)
+    binding = _require_binding(record)
     return NumberedRecord(number, record, binding.parts(record.native)), binding
 
 
@@ -223,18 +223,18 @@ def dead_letter(reason: str, detail: str, nearest: list[dict[str, Any]] | None =
     return {"outcome": "dead-letter", "reason": reason, "detail": detail, "nearest": nearest or []}
 
 
-def _binding(record: Record) -> Binding:
+def _require_binding(record: Record) -> Binding:
     binding = binding_of(record.protocol)
     if binding is None:
         raise RecordError(f"protocol {record.protocol[:40]!r} is not one of {', '.join(BINDINGS)}")
     return binding
 
 
-def _timestamp(text: str | None) -> str | None:
+def _valid_timestamp(text: str | None) -> str | None:
     return text if text is not None and is_timestamp(text) else None
 
 
-def _kafka_row(entry: NumberedRecord) -> dict[str, Any]:
+def _to_kafka_row(entry: NumberedRecord) -> dict[str, Any]:
     record, parts = entry.record, entry.parts
     key = first(parts, "key")
     return {

@@ -24,18 +24,19 @@ from catalog.schemas.ids.deciding import (
     PLAIN,
     PROPERTY,
     Begin,
+    FrameIds,
     FrameLookup,
-    Frames,
     IdDecision,
-    frame_of,
+    frame_kind,
     ids_of,
-    message_place,
+    read_frame,
+    read_message_place,
 )
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
 from router.matching.index.classes import BoolArray, IntArray, SplitColumn
 from router.matching.index.index import MatchIndex
-from router.matching.record_columns import FoundIds, Payload, RecordColumns, protocol_number
+from router.matching.record_columns import Payload, RecordColumns, protocol_number
 
 KEY: Final = f"p.{PROPERTY}"
 """The property of the id, as constraints have it."""
@@ -51,11 +52,12 @@ _KAFKA: Final = protocol_number(KAFKA)
 
 @dataclass(frozen=True, slots=True)
 class FrameGroup:
-    """One channel, match set and frame: the decisions by target, the remaining set, and how bodies are read, by
-    xid.
+    """The decisions for rows of one channel, match set and frame.
+
+    ``left`` is the number of the remaining set; ``begins`` says by xid how the bodies are read.
     """
 
-    asked: FrameLookup
+    lookup: FrameLookup
     certain: bool
     decisions: Mapping[int, IdDecision]
     left: int
@@ -64,7 +66,7 @@ class FrameGroup:
     @property
     def dropped(self) -> dict[int, IdDecision]:
         """The targets that the id excludes."""
-        return {target: each for target, each in self.decisions.items() if not each.takes}
+        return {target: each for target, each in self.decisions.items() if not each.accepts}
 
 
 @dataclass(slots=True)
@@ -80,14 +82,14 @@ class IdFilteredSets:
         number = int(self.numbers[row])
         return self.groups[number] if number >= 0 else None
 
-    def lost(self) -> dict[int, FrameGroup]:
+    def rows_without_candidates(self) -> dict[int, FrameGroup]:
         """Return the rows whose candidates were all excluded by their id."""
         empty = [bool(each.dropped) and len(each.dropped) == len(each.decisions) for each in self.groups]
         rows = np.flatnonzero(np.array([*empty, False], bool)[self.numbers])
         return {row: self.groups[int(self.numbers[row])] for row in rows.tolist()}
 
 
-class SchemaIdStage:
+class SchemaIdFilter:
     """Drops candidates by the ids of schemas, for the match sets of one index."""
 
     def __init__(self, index: MatchIndex, channels: Sequence[Channel], payloads: PayloadValidation | None) -> None:
@@ -100,9 +102,9 @@ class SchemaIdStage:
         self._groups: dict[Any, FrameGroup] = {}
         if payloads is not None:
             for number, channel in enumerate(channels):
-                self._look_at(number, channel, payloads)
+                self._inspect_channel(number, channel, payloads)
 
-    def _look_at(self, number: int, channel: Channel, payloads: PayloadValidation) -> None:
+    def _inspect_channel(self, number: int, channel: Channel, payloads: PayloadValidation) -> None:
         frames, rule = channel.frames, payloads.ids
         if frames.framing == "none":
             return
@@ -111,8 +113,8 @@ class SchemaIdStage:
             for target in (self._index.targets[candidate] for candidate in channel.candidates)
             if target.protocol in (None, KAFKA)
         ]
-        declared = [each for each in (rule.declared(one, frames.registry) for one in definitions) if each is not None]
-        framed = any(map(rule.framed, definitions))
+        declared = list(filter(None, (rule.declared_ids(one, frames.registry) for one in definitions)))
+        framed = any(map(rule.can_have_frames, definitions))
         constrained = {
             str(option.value)
             for one in definitions
@@ -148,41 +150,41 @@ class SchemaIdStage:
 
     def find(self, facts: RecordColumns, heads: pa.BinaryArray | None) -> None:
         """Record the ids that bodies begin with; *heads* are the first bytes of the rows that have only columns."""
-        wanted = np.flatnonzero(np.array([*self._framed, False], bool)[facts.channels] & (facts.protocols == _KAFKA))
-        if not len(wanted):
+        framed = np.flatnonzero(np.array([*self._framed, False], bool)[facts.channels] & (facts.protocols == _KAFKA))
+        if not len(framed):
             return
         codes = np.full(facts.columns.rows, -1, np.int64)
         names: dict[str, int] = {}
-        settled = wanted[wanted < (0 if heads is None else len(heads))]
-        if heads is not None and len(settled):
+        by_columns = framed[framed < (0 if heads is None else len(heads))]
+        if heads is not None and len(by_columns):
             framings = [self._frames[channel].framing for channel in range(len(self._frames))]
-            kinds = sorted({framings[number] for number in np.unique(facts.channels[settled]).tolist()})
-            whole = len(kinds) == 1 and len(settled) == len(heads)
+            kinds = sorted({framings[number] for number in np.unique(facts.channels[by_columns]).tolist()})
+            whole = len(kinds) == 1 and len(by_columns) == len(heads)
             for kind in kinds:
-                chosen = np.array([each == kind for each in (*framings, "")], bool)[facts.channels[settled]]
-                rows = settled[chosen]
+                chosen = np.array([each == kind for each in (*framings, "")], bool)[facts.channels[by_columns]]
+                rows = by_columns[chosen]
                 found = ids_of(heads if whole else heads.take(pa.array(rows)), kind)
                 numbers = [names.setdefault(name, len(names)) for name in found.names]
                 codes[rows] = np.array([*numbers, -1], np.int64)[found.codes]
-        self._find_one_by_one(facts, wanted, codes, names)
-        facts.ids = FoundIds(codes, list(names))
+        self._find_ids_singly(facts, framed, codes, names)
+        facts.ids = FrameIds(codes, list(names))
         if self.constrains:
             known = pa.array(facts.ids.names, pa.string()).take(pa.array(codes, mask=codes < 0))
             facts.columns = replace(facts.columns, by_key={**facts.columns.by_key, KEY: SplitColumn(known)})
 
-    def _find_one_by_one(self, facts: RecordColumns, wanted: IntArray, codes: IntArray, names: dict[str, int]) -> None:
+    def _find_ids_singly(self, facts: RecordColumns, framed: IntArray, codes: IntArray, names: dict[str, int]) -> None:
         """Record the ids of rows that the codec read, and of bodies with a content coding."""
         coded = np.zeros(0, np.int64)
         if facts.codings is not None and facts.codings.null_count < len(facts.codings):
             coded = np.flatnonzero(facts.codings.is_valid().to_numpy(zero_copy_only=False))
         rows = [row for row in facts.readings if row < len(codes)]
-        chosen = np.intersect1d(wanted, np.array([*rows, *coded.tolist()], np.int64))
+        chosen = np.intersect1d(framed, np.array([*rows, *coded.tolist()], np.int64))
         for row, payload in zip(chosen.tolist(), facts.payloads(chosen.tolist()), strict=True):
             codes[row] = -1
             if payload is None or not payload.whole or payload.body is None:
                 continue
             body = decoded(payload.body, payload.coding) if payload.coding else payload.body
-            frame = frame_of(body, self.framing(int(facts.channels[row]))) if isinstance(body, bytes) else None
+            frame = read_frame(body, self.framing(int(facts.channels[row]))) if isinstance(body, bytes) else None
             if frame is not None:
                 codes[row] = names.setdefault(frame.id, len(names))
 
@@ -211,13 +213,13 @@ class SchemaIdStage:
             if not self._index.sets[matched].targets:
                 continue
             mine = rows[order[starts[number] : starts[number + 1]]]
-            for group, members in self._grouped(facts, mine, channel, matched, found.names[code]):
+            for group, members in self._group_rows(facts, mine, channel, matched, found.names[code]):
                 identified.sets[members] = group.left
                 identified.numbers[members] = len(identified.groups)
                 identified.groups.append(group)
         return identified
 
-    def _grouped(
+    def _group_rows(
         self, facts: RecordColumns, rows: IntArray, channel: int, matched: int, name: str
     ) -> list[tuple[FrameGroup, IntArray]]:
         """Divide rows of one channel, set and id into groups, by named message and by schemas for the whole body."""
@@ -228,28 +230,24 @@ class SchemaIdStage:
         written = frames.registry.written(name) if frames.registry is not None else None
         certain = frames.framing != "auto" or name in self._declared[channel] or written is not None
         by_message = any(map(rule.names_message, definitions.values()))
-        framed = [target for target in targets if rule.framed(definitions[target])]
+        framed = [target for target in targets if rule.can_have_frames(definitions[target])]
         if not by_message and certain:
-            return [
-                (
-                    self._group(channel, matched, FrameLookup(name, frames.registry, written, None, frames.required)),
-                    rows,
-                )
-            ]
-        payloads = [each if isinstance(each, Payload) else None for each in facts.opened(rows.tolist())]
+            frame = FrameLookup(name, frames.registry, written, None, frames.required)
+            return [(self._cached_group(channel, matched, frame), rows)]
+        payloads = [each if isinstance(each, Payload) else None for each in facts.decoded_payloads(rows.tolist())]
         given = [None if each is None else each.body for each in payloads]
         places: list[MessagePlace | None] = [None] * len(rows)
         if by_message:
-            places = [_place(body, frames.framing) for body in given]
+            places = [_message_place(body, frames.framing) for body in given]
         fitting: list[tuple[int, ...]] = [()] * len(rows)
         if not certain:
-            fitting = self._fitting(payloads, framed)
+            fitting = self._accepting_targets(payloads, framed)
         groups: dict[tuple[MessagePlace | None, tuple[int, ...]], list[int]] = {}
         for row, place, whole in zip(rows.tolist(), places, fitting, strict=True):
             groups.setdefault((place, whole), []).append(row)
         return [
             (
-                self._group(
+                self._cached_group(
                     channel,
                     matched,
                     FrameLookup(name, frames.registry, written, place, frames.required),
@@ -261,7 +259,7 @@ class SchemaIdStage:
             for (place, whole), mine in groups.items()
         ]
 
-    def _fitting(self, payloads: Sequence[Payload | None], framed: Sequence[int]) -> list[tuple[int, ...]]:
+    def _accepting_targets(self, payloads: Sequence[Payload | None], framed: Sequence[int]) -> list[tuple[int, ...]]:
         """Return per row the targets whose schemas accept its whole body, so that it has no frame for them."""
         assert self._payloads is not None
         bodies = [None if each is None else each.body for each in payloads]
@@ -272,19 +270,19 @@ class SchemaIdStage:
             for at, body in enumerate(bodies)
         ]
 
-    def _group(
-        self, channel: int, matched: int, asked: FrameLookup, certain: bool = True, whole: tuple[int, ...] = ()
+    def _cached_group(
+        self, channel: int, matched: int, lookup: FrameLookup, certain: bool = True, whole: tuple[int, ...] = ()
     ) -> FrameGroup:
-        key = (channel, matched, asked.id, asked.place, certain, whole, id(asked.written))
+        key = (channel, matched, lookup.id, lookup.place, certain, whole, id(lookup.written))
         group = self._groups.get(key)
-        if group is None or group.asked.written is not asked.written:
+        if group is None or group.lookup.written is not lookup.written:
             if len(self._groups) >= MAX_GROUPS:
                 self._groups.clear()
-            group = self._groups[key] = self._decided(channel, matched, asked, certain, whole)
+            group = self._groups[key] = self._decide_group(channel, matched, lookup, certain, whole)
         return group
 
-    def _decided(
-        self, channel: int, matched: int, asked: FrameLookup, certain: bool, whole: tuple[int, ...]
+    def _decide_group(
+        self, channel: int, matched: int, lookup: FrameLookup, certain: bool, whole: tuple[int, ...]
     ) -> FrameGroup:
         assert self._payloads is not None
         rule, frames = self._payloads.ids, self._frames[channel]
@@ -295,21 +293,21 @@ class SchemaIdStage:
         for target in known.targets:
             definition = self._index.targets[target].definition
             if target in whole:
-                decisions[target] = IdDecision(True, "any: its schema accepts the whole body, unframed", asked.id)
+                decisions[target] = IdDecision(True, "any: its schema accepts the whole body, unframed", lookup.id)
                 begins[definition.xid] = PLAIN
                 continue
-            decision = rule.decide(definition, asked)
+            decision = rule.decide(definition, lookup)
             if not certain and decision.unread and frames.registry is None and not frames.required:
                 # It is unknown whether there is a frame: the body is read as it is.
                 decision = IdDecision(True, decision.expected, f"{decision.found}, so it has no frame")
                 begins[definition.xid] = PLAIN
-            elif decision.takes:
-                kind: Framing = _kind(frames) if certain or asked.place is not None else frames.framing
-                begins[definition.xid] = Begin(kind, asked.written)
+            elif decision.accepts:
+                kind: Framing = frame_kind(frames.framing) if certain or lookup.place is not None else frames.framing
+                begins[definition.xid] = Begin(kind, lookup.written)
             decisions[target] = decision
-            if not decision.takes:
+            if not decision.accepts:
                 bits &= ~(1 << target)
-        return FrameGroup(asked, certain, decisions, self._index.set_number(bits, event=known.event), begins)
+        return FrameGroup(lookup, certain, decisions, self._index.set_number(bits, event=known.event), begins)
 
     def begins(self, facts: RecordColumns, rows: Sequence[int], xid: str) -> list[Begin]:
         """Return how the bodies of rows are read for a definition: only those of Kafka have frames."""
@@ -330,11 +328,11 @@ class SchemaIdStage:
         found = facts.ids
         if found is None:
             return pa.nulls(facts.columns.rows, pa.string())
-        shown = self._shown(facts, found)
+        shown = self._are_shown(facts, found)
         return pa.array(found.names, pa.string()).take(pa.array(found.codes, mask=~shown))
 
-    def _shown(self, facts: RecordColumns, found: FoundIds) -> BoolArray:
-        plausible = np.array([*(_plausible(name) for name in found.names), False], bool)[found.codes]
+    def _are_shown(self, facts: RecordColumns, found: FrameIds) -> BoolArray:
+        plausible = np.array([*(_is_plausible(name) for name in found.names), False], bool)[found.codes]
         sure = np.array([*(each.framing != "auto" for each in self._frames), False], bool)[facts.channels]
         if (identified := facts.identified) is not None and identified.groups:
             certain = np.array([*(each.certain for each in identified.groups), False], bool)[identified.numbers]
@@ -349,7 +347,7 @@ class SchemaIdStage:
         found = facts.ids
         if found is None:
             return []
-        rows = order[(winners[order] >= 0) & self._shown(facts, found)[order]]
+        rows = order[(winners[order] >= 0) & self._are_shown(facts, found)[order]]
         identified = facts.identified
         groups = identified.groups if identified is not None else []
         numbers = identified.numbers[rows] if identified is not None else np.full(len(rows), -1, np.int64)
@@ -369,7 +367,7 @@ _BEGINS: Final[Mapping[Framing, Begin]] = {
 }
 
 
-def detail_of(group: FrameGroup, targets: Sequence[Any]) -> str:
+def id_rejection_detail(group: FrameGroup, targets: Sequence[Any]) -> str:
     """Return the detail of a dead letter whose candidates were all excluded by the id."""
     listed = [
         f"{targets[target].xid}: protocoloptions.{PROPERTY}: expected {each.expected!r}, found {each.found!r}"
@@ -377,15 +375,15 @@ def detail_of(group: FrameGroup, targets: Sequence[Any]) -> str:
     ]
     unread = {each.unread for each in group.dropped.values()}
     if "message" in unread:
-        return f"the body begins with schema id {group.asked}, but its index is not that of a message in the file"
+        return f"the body begins with schema id {group.lookup}, but its index is not that of a message in the file"
     if "id" in unread:
-        registry = group.asked.registry
+        registry = group.lookup.registry
         where = "which nothing declares" if registry is None else f"which registry {registry.name} does not have"
-        return f"the body begins with schema id {group.asked}, {where}"
-    return f"schema id {group.asked}; " + "; ".join(listed)
+        return f"the body begins with schema id {group.lookup}, {where}"
+    return f"schema id {group.lookup}; " + "; ".join(listed)
 
 
-def mismatches_of(group: FrameGroup, targets: Sequence[Any]) -> list[dict[str, Any]]:
+def id_mismatches(group: FrameGroup, targets: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the definitions that an id excluded, in the form of ``nearest``."""
     shown: dict[str, dict[str, Any]] = {}
     for target, each in sorted(group.dropped.items(), key=lambda item: targets[item[0]].xid):
@@ -394,16 +392,12 @@ def mismatches_of(group: FrameGroup, targets: Sequence[Any]) -> list[dict[str, A
     return list(shown.values())[:MAX_SHOWN]
 
 
-def _kind(frames: Frames) -> Framing:
-    return "confluent" if frames.framing == "auto" else frames.framing
-
-
-def _plausible(name: str) -> bool:
+def _is_plausible(name: str) -> bool:
     return DIGITS.fullmatch(name) is not None and 0 < int(name) < PLAUSIBLE
 
 
-def _place(body: bytes | None, framing: Framing) -> MessagePlace | None:
-    frame = frame_of(body, framing) if body is not None else None
-    data = frame.opened(body) if frame is not None and body is not None else None
-    found = message_place(data, framing) if isinstance(data, bytes) else None
+def _message_place(body: bytes | None, framing: Framing) -> MessagePlace | None:
+    frame = read_frame(body, framing) if body is not None else None
+    data = frame.unpack(body) if frame is not None and body is not None else None
+    found = read_message_place(data, framing) if isinstance(data, bytes) else None
     return None if found is None else found[0]

@@ -6,7 +6,7 @@ only in these cases, in whole batches per definition.
 
 Routes may override ``match.validate``. Which definition wins is decided before the route is known, so schemas then
 decide between candidates as with ``ambiguous`` (or ``never``, if that is the mode), and the body of the winner is
-validated once the route is known (:meth:`PayloadChecks.violations`).
+validated once the route is known (:meth:`SchemaFilter.violations`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from catalog.schemas.ids.deciding import PLAIN, Begin
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
 from router.matching.index.classes import BoolArray, IntArray
-from router.matching.index.index import Coincidence, MatchIndex
+from router.matching.index.index import MatchIndex, OverlapFinder
 from router.matching.record_columns import Payload, RecordColumns
-from router.matching.schema_ids import SchemaIdStage
+from router.matching.schema_ids import SchemaIdFilter
 
 Validation = Literal["never", "ambiguous", "always"]
 DATA: Final = "data"
@@ -55,14 +55,14 @@ class ValidatedSets:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Checks:
     """Definitions of a match set to validate: those whose schema decides whether they match, and the others."""
 
     deciding: tuple[int, ...]
     others: tuple[int, ...]
 
 
-class PayloadChecks:
+class SchemaFilter:
     """Drops candidates by their schemas, for the match sets of one index."""
 
     def __init__(
@@ -71,20 +71,20 @@ class PayloadChecks:
         channels: Sequence[Channel],
         payloads: PayloadValidation | None,
         mode: Validation,
-        ids: SchemaIdStage,
+        ids: SchemaIdFilter,
     ) -> None:
         self._index = index
         self._ids = ids
         self._payloads = payloads
         self._mode = mode
-        self._looks: dict[int, _Look | None] = {}
+        self._looks: dict[int, _Checks | None] = {}
         self._needs = [False] * len(channels)
         if payloads is not None and any(self.has_schema(target) for target in index.targets):
-            self._needs = [self._needed(channel.candidates) for channel in channels]
+            self._needs = [self._needs_validation(channel.candidates) for channel in channels]
             if mode == "ambiguous" and not all(self._needs):
-                coincidence = Coincidence(index, self.has_schema)
+                overlaps = OverlapFinder(index, self.has_schema)
                 self._needs = [
-                    needed or coincidence.needs_bodies(channel.candidates)
+                    needed or overlaps.needs_bodies(channel.candidates)
                     for needed, channel in zip(self._needs, channels, strict=True)
                 ]
 
@@ -96,7 +96,7 @@ class PayloadChecks:
         """Return the sets without the candidates whose schemas reject the body."""
         if not any(self._needs):
             return ValidatedSets(sets)
-        looks = {number: self._look(number) for number in np.unique(sets).tolist()}
+        looks = {number: self._schemas_to_check(number) for number in np.unique(sets).tolist()}
         wanted = [number for number, look in looks.items() if look is not None]
         if not wanted:
             return ValidatedSets(sets)
@@ -106,7 +106,7 @@ class PayloadChecks:
             rows = [row for row in np.flatnonzero(sets == number).tolist() if row not in facts.faults]
             if look is not None and rows:
                 self._drop(facts, checked, number, look, rows)
-        checked.rejected = self._elaborated(facts, checked.rejected)
+        checked.rejected = self._add_all_faults(facts, checked.rejected)
         return checked
 
     def verdicts(self, facts: RecordColumns, number: int, row: int) -> dict[int, Sequence[SchemaFault]]:
@@ -114,11 +114,11 @@ class PayloadChecks:
 
         By target, empty for a schema that accepts it.
         """
-        look = self._look(number)
-        first = self._faults(facts, (*look.deciding, *look.others), [row]) if look is not None else {}
+        look = self._schemas_to_check(number)
+        first = self._find_faults(facts, (*look.deciding, *look.others), [row]) if look is not None else {}
         xids = {target: self._index.targets[target].xid for target in first}
         rejections = {xids[target]: (each[0],) for target, each in first.items() if each}
-        faults = self._elaborated(facts, {row: rejections})[row]
+        faults = self._add_all_faults(facts, {row: rejections})[row]
         return {target: faults.get(xids[target], ()) for target in first}
 
     def violations(self, facts: RecordColumns, rows: IntArray, winners: IntArray) -> dict[int, Rejections]:
@@ -133,11 +133,11 @@ class PayloadChecks:
             number = int(winners[mine[0]])
             target = self._index.targets[number]
             if self.has_schema(target):
-                faults = self._faults(facts, (number,), mine.tolist())[number]
+                faults = self._find_faults(facts, (number,), mine.tolist())[number]
                 rejected.update((int(mine[at]), {target.xid: (fault,)}) for at, fault in faults.items())
-        return self._elaborated(facts, rejected)
+        return self._add_all_faults(facts, rejected)
 
-    def _needed(self, candidates: Sequence[int]) -> bool:
+    def _needs_validation(self, candidates: Sequence[int]) -> bool:
         targets = [self._index.targets[number] for number in candidates]
         return any(self.has_schema(each) and (self._mode == "always" or decides(each)) for each in targets)
 
@@ -145,25 +145,25 @@ class PayloadChecks:
         """Whether there is a schema of a known format for the target's definition."""
         return self._payloads is not None and self._payloads.has_schema(target.definition)
 
-    def _look(self, number: int) -> _Look | None:
+    def _schemas_to_check(self, number: int) -> _Checks | None:
         if number not in self._looks:
             targets = [(each, self._index.targets[each]) for each in self._index.sets[number].targets]
             deciding = tuple(each for each, target in targets if decides(target) and self.has_schema(target))
             several = len({target.xid for _, target in targets}) > 1
             looks = self._mode == "always" or (self._mode == "ambiguous" and several)
             others = tuple(e for e, t in targets if looks and e not in deciding and self.has_schema(t))
-            self._looks[number] = _Look(deciding, others) if deciding or others else None
+            self._looks[number] = _Checks(deciding, others) if deciding or others else None
         return self._looks[number]
 
-    def _drop(self, facts: RecordColumns, checked: ValidatedSets, number: int, look: _Look, rows: list[int]) -> None:
+    def _drop(self, facts: RecordColumns, checked: ValidatedSets, number: int, look: _Checks, rows: list[int]) -> None:
         matched = self._index.sets[number]
-        by_target = self._faults(facts, (*look.deciding, *look.others), rows)
+        by_target = self._find_faults(facts, (*look.deciding, *look.others), rows)
         for at in sorted({at for each in by_target.values() for at in each}):
             row = rows[at]
             faults = {target: each[at] for target, each in by_target.items() if at in each}
             left = matched.bits & ~sum(1 << target for target in faults if target in look.deciding)
             others = sum(1 << target for target in faults if target in look.others)
-            if left & others and (self._mode == "always" or self._several(left)):
+            if left & others and (self._mode == "always" or self._has_several(left)):
                 left &= ~others
                 if not left:
                     checked.violations.add(row)
@@ -172,7 +172,7 @@ class PayloadChecks:
                 targets = self._index.targets
                 checked.rejected[row] = {targets[target].xid: (fault,) for target, fault in faults.items()}
 
-    def _elaborated(self, facts: RecordColumns, rejected: Mapping[int, Rejections]) -> dict[int, Rejections]:
+    def _add_all_faults(self, facts: RecordColumns, rejected: Mapping[int, Rejections]) -> dict[int, Rejections]:
         """Return rejections with everything that schemas find wrong, within a batch's limits of time and memory.
 
         The first fault decides whether a schema rejects a body, which is enough for most.
@@ -182,28 +182,30 @@ class PayloadChecks:
         if payloads is None:
             return elaborated
         for row in rejected:
-            (payload,) = facts.opened([row]) if left > 0 else (None,)
+            (payload,) = facts.decoded_payloads([row]) if left > 0 else (None,)
             if not isinstance(payload, Payload):
                 continue
             elaborated[row] = {
                 xid: payloads.all_faults(
-                    xid, payload.body, payload.content_type, self._begins(facts, [row], [payload], xid)[0], known[0]
+                    xid, payload.body, payload.content_type, self._framings(facts, [row], [payload], xid)[0], known[0]
                 )
                 for xid, known in rejected[row].items()
             }
             left -= sum(len(each) - 1 for each in elaborated[row].values())
         return elaborated
 
-    def _begins(self, facts: RecordColumns, rows: Sequence[int], payloads: Sequence[Payload], xid: str) -> list[Begin]:
+    def _framings(
+        self, facts: RecordColumns, rows: Sequence[int], payloads: Sequence[Payload], xid: str
+    ) -> list[Begin]:
         """Return the beginnings of bodies: only whole bodies of Kafka have frames."""
         begins = self._ids.begins(facts, rows, xid)
         return [begin if each.whole else PLAIN for begin, each in zip(begins, payloads, strict=True)]
 
-    def _several(self, bits: int) -> bool:
+    def _has_several(self, bits: int) -> bool:
         targets = self._index.sets[self._index.set_number(bits, event=True)].targets
         return len({self._index.targets[number].xid for number in targets}) > 1
 
-    def _faults(
+    def _find_faults(
         self, facts: RecordColumns, targets: Sequence[int], rows: list[int]
     ) -> dict[int, Mapping[int, SchemaFault]]:
         """Return per target the faults of rows by index; targets of one definition share them."""
@@ -214,24 +216,24 @@ class PayloadChecks:
         for target in targets:
             xid = self._index.targets[target].xid
             if xid not in by_xid:
-                by_xid[xid] = self._faults_of(facts, xid, payloads, rows)
+                by_xid[xid] = self._find_schema_faults(facts, xid, payloads, rows)
         return {target: by_xid[self._index.targets[target].xid] for target in targets}
 
-    def _faults_of(
+    def _find_schema_faults(
         self, facts: RecordColumns, xid: str, payloads: PayloadValidation, rows: list[int]
     ) -> dict[int, SchemaFault]:
-        places = np.flatnonzero(~self._accepted(facts, xid, payloads, rows)).tolist()
-        known = facts.opened([rows[at] for at in places])
+        places = np.flatnonzero(~self._find_valid(facts, xid, payloads, rows)).tolist()
+        known = facts.decoded_payloads([rows[at] for at in places])
         # Every schema rejects a body that does not have its declared coding; none one that cannot be validated.
         faults = {at: each for at, each in zip(places, known, strict=True) if isinstance(each, SchemaFault)}
         looked = [(at, each) for at, each in zip(places, known, strict=True) if isinstance(each, Payload)]
         given = [each for _, each in looked]
-        begins = self._begins(facts, [rows[at] for at, _ in looked], given, xid)
+        begins = self._framings(facts, [rows[at] for at, _ in looked], given, xid)
         verdicts = payloads.faults(xid, [each.body for each in given], [each.content_type for each in given], begins)
         faults |= {at: fault for (at, _), fault in zip(looked, verdicts, strict=True) if fault is not None}
         return faults
 
-    def _accepted(self, facts: RecordColumns, xid: str, payloads: PayloadValidation, rows: list[int]) -> BoolArray:
+    def _find_valid(self, facts: RecordColumns, xid: str, payloads: PayloadValidation, rows: list[int]) -> BoolArray:
         """Return which rows are certainly valid by their columns."""
         accepted = np.zeros(len(rows), bool)
         if facts.bodies is None or facts.codings is None or facts.inner is not None:
@@ -249,7 +251,7 @@ class PayloadChecks:
         for key, members in groups.items():
             at = pa.array(places[members])
             bodies, types = facts.bodies.take(at), facts.defaults.datacontenttype.take(at)
-            accepted[members] = payloads.accepted(xid, bodies, types, kinds[key])
+            accepted[members] = payloads.find_valid(xid, bodies, types, kinds[key])
         return accepted
 
 
@@ -261,15 +263,15 @@ def decides(target: MatchCandidate) -> bool:
 def rejection_detail(rejected: Rejections) -> str:
     """Return the detail of a dead letter that schemas rejected: their first violations."""
     shown = sorted(rejected)[:MAX_SCHEMAS]
-    listed = [f"{xid}: {listing(rejected[xid], max(1, NAMED // len(shown)))}" for xid in shown]
+    listed = [f"{xid}: {list_faults(rejected[xid], max(1, NAMED // len(shown)))}" for xid in shown]
     more = f"; and {len(rejected) - MAX_SCHEMAS} more" if len(rejected) > MAX_SCHEMAS else ""
     return "; ".join(listed) + more
 
 
-def listing(faults: Sequence[SchemaFault], most: int = NAMED) -> str:
+def list_faults(faults: Sequence[SchemaFault], max_named: int = NAMED) -> str:
     """Return the first faults of one body as text, and how many more there are."""
-    more = f"; and {len(faults) - most} more" if len(faults) > most else ""
-    return "; ".join(map(str, faults[:most])) + more
+    more = f"; and {len(faults) - max_named} more" if len(faults) > max_named else ""
+    return "; ".join(map(str, faults[:max_named])) + more
 
 
 def mismatches(rejected: Rejections, targets: Sequence[MatchCandidate]) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ class TieBreaker:
     ranks: Sequence[int] = ()
     bases: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
-    def winner(self, targets: Sequence[MatchCandidate], best: Sequence[int], bits: int, *, event: bool) -> int | None:
+    def decide(self, targets: Sequence[MatchCandidate], best: Sequence[int], bits: int, *, event: bool) -> int | None:
         """Return the target that wins records for which *best* tie, None if they stay ambiguous.
 
         *bits* is the set of all targets that match. A common base outside that set wins only if the first of *best* has
@@ -42,6 +42,6 @@ class TieBreaker:
                     return base
         return None
 
-    def explanation(self, targets: Sequence[MatchCandidate], best: Sequence[int]) -> str:
+    def explain(self, targets: Sequence[MatchCandidate], best: Sequence[int]) -> str:
         """Return how a tie was decided, for lineage."""
         return f"{self.mode} of " + ", ".join(targets[number].xid for number in best)

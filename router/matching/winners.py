@@ -12,7 +12,7 @@ import pyarrow as pa
 from catalog.definitions.constraints import MatchCandidate
 from router.matching.context import Slot, SlotTable, slots_of
 from router.matching.index.classes import BatchColumns, IntArray, NumberTable, Ragged, spread
-from router.matching.index.index import MatchIndex, MatchSet, members
+from router.matching.index.index import MatchIndex, MatchSet, bit_numbers
 from router.matching.tie_breaker import TieBreaker
 
 NO_MATCH: Final = -1
@@ -25,7 +25,7 @@ _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 
 @dataclass(frozen=True, slots=True)
 class Winners:
-    """Per row: the winner's number or a code above, and the number of the set that it was chosen from.
+    """The winner of each row, or ``NO_MATCH`` or ``AMBIGUOUS``, and the number of the set that it was chosen from.
 
     ``ties`` are the rows whose winner was chosen among equally specific targets.
     """
@@ -43,20 +43,20 @@ class WinnerChooser:
         self.ties = ties if ties is not None else TieBreaker()
         self._table = SlotTable()
         targets = range(len(index.targets))
-        laid = {(t, event): self._lay(index.targets[t], event=event) for t in targets for event in (False, True)}
+        found = {(t, event): self._slots_of(index.targets[t], event=event) for t in targets for event in (False, True)}
         # Many definitions share their list of slots: few lists stay in the processor's cache.
         lists: dict[tuple[int, ...], int] = {(): 0}
-        numbers = [lists.setdefault(tuple(slots), len(lists)) for slots, _ in laid.values()]
+        numbers = [lists.setdefault(tuple(slots), len(lists)) for slots, _ in found.values()]
         self._lists = np.array([*numbers, 0], np.int64)
         self._slots = Ragged(list(lists))
-        self._equal = {place: pairs for place, (_, pairs) in laid.items() if pairs}
+        self._equal = {place: pairs for place, (_, pairs) in found.items() if pairs}
         self._names = pa.array([slot.name for slot in self._table.slots], pa.string())
-        self._winners = NumberTable(self._winner)
-        self._checks = NumberTable(self._check)
+        self._winners = NumberTable(self._choose_winner)
+        self._checks = NumberTable(self._pairs_to_compare)
         self._pairs: list[tuple[int, int, int]] = []
         self._flat = np.zeros((3, 0), np.int64)
 
-    def _lay(self, target: MatchCandidate, *, event: bool) -> tuple[list[int], list[tuple[int, int]]]:
+    def _slots_of(self, target: MatchCandidate, *, event: bool) -> tuple[list[int], list[tuple[int, int]]]:
         slots, equal = slots_of(target.constraints(event=event) or ())
         number = self._table.number
         return [number(slot) for slot in slots], [(number(one), number(other)) for one, other in equal]
@@ -74,9 +74,9 @@ class WinnerChooser:
         """Return the decoded value of ``slots[i]`` in ``rows[i]``."""
         return self._table.values(columns, rows, slots)
 
-    def resolve(self, sets: IntArray) -> Winners:
+    def choose_winners(self, sets: IntArray) -> Winners:
         """Choose a winner per row from its remaining set."""
-        chosen = self._winners.of(sets)
+        chosen = self._winners.look_up(sets)
         if self.ties.mode == "dead-letter":
             return Winners(chosen, sets, np.zeros(0, np.int64))
         tied = chosen >= _TIE
@@ -94,14 +94,14 @@ class WinnerChooser:
 
     def drop_unequal(self, columns: BatchColumns, sets: IntArray) -> IntArray:
         """Return the sets without targets whose repeated placeholders differ; most rows' sets stay as they are."""
-        packed = self._checks.of(sets)
+        packed = self._checks.look_up(sets)
         rows = np.flatnonzero(packed != 0)
         if not len(rows):
             return sets
         packed = packed[rows]
         owners, places = spread(packed >> _COUNT_BITS, packed & _COUNT_MASK)
         targets, ones, others = self._pair_array()
-        same = self._table.equal(columns, rows[owners], ones[places], others[places])
+        same = self._table.are_equal(columns, rows[owners], ones[places], others[places])
         if same.all():
             return sets
         sets = sets.copy()
@@ -116,7 +116,7 @@ class WinnerChooser:
             self._flat = np.array(self._pairs, np.int64).reshape(-1, 3).T.copy()
         return self._flat
 
-    def _check(self, number: int) -> int:
+    def _pairs_to_compare(self, number: int) -> int:
         """Return the position and number of the pairs to compare for a set, in one number; 0 if there are none."""
         matched = self._index.sets[number]
         start = len(self._pairs)
@@ -125,28 +125,26 @@ class WinnerChooser:
         count = len(self._pairs) - start
         return start << _COUNT_BITS | count if count else 0
 
-    def _winner(self, number: int) -> int:
-        return self._choose(self._index.sets[number])
-
-    def _choose(self, matched: MatchSet) -> int:
+    def _choose_winner(self, number: int) -> int:
+        matched = self._index.sets[number]
         best = self.most_specific(matched)
         if not best:
             return NO_MATCH
         if len(best) == 1:
             return best[0]
-        winner = self.decided(matched, best)
+        winner = self.break_tie(matched, best)
         return AMBIGUOUS if winner is None else winner + _TIE
 
-    def decided(self, matched: MatchSet, best: Sequence[int]) -> int | None:
+    def break_tie(self, matched: MatchSet, best: Sequence[int]) -> int | None:
         """Return the target that wins although several are most specific; None if there is none."""
-        return self.ties.winner(self._index.targets, best, matched.bits, event=matched.event)
+        return self.ties.decide(self._index.targets, best, matched.bits, event=matched.event)
 
     def most_specific(self, matched: MatchSet) -> list[int]:
         """Return the most specific targets of a set, in order."""
         targets = self._index.targets
         ranks = {
             number: targets[number].event_rank if matched.event else targets[number].native_rank
-            for number in members(matched.bits)
+            for number in bit_numbers(matched.bits)
         }
         if not ranks:
             return []

@@ -85,7 +85,7 @@ class SchemaIdCache:
     folder: Path
     url: str
     clock: Callable[[], float] = time.time
-    _nothing: dict[str, float] = field(default_factory=dict)
+    _unknown_ids: dict[str, float] = field(default_factory=dict)
     _stamp: tuple[int, int] = (0, 0)
 
     def schema(self, schema_id: str) -> WrittenSchema | None:
@@ -101,22 +101,22 @@ class SchemaIdCache:
         except FileNotFoundError:
             return None
         try:
-            kept = msgspec.json.decode(data, type=_File)
+            file = msgspec.json.decode(data, type=_File)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Damaged(f"{path} is damaged: {error}") from error
-        if kept.format > FORMAT or kept.id != schema_id:
-            raise Damaged(f"{path} has format {kept.format} and id {kept.id}, not {FORMAT} and {schema_id}")
-        if kept.url != self.url:
+        if file.format > FORMAT or file.id != schema_id:
+            raise Damaged(f"{path} has format {file.format} and id {file.id}, not {FORMAT} and {schema_id}")
+        if file.url != self.url:
             return None
-        return WrittenSchema(kept.id, kept.family, kept.document, kept.references, tuple(kept.subjects), kept.fault)
+        return WrittenSchema(file.id, file.family, file.document, file.references, tuple(file.subjects), file.fault)
 
-    def is_nothing(self, schema_id: str) -> bool:
+    def is_unknown(self, schema_id: str) -> bool:
         """Whether the registry answered recently that an id does not exist."""
-        self._read_nothing()
-        since = self._nothing.get(schema_id)
+        self._read_unknown()
+        since = self._unknown_ids.get(schema_id)
         return since is not None and self.clock() < since + FORGET_SECONDS
 
-    def keep(self, schema_id: str, answer: WrittenSchema | None, *, anew: bool = False) -> WrittenSchema | None:
+    def store(self, schema_id: str, answer: WrittenSchema | None, *, anew: bool = False) -> WrittenSchema | None:
         """Store an answer, and return the valid one: what another process has stored meanwhile wins.
 
         With *anew*, a schema replaces "not found": from then on :meth:`schema` returns it.
@@ -124,18 +124,18 @@ class SchemaIdCache:
         Raises:
             OSError: the disk refuses.
         """
-        with self._locked():
+        with self._lock_folder():
             if not anew:
                 try:
-                    held = self.schema(schema_id)
+                    stored = self.schema(schema_id)
                 except Damaged:
-                    held = None  # It is written anew.
-                if held is not None:
-                    return held
-                if self.is_nothing(schema_id):
+                    stored = None  # It is written anew.
+                if stored is not None:
+                    return stored
+                if self.is_unknown(schema_id):
                     return None
             if answer is None:
-                self._add_nothing(schema_id)
+                self._add_unknown(schema_id)
                 return None
             path = self.folder / f"{schema_id}{_SUFFIX}"
             subjects = list(answer.subjects)
@@ -163,12 +163,12 @@ class SchemaIdCache:
             if name.endswith(_SUFFIX):
                 yield name.removesuffix(_SUFFIX)
 
-    def nothings(self) -> list[str]:
+    def unknown_ids(self) -> list[str]:
         """Return the ids that the registry does not have."""
-        self._read_nothing()
-        return list(self._nothing)
+        self._read_unknown()
+        return list(self._unknown_ids)
 
-    def lookup(self, digest: str) -> str | None:
+    def find_id(self, digest: str) -> str | None:
         """Return the id under which a schema was found in a subject, by a digest of both; None if unknown."""
         try:
             form = msgspec.json.decode(read_regular(self.folder / f"{_FOUND}{digest}"), type=_Lookup)
@@ -176,13 +176,13 @@ class SchemaIdCache:
             return None
         return form.id if (form.format, form.url) == (FORMAT, self.url) else None
 
-    def note_lookup(self, digest: str, subject: str, schema_id: str) -> None:
+    def store_found_id(self, digest: str, subject: str, schema_id: str) -> None:
         """Store the id under which a schema was found in a subject."""
         path = self.folder / f"{_FOUND}{digest}"
-        with self._locked(), replaced(path, path.with_suffix(".new")) as file:
+        with self._lock_folder(), replaced(path, path.with_suffix(".new")) as file:
             file.write(msgspec.json.encode(_Lookup(FORMAT, self.url, subject, schema_id)))
 
-    def pulled(self) -> dict[str, dict[int, str]]:
+    def mirrored_versions(self) -> dict[str, dict[int, str]]:
         """Return the ids of the mirrored versions of each subject; empty if unknown."""
         try:
             index = msgspec.json.decode(read_regular(self.folder / _PULLED), type=_Index)
@@ -190,59 +190,59 @@ class SchemaIdCache:
             return {}
         return index.subjects if (index.format, index.url) == (FORMAT, self.url) else {}
 
-    def note_pulled(self, subjects: Mapping[str, Mapping[int, str]]) -> None:
+    def store_mirrored(self, subjects: Mapping[str, Mapping[int, str]]) -> None:
         """Store which id each version of a subject has."""
         index = _Index(FORMAT, self.url, {subject: dict(versions) for subject, versions in subjects.items()})
-        with self._locked(), replaced(self.folder / _PULLED, self.folder / f"{_PULLED}.new") as file:
+        with self._lock_folder(), replaced(self.folder / _PULLED, self.folder / f"{_PULLED}.new") as file:
             file.write(msgspec.json.encode(index))
 
     @property
-    def _unknown(self) -> Path:
+    def _unknown_path(self) -> Path:
         return self.folder / (_NOTHING + hashlib.sha256(self.url.encode()).hexdigest()[:12])
 
-    def _replaced_unknown(self) -> AbstractContextManager[BinaryIO]:
+    def _replace_unknown(self) -> AbstractContextManager[BinaryIO]:
         # A new file has a new inode, by which other processes see that what they read before is outdated.
-        return replaced(self._unknown, self._unknown.with_suffix(".new"))
+        return replaced(self._unknown_path, self._unknown_path.with_suffix(".new"))
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock_folder(self) -> Iterator[None]:
         private_folder(self.folder)
         with waiting_lock(self.folder / _LOCK):
             yield
 
-    def _add_nothing(self, schema_id: str) -> None:
+    def _add_unknown(self, schema_id: str) -> None:
         now = self.clock()
-        fresh = {key: since for key, since in self._nothing.items() if now < since + FORGET_SECONDS}
-        if len(self._nothing) >= MOST_NOTHING:
-            kept = sorted(fresh.items(), key=lambda each: each[1])[-(MOST_NOTHING // 2) :]
-            lines = "".join(f"{key} {since:.0f}\n" for key, since in kept)
-            with self._replaced_unknown() as file:
+        fresh = {key: since for key, since in self._unknown_ids.items() if now < since + FORGET_SECONDS}
+        if len(self._unknown_ids) >= MOST_NOTHING:
+            newest = sorted(fresh.items(), key=lambda each: each[1])[-(MOST_NOTHING // 2) :]
+            lines = "".join(f"{key} {since:.0f}\n" for key, since in newest)
+            with self._replace_unknown() as file:
                 file.write(f"{lines}{schema_id} {now:.0f}\n".encode())
             return
-        with private_file(self._unknown, "ab") as file:
+        with private_file(self._unknown_path, "ab") as file:
             # The first line feed ends a line that a crash left half written.
             file.write(f"\n{schema_id} {now:.0f}\n".encode())
             file.flush()
             os.fsync(file.fileno())
 
-    def _read_nothing(self) -> None:
+    def _read_unknown(self) -> None:
         """Read what was added since the last call."""
         try:
-            with open(self._unknown, "rb", opener=open_regular) as file:
+            with open(self._unknown_path, "rb", opener=open_regular) as file:
                 status = os.fstat(file.fileno())
                 number, size = self._stamp
                 if (status.st_ino, status.st_size) == self._stamp:
                     return
                 if status.st_ino != number or status.st_size < size:
-                    self._nothing, size = {}, 0
+                    self._unknown_ids, size = {}, 0
                 file.seek(size)
                 whole, end, _ = file.read().rpartition(b"\n")
         except FileNotFoundError:
-            self._nothing, self._stamp = {}, (0, 0)
+            self._unknown_ids, self._stamp = {}, (0, 0)
             return
         for line in whole.split(b"\n"):
             if found := _LINE.fullmatch(line):
-                self._nothing[found[1].decode()] = float(found[2])
+                self._unknown_ids[found[1].decode()] = float(found[2])
         self._stamp = (status.st_ino, size + len(whole) + len(end))
 
 
@@ -289,7 +289,7 @@ class RegistryIds:
         self._client: SchemaIdRegistry | None = None
         self._held: OrderedDict[str, WrittenSchema] = OrderedDict()
         self._bytes = 0
-        self._nothing: dict[str, float] = {}
+        self._unknown_ids: dict[str, float] = {}
         self._failed: tuple[float, str] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -303,46 +303,46 @@ class RegistryIds:
             RegistryUnavailableError: the registry is unavailable now.
             OSError: the disk refuses.
         """
-        held = self._held.get(schema_id)
-        if held is not None:
+        cached = self._held.get(schema_id)
+        if cached is not None:
             self._held.move_to_end(schema_id)
-            return held
+            return cached
         number = number_of(schema_id)
         if number is None:
             return None
         key = str(number)
-        damaged = ""
+        damage_note = ""
         try:
-            kept = self._kept.schema(key) if self._kept is not None else None
+            stored = self._kept.schema(key) if self._kept is not None else None
         except Damaged as damage:
-            kept, damaged = None, f"; {damage}"
+            stored, damage_note = None, f"; {damage}"
             _logger.warning("the file of a schema of registry %s is damaged: %s", self.name, damage)
-        if kept is not None:
-            return self._remember(schema_id, kept)
-        if self._is_nothing(key):
+        if stored is not None:
+            return self._remember(schema_id, stored)
+        if self._is_unknown(key):
             return None
         try:
-            answer = self._asked(key)
+            answer = self._request(key)
         except RegistryUnavailableError as error:
-            raise (RegistryUnavailableError(f"{error}{damaged}") if damaged else error) from error.__cause__
+            raise (RegistryUnavailableError(f"{error}{damage_note}") if damage_note else error) from error.__cause__
         if self._kept is not None:
-            answer = self._kept.keep(key, answer)
+            answer = self._kept.store(key, answer)
         elif answer is None:
-            if len(self._nothing) >= MOST_NOTHING:
-                self._nothing.pop(next(iter(self._nothing)))
-            self._nothing[key] = self._clock() + FORGET_SECONDS
+            if len(self._unknown_ids) >= MOST_NOTHING:
+                self._unknown_ids.pop(next(iter(self._unknown_ids)))
+            self._unknown_ids[key] = self._clock() + FORGET_SECONDS
         return None if answer is None else self._remember(schema_id, answer)
 
-    def _is_nothing(self, key: str) -> bool:
-        return self._kept.is_nothing(key) if self._kept is not None else self._nothing.get(key, 0.0) > self._clock()
+    def _is_unknown(self, key: str) -> bool:
+        return self._kept.is_unknown(key) if self._kept is not None else self._unknown_ids.get(key, 0.0) > self._clock()
 
-    def _asked(self, key: str) -> WrittenSchema | None:
+    def _request(self, key: str) -> WrittenSchema | None:
         if self._failed is not None and self._clock() < self._failed[0]:
             raise RegistryUnavailableError(self._failed[1])
         if self._client is None:
             self._client = self.address.client()
         try:
-            answer = self._client.schema(key)
+            answer = self._client.get_schema(key)
         except RegistryUnavailableError as error:
             self._failed = (self._clock() + PAUSE_SECONDS, str(error))
             raise
@@ -351,13 +351,13 @@ class RegistryIds:
 
     def _remember(self, schema_id: str, schema: WrittenSchema) -> WrittenSchema:
         self._held[schema_id] = schema
-        self._bytes += _size(schema)
+        self._bytes += _schema_bytes(schema)
         while len(self._held) > MAX_HELD or (self._bytes > MAX_HELD_BYTES and len(self._held) > 1):
-            self._bytes -= _size(self._held.popitem(last=False)[1])
+            self._bytes -= _schema_bytes(self._held.popitem(last=False)[1])
         return schema
 
 
-def _size(schema: WrittenSchema) -> int:
+def _schema_bytes(schema: WrittenSchema) -> int:
     return len(schema.document) + sum(map(len, schema.references.values()))
 
 
@@ -391,23 +391,23 @@ def mirror(
     Raises:
         RegistryUnavailableError: it does not answer now; what was mirrored stays.
     """
-    kept = SchemaIdCache(folder, address.url)
+    cache = SchemaIdCache(folder, address.url)
     local = threading.local()
 
     def client() -> SchemaIdRegistry:
         # One object serves one thread.
         if not hasattr(local, "client"):
             local.client = address.client()
-        asked: SchemaIdRegistry = local.client
-        return asked
+        unseen: SchemaIdRegistry = local.client
+        return unseen
 
-    index = {subject: dict(versions) for subject, versions in kept.pulled().items()}
-    on_disk = {schema_id for schema_id in kept.ids() if _readable(kept, schema_id)}
-    wanted = list(dict.fromkeys(subjects)) or client().subjects()
-    told = time.monotonic()
+    index = {subject: dict(versions) for subject, versions in cache.mirrored_versions().items()}
+    on_disk = {schema_id for schema_id in cache.ids() if _is_readable(cache, schema_id)}
+    chosen = list(dict.fromkeys(subjects)) or client().list_subjects()
+    reported = time.monotonic()
     with ThreadPoolExecutor(THREADS, thread_name_prefix="schemas") as pool:
         todo: list[tuple[str, int]] = []
-        for subject, versions in zip(wanted, pool.map(lambda each: client().versions(each), wanted), strict=True):
+        for subject, versions in zip(chosen, pool.map(lambda each: client().list_versions(each), chosen), strict=True):
             if not versions:
                 tally.missing.append(subject)
                 continue
@@ -419,40 +419,40 @@ def mirror(
                     tally.versions += 1
                 else:
                     todo.append((subject, version))
-        for part in _parts(todo):
-            found = list(pool.map(lambda place: client().version(*place), part))
+        for part in _iter_chunks(todo):
+            found = list(pool.map(lambda place: client().get_version(*place), part))
             ids = {each.id for each in found if each is not None and each.id}
-            asked = sorted(ids - on_disk)
-            for schema_id, schema in zip(asked, pool.map(lambda each: client().schema(each), asked), strict=True):
-                _keep(kept, schema_id, schema, tally)
+            unseen = sorted(ids - on_disk)
+            for schema_id, schema in zip(unseen, pool.map(lambda each: client().get_schema(each), unseen), strict=True):
+                _store_mirrored(cache, schema_id, schema, tally)
                 on_disk.add(schema_id)
             for (subject, version), each in zip(part, found, strict=True):
                 tally.versions += 1
                 if each is not None and each.id:
-                    tally.known += each.id not in asked
+                    tally.known += each.id not in unseen
                     index.setdefault(subject, {})[version] = each.id
-            kept.note_pulled(index)
-            if time.monotonic() > told + TELL_SECONDS:
-                told = time.monotonic()
+            cache.store_mirrored(index)
+            if time.monotonic() > reported + TELL_SECONDS:
+                reported = time.monotonic()
                 tell()
 
 
-def _keep(kept: SchemaIdCache, schema_id: str, schema: WrittenSchema | None, tally: Mirrored) -> None:
+def _store_mirrored(cache: SchemaIdCache, schema_id: str, schema: WrittenSchema | None, tally: Mirrored) -> None:
     if schema is None:
         return
-    kept.keep(schema_id, schema, anew=True)
+    cache.store(schema_id, schema, anew=True)
     tally.new += 1
     if schema.fault:
         tally.unusable.append(f"id {schema_id} cannot be used: {schema.fault}")
 
 
-def _readable(kept: SchemaIdCache, schema_id: str) -> bool:
+def _is_readable(cache: SchemaIdCache, schema_id: str) -> bool:
     try:
-        return kept.schema(schema_id) is not None
+        return cache.schema(schema_id) is not None
     except Damaged:
         return False
 
 
-def _parts(todo: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
+def _iter_chunks(todo: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
     for start in range(0, len(todo), AT_A_TIME):
         yield todo[start : start + AT_A_TIME]

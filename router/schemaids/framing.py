@@ -23,7 +23,7 @@ from catalog.schemas.families import family_of
 from catalog.schemas.ids.client import (
     TYPES,
     Reference,
-    Registered,
+    RegisteredSchema,
     RegistrationError,
     RegistryUnavailableError,
     SchemaIdRegistry,
@@ -104,11 +104,11 @@ def address_of(settings: Settings, name: str) -> RegistryAddress:
     registry = settings.schema_registries[name]
     login = login_of(registry)
     if not settings.spark.is_local:
-        login = _carried(login)
+        login = _with_certificate_texts(login)
     return RegistryAddress(name, registry.url.rstrip("/"), login, registry.timeout.total_seconds())
 
 
-def _carried(login: OriginLogin) -> OriginLogin:
+def _with_certificate_texts(login: OriginLogin) -> OriginLogin:
     tokens = login.tokens
     if tokens is not None:
         tokens = replace(tokens, certificates=tokens.certificates.as_texts())
@@ -163,7 +163,7 @@ class SinkFrames:
             definitions = [self._catalog.definitions[xid] for xid in dict.fromkeys(xids)]
             try:
                 frames = dict(
-                    _Finder(self._settings, self._catalog, self._rule, settings, register).frames(definitions)
+                    _FrameFinder(self._settings, self._catalog, self._rule, settings, register).iter_frames(definitions)
                 )
             except UnregisteredError as error:
                 raise SinkError(name, str(error), hint=error.hint) from error
@@ -175,7 +175,7 @@ class SinkFrames:
         return self._found[name]
 
 
-class _Finder:
+class _FrameFinder:
     """Finds the frames for one sink."""
 
     def __init__(
@@ -190,9 +190,9 @@ class _Finder:
         self._rule = rule
         self._sink = sink
         self._register = register
-        self._asker = _Named(name, self._address.url)
+        self._asker = _NamedRegistry(name, self._address.url)
 
-    def frames(self, definitions: Iterable[Definition]) -> Iterator[tuple[str, WrittenFrame]]:
+    def iter_frames(self, definitions: Iterable[Definition]) -> Iterator[tuple[str, WrittenFrame]]:
         """Yield the frames of definitions whose schemas have any.
 
         Raises:
@@ -203,22 +203,23 @@ class _Finder:
             source = schema_source(definition, self._catalog.schemas)
             if source is None or source.family not in TYPES:
                 continue
-            schema_id = self._id(definition, source)
+            schema_id = self._find_id(definition, source)
             if schema_id is not None:
                 yield definition.xid, frame_of_id(definition, source, self._library, schema_id)
 
-    def _id(self, definition: Definition, source: SchemaSource) -> str | None:
-        declared = self._rule.declared(definition, self._asker)
+    def _find_id(self, definition: Definition, source: SchemaSource) -> str | None:
+        declared = self._rule.declared_ids(definition, self._asker)
         if declared is not None and len(declared.ids) == 1:
             return next(iter(declared.ids))
         subject, version = declared.subject if declared is not None and declared.subject else (None, None)
-        subject = subject or self._subject(definition, source)
-        schema = self._schema(definition, source)
+        subject = subject or self._subject_name(definition, source)
+        schema = self._registered_form(definition, source)
         digest = hashlib.sha256(f"{subject}\0{version}\0{schema}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        known = self._kept.lookup(digest)
+        known = self._kept.find_id(digest)
         if known is not None:
             return known
-        found = self._client.version(subject, version) if version is not None else self._client.found(subject, schema)
+        client = self._client
+        found = client.get_version(subject, version) if version is not None else client.find_version(subject, schema)
         if found is not None and found.id:
             schema_id = found.id
         elif self._sink.register_schemas and version is None:
@@ -233,10 +234,10 @@ class _Finder:
             which = f"version {version} of subject {subject}" if version is not None else f"subject {subject}"
             text = f"{which} of schema registry {self._address.name} does not have the schema of {definition.xid}"
             raise UnregisteredError(text, _UNREGISTERED)
-        self._kept.note_lookup(digest, subject, schema_id)
+        self._kept.store_found_id(digest, subject, schema_id)
         return schema_id
 
-    def _schema(self, definition: Definition, source: SchemaSource) -> Registered:
+    def _registered_form(self, definition: Definition, source: SchemaSource) -> RegisteredSchema:
         """Return the schema in the registry's form; what it refers to must be from that registry."""
         entry = self._catalog.schemas[source.uri]
         document = entry["document"]
@@ -249,12 +250,12 @@ class _Finder:
                 problem = f"the schema of {definition.xid} refers to {name}, which is not from the schema registry"
                 raise UnregisteredError(problem, "declare the id of the schema by its label schemaid")
             references.append(Reference(name, unquote(subject), int(version)))
-        return Registered(text, TYPES[source.family], tuple(references))
+        return RegisteredSchema(text, TYPES[source.family], tuple(references))
 
-    def _subject(self, definition: Definition, source: SchemaSource) -> str:
+    def _subject_name(self, definition: Definition, source: SchemaSource) -> str:
         topic = ""
         if self._sink.subject_names != "record":
-            topic = self._sink.topic or self._topic(definition)
+            topic = self._sink.topic or self._topic_of(definition)
             if not topic or "{" in topic:
                 problem = f"{definition.xid} has no single topic to name its subject after"
                 raise UnregisteredError(problem, "set subject_names: record, or declare the id of the schema")
@@ -270,14 +271,14 @@ class _Finder:
             raise UnregisteredError(problem, "name the schema, set subject_names: topic, or declare its id")
         return f"{topic}-{name}" if topic else name
 
-    def _topic(self, definition: Definition) -> str:
+    def _topic_of(self, definition: Definition) -> str:
         endpoint = self._catalog.endpoints.get(self._sink.endpoint or "")
         own = next((str(each.value) for each in definition.protocoloptions if each.name == "topic" and each.value), "")
         return own or str((endpoint.options if endpoint is not None else {}).get("topic") or "")
 
 
 @dataclass(slots=True)
-class _Named:
+class _NamedRegistry:
     """A schema registry whose rules need only its name and address."""
 
     name: str
@@ -307,5 +308,5 @@ def frame_of_id(definition: Definition, source: SchemaSource, library: CatalogLi
 
 def declared_id(catalog: Catalog, definition: Definition) -> str | None:
     """Return the one id that a definition declares, by label or address; None where there is none, or several."""
-    declared = SchemaIdRule(catalog.schemas).declared(definition, None)
+    declared = SchemaIdRule(catalog.schemas).declared_ids(definition, None)
     return next(iter(declared.ids)) if declared is not None and len(declared.ids) == 1 else None

@@ -128,7 +128,7 @@ class Engine:
         columns = batch.columns()
         zeros = np.zeros(columns.rows, np.int64)
         sets = self.index.match(self.index.classify(columns), zeros, batch.protocols, zeros + 1)
-        winners = self.chooser.resolve(self.chooser.drop_unequal(columns, sets)).winners
+        winners = self.chooser.choose_winners(self.chooser.drop_unequal(columns, sets)).winners
         return columns, winners
 
     def match_and_extract(self, batch: Batch) -> None:

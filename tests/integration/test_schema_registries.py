@@ -201,7 +201,7 @@ def test_a_registry_is_mirrored_and_then_needed_no_more(
     apicurio: Apicurio, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ids = registered(apicurio, "mirror-")
-    total = len(SchemaIdRegistry("lake", apicurio.url).subjects())
+    total = len(SchemaIdRegistry("lake", apicurio.url).list_subjects())
     with Front(apicurio.url) as front:
         config = settings(tmp_path, front.url)
         assert status_of(["schemas", "pull", str(config)]) == 0

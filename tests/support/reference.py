@@ -24,7 +24,7 @@ from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record, parse_record
 from catalog.schemas.contract import SchemaFault, decoded
 from catalog.schemas.ids.client import Framing
-from catalog.schemas.ids.deciding import Begin, Frames, frame_of
+from catalog.schemas.ids.deciding import Begin, Frames, read_frame
 from catalog.schemas.validation import PayloadValidation
 from catalog.values import (
     canonical,
@@ -70,7 +70,7 @@ def fits(payloads: PayloadValidation, xid: str, body: Body, content: str | None)
 def id_parts(body: Body, frames: Frames) -> list[Part]:
     """The id in a body, as a property that definitions may constrain."""
     whole = isinstance(body.data, bytes) and body.framing != "none"
-    frame = frame_of(body.data, frames.framing) if whole and isinstance(body.data, bytes) else None
+    frame = read_frame(body.data, frames.framing) if whole and isinstance(body.data, bytes) else None
     return [] if frame is None else [Part("schemaid", frame.id.encode())]
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from catalog.model import Catalog, Definition
 from catalog.schemas.ids.client import WrittenSchema
-from catalog.schemas.ids.deciding import PLAIN, Begin, Frames, frame_of, message_place
+from catalog.schemas.ids.deciding import PLAIN, Begin, Frames, read_frame, read_message_place
 from catalog.schemas.library import schema_source
 
 MESSAGES = re.compile(r"\bmessage\s+(\w+)")
@@ -35,7 +35,7 @@ def held(
     found = list(definitions)
     explicit = frames.framing != "auto"
     plain = Begin(frames.framing if explicit else "auto" if frames.registry is None else "none")
-    frame = frame_of(body, frames.framing) if body is not None and frames.framing != "none" else None
+    frame = read_frame(body, frames.framing) if body is not None and frames.framing != "none" else None
     if frame is None or body is None:
         return Held({each.xid: Begin(frames.framing) for each in found})
     written = frames.registry.written(frame.id) if frames.registry is not None else None
@@ -121,9 +121,9 @@ def names_of(tree: Any, family: str) -> dict[str, str]:
 
 def message_at(document: str, body: bytes, frames: Frames) -> str | None:
     """The full name of the top-level message that a frame's indexes name."""
-    frame = frame_of(body, frames.framing)
-    data = frame.opened(body) if frame is not None else None
-    place = message_place(data, frames.framing) if isinstance(data, bytes) else None
+    frame = read_frame(body, frames.framing)
+    data = frame.unpack(body) if frame is not None else None
+    place = read_message_place(data, frames.framing) if isinstance(data, bytes) else None
     if place is None:
         return None
     names = MESSAGES.findall(document)

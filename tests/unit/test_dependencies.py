@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from bindings.mqtt.client import LinkClient
 from bindings.nats.publisher import RawClient
-from catalog.schemas.jsonstructure.validating import Structure
+from catalog.schemas.jsonstructure.validating import StructureValidator
 from router.errors import BatchPinError
 from router.evaluation.plan import VERSION, plan_of
 from router.spark.connectors import KAFKA
@@ -55,7 +55,7 @@ PRIVATE: Final[dict[str, tuple[type[Any], dict[str, str]]]] = {
         },
     ),
     "json-structure": (
-        Structure,
+        StructureValidator,
         {
             "_validate_validation_addins": "baa42c77cb067b83",
             "validate_instance": "644f845f9ecb92e3",

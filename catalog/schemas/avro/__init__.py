@@ -1,1 +1,1 @@
-"""Avro: bodies held against schemas, as columns, and made up."""
+"""Avro: validation of bodies, columns of payloads, and sample payloads."""

@@ -1,9 +1,8 @@
-"""Many Avro bodies held against a type at once: the same walk as :mod:`catalog.schemas.avro.binary`, a field at a time
-over whole columns.
+"""Validate many Avro bodies at once: as :mod:`catalog.schemas.avro.binary` does, but a field at a time over all bodies.
 
-It says which bodies conform for sure. One that it does not accept may conform as well: the walk over that body alone
-decides, and says what is wrong. A few bodies that differ from the others (long lists, deep nesting) are left to it, and
-so is all that is left when a batch has taken :data:`MAX_STEPS`; no body makes this take longer.
+The result says which bodies are certainly valid. The others may be valid too, and are validated one by one, which also
+finds what is wrong. That includes bodies that differ much from the rest of the batch (long lists, deep nesting), and
+everything left after :data:`MAX_STEPS`. The time is bounded, whatever the bodies contain.
 """
 
 from __future__ import annotations
@@ -16,86 +15,89 @@ import numpy as np
 import numpy.typing as npt
 
 from catalog.schemas.avro.types import MAX_LEVELS, AvroSchema, TypeCompiler, decimal_bound, number_range
+from catalog.schemas.contract import is_utf8
 
 MAX_STEPS: Final = 4_000
-"""Steps over columns that one batch may take."""
+"""Maximum number of steps for one batch."""
 FEW: Final = 16
-"""Bodies that are not worth a step."""
+"""Fewer bodies than this are validated one by one, which is faster."""
 _ROOM: Final = 16
-"""Bytes behind the last body, so that a number may be read at any end."""
+"""Padding after the last body, so that a number can be read at any position."""
 _TOP: Final = 0x80
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class BodyCursors:
-    """The bytes of many bodies, with room behind them, and the steps that are left."""
+class Bodies:
+    """The bytes of many bodies with padding at the end, and the number of steps left."""
 
     data: npt.NDArray[np.uint8]
-    beyond: npt.NDArray[np.int32] | None
-    """How many bytes before each place are no ASCII; None where all are."""
-    left: int = MAX_STEPS
+    non_ascii: npt.NDArray[np.int32] | None
+    """The number of bytes before each position that are not ASCII; None if all are."""
+    steps_left: int = MAX_STEPS
 
     @classmethod
-    def of(cls, data: npt.NDArray[np.uint8]) -> BodyCursors:
-        """Return a batch of such bytes."""
+    def from_bytes(cls, data: npt.NDArray[np.uint8]) -> Bodies:
+        """Return the bodies in these bytes."""
         room = np.concatenate((data, np.zeros(_ROOM, np.uint8)))
         high = room >= _TOP
-        beyond = np.concatenate(([0], np.cumsum(high, dtype=np.int32))) if high.any() else None
-        return cls(room, beyond)
+        non_ascii = np.concatenate(([0], np.cumsum(high, dtype=np.int32))) if high.any() else None
+        return cls(room, non_ascii)
 
 
-Step = Callable[[BodyCursors, Int, Int, int], tuple[Int, Bool]]
-"""Batch, where values begin, where their bodies end, level -> where they end, and which of them conform for sure."""
+Step = Callable[[Bodies, Int, Int, int], tuple[Int, Bool]]
+"""Bodies, value starts, body ends and level -> value ends, and which values are certainly valid."""
 
 
 def compile_accepting(schema: AvroSchema) -> Step:
-    """Compile a type to a step over many values of it."""
-    return AcceptingMakers(schema).plain.compiled(schema.root)
+    """Compile a schema to a step that validates many values of it."""
+    return BatchStepMaker(schema).compiler.compile(schema.root)
 
 
-def accepted(step: Step, data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> Bool:
-    """Return which bodies, from *begins* to *ends* in *data*, are surely one value each and nothing behind it."""
+def find_valid_bodies(step: Step, data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> Bool:
+    """Return which bodies, from *begins* to *ends* in *data*, are certainly exactly one value each."""
     if len(begins) < FEW:
         return np.zeros(len(begins), bool)
-    at, ok = step(BodyCursors.of(data), begins, ends, 0)
+    at, ok = step(Bodies.from_bytes(data), begins, ends, 0)
     whole: Bool = ok & (at == ends)
     return whole
 
 
-class AcceptingMakers:
-    """Makes steps over values of a writer's schema that its reader can have for sure."""
+class BatchStepMaker:
+    """Makes steps for values of a writer's schema; they accept what is certainly valid for the reader's schema."""
 
     def __init__(self, writer: AvroSchema) -> None:
-        self.plain: TypeCompiler[Step] = TypeCompiler(writer.named, _record, _union, _array, _map, _leaf, _deferred)
+        self.compiler: TypeCompiler[Step] = TypeCompiler(
+            writer.named, _make_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref
+        )
 
-    def record(
-        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Step]], given: Mapping[str, Any]
+    def make_record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Step]], defaults: Mapping[str, Any]
     ) -> Step:
-        return _record(written, [step for _, step in fields])
+        return _make_record(written, [step for _, step in fields])
 
-    def enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Step:
-        return _enum(np.array([symbol is not None for symbol in symbols], bool))
+    def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Step:
+        return _make_enum(np.array([symbol is not None for symbol in symbols], bool))
 
-    def leaf(self, written: Any, kind: str, schema: Any, into: str) -> Step:
+    def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> Step:
         if kind in ("int", "long"):
             low, end = number_range(kind, kind)
             first, last = number_range(schema, into) if into in ("int", "long") else (low, end)
-            return _number(max(low, first), min(end, last))
+            return _make_number(max(low, first), min(end, last))
         if kind in ("string", "bytes") and "string" in (kind, into):
-            return _string
-        return _leaf(schema if kind in ("bytes", "fixed") else kind, kind)
+            return _read_string
+        return _make_leaf(schema if kind in ("bytes", "fixed") else kind, kind)
 
-    def branch(self, function: Step, label: str | None) -> Step:
+    def make_branch(self, function: Step, label: str | None) -> Step:
         return function
 
-    def failing(self, why: str) -> Step:
-        return _refusing
+    def make_failing(self, why: str) -> Step:
+        return _reject_step
 
 
-def _numbers(batch: BodyCursors, at: Int) -> tuple[Int, Int, Bool]:
-    """Read variable-length zig-zag numbers; return them, where they end, and which have at most 64 bits."""
+def _read_numbers(batch: Bodies, at: Int) -> tuple[Int, Int, Bool]:
+    """Read variable-length zigzag numbers; return them, their ends, and which have at most 64 bits."""
     bytes_ = batch.data[at]
     value = (bytes_ & 0x7F).astype(np.uint64)
     after = at + 1
@@ -118,29 +120,29 @@ def _numbers(batch: BodyCursors, at: Int) -> tuple[Int, Int, Bool]:
     return signed, after, ok
 
 
-def _spend(batch: BodyCursors, rows: int) -> bool:
-    batch.left -= 1
-    return rows >= FEW and batch.left > 0
+def _spend_step(batch: Bodies, rows: int) -> bool:
+    batch.steps_left -= 1
+    return rows >= FEW and batch.steps_left > 0
 
 
-def _refuse(at: Int) -> tuple[Int, Bool]:
+def _reject_all(at: Int) -> tuple[Int, Bool]:
     return at, np.zeros(len(at), bool)
 
 
-def _refusing(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-    return _refuse(at)
+def _reject_step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    return _reject_all(at)
 
 
-def _within(at: Int, ends: Int, ok: Bool) -> tuple[Int, Bool]:
-    """Refuse what ends behind its body, and let it lead no step astray."""
+def _clip_to_bodies(at: Int, ends: Int, ok: Bool) -> tuple[Int, Bool]:
+    """Reject values that end after their body, and move their end back into it."""
     ok &= at <= ends
     return np.where(ok, at, ends), ok
 
 
-def _record(schema: Mapping[str, Any], steps: Sequence[Step]) -> Step:
-    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        if level > MAX_LEVELS or not _spend(batch, len(at)):
-            return _refuse(at)
+def _make_record(schema: Mapping[str, Any], steps: Sequence[Step]) -> Step:
+    def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+        if level > MAX_LEVELS or not _spend_step(batch, len(at)):
+            return _reject_all(at)
         ok = np.ones(len(at), bool)
         for each in steps:
             at, fits = each(batch, at, ends, level + 1)
@@ -150,20 +152,20 @@ def _record(schema: Mapping[str, Any], steps: Sequence[Step]) -> Step:
     return step
 
 
-def _deferred(table: Mapping[str, Step], name: str) -> Step:
+def _make_ref(table: Mapping[str, Step], name: str) -> Step:
     return lambda batch, at, ends, level: table[name](batch, at, ends, level)
 
 
-def _union(schema: Sequence[Any], branches: Sequence[Step]) -> Step:
+def _make_union(schema: Sequence[Any], branches: Sequence[Step]) -> Step:
     nothing = [branch in ("null", {"type": "null"}) for branch in schema]
 
-    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        chosen, after, ok = _numbers(batch, at)
-        after, ok = _within(after, ends, ok)
+    def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+        chosen, after, ok = _read_numbers(batch, at)
+        after, ok = _clip_to_bodies(after, ends, ok)
         fits = np.zeros(len(at), bool)
         for number, branch in enumerate(branches):
             mine = np.flatnonzero(chosen == number)
-            if nothing[number] and branch is _null:
+            if nothing[number] and branch is _read_null:
                 fits[mine] = True
             elif len(mine) >= FEW:
                 after[mine], fits[mine] = branch(batch, after[mine], ends[mine], level)
@@ -172,19 +174,19 @@ def _union(schema: Sequence[Any], branches: Sequence[Step]) -> Step:
     return step
 
 
-def _blocks(batch: BodyCursors, at: Int, ends: Int, item: Callable[[Int, Int], tuple[Int, Bool]]) -> tuple[Int, Bool]:
-    """Read blocks of items until the empty one; *item* reads one item of some of them."""
+def _read_blocks(batch: Bodies, at: Int, ends: Int, item: Callable[[Int, Int], tuple[Int, Bool]]) -> tuple[Int, Bool]:
+    """Read blocks of items up to the empty block; *item* reads one item of each of several bodies."""
     at, ok = at.copy(), np.ones(len(at), bool)
     left = np.zeros(len(at), np.int64)
     waiting = np.arange(len(at))
     while len(waiting):
-        if not _spend(batch, len(waiting)):
+        if not _spend_step(batch, len(waiting)):
             ok[waiting] = False
             break
         empty = waiting[left[waiting] == 0]
-        counts, after, fits = _numbers(batch, at[empty])
+        counts, after, fits = _read_numbers(batch, at[empty])
         # A block that says how many bytes it has is left to the walk.
-        after, fits = _within(after, ends[empty], fits & (counts >= 0))
+        after, fits = _clip_to_bodies(after, ends[empty], fits & (counts >= 0))
         at[empty], ok[empty], left[empty] = after, fits, np.where(fits, counts, 0)
         waiting = waiting[left[waiting] > 0]
         after, fits = item(at[waiting], ends[waiting])
@@ -195,97 +197,89 @@ def _blocks(batch: BodyCursors, at: Int, ends: Int, item: Callable[[Int, Int], t
     return at, ok
 
 
-def _array(item: Step) -> Step:
-    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        return _blocks(batch, at, ends, lambda at, ends: item(batch, at, ends, level))
+def _make_array(item: Step) -> Step:
+    def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+        return _read_blocks(batch, at, ends, lambda at, ends: item(batch, at, ends, level))
 
     return step
 
 
-def _map(value: Step) -> Step:
-    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+def _make_map(value: Step) -> Step:
+    def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
         def entry(at: Int, ends: Int) -> tuple[Int, Bool]:
-            at, ok = _string(batch, at, ends, level)
+            at, ok = _read_string(batch, at, ends, level)
             at, fits = value(batch, at, ends, level)
             return at, ok & fits
 
-        return _blocks(batch, at, ends, entry)
+        return _read_blocks(batch, at, ends, entry)
 
     return step
 
 
-def _null(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+def _read_null(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
     return at, np.ones(len(at), bool)
 
 
-def _leaf(schema: Any, kind: str) -> Step:
+def _make_leaf(schema: Any, kind: str) -> Step:
     if kind in ("int", "long"):
-        return _number(*number_range(schema, kind))
+        return _make_number(*number_range(schema, kind))
     if kind == "string":
-        return _string
+        return _read_string
     if kind in ("bytes", "fixed") and decimal_bound(schema):
-        return _refusing
+        return _reject_step
     if kind == "bytes":
-        return _sized
+        return _read_bytes
     if kind == "enum":
-        return _enum(np.ones(len(schema["symbols"]), bool))
+        return _make_enum(np.ones(len(schema["symbols"]), bool))
     if kind == "boolean":
-        return _boolean
+        return _read_boolean
     if kind == "null":
-        return _null
-    return _fixed({"float": 4, "double": 8}.get(kind) or schema["size"])
+        return _read_null
+    return _make_fixed({"float": 4, "double": 8}.get(kind) or schema["size"])
 
 
-def _number(low: int, end: int) -> Step:
-    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        value, after, ok = _numbers(batch, at)
-        return _within(after, ends, ok & (value >= low) & (value <= end - 1))
+def _make_number(low: int, end: int) -> Step:
+    def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+        value, after, ok = _read_numbers(batch, at)
+        return _clip_to_bodies(after, ends, ok & (value >= low) & (value <= end - 1))
 
     return step
 
 
-def _sized(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-    length, after, ok = _numbers(batch, at)
+def _read_bytes(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    length, after, ok = _read_numbers(batch, at)
     ok &= (length >= 0) & (length <= ends - after)
     return np.where(ok, after + length, ends), ok
 
 
-def _string(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-    length, after, ok = _numbers(batch, at)
+def _read_string(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    length, after, ok = _read_numbers(batch, at)
     ok &= (length >= 0) & (length <= ends - after)
     behind = np.where(ok, after + length, ends)
-    if batch.beyond is not None:
+    if batch.non_ascii is not None:
         after = np.minimum(after, behind)
-        doubtful = np.flatnonzero(ok & (batch.beyond[behind] > batch.beyond[after]))
+        doubtful = np.flatnonzero(ok & (batch.non_ascii[behind] > batch.non_ascii[after]))
         for row in doubtful.tolist():
-            ok[row] = _is_text(batch.data[after[row] : behind[row]].tobytes())
+            ok[row] = is_utf8(batch.data[after[row] : behind[row]].tobytes())
     return behind, ok
 
 
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _enum(known: Bool) -> Step:
-    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        value, after, ok = _numbers(batch, at)
+def _make_enum(known: Bool) -> Step:
+    def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+        value, after, ok = _read_numbers(batch, at)
         ok &= (value >= 0) & (value < len(known))
         ok &= known[np.where(ok, value, 0)] if len(known) else ok
-        return _within(after, ends, ok)
+        return _clip_to_bodies(after, ends, ok)
 
     return step
 
 
-def _boolean(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-    return _within(at + 1, ends, batch.data[at] < 2)
+def _read_boolean(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    return _clip_to_bodies(at + 1, ends, batch.data[at] < 2)
 
 
-def _fixed(size: int) -> Step:
-    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
-        return _within(at + size, ends, np.ones(len(at), bool))
+def _make_fixed(size: int) -> Step:
+    def step(batch: Bodies, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+        return _clip_to_bodies(at + size, ends, np.ones(len(at), bool))
 
     return step

@@ -1,8 +1,8 @@
-"""Checks bytes against an Avro type without building a value.
+"""Validate bytes against an Avro type without building a value.
 
-A type becomes a function that takes the bytes, a position and the level of nesting, and returns the position after the
-value. Time is linear in the length of the bytes whatever lengths and counts they claim, for every step but the null
-ones takes a byte, and blocks of items without bytes are passed over at once.
+A type is compiled to a function of the bytes, a position and the nesting level that returns the position after the
+value. The time is linear in the number of bytes, whatever lengths and counts they contain: each step except nulls
+consumes a byte, and blocks of items without bytes are skipped at once.
 """
 
 from __future__ import annotations
@@ -22,93 +22,93 @@ from catalog.schemas.avro.types import (
     NAMED,
     PRIMITIVES,
     AvroSchema,
-    Misfit,
     TypeCompiler,
+    TypeMismatch,
     branch_labels,
-    bytes_form,
+    bytes_converter,
     check_decimal,
     decimal_bound,
     decimal_scale,
     logical_type,
-    number_form,
+    number_converter,
     number_range,
-    parse_alone,
+    parse_standalone,
     read_schema,
 )
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaError, SchemaSource, WriterSchema
 from catalog.schemas.ids.client import WrittenSchema
 
 Read = Callable[[bytes, int, int], int]
-"""Bytes, position, level -> position after the value; raises :class:`Misfit`."""
+"""Bytes, position, level -> position after the value; raises :class:`TypeMismatch`."""
 
 
 def compile_binary(root: Any, named: Mapping[str, Any]) -> Read:
-    """Compile a type to a function that passes over one value of it.
+    """Compile a type to a function that validates one value of it.
 
     Raises:
-        SchemaError: a type has members that no value can be read by, such as a negative size.
+        SchemaError: a type cannot have values, for example because of a negative size.
     """
-    empty = _Empty(named)
+    empty = _EmptyTypes(named)
 
     def record(schema: Mapping[str, Any], readers: Sequence[Read]) -> Read:
-        return _record(schema, readers, empty)
+        return _make_record(schema, readers, empty)
 
-    return TypeCompiler(named, record, _union, _array, _map, _leaf, _deferred).compiled(root)
+    return TypeCompiler(named, record, _make_union, _make_array, _make_map, _make_leaf, _make_ref).compile(root)
 
 
-class ResolvedBinary:
-    """Makes functions that pass over values of a writer's schema and refuse what its reader cannot have."""
+class ResolvingMaker:
+    """Makes functions that read values of a writer's schema, and reject those that are invalid for the reader's."""
 
     def __init__(self, writer: AvroSchema) -> None:
-        self._empty = _Empty(writer.named)
-        self.plain: TypeCompiler[Read] = TypeCompiler(
-            writer.named, self._plain_record, _union, _array, _map, _leaf, _deferred
+        self._empty = _EmptyTypes(writer.named)
+        self.compiler: TypeCompiler[Read] = TypeCompiler(
+            writer.named, self._make_plain_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref
         )
 
-    def _plain_record(self, written: Mapping[str, Any], readers: Sequence[Read]) -> Read:
-        return _record(written, readers, self._empty)
+    def _make_plain_record(self, written: Mapping[str, Any], readers: Sequence[Read]) -> Read:
+        return _make_record(written, readers, self._empty)
 
-    def record(
-        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Read]], given: Mapping[str, Any]
+    def make_record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Read]], defaults: Mapping[str, Any]
     ) -> Read:
         names = [name or each["name"] for (name, _), each in zip(fields, written["fields"], strict=True)]
         types = [{"name": name, "type": each["type"]} for name, each in zip(names, written["fields"], strict=True)]
-        return _record({"fields": types}, [reader for _, reader in fields], self._empty)
+        return _make_record({"fields": types}, [reader for _, reader in fields], self._empty)
 
-    def enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Read:
+    def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Read:
         refused = {index: written[index] for index, symbol in enumerate(symbols) if symbol is None}
-        return _enum(len(symbols), refused)
+        return _make_enum(len(symbols), refused)
 
-    def leaf(self, written: Any, kind: str, schema: Any, into: str) -> Read:
+    def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> Read:
         if kind in ("int", "long"):
             low, end = number_range(kind, kind)
             if into not in ("int", "long"):
-                return _number(low, end, kind)
+                return _make_number(low, end, kind)
             first, last = number_range(schema, into)
-            return _number(
+            return _make_number(
                 max(low, first), min(end, last), logical_type(schema if (low, end) != (first, last) else kind)
             )
         if kind in ("string", "bytes"):
             if "string" in (kind, into):
-                return _string
-            return _bytes(decimal_bound(schema))
-        return _leaf(schema if kind == "fixed" else kind, kind)
+                return _skip_string
+            return _make_bytes(decimal_bound(schema))
+        return _make_leaf(schema if kind == "fixed" else kind, kind)
 
-    def branch(self, function: Read, label: str | None) -> Read:
+    def make_branch(self, function: Read, label: str | None) -> Read:
         return function
 
-    def failing(self, why: str) -> Read:
+    def make_failing(self, why: str) -> Read:
         def read(data: bytes, at: int, level: int) -> int:
-            raise Misfit(why)
+            raise TypeMismatch(why)
 
         return read
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """Read a variable-length zig-zag number; return it and the position after it.
+    """Read a variable-length zigzag number; return it and the position after it.
 
     Raises:
-        Misfit: the bytes end before it does, or it has more than 64 bits.
+        TypeMismatch: the bytes end within it, or it has more than 64 bits.
     """
     if at < len(data) and data[at] < 0x80:  # most lengths, indexes and counts
         return (data[at] >> 1) ^ -(data[at] & 1), at + 1
@@ -119,30 +119,30 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if byte < 0x80 and not value >> 64:
             return (value >> 1) ^ -(value & 1), at
-    raise Misfit("a number has more than 64 bits" if shift == 70 else "the body ends within a number")
+    raise TypeMismatch("a number has more than 64 bits" if shift == 70 else "the body ends within a number")
 
 
 def skip_bytes(data: bytes, at: int) -> tuple[int, int]:
     """Return where a length-prefixed value begins and ends.
 
     Raises:
-        Misfit: the length is negative or reaches past the end.
+        TypeMismatch: the length is negative or reaches past the end.
     """
     length, at = read_long(data, at)
     if not 0 <= length <= len(data) - at:
-        raise Misfit(f"a length of {length} where {len(data) - at} bytes are left")
+        raise TypeMismatch(f"a length of {length} where {len(data) - at} bytes are left")
     return at, at + length
 
 
-class _Empty:
-    """Tells which types have values without bytes; of named ones once each."""
+class _EmptyTypes:
+    """Determines which types have values of zero bytes; caches the answer for named types."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
         self._empty: dict[str, bool] = {}
 
     def has_no_bytes(self, schema: Any) -> bool:
-        """Whether values of a type take no bytes; a recursive type that did could never end."""
+        """Whether values of a type have zero bytes; False for recursive types, which would otherwise never end."""
         if isinstance(schema, str):
             if schema == "null" or schema in PRIMITIVES:
                 return schema == "null"
@@ -159,8 +159,8 @@ class _Empty:
         return self._empty[name]
 
 
-def _record(schema: Mapping[str, Any], readers: Sequence[Read], empty: _Empty) -> Read:
-    # Fields without bytes fit whatever stands there. Were they looked at, a record of a thousand of them would take a
+def _make_record(schema: Mapping[str, Any], readers: Sequence[Read], empty: _EmptyTypes) -> Read:
+    # Fields without bytes are always valid. If they were read, a record with a thousand of them would take a
     # thousand steps for each byte of a body.
     fields = [
         (f".{field['name']}", reader)
@@ -170,48 +170,48 @@ def _record(schema: Mapping[str, Any], readers: Sequence[Read], empty: _Empty) -
 
     def read(data: bytes, at: int, level: int) -> int:
         if level > MAX_LEVELS:
-            raise Misfit(f"records nest more than {MAX_LEVELS} levels")
+            raise TypeMismatch(f"records nest more than {MAX_LEVELS} levels")
         step = ""
         try:
             for step, reader in fields:  # noqa: B007 - the step tells where a misfit was met
                 at = reader(data, at, level + 1)
-        except Misfit as misfit:
-            misfit.steps.append(step)
+        except TypeMismatch as mismatch:
+            mismatch.steps.append(step)
             raise
         return at
 
     return read
 
 
-def _deferred(table: Mapping[str, Read], name: str) -> Read:
+def _make_ref(table: Mapping[str, Read], name: str) -> Read:
     return lambda data, at, level: table[name](data, at, level)
 
 
-def _union(schema: Sequence[Any], branches: Sequence[Read]) -> Read:
+def _make_union(schema: Sequence[Any], branches: Sequence[Read]) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         index, at = read_long(data, at)
         if not 0 <= index < len(branches):
-            raise Misfit(f"the union has no branch {index}")
+            raise TypeMismatch(f"the union has no branch {index}")
         return branches[index](data, at, level)
 
     return read
 
 
 def read_block(data: bytes, at: int) -> tuple[int, int]:
-    """Return the count of items of a block and where they begin; the block's size follows a negative count.
+    """Return the number of items in a block, and their start; a negative number is followed by the block's size.
 
     Raises:
-        Misfit: the bytes end before, or the size reaches past the end.
+        TypeMismatch: the bytes end before, or the size reaches past the end.
     """
     count, at = read_long(data, at)
     if count < 0:
         size, at = read_long(data, at)
         if not 0 <= size <= len(data) - at:
-            raise Misfit(f"a block of {size} bytes where {len(data) - at} are left")
+            raise TypeMismatch(f"a block of {size} bytes where {len(data) - at} are left")
     return abs(count), at
 
 
-def _array(item: Read) -> Read:
+def _make_array(item: Read) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         index = 0
         try:
@@ -223,15 +223,15 @@ def _array(item: Read) -> Read:
                 count = count - 1 if at > begin else 0  # items without bytes may be as many as are claimed
                 if not count:
                     count, at = read_block(data, at)
-        except Misfit as misfit:
-            misfit.steps.append(f"[{index}]")
+        except TypeMismatch as mismatch:
+            mismatch.steps.append(f"[{index}]")
             raise
         return at
 
     return read
 
 
-def _map(value: Read) -> Read:
+def _make_map(value: Read) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         key = ""
         count, at = read_block(data, at)
@@ -241,8 +241,8 @@ def _map(value: Read) -> Read:
                 key = read_text(data, begin, at)
                 try:
                     at = value(data, at, level)
-                except Misfit as misfit:
-                    misfit.steps.append(f".{key}")
+                except TypeMismatch as mismatch:
+                    mismatch.steps.append(f".{key}")
                     raise
             count, at = read_block(data, at)
         return at
@@ -251,51 +251,51 @@ def _map(value: Read) -> Read:
 
 
 def read_text(data: bytes, begin: int, end: int) -> str:
-    """Return the text of some bytes.
+    """Return the text in the bytes from *begin* to *end*.
 
     Raises:
-        Misfit: it is no UTF-8.
+        TypeMismatch: it is not UTF-8.
     """
     try:
         return data[begin:end].decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Misfit(f"the text is not UTF-8 at byte {error.start}") from None
+        raise TypeMismatch(f"the text is not UTF-8 at byte {error.start}") from None
 
 
-def _leaf(schema: Any, kind: str) -> Read:
+def _make_leaf(schema: Any, kind: str) -> Read:
     if kind in ("int", "long"):
-        return _number(*number_range(schema, kind), logical_type(schema))
+        return _make_number(*number_range(schema, kind), logical_type(schema))
     if kind == "string":
-        return _string
+        return _skip_string
     if kind == "bytes":
-        return _bytes(decimal_bound(schema))
+        return _make_bytes(decimal_bound(schema))
     if kind == "enum":
-        return _enum(len(schema["symbols"]))
+        return _make_enum(len(schema["symbols"]))
     if kind == "boolean":
-        return _boolean
+        return _skip_boolean
     if kind == "fixed" and (type(schema["size"]) is not int or schema["size"] < 0):
         raise SchemaError(f"the size of the fixed type {schema['name']} is not a number", hint="write it in bytes")
     sizes = {"null": 0, "float": 4, "double": 8}
-    return _fixed(sizes[kind] if kind in sizes else schema["size"], decimal_bound(schema))
+    return _make_fixed(sizes[kind] if kind in sizes else schema["size"], decimal_bound(schema))
 
 
-def _number(low: int, end: int, name: str) -> Read:
+def _make_number(low: int, end: int, name: str) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         value, at = read_long(data, at)
         if not low <= value < end:
-            raise Misfit(f"{value} is out of the range of {name}")
+            raise TypeMismatch(f"{value} is out of the range of {name}")
         return at
 
     return read
 
 
-def _string(data: bytes, at: int, level: int) -> int:
+def _skip_string(data: bytes, at: int, level: int) -> int:
     begin, end = skip_bytes(data, at)
     read_text(data, begin, end)
     return end
 
 
-def _bytes(bound: int) -> Read:
+def _make_bytes(bound: int) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         begin, end = skip_bytes(data, at)
         if bound:
@@ -305,30 +305,30 @@ def _bytes(bound: int) -> Read:
     return read
 
 
-def _enum(symbols: int, refused: Mapping[int, str] = MappingProxyType({})) -> Read:
-    """Return what reads an enum; *refused* are symbols that were written, and that its reader has not."""
+def _make_enum(symbols: int, refused: Mapping[int, str] = MappingProxyType({})) -> Read:
+    """Return the reader of an enum; *refused* are symbols of the writer that the reader does not have."""
 
     def read(data: bytes, at: int, level: int) -> int:
         index, at = read_long(data, at)
         if not 0 <= index < symbols:
-            raise Misfit(f"the enum has no symbol {index}")
+            raise TypeMismatch(f"the enum has no symbol {index}")
         if index in refused:
-            raise Misfit(f"the definition's enum has no symbol {refused[index]}, and no default")
+            raise TypeMismatch(f"the definition's enum has no symbol {refused[index]}, and no default")
         return at
 
     return read
 
 
-def _boolean(data: bytes, at: int, level: int) -> int:
+def _skip_boolean(data: bytes, at: int, level: int) -> int:
     if data[at : at + 1] not in (b"\x00", b"\x01"):
-        raise Misfit("no boolean" if at < len(data) else "the body ends before a boolean")
+        raise TypeMismatch("no boolean" if at < len(data) else "the body ends before a boolean")
     return at + 1
 
 
-def _fixed(size: int, bound: int) -> Read:
+def _make_fixed(size: int, bound: int) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         if size > len(data) - at:
-            raise Misfit(f"{size} bytes wanted, and {len(data) - at} are left")
+            raise TypeMismatch(f"{size} bytes wanted, and {len(data) - at} are left")
         if bound:
             check_decimal(data[at : at + size], bound)
         return at + size
@@ -336,33 +336,33 @@ def _fixed(size: int, bound: int) -> Read:
     return read
 
 
-# Avro object container files as bodies: a header with the writer's schema, then blocks of values.
+# Bodies that are Avro object container files: a header with the writer's schema, then blocks of values.
 
 MAGIC: Final = b"Obj\x01"
 MAX_HEADER_BYTES: Final = 1024 * 1024
 MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY_BYTES
-"""Bytes of all blocks together, unpacked; a few packed bytes may claim any number."""
+"""Maximum size of all blocks together after decompression; a few compressed bytes may expand to any number."""
 _SYNC: Final = 16
 ReadValue = Callable[[bytes, int], tuple[Any, int]]
-"""Bytes, position -> value, which may be None for all, and the position after it; raises :class:`Misfit`."""
+"""Bytes, position -> value (always None if values are not built) and the position after it."""
 
 
-class _Unpacker(Protocol):
+class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
 def read_container(body: bytes, schema: AvroSchema, read: ReadValue) -> tuple[Any, int | None]:
-    """Read a container file whose values must be of *schema*, which its writer must have had in canonical form.
+    """Read a container file that was written with *schema*, compared by canonical form.
 
-    Return the first value and how many there are. Blocks packed with snappy or zstandard, which nothing here unpacks,
-    are taken at the word of the header; then the number is None.
+    Return the first value and the number of values. Blocks compressed with snappy or zstandard are not read, because
+    there is no decompressor for them here; then both are None.
 
     Raises:
-        Misfit: another schema wrote it, or it is damaged.
+        TypeMismatch: another schema wrote it, or it is damaged.
     """
-    meta, at = _header(body)
-    if _canonical(meta.get("avro.schema", b"")) != schema.canonical:
-        raise Misfit("the container file was written with another schema")
+    meta, at = _read_header(body)
+    if _read_canonical_form(meta.get("avro.schema", b"")) != schema.canonical:
+        raise TypeMismatch("the container file was written with another schema")
     codec = meta.get("avro.codec", b"null").decode("ascii", "replace")
     if codec in ("snappy", "zstandard"):
         return None, None
@@ -374,17 +374,17 @@ def read_container(body: bytes, schema: AvroSchema, read: ReadValue) -> tuple[An
     while at < len(body):
         count, at = read_long(body, at)
         begin, at = skip_bytes(body, at)
-        block = _unpacked(codec, body[begin:at], left)
+        block = _unpack_block(codec, body[begin:at], left)
         left -= len(block)
         value = _read_block(block, count, read)
         first, total = first if total else value, total + count
         if body[at : at + _SYNC] != sync:
-            raise Misfit("a block of the container file does not end with its marker")
+            raise TypeMismatch("a block of the container file does not end with its marker")
         at += _SYNC
     return first, total
 
 
-def _header(body: bytes) -> tuple[dict[str, bytes], int]:
+def _read_header(body: bytes) -> tuple[dict[str, bytes], int]:
     head = body[:MAX_HEADER_BYTES]
     meta: dict[str, bytes] = {}
     count, at = read_long(head, len(MAGIC))
@@ -400,15 +400,15 @@ def _header(body: bytes) -> tuple[dict[str, bytes], int]:
     return meta, at
 
 
-def _canonical(document: bytes) -> str:
+def _read_canonical_form(document: bytes) -> str:
     try:
-        return parse_alone(msgspec.json.decode(document)).canonical
+        return parse_standalone(msgspec.json.decode(document)).canonical
     except (SchemaError, msgspec.DecodeError, UnicodeError, RecursionError):
-        raise Misfit("the container file's header has no valid schema") from None
+        raise TypeMismatch("the container file's header has no valid schema") from None
 
 
-def _unpacked(codec: str, block: bytes, limit: int) -> bytes:
-    unpacker: _Unpacker
+def _unpack_block(codec: str, block: bytes, limit: int) -> bytes:
+    unpacker: _Decompressor
     if codec == "null":
         return block
     if codec == "deflate":
@@ -418,18 +418,18 @@ def _unpacked(codec: str, block: bytes, limit: int) -> bytes:
     elif codec == "xz":
         unpacker = lzma.LZMADecompressor(memlimit=MAX_UNPACKED_BYTES)
     else:
-        raise Misfit(f"the container file has the unknown codec {codec[:60]}")
+        raise TypeMismatch(f"the container file has the unknown codec {codec[:60]}")
     try:
         unpacked = unpacker.decompress(block, limit + 1)
     except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
-        raise Misfit(f"a block of the container file cannot be unpacked: {error}") from None
+        raise TypeMismatch(f"a block of the container file cannot be unpacked: {error}") from None
     if len(unpacked) > limit:
-        raise Misfit(f"the container file has more than {MAX_UNPACKED_BYTES} bytes")
+        raise TypeMismatch(f"the container file has more than {MAX_UNPACKED_BYTES} bytes")
     return unpacked
 
 
 def _read_block(block: bytes, count: int, read: ReadValue) -> Any:
-    """Return the first value of a block; None when it has none."""
+    """Return the first value of a block; None if it is empty."""
     first: Any = None
     at = index = 0
     try:
@@ -439,20 +439,20 @@ def _read_block(block: bytes, count: int, read: ReadValue) -> Any:
             first = first if index else value
             if at == begin:
                 break  # values without bytes may be as many as are claimed
-    except Misfit as misfit:
-        misfit.steps.append(f"[{index}]")
+    except TypeMismatch as mismatch:
+        mismatch.steps.append(f"[{index}]")
         raise
     if at != len(block) or count < 0:
-        raise Misfit("a block of the container file has more bytes than its values")
+        raise TypeMismatch("a block of the container file has more bytes than its values")
     return first
 
 
-# Bodies of one Avro schema read as values of another, as "Schema Resolution" in the Avro specification prescribes.
+# Bodies of one Avro schema read as values of another: "Schema Resolution" in the Avro specification.
 #
-# Both schemas are walked together, once for each pair, and become a function as one schema alone does
-# (:mod:`catalog.schemas.avro.types`). What can never be read so is known then; what depends on a body, such as the
-# branch of a union, is a misfit of that body. Records at the roots are not told apart by their names: that the id of
-# one belongs to the other was decided before (MATCHING.md#schema-ids).
+# Both schemas are compiled together to one function (:mod:`catalog.schemas.avro.types`), once per pair of types. Types
+# that can never be resolved are found then; what depends on the body, such as the branch of a union, makes that body
+# invalid. The names of the root records are not compared: the schema id decided before that they belong together
+# (MATCHING.md#schema-ids).
 
 F = TypeVar("F")
 _PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
@@ -466,15 +466,15 @@ _RECORDS: Final = frozenset({"record", "error"})
 
 
 class Unresolvable(Exception):
-    """A schema whose values can never be read as those of another; ``steps`` lead to the place, the innermost first."""
+    """The values of one schema can never be read as values of another; ``steps`` are the path, innermost first."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
         self.steps: list[str] = []
 
-    def within(self, step: str) -> Unresolvable:
-        """Add a step outwards; return this."""
+    def add_step(self, step: str) -> Unresolvable:
+        """Add the next outer step of the path, and return this error."""
         self.steps.append(step)
         return self
 
@@ -483,32 +483,35 @@ class Unresolvable(Exception):
         return f"field {path}: {self.message}" if path else self.message
 
 
-class Makers(Protocol[F]):
-    """What makes functions of types that were resolved."""
+class FunctionMaker(Protocol[F]):
+    """Makes the functions for resolved types."""
 
-    plain: TypeCompiler[F]
-    """For types of the writer that the reader has not: they are passed over."""
+    compiler: TypeCompiler[F]
+    """Compiles types of the writer that the reader does not have, whose values are skipped."""
 
-    def record(self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, F]], given: Mapping[str, Any]) -> F:
-        """Return the function of a record: in the order of the writer, with the reader's names; None for a field that
-        the reader has not. *given* are the values of fields that were not written.
+    def make_record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, F]], defaults: Mapping[str, Any]
+    ) -> F:
+        """Return the function of a record, with its fields in the writer's order under the reader's names.
+
+        The name is None for a field that the reader does not have. *defaults* are the values of fields not written.
         """
         ...
 
-    def enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> F:
-        """Return the function of an enum; None for symbols that the reader has not."""
+    def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> F:
+        """Return the function of an enum; a symbol is None if the reader does not have it."""
         ...
 
-    def leaf(self, written: Any, kind: str, schema: Any, into: str) -> F:
-        """Return the function of a value without parts, written as one kind and read as another."""
+    def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> F:
+        """Return the function of a primitive, fixed or bytes value that was written as *kind* and is read as *into*."""
         ...
 
-    def branch(self, function: F, label: str | None) -> F:
-        """Return the function of a value that is of a branch of the reader's union, under the label that it has."""
+    def make_branch(self, function: F, label: str | None) -> F:
+        """Return the function of a value of one branch of the reader's union; *label* names the branch."""
         ...
 
-    def failing(self, why: str) -> F:
-        """Return the function of a branch that was written and cannot be read."""
+    def make_failing(self, why: str) -> F:
+        """Return the function of a writer's branch that the reader cannot read; it raises with the reason."""
         ...
 
 
@@ -518,152 +521,156 @@ class AvroResolver(Generic[F]):
 
     writer: AvroSchema
     reader: AvroSchema
-    makers: Makers[F]
+    maker: FunctionMaker[F]
     _done: dict[str, F | Unresolvable] = field(default_factory=dict)
     _table: dict[str, F] = field(default_factory=dict)
 
-    def function(self) -> F:
-        """Return the function of both schemas.
+    def resolve(self) -> F:
+        """Return the function that reads the writer's values as the reader's.
 
         Raises:
-            Unresolvable: no value of the one can be read as one of the other.
+            Unresolvable: no value of the writer's schema can be read as one of the reader's.
         """
-        return self._resolved(self.writer.root, self.reader.root, anywhere=False)
+        return self._resolve_types(self.writer.root, self.reader.root, anywhere=False)
 
-    def _resolved(self, written: Any, wanted: Any, *, anywhere: bool = True) -> F:
-        written, wanted = _type(written, self.writer), _type(wanted, self.reader)
+    def _resolve_types(self, written: Any, target: Any, *, anywhere: bool = True) -> F:
+        written, target = _find_type(written, self.writer), _find_type(target, self.reader)
         if isinstance(written, list):
-            return self._written_union(written, wanted)
-        if isinstance(wanted, list):
-            return self._into_union(written, wanted)
-        kind, into = _kind(written), _kind(wanted)
+            return self._resolve_from_union(written, target)
+        if isinstance(target, list):
+            return self._resolve_to_union(written, target)
+        kind, into = _kind_of(written), _kind_of(target)
         if kind not in NAMED:
-            return self._unnamed(written, kind, wanted, into)
+            return self._resolve_unnamed(written, kind, target, into)
         if (kind in _RECORDS) != (into in _RECORDS) or (kind not in _RECORDS and kind != into):
-            raise _differs(written, wanted)
-        if (anywhere or kind not in _RECORDS) and not _named_alike(written, wanted):
-            raise _differs(written, wanted)
-        return self._named(written, kind, wanted)
+            raise _mismatch_error(written, target)
+        if (anywhere or kind not in _RECORDS) and not _have_same_name(written, target):
+            raise _mismatch_error(written, target)
+        return self._resolve_named(written, kind, target)
 
-    def _named(self, written: Any, kind: str, wanted: Any) -> F:
-        """Resolve two named types, each pair once; a pair within itself is looked up when it is needed."""
-        key = f"{written['name']} {wanted['name']}"
+    def _resolve_named(self, written: Any, kind: str, target: Any) -> F:
+        """Resolve two named types, each pair once; recursive pairs are looked up when called."""
+        key = f"{written['name']} {target['name']}"
         if key in self._done:
             known = self._done[key]
             if isinstance(known, Unresolvable):
                 raise Unresolvable(known.message) from None
             return known
-        self._done[key] = self.makers.plain.deferred(self._table, key)
+        self._done[key] = self.maker.compiler.reference(self._table, key)
         try:
-            made = {"enum": self._enum, "fixed": self._fixed}.get(kind, self._record)(written, wanted)
+            made = {"enum": self._resolve_enum, "fixed": self._resolve_fixed}.get(kind, self._resolve_record)(
+                written, target
+            )
         except Unresolvable as error:
-            self._done[key], self._table[key] = error, self.makers.failing(str(error))
+            self._done[key], self._table[key] = error, self.maker.make_failing(str(error))
             raise
         self._done[key] = self._table[key] = made
         return made
 
-    def _written_union(self, written: Sequence[Any], wanted: Any) -> F:
-        """Resolve each branch that may have been written; one that cannot be read is a misfit of its bodies."""
+    def _resolve_from_union(self, written: Sequence[Any], target: Any) -> F:
+        """Resolve each branch of the writer's union; bodies with a branch that cannot be read are invalid."""
         functions: list[F] = []
         failed: list[Unresolvable] = []
         for branch in written:
             try:
-                functions.append(self._resolved(branch, wanted))
+                functions.append(self._resolve_types(branch, target))
             except Unresolvable as error:
                 failed.append(error)
-                functions.append(self.makers.failing(str(error)))
+                functions.append(self.maker.make_failing(str(error)))
         if len(failed) == len(written):
-            raise failed[0] if len(failed) == 1 else _differs(written, wanted)
-        return self.makers.plain.union(written, functions)
+            raise failed[0] if len(failed) == 1 else _mismatch_error(written, target)
+        return self.maker.compiler.union(written, functions)
 
-    def _into_union(self, written: Any, wanted: Sequence[Any]) -> F:
-        """Take the branch of the very type that was written, else the first that it can be read as."""
-        labels = branch_labels(wanted)
-        order = sorted(range(len(wanted)), key=lambda at: not _same(written, _type(wanted[at], self.reader)))
+    def _resolve_to_union(self, written: Any, target: Sequence[Any]) -> F:
+        """Resolve to the branch of the same type, else to the first that can read the written type."""
+        labels = branch_labels(target)
+        order = sorted(
+            range(len(target)), key=lambda at: not _is_same_type(written, _find_type(target[at], self.reader))
+        )
         deeper: Unresolvable | None = None
         for at in order:
             try:
-                return self.makers.branch(self._resolved(written, wanted[at]), labels[at])
+                return self.maker.make_branch(self._resolve_types(written, target[at]), labels[at])
             except Unresolvable as error:
                 deeper = deeper or (error if error.steps else None)
-        raise deeper or _differs(written, wanted)
+        raise deeper or _mismatch_error(written, target)
 
-    def _unnamed(self, written: Any, kind: str, wanted: Any, into: str) -> F:
+    def _resolve_unnamed(self, written: Any, kind: str, target: Any, into: str) -> F:
         if kind in ("array", "map") and kind == into:
             member = "items" if kind == "array" else "values"
             try:
-                inner = self._resolved(written[member], wanted[member])
+                inner = self._resolve_types(written[member], target[member])
             except Unresolvable as error:
-                raise error.within("[]" if kind == "array" else ".*") from None
-            return self.makers.plain.array(inner) if kind == "array" else self.makers.plain.map(inner)
+                raise error.add_step("[]" if kind == "array" else ".*") from None
+            return self.maker.compiler.array(inner) if kind == "array" else self.maker.compiler.map(inner)
         if into not in _PROMOTIONS.get(kind, frozenset({kind} - {"array", "map"})):
-            raise _differs(written, wanted)
-        _require_decimal(written, wanted)
-        return self.makers.leaf(written, kind, wanted, into)
+            raise _mismatch_error(written, target)
+        _require_decimal(written, target)
+        return self.maker.make_leaf(written, kind, target, into)
 
-    def _enum(self, written: Any, wanted: Any) -> F:
-        known, default = frozenset(wanted["symbols"]), wanted.get("default")
-        return self.makers.enum([each if each in known else default for each in written["symbols"]], written["symbols"])
+    def _resolve_enum(self, written: Any, target: Any) -> F:
+        symbols, known, default = written["symbols"], frozenset(target["symbols"]), target.get("default")
+        return self.maker.make_enum([each if each in known else default for each in symbols], symbols)
 
-    def _fixed(self, written: Any, wanted: Any) -> F:
-        if written["size"] != wanted["size"]:
-            raise Unresolvable(f"{written['size']} bytes were written, the definition has {wanted['size']}")
-        _require_decimal(written, wanted)
-        return self.makers.leaf(written, "fixed", wanted, "fixed")
+    def _resolve_fixed(self, written: Any, target: Any) -> F:
+        if written["size"] != target["size"]:
+            raise Unresolvable(f"{written['size']} bytes were written, the definition has {target['size']}")
+        _require_decimal(written, target)
+        return self.maker.make_leaf(written, "fixed", target, "fixed")
 
-    def _record(self, written: Any, wanted: Any) -> F:
+    def _resolve_record(self, written: Any, target: Any) -> F:
         own = {each["name"]: each for each in written["fields"]}
         origins: dict[str, Any] = {}
-        given: dict[str, Any] = {}
-        for each in wanted["fields"]:
+        defaults: dict[str, Any] = {}
+        for each in target["fields"]:
             names = (each["name"], *(name for name in each.get("aliases", ()) if isinstance(name, str)))
             origin = next((name for name in names if name in own and name not in origins), None)
             if origin is not None:
                 origins[origin] = each
             elif "default" in each:
-                given[each["name"]] = self._default(each)
+                defaults[each["name"]] = self._default_value(each)
             else:
-                raise Unresolvable("it was not written, and the definition has no default").within(f".{each['name']}")
+                raise Unresolvable("it was not written, and the definition has no default").add_step(f".{each['name']}")
         fields: list[tuple[str | None, F]] = []
         for name, each in own.items():
             reader = origins.get(name)
             if reader is None:
-                fields.append((None, self.makers.plain.compiled(each["type"])))
+                fields.append((None, self.maker.compiler.compile(each["type"])))
                 continue
             try:
-                fields.append((reader["name"], self._resolved(each["type"], reader["type"])))
+                fields.append((reader["name"], self._resolve_types(each["type"], reader["type"])))
             except Unresolvable as error:
-                raise error.within(f".{reader['name']}") from None
-        return self.makers.record(written, fields, given)
+                raise error.add_step(f".{reader['name']}") from None
+        return self.maker.make_record(written, fields, defaults)
 
-    def _default(self, of: Mapping[str, Any]) -> Any:
+    def _default_value(self, member: Mapping[str, Any]) -> Any:
         try:
-            return _value(of["default"], of["type"], self.reader)
+            return _parse_default(member["default"], member["type"], self.reader)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError):
-            raise Unresolvable("its default is not of its type").within(f".{of['name']}") from None
+            raise Unresolvable("its default is not of its type").add_step(f".{member['name']}") from None
 
 
-def writer_of(written: WriterSchema) -> AvroSchema:
-    """Return the schema that bodies were written with.
+def read_writer_schema(written: WriterSchema) -> AvroSchema:
+    """Return the writer's schema of bodies.
 
     Raises:
-        Unresolvable: what the registry has is no Avro schema.
+        Unresolvable: the registry's schema is not a valid Avro schema.
     """
     try:
         source = SchemaSource("Avro", "", written.schema.document)
-        return read_schema(source, WrittenTypes(written.schema))
+        return read_schema(source, WriterTypes(written.schema))
     except (SchemaError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise Unresolvable(f"the registry's schema is not valid: {error}") from None
 
 
-class WrittenTypes:
-    """Gives the schemas that one of a registry refers to: by the name of the reference, else by a type in it."""
+class WriterTypes:
+    """Finds the schemas that a registry's schema refers to: by reference name, else by a type that they contain."""
 
     def __init__(self, schema: WrittenSchema) -> None:
         self._references = schema.references
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
-        """Return name and document of a type that a schema uses and does not define, None if unknown."""
+        """Return the name and document for a type that the schema uses but does not define; None if unknown."""
         if reference in self._references:
             return reference, self._references[reference]
         simple = reference.rpartition(".")[2]
@@ -673,47 +680,47 @@ class WrittenTypes:
         return None
 
 
-def _type(schema: Any, of: AvroSchema) -> Any:
-    return of.named[schema] if isinstance(schema, str) and schema not in PRIMITIVES else schema
+def _find_type(schema: Any, owner: AvroSchema) -> Any:
+    return owner.named[schema] if isinstance(schema, str) and schema not in PRIMITIVES else schema
 
 
-def _kind(schema: Any) -> str:
+def _kind_of(schema: Any) -> str:
     return schema if isinstance(schema, str) else str(schema["type"])
 
 
-def _simple(name: str) -> str:
+def _simple_name(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _named_alike(written: Any, wanted: Any) -> bool:
-    names = (wanted["name"], *wanted.get("aliases", ()))
-    return _simple(written["name"]) in map(_simple, names)
+def _have_same_name(written: Any, target: Any) -> bool:
+    names = (target["name"], *target.get("aliases", ()))
+    return _simple_name(written["name"]) in map(_simple_name, names)
 
 
-def _same(written: Any, wanted: Any) -> bool:
-    if isinstance(wanted, list) or _kind(written) != _kind(wanted):
+def _is_same_type(written: Any, target: Any) -> bool:
+    if isinstance(target, list) or _kind_of(written) != _kind_of(target):
         return False
-    return _kind(written) not in NAMED or bool(written["name"] == wanted["name"])
+    return _kind_of(written) not in NAMED or bool(written["name"] == target["name"])
 
 
-def _differs(written: Any, wanted: Any) -> Unresolvable:
-    return Unresolvable(f"{_called(written)} was written, the definition has {_called(wanted)}")
+def _mismatch_error(written: Any, target: Any) -> Unresolvable:
+    return Unresolvable(f"{_describe_type(written)} was written, the definition has {_describe_type(target)}")
 
 
-def _called(schema: Any) -> str:
+def _describe_type(schema: Any) -> str:
     if isinstance(schema, list):
-        return "one of " + ", ".join(map(_called, schema))
+        return "one of " + ", ".join(map(_describe_type, schema))
     if isinstance(schema, str):
         return schema
-    kind = _kind(schema)
+    kind = _kind_of(schema)
     return f"{kind} {schema['name']}" if kind in NAMED else kind
 
 
-def _require_decimal(written: Any, wanted: Any) -> None:
-    """Require that two decimals are of the same precision and scale: their digits would mean something else."""
+def _require_decimal(written: Any, target: Any) -> None:
+    """Require that two decimals have the same precision and scale; otherwise the digits mean another number."""
     forms = [
         (each["precision"], scale)
-        for each in (written, wanted)
+        for each in (written, target)
         if isinstance(each, dict) and (scale := decimal_scale(each)) is not None
     ]
     if len(set(forms)) > 1:
@@ -721,39 +728,39 @@ def _require_decimal(written: Any, wanted: Any) -> None:
         raise Unresolvable(f"{one} was written, the definition has {other}")
 
 
-def _value(default: Any, schema: Any, of: AvroSchema) -> Any:
-    """Return the value that a field's default stands for, as :mod:`catalog.schemas.avro.columns` has values.
+def _parse_default(default: Any, schema: Any, owner: AvroSchema) -> Any:
+    """Return the value of a field's default, in the form of :mod:`catalog.schemas.avro.columns`.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError, ArithmeticError: it is of another type.
+        KeyError, TypeError, ValueError, AttributeError, ArithmeticError: it has another type.
     """
-    schema = _type(schema, of)
+    schema = _find_type(schema, owner)
     if isinstance(schema, list):
         for branch, label in zip(schema, branch_labels(schema), strict=True):
             try:
-                value = _value(default, branch, of)
+                value = _parse_default(default, branch, owner)
             except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
                 continue
             return value if label is None else {label: value}
         raise ValueError
-    kind = _kind(schema)
+    kind = _kind_of(schema)
     if kind in _RECORDS:
-        given = {each["name"]: default.get(each["name"], each.get("default", ...)) for each in schema["fields"]}
-        return {each["name"]: _value(given[each["name"]], each["type"], of) for each in schema["fields"]}
+        members = {each["name"]: default.get(each["name"], each.get("default", ...)) for each in schema["fields"]}
+        return {each["name"]: _parse_default(members[each["name"]], each["type"], owner) for each in schema["fields"]}
     if kind == "array" and isinstance(default, list):
-        return [_value(each, schema["items"], of) for each in default]
+        return [_parse_default(each, schema["items"], owner) for each in default]
     if kind == "map":
-        return {name: _value(each, schema["values"], of) for name, each in default.items()}
+        return {name: _parse_default(each, schema["values"], owner) for name, each in default.items()}
     if kind in ("bytes", "fixed"):
         data = default.encode("iso-8859-1")
         if kind == "fixed" and len(data) != schema["size"]:
             raise ValueError
-        form = bytes_form(schema)
+        form = bytes_converter(schema)
         return data if form is None else form(data)
     if kind in ("int", "long") and type(default) is int:
         low, end = number_range(schema, kind)
         if low <= default < end:
-            shown = number_form(schema)
+            shown = number_converter(schema)
             return default if shown is None else shown(default)
         raise ValueError
     if kind in ("float", "double") and type(default) in (int, float):

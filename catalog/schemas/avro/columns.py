@@ -1,8 +1,8 @@
-"""Avro as shapes, and its bodies as their values.
+"""Columns of Avro payloads: the shape of a schema, and the values of bodies.
 
-Logical types are columns of their type; times of day are text, since Delta has none, and instants are kept to the
-microsecond. A union with null is its other branch, null or not; any other is a struct with a field per branch, named
-by its type, of which one is there. A type within itself stays JSON text, in which bytes are base64.
+Logical types have columns of their own types, except times of day, which are text because Delta has no such type.
+Instants have microseconds. A union of null and one type is a nullable column of that type. Any other union is a struct
+with a field per branch, named after its type, of which one is set. A recursive type is JSON text, with bytes in base64.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any, Final
 import msgspec
 
 from catalog.schemas.avro.binary import ReadValue, read_block, read_long, read_text, skip_bytes
-from catalog.schemas.avro.json import Check, Walk, compile_json
+from catalog.schemas.avro.json import Check, WalkState, compile_json
 from catalog.schemas.avro.types import (
     MAX_LEVELS,
     PRIMITIVES,
     AvroSchema,
-    Misfit,
     TypeCompiler,
+    TypeMismatch,
     branch_labels,
-    bytes_form,
+    bytes_converter,
     decimal_scale,
     is_fixed_uuid,
     logical_type,
-    number_form,
+    number_converter,
     number_range,
     read_schema,
 )
-from catalog.schemas.avro.validating import AvroBodies, WrittenBodies
+from catalog.schemas.avro.validating import AvroBodies, ResolvedBodies
 from catalog.schemas.columns import (
     BINARY,
     BOOLEAN,
@@ -44,6 +44,7 @@ from catalog.schemas.columns import (
     TEXT,
     TIMESTAMP,
     BodyReader,
+    Getters,
     Leaf,
     MapShape,
     Member,
@@ -51,34 +52,32 @@ from catalog.schemas.columns import (
     Shape,
     Struct,
     Survey,
-    Take,
     Undecoded,
     UnreadableBody,
-    decimal,
-    integer,
-    present,
+    decimal_leaf,
+    integer_leaf,
+    iter_rows,
 )
 from catalog.schemas.columns import ListShape as List
 from catalog.schemas.contract import Library, SchemaSource, UnfitValue, WriterSchema
 from catalog.schemas.families import compile_schema
 
-# Values of Avro bodies, built by a walk of our own for the reasons in :mod:`catalog.schemas.avro.types`.
+# Values of Avro bodies, decoded here and not by fastavro for the reasons in :mod:`catalog.schemas.avro.types`.
 #
-# Records are dicts by field name, arrays lists, maps dicts, enums their symbols; a value of a union is bare when null
-# is the only other branch, else it is ``{branch: value}``, the branch by its type's full name, as in the JSON encoding.
-# Logical types are as :mod:`catalog.schemas.avro.types` says. Bodies in JSON come out the same; fields that they
-# leave out are not in the dict, and a member that is not of its type is an
-# :class:`~catalog.schemas.contract.UnfitValue`.
+# Records and maps are dicts, arrays lists, enums their symbols. A union of null and one type has the plain value, any
+# other union ``{branch: value}`` with the full name of the branch's type, as in the JSON encoding. For logical types,
+# see :mod:`catalog.schemas.avro.types`. Bodies in JSON give the same values; omitted fields are not in the dict, and a
+# value of a wrong type is an :class:`~catalog.schemas.contract.UnfitValue`.
 
 MAX_EMPTY: Final = 100_000
-"""Records and items of a body beyond one for each of its bytes: those without bytes may be claimed in any number."""
+"""Records and items of a body beyond one per byte; values without bytes could otherwise be of any number."""
 _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
 
 
 @dataclass(slots=True)
-class _Room:
-    """One body under way: the level of records, and how many more records and items it may have."""
+class _Budget:
+    """Limits while one body is decoded: the nesting level, and how many more records and items it may have."""
 
     left: int
     level: int = 0
@@ -86,172 +85,169 @@ class _Room:
     def spend(self, values: int = 1) -> None:
         self.left -= values
         if self.left < 0:
-            raise Misfit("more values than bytes")
+            raise TypeMismatch("more values than bytes")
 
 
-Decode = Callable[[bytes, int, _Room], tuple[Any, int]]
-"""Bytes, position, room -> value and the position after it; raises :class:`Misfit`."""
+Decode = Callable[[bytes, int, _Budget], tuple[Any, int]]
+"""Bytes, position, budget -> value and the position after it; raises :class:`TypeMismatch`."""
 
 
 class AvroDecoder:
-    """Builds the values of bodies of one schema, which was compiled before and so is sound.
+    """Decodes bodies of one valid schema to values.
 
-    Bodies that were *written* with another are read as values of this one.
+    Bodies *written* with another schema are resolved to this one.
     """
 
     def __init__(self, schema: AvroSchema, written: WriterSchema | None = None) -> None:
-        self._bodies: WrittenBodies | AvroBodies
+        self._bodies: ResolvedBodies | AvroBodies
         if written is not None:
-            self._bodies = WrittenBodies.of(schema, written, _Resolved, _room_for)
+            self._bodies = ResolvedBodies.resolve(schema, written, _DecoderMaker, _make_reader)
             return
-        compiler = TypeCompiler(schema.named, _record, _union, _array, _map, _leaf, _deferred)
-        decode = compiler.compiled(schema.root)
+        compiler = TypeCompiler(schema.named, _make_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref)
+        decode = compiler.compile(schema.root)
         check = compile_json(schema.root, schema.named)
         self._bodies = AvroBodies(
-            schema,
-            _room_for(decode),
-            lambda value: _lenient(check, value),
-            single=True,
+            schema, _make_reader(decode), lambda value: _check_leniently(check, value), single=True
         )
 
-    def value(self, body: bytes | None, content_type: str | None) -> Any:
-        """Return the value of a body; no body is the empty datum. A container file must hold exactly one.
+    def decode(self, body: bytes | None, content_type: str | None) -> Any:
+        """Return the value of a body; a missing body counts as empty. A container file must contain exactly one value.
 
         Raises:
-            Misfit: the body does not conform.
+            TypeMismatch: the body is invalid.
         """
-        return self._bodies.value(body, content_type)
+        return self._bodies.read(body, content_type)
 
 
-def _lenient(check: Check, value: Any) -> Any:
+def _check_leniently(check: Check, value: Any) -> Any:
     try:
-        return check(value, Walk(lenient=True))
-    except Misfit as misfit:
-        return UnfitValue(misfit.message)
+        return check(value, WalkState(lenient=True))
+    except TypeMismatch as mismatch:
+        return UnfitValue(mismatch.message)
 
 
-def _room_for(decode: Decode) -> ReadValue:
-    return lambda data, at: decode(data, at, _Room(len(data) + MAX_EMPTY))
+def _make_reader(decode: Decode) -> ReadValue:
+    return lambda data, at: decode(data, at, _Budget(len(data) + MAX_EMPTY))
 
 
-class _Resolved:
-    """Makes functions that build values of a reader's schema from bytes of a writer's."""
+class _DecoderMaker:
+    """Makes functions that decode bytes of a writer's schema to values of the reader's."""
 
     def __init__(self, writer: AvroSchema) -> None:
-        self.plain: TypeCompiler[Decode] = TypeCompiler(
-            writer.named, _record, _plain_union, _array, _map, _leaf, _deferred
+        self.compiler: TypeCompiler[Decode] = TypeCompiler(
+            writer.named, _make_record, _make_bare_union, _make_array, _make_map, _make_leaf, _make_ref
         )
 
-    def record(
-        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Decode]], given: Mapping[str, Any]
+    def make_record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Decode]], defaults: Mapping[str, Any]
     ) -> Decode:
         types = [{**each, "name": name} for (name, _), each in zip(fields, written["fields"], strict=True)]
-        return _record({"fields": types}, [decode for _, decode in fields], given)
+        return _make_record({"fields": types}, [decode for _, decode in fields], defaults)
 
-    def enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Decode:
-        return _enum(list(symbols), written)
+    def make_enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Decode:
+        return _make_enum(list(symbols), written)
 
-    def leaf(self, written: Any, kind: str, schema: Any, into: str) -> Decode:
+    def make_leaf(self, written: Any, kind: str, schema: Any, into: str) -> Decode:
         if kind in ("int", "long"):
             low, end = number_range(kind, kind)
             if into not in ("int", "long"):
-                return _number(low, end, kind, float)
+                return _make_number(low, end, kind, float)
             first, last = number_range(into, into)
-            return _number(max(low, first), min(end, last), into, number_form(schema))
+            return _make_number(max(low, first), min(end, last), into, number_converter(schema))
         if kind in ("string", "bytes"):
-            return _leaf(schema, into)
-        return _leaf(schema if kind == "fixed" else kind, kind)
+            return _make_leaf(schema, into)
+        return _make_leaf(schema if kind == "fixed" else kind, kind)
 
-    def branch(self, function: Decode, label: str | None) -> Decode:
+    def make_branch(self, function: Decode, label: str | None) -> Decode:
         if label is None:
             return function
 
-        def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
-            value, at = function(data, at, room)
+        def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
+            value, at = function(data, at, budget)
             return {label: value}, at
 
         return decode
 
-    def failing(self, why: str) -> Decode:
-        def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
-            raise Misfit(why)
+    def make_failing(self, why: str) -> Decode:
+        def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
+            raise TypeMismatch(why)
 
         return decode
 
 
-def _plain_union(schema: Sequence[Any], branches: Sequence[Decode]) -> Decode:
-    """Return what reads a union whose branches bring their labels with them."""
-    return _union(["null"] * len(schema), branches)
+def _make_bare_union(schema: Sequence[Any], branches: Sequence[Decode]) -> Decode:
+    """Return the decoder of a union whose branch functions add the labels themselves."""
+    return _make_union(["null"] * len(schema), branches)
 
 
-def _deferred(table: Mapping[str, Decode], name: str) -> Decode:
-    return lambda data, at, room: table[name](data, at, room)
+def _make_ref(table: Mapping[str, Decode], name: str) -> Decode:
+    return lambda data, at, budget: table[name](data, at, budget)
 
 
-def _union(schema: Sequence[Any], branches: Sequence[Decode]) -> Decode:
+def _make_union(schema: Sequence[Any], branches: Sequence[Decode]) -> Decode:
     labels = branch_labels(schema)
 
-    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+    def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         index, at = read_long(data, at)
         if not 0 <= index < len(branches):
-            raise Misfit(f"the union has no branch {index}")
-        value, at = branches[index](data, at, room)
+            raise TypeMismatch(f"the union has no branch {index}")
+        value, at = branches[index](data, at, budget)
         label = labels[index]
         return (value if label is None else {label: value}), at
 
     return decode
 
 
-def _record(
-    schema: Mapping[str, Any], decodes: Sequence[Decode], given: Mapping[str, Any] = MappingProxyType({})
+def _make_record(
+    schema: Mapping[str, Any], decodes: Sequence[Decode], defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> Decode:
-    """Return what reads a record: *given* are the values of more fields; one without a name is passed over."""
+    """Return the decoder of a record; *defaults* are values of further fields. Fields without a name are skipped."""
     names = [each["name"] for each in schema["fields"]]
     fields = list(zip(names, decodes, strict=True))
     nulls = sum(each["type"] in ("null", {"type": "null"}) for each in schema["fields"])
 
-    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
-        if room.level > MAX_LEVELS:
-            raise Misfit(f"records nest more than {MAX_LEVELS} levels")
-        room.spend(1 + nulls)
-        room.level += 1
-        value: dict[str, Any] = dict(given)
+    def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
+        if budget.level > MAX_LEVELS:
+            raise TypeMismatch(f"records nest more than {MAX_LEVELS} levels")
+        budget.spend(1 + nulls)
+        budget.level += 1
+        value: dict[str, Any] = dict(defaults)
         name = ""
         try:
             for name, inner in fields:
-                value[name], at = inner(data, at, room)
-        except Misfit as misfit:
-            misfit.steps.append(f".{name}")
+                value[name], at = inner(data, at, budget)
+        except TypeMismatch as mismatch:
+            mismatch.steps.append(f".{name}")
             raise
         value.pop(None, None)  # type: ignore[call-overload]
-        room.level -= 1
+        budget.level -= 1
         return value, at
 
     return decode
 
 
-def _array(item: Decode) -> Decode:
-    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+def _make_array(item: Decode) -> Decode:
+    def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         values: list[Any] = []
         try:
             count, at = read_block(data, at)
             while count:
-                room.spend()
-                value, at = item(data, at, room)
+                budget.spend()
+                value, at = item(data, at, budget)
                 values.append(value)
                 count -= 1
                 if not count:
                     count, at = read_block(data, at)
-        except Misfit as misfit:
-            misfit.steps.append(f"[{len(values)}]")
+        except TypeMismatch as mismatch:
+            mismatch.steps.append(f"[{len(values)}]")
             raise
         return values, at
 
     return decode
 
 
-def _map(inner: Decode) -> Decode:
-    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+def _make_map(inner: Decode) -> Decode:
+    def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         values: dict[str, Any] = {}
         key = ""
         count, at = read_block(data, at)
@@ -260,9 +256,9 @@ def _map(inner: Decode) -> Decode:
                 begin, at = skip_bytes(data, at)
                 key = read_text(data, begin, at)
                 try:
-                    values[key], at = inner(data, at, room)
-                except Misfit as misfit:
-                    misfit.steps.append(f".{key}")
+                    values[key], at = inner(data, at, budget)
+                except TypeMismatch as mismatch:
+                    mismatch.steps.append(f".{key}")
                     raise
             count, at = read_block(data, at)
         return values, at
@@ -270,71 +266,71 @@ def _map(inner: Decode) -> Decode:
     return decode
 
 
-def _leaf(schema: Any, kind: str) -> Decode:
+def _make_leaf(schema: Any, kind: str) -> Decode:
     if kind in ("int", "long"):
-        return _number(*number_range(kind, kind), kind, number_form(schema))
+        return _make_number(*number_range(kind, kind), kind, number_converter(schema))
     if kind in ("bytes", "fixed"):
-        return _bytes(schema["size"] if kind == "fixed" else None, bytes_form(schema))
+        return _make_bytes(schema["size"] if kind == "fixed" else None, bytes_converter(schema))
     if kind == "string":
-        return _string
+        return _decode_string
     if kind == "enum":
-        return _enum(schema["symbols"])
+        return _make_enum(schema["symbols"])
     if kind == "null":
-        return lambda data, at, room: (None, at)
-    return _boolean if kind == "boolean" else _floating(_FLOAT if kind == "float" else _DOUBLE)
+        return lambda data, at, budget: (None, at)
+    return _decode_boolean if kind == "boolean" else _make_float(_FLOAT if kind == "float" else _DOUBLE)
 
 
-def _number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Decode:
-    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+def _make_number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Decode:
+    def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         value, at = read_long(data, at)
         if not low <= value < end:
-            raise Misfit(f"{value} is out of the range of {name}")
+            raise TypeMismatch(f"{value} is out of the range of {name}")
         return (value if form is None else form(value)), at
 
     return decode
 
 
-def _string(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+def _decode_string(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
     begin, end = skip_bytes(data, at)
     return read_text(data, begin, end), end
 
 
-def _bytes(size: int | None, form: Callable[[bytes], Any] | None) -> Decode:
-    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+def _make_bytes(size: int | None, form: Callable[[bytes], Any] | None) -> Decode:
+    def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         begin, end = skip_bytes(data, at) if size is None else (at, at + size)
         if end > len(data):
-            raise Misfit(f"{size} bytes wanted, and {len(data) - at} are left")
+            raise TypeMismatch(f"{size} bytes wanted, and {len(data) - at} are left")
         value = data[begin:end]
         return (value if form is None else form(value)), end
 
     return decode
 
 
-def _enum(symbols: Sequence[str | None], written: Sequence[str] = ()) -> Decode:
-    """Return what reads an enum; symbols that were *written* and that its reader has not are None."""
+def _make_enum(symbols: Sequence[str | None], written: Sequence[str] = ()) -> Decode:
+    """Return the decoder of an enum; symbols of the writer that the reader does not have are None."""
 
-    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+    def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         index, at = read_long(data, at)
         if not 0 <= index < len(symbols):
-            raise Misfit(f"the enum has no symbol {index}")
+            raise TypeMismatch(f"the enum has no symbol {index}")
         symbol = symbols[index]
         if symbol is None:
-            raise Misfit(f"the definition's enum has no symbol {written[index]}, and no default")
+            raise TypeMismatch(f"the definition's enum has no symbol {written[index]}, and no default")
         return symbol, at
 
     return decode
 
 
-def _boolean(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+def _decode_boolean(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
     if data[at : at + 1] not in (b"\x00", b"\x01"):
-        raise Misfit("no boolean" if at < len(data) else "the body ends before a boolean")
+        raise TypeMismatch("no boolean" if at < len(data) else "the body ends before a boolean")
     return data[at] == 1, at + 1
 
 
-def _floating(form: struct.Struct) -> Decode:
-    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+def _make_float(form: struct.Struct) -> Decode:
+    def decode(data: bytes, at: int, budget: _Budget) -> tuple[Any, int]:
         if form.size > len(data) - at:
-            raise Misfit(f"{form.size} bytes wanted, and {len(data) - at} are left")
+            raise TypeMismatch(f"{form.size} bytes wanted, and {len(data) - at} are left")
         return form.unpack_from(data, at)[0], at + form.size
 
     return decode
@@ -342,8 +338,8 @@ def _floating(form: struct.Struct) -> Decode:
 
 _PLAIN: Final[Mapping[str, Leaf]] = {
     "boolean": BOOLEAN,
-    "int": integer(32),
-    "long": integer(64),
+    "int": integer_leaf(32),
+    "long": integer_leaf(64),
     "float": FLOAT,
     "double": DOUBLE,
     "bytes": BINARY,
@@ -370,68 +366,68 @@ def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tupl
 
 def shape_of(schema: AvroSchema, survey: Survey) -> Shape | None:
     """Return the shape of payloads of a schema; None when nothing of them can be typed."""
-    shape = _Shapes(schema.named, survey).shape(schema.root, (), ())
+    shape = _ShapeFinder(schema.named, survey).shape(schema.root, (), ())
     return None if isinstance(shape, Leaf) and shape.kind == "json" else shape
 
 
-class _Shapes:
+class _ShapeFinder:
     def __init__(self, named: Mapping[str, Any], survey: Survey) -> None:
         self._named = named
         self._survey = survey
 
     def shape(self, schema: Any, path: Path, within: tuple[str, ...]) -> Shape:
-        passed = self._survey.limit(path)
+        passed = self._survey.check_limits(path)
         if passed:
-            return self._survey.text(path, passed)
+            return self._survey.add_json_text(path, passed)
         if isinstance(schema, list):
-            return self._union(schema, path, within)
+            return self._union_shape(schema, path, within)
         if isinstance(schema, str) and schema not in PRIMITIVES:
             schema = self._named[schema]
         kind = schema if isinstance(schema, str) else schema["type"]
         if kind in ("record", "error"):
-            return self._record(schema, path, within)
+            return self._record_shape(schema, path, within)
         if kind == "array":
             return List(self.shape(schema["items"], (*path, "*"), within))
         if kind == "map":
             return MapShape(self.shape(schema["values"], (*path, "*"), within), TEXT)
-        return self._leaf(schema, kind, path)
+        return self._leaf_shape(schema, kind, path)
 
-    def _record(self, schema: Mapping[str, Any], path: Path, within: tuple[str, ...]) -> Shape:
+    def _record_shape(self, schema: Mapping[str, Any], path: Path, within: tuple[str, ...]) -> Shape:
         name = schema["name"]
         if name in within:
-            return self._survey.text(path, "the type contains itself")
+            return self._survey.add_json_text(path, "the type contains itself")
         fields = {each["name"]: each["type"] for each in schema["fields"]}
-        return self._struct(fields, list(fields), path, (*within, name))
+        return self._struct_shape(fields, list(fields), path, (*within, name))
 
-    def _struct(self, fields: Mapping[str, Any], shown: list[str], path: Path, within: tuple[str, ...]) -> Shape:
+    def _struct_shape(self, fields: Mapping[str, Any], shown: list[str], path: Path, within: tuple[str, ...]) -> Shape:
         if not fields:
-            return self._survey.text(path, "it has no fields")
-        columns = self._survey.columns(path, shown)
+            return self._survey.add_json_text(path, "it has no fields")
+        columns = self._survey.assign_columns(path, shown)
         if not columns:
-            return self._survey.text(path, "the payload has too many fields")
-        pairs = zip(fields.items(), columns, strict=False)  # those without a column are the last
+            return self._survey.add_json_text(path, "the payload has too many fields")
+        pairs = zip(fields.items(), columns, strict=False)  # fields without a column are the last
         return Struct(
             tuple(Member(name, column, self.shape(kind, (*path, own), within)) for (name, kind), (own, column) in pairs)
         )
 
-    def _union(self, schema: list[Any], path: Path, within: tuple[str, ...]) -> Shape:
+    def _union_shape(self, schema: list[Any], path: Path, within: tuple[str, ...]) -> Shape:
         labels = branch_labels(schema)
         several = {label: branch for label, branch in zip(labels, schema, strict=True) if label is not None}
         if several:
-            return self._struct(several, [label.rpartition(".")[2] for label in several], path, within)
+            return self._struct_shape(several, [label.rpartition(".")[2] for label in several], path, within)
         others = [branch for branch in schema if branch not in ("null", {"type": "null"})]
         if not others:
-            return self._survey.text(path, "no value but null is allowed")
+            return self._survey.add_json_text(path, "no value but null is allowed")
         return self.shape(others[0], path, within)
 
-    def _leaf(self, schema: Any, kind: str, path: Path) -> Leaf:
+    def _leaf_shape(self, schema: Any, kind: str, path: Path) -> Leaf:
         if kind == "null":
-            return self._survey.text(path, "no value but null is allowed")
+            return self._survey.add_json_text(path, "no value but null is allowed")
         scale = decimal_scale(schema)
         if scale is not None:
-            leaf = decimal(schema["precision"], scale)
+            leaf = decimal_leaf(schema["precision"], scale)
             if leaf.kind == "numeral":
-                self._survey.note(path, "stays text: it is a decimal of more than 38 digits")
+                self._survey.add_finding(path, "stays text: it is a decimal of more than 38 digits")
             return leaf
         if kind == "fixed" and is_fixed_uuid(schema):
             return TEXT
@@ -439,7 +435,7 @@ class _Shapes:
 
 
 class AvroReader:
-    """Reads bodies in any of Avro's encodings, by content type as validation does."""
+    """Reads bodies in any of Avro's encodings, chosen by content type as in validation."""
 
     def __init__(self, schema: AvroSchema, written: WriterSchema | None = None) -> None:
         self._decoder = AvroDecoder(schema, written)
@@ -449,23 +445,23 @@ class AvroReader:
     ) -> tuple[list[Any], list[Undecoded]]:
         values: list[Any] = []
         undecoded: list[Undecoded] = []
-        for row, body, content_type in present(bodies, content_types, undecoded):
+        for row, body, content_type in iter_rows(bodies, content_types, undecoded):
             try:
-                values.append(None if body is None else self._decoder.value(body, content_type))
-            except Misfit as misfit:
+                values.append(None if body is None else self._decoder.decode(body, content_type))
+            except TypeMismatch as mismatch:
                 values.append(None)
-                undecoded.append(Undecoded(row, UnreadableBody(misfit.message, misfit.path()).why))
+                undecoded.append(Undecoded(row, UnreadableBody(mismatch.message, mismatch.field_path()).why))
         return values, undecoded
 
-    def take(self, struct: Struct) -> Take:
+    def getters_of(self, struct: Struct) -> Getters:
         return [methodcaller("get", member.name) for member in struct.members]
 
-    def text(self, value: Any) -> str | None:
+    def to_json(self, value: Any) -> str | None:
         if isinstance(value, UnfitValue):
             raise TypeError(value.why)
-        return msgspec.json.encode(value, enc_hook=_raw).decode("utf-8")
+        return msgspec.json.encode(value, enc_hook=_raw_number).decode("utf-8")
 
 
-def _raw(unfit: UnfitValue) -> int | None:
-    """Return what stands within a JSON text for a value that has no other form: the number that it was."""
+def _raw_number(unfit: UnfitValue) -> int | None:
+    """Return the raw number to write into JSON text for a value that has no other form."""
     return unfit.raw

@@ -1,4 +1,4 @@
-"""Values for Avro: binary as one datum or as a single-object message, and the JSON encoding for JSON content types."""
+"""Sample payloads for Avro: a plain datum or single-object message, or the JSON encoding for JSON content types."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import msgspec
 
 from catalog.schemas.avro.types import AvroSchema, read_schema
 from catalog.schemas.contract import Library, SchemaSource, is_json_data
-from catalog.schemas.filling import MAX_SIZE, Filler, Filling, Unfillable
+from catalog.schemas.filling import MAX_SIZE, Filling, PayloadSampler, Unfillable
 from catalog.values import instant
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
-"""What a single-object message begins with; then come the CRC-64-AVRO of the schema, little-endian, and the datum."""
+"""The first bytes of a single-object message, before the schema's CRC-64-AVRO (little-endian) and the datum."""
 _NULL_CHANCE: Final = 0.1
 _MAX_DECIMAL_DIGITS: Final = 6
 _SECOND: Final = 1_000_000_000
@@ -31,29 +31,29 @@ _TIMES: Final[Mapping[str, Callable[[int], int]]] = {
     "local-timestamp-micros": lambda nanos: nanos // 1_000,
     "local-timestamp-nanos": lambda nanos: nanos,
 }
-"""What the logical types of times count, from nanoseconds since 1970."""
+"""Converts nanoseconds since 1970 to the number that each logical type of time stores."""
 _Form = Callable[[Any, Any], Any]
-"""Gives a value its form, knowing the branch when it is that of a union, else None."""
+"""Converts a value to its encoding; the first argument is the union branch, or None."""
 
 
-def open_filler(source: SchemaSource, library: Library) -> Filler:
+def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
     """Return what makes payloads for a schema."""
-    return AvroFiller(read_schema(source, library))
+    return AvroSampler(read_schema(source, library))
 
 
-class AvroFiller:
-    """Makes datums for one Avro schema. Values of logical types are made in the type underneath."""
+class AvroSampler:
+    """Makes sample payloads for one Avro schema. Values of logical types are made in the underlying type."""
 
     def __init__(self, schema: AvroSchema) -> None:
         self._schema = schema
-        # The canonical form stands by itself, and has no logical types: values are written as they were made.
+        # The canonical form is self-contained and has no logical types, so fastavro does not convert values.
         self._written = fastavro.parse_schema(msgspec.json.decode(schema.canonical))
 
-    def payload(self, filling: Filling, content_type: str) -> bytes:
+    def payload(self, chooser: Filling, content_type: str) -> bytes:
         if is_json_data(content_type):
             # fastavro's own JSON writer unrolls recursive types without end.
-            return msgspec.json.encode(self._value(self._schema.root, filling, 0, _json_form))
-        datum = self._value(self._schema.root, filling, 0, _datum_form)
+            return msgspec.json.encode(self._make_value(self._schema.root, chooser, 0, _to_json))
+        datum = self._make_value(self._schema.root, chooser, 0, _to_datum)
         out = io.BytesIO()
         try:
             fastavro.schemaless_writer(out, self._written, datum)
@@ -62,49 +62,49 @@ class AvroFiller:
         header = SINGLE_OBJECT + self._schema.fingerprint if is_single_object(content_type) else b""
         return header + out.getvalue()
 
-    def _value(self, schema: Any, filling: Filling, level: int, form: _Form) -> Any:
-        filling.spend(level)
+    def _make_value(self, schema: Any, chooser: Filling, level: int, form: _Form) -> Any:
+        chooser.count_value(level)
         if isinstance(schema, list):
-            branch = self._branch(schema, filling, level)
-            return form(branch, self._value(branch, filling, level, form))
+            branch = self._choose_branch(schema, chooser, level)
+            return form(branch, self._make_value(branch, chooser, level, form))
         if isinstance(schema, str) and schema in self._schema.named:
-            return self._value(self._schema.named[schema], filling, level, form)
+            return self._make_value(self._schema.named[schema], chooser, level, form)
         if isinstance(schema, str):
-            return form(None, _primitive(schema, filling))
+            return form(None, _make_primitive(schema, chooser))
         kind = schema["type"]
         if kind in ("record", "error"):
-            return {each["name"]: self._value(each["type"], filling, level + 1, form) for each in schema["fields"]}
+            return {each["name"]: self._make_value(each["type"], chooser, level + 1, form) for each in schema["fields"]}
         if kind == "array":
-            count = filling.count(0, None, level)
-            return [self._value(schema["items"], filling, level + 1, form) for _ in range(count)]
+            count = chooser.pick_count(0, None, level)
+            return [self._make_value(schema["items"], chooser, level + 1, form) for _ in range(count)]
         if kind == "map":
-            names = [filling.word() for _ in range(filling.count(0, None, level))]
-            return {name: self._value(schema["values"], filling, level + 1, form) for name in names}
+            names = [chooser.make_word() for _ in range(chooser.pick_count(0, None, level))]
+            return {name: self._make_value(schema["values"], chooser, level + 1, form) for name in names}
         if kind == "enum":
-            return filling.pick(schema["symbols"])
+            return chooser.pick(schema["symbols"])
         if isinstance(kind, (list, dict)):
-            return self._value(kind, filling, level, form)
-        return form(None, _logical(schema, filling) if "logicalType" in schema else _plain(schema, filling))
+            return self._make_value(kind, chooser, level, form)
+        return form(None, _make_logical(schema, chooser) if "logicalType" in schema else _make_plain(schema, chooser))
 
-    def _branch(self, schema: list[Any], filling: Filling, level: int) -> Any:
+    def _choose_branch(self, schema: list[Any], chooser: Filling, level: int) -> Any:
         others = [each for each in schema if each != "null"]
-        if "null" in schema and (not others or filling.is_lean(level) or filling.chance(_NULL_CHANCE)):
+        if "null" in schema and (not others or chooser.is_minimal(level) or chooser.flip(_NULL_CHANCE)):
             return "null"
-        flat = [each for each in others if not self._nests(each)]
-        return filling.pick(flat if flat and filling.is_lean(level) else others)
+        flat = [each for each in others if not self._is_record(each)]
+        return chooser.pick(flat if flat and chooser.is_minimal(level) else others)
 
-    def _nests(self, schema: Any) -> bool:
+    def _is_record(self, schema: Any) -> bool:
         known = self._schema.named.get(schema, schema) if isinstance(schema, str) else schema
         return isinstance(known, Mapping) and known["type"] in ("record", "error")
 
 
-def _datum_form(branch: Any, value: Any) -> Any:
-    """Return what the binary writer takes: it finds the branch of a union by itself."""
+def _to_datum(branch: Any, value: Any) -> Any:
+    """Return the value unchanged: the binary writer finds the union branch itself."""
     return value
 
 
-def _json_form(branch: Any, value: Any) -> Any:
-    """Return the JSON encoding: bytes as text of as many characters, and the value of a union named by its type."""
+def _to_json(branch: Any, value: Any) -> Any:
+    """Return the JSON encoding: bytes as Latin-1 text, and a union value as an object keyed by its type."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if branch is None or branch == "null":
@@ -113,42 +113,42 @@ def _json_form(branch: Any, value: Any) -> Any:
 
 
 def is_single_object(content_type: str) -> bool:
-    """Whether a content type asks for Avro's single-object encoding, as ``avro/single-object`` does."""
+    """Whether a content type means Avro's single-object encoding, for example ``avro/single-object``."""
     media = content_type.lower()
     return "avro" in media and "single" in media
 
 
-def _plain(schema: Mapping[str, Any], filling: Filling) -> Any:
+def _make_plain(schema: Mapping[str, Any], chooser: Filling) -> Any:
     if schema["type"] == "fixed":
-        return filling.bytes(schema["size"], schema["size"])
-    return _primitive(schema["type"], filling)
+        return chooser.make_bytes(schema["size"], schema["size"])
+    return _make_primitive(schema["type"], chooser)
 
 
-def _primitive(kind: str, filling: Filling) -> Any:
+def _make_primitive(kind: str, chooser: Filling) -> Any:
     if kind == "null":
         return None
     if kind == "boolean":
-        return filling.chance(0.5)
+        return chooser.flip(0.5)
     if kind in ("int", "long"):
-        return filling.random.randrange(1000)
+        return chooser.random.randrange(1000)
     if kind in ("float", "double"):
-        return filling.random.randrange(100_000) / 64  # a value that a float holds as well
+        return chooser.random.randrange(100_000) / 64  # exact in a float, too
     if kind == "bytes":
-        return filling.bytes()
+        return chooser.make_bytes()
     if kind == "string":
-        return filling.word()
+        return chooser.make_word()
     raise Unfillable(f"the type {kind[:40]} is unknown")
 
 
-def _logical(schema: Mapping[str, Any], filling: Filling) -> Any:
+def _make_logical(schema: Mapping[str, Any], chooser: Filling) -> Any:
     logical, kind = schema["logicalType"], schema["type"]
     if logical in _TIMES and kind in ("int", "long"):
-        return _TIMES[logical](instant(filling.now) or 0)
+        return _TIMES[logical](instant(chooser.now) or 0)
     if logical == "uuid" and kind == "string":
-        return filling.uuid()
+        return chooser.make_uuid()
     if logical == "decimal" and kind in ("bytes", "fixed"):
         digits = min(int(schema.get("precision", 1)), _MAX_DECIMAL_DIGITS)
         size = min(schema["size"], MAX_SIZE) if kind == "fixed" else 4
-        unscaled = filling.random.randrange(min(10**digits, 2 ** max(0, 8 * min(size, 4) - 1)))
+        unscaled = chooser.random.randrange(min(10**digits, 2 ** max(0, 8 * min(size, 4) - 1)))
         return unscaled.to_bytes(size, "big", signed=True)
-    return _plain(schema, filling)
+    return _make_plain(schema, chooser)

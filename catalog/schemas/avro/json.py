@@ -1,11 +1,9 @@
-"""Checks JSON values against an Avro type, and gives the values they stand for: the JSON encoding of the specification,
-or JSON as people write it.
+"""Validate JSON values against an Avro type and convert them: Avro's JSON encoding, or plain JSON.
 
-Both are taken in one pass, and may be mixed. Of the JSON encoding: bytes and fixed are strings of the characters U+0000
-to U+00FF, and a value of a union other than null is ``{"branch": value}``. As people write it: a value of a union may
-stand bare when it fits some branch; a field may be absent when it has a default or takes null; dates and timestamps
-may be ISO 8601 text, and decimals numbers. A member that is no field is a fault in both: it is what tells one
-record from another.
+Both are accepted, also mixed. In the JSON encoding, bytes and fixed are strings of the characters U+0000 to U+00FF, and
+a union value other than null is ``{"branch": value}``. In plain JSON, a union value may be written without its branch;
+a field may be absent if it has a default or allows null; dates and timestamps may be ISO 8601 text, and decimals
+numbers. An unknown member is invalid in both, because members distinguish one record type from another.
 """
 
 from __future__ import annotations
@@ -19,84 +17,82 @@ from typing import Any, Final
 
 from catalog.schemas.avro.types import (
     MAX_LEVELS,
-    Misfit,
     TypeCompiler,
-    bytes_form,
+    TypeMismatch,
+    bytes_converter,
     check_decimal,
     decimal_bound,
     is_instant,
     logical_type,
-    number_form,
+    number_converter,
     number_range,
-    text_form,
+    parse_iso_text,
 )
-from catalog.schemas.contract import CostExceeded, UnfitValue, short
+from catalog.schemas.contract import CostExceeded, UnfitValue, clip
 
 MAX_TRIED: Final = 200_000
-"""Values held against one of several branches of a union that come into question."""
+"""Maximum number of attempts to match values to one of several possible union branches."""
 _NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 _NAMES: Final = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 
 @dataclass(slots=True)
-class Walk:
-    """State while one body is validated: record depth, and which branches of unions its values match.
+class WalkState:
+    """State while one body is validated: record depth, and the union branches tried so far with their results.
 
-    What came of it is the misfit, or else the value.
+    The results are cached because nested unions would otherwise be tried in every combination.
 
-    Without that memory, unions within unions would be tried as often as there are ways to read them.
-
-    ``left`` is how many misfits are still to be found before the walk ends with them; within a branch of a union that
-    is tried, the first ends the try. A *lenient* walk has an ``UnfitValue`` in the place of each, and misses no field.
+    ``left`` is the number of mismatches after which validation stops; within a union branch that is tried, it is one.
+    A *lenient* walk puts an ``UnfitValue`` in the place of each mismatch, and accepts missing fields.
     """
 
     left: int = 1
     lenient: bool = False
     level: int = 0
     tries: int = 0
-    tried: dict[tuple[int, int], tuple[Misfit | None, Any]] = field(default_factory=dict)
+    tried: dict[tuple[int, int], tuple[TypeMismatch | None, Any]] = field(default_factory=dict)
 
 
-class _Misfits:
-    """The misfits of the members of one value, raised as one when no more are to be found or no member is left."""
+class _Mismatches:
+    """Collects the mismatches of one value's members, and raises them together."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: WalkState) -> None:
         self._walk = walk
-        self._united: Misfit | None = None
+        self._united: TypeMismatch | None = None
 
-    def add(self, misfit: Misfit) -> UnfitValue:
-        """Keep one, and raise all when there are enough; in a lenient walk, return what stands in its place."""
+    def add(self, mismatch: TypeMismatch) -> UnfitValue:
+        """Add a mismatch, and raise all when the limit is reached; in a lenient walk, return its placeholder."""
         if self._walk.lenient:
-            return UnfitValue(misfit.message)
-        self._united = misfit if self._united is None else self._united.with_another(misfit)
+            return UnfitValue(mismatch.message)
+        self._united = mismatch if self._united is None else self._united.add_mismatch(mismatch)
         if len(self._united.others) + 1 >= self._walk.left:
             raise self._united
-        return UnfitValue("")  # which nobody sees: the end raises
+        return UnfitValue("")  # never used, because raise_if_any raises
 
-    def end(self) -> None:
-        """Raise what was found, if anything was."""
+    def raise_if_any(self) -> None:
+        """Raise the collected mismatches, if there are any."""
         if self._united is not None:
             raise self._united
 
 
-Check = Callable[[Any, Walk], Any]
+Check = Callable[[Any, WalkState], Any]
 """JSON value, walk -> value as :mod:`catalog.schemas.avro.columns` describes them.
 
-Raises :class:`Misfit`, and :class:`CostExceeded` past MAX_TRIED.
+Raises :class:`TypeMismatch`, and :class:`CostExceeded` past MAX_TRIED.
 """
 
 
 def compile_json(root: Any, named: Mapping[str, Any]) -> Check:
-    """Compile a type to a function that checks and converts one JSON value; the type was compiled for bytes before."""
-    return TypeCompiler(named, _record, _union, _array, _map, _leaf, _deferred).compiled(root)
+    """Compile a type, already compiled for bytes, to a function that validates and converts one JSON value."""
+    return TypeCompiler(named, _make_record, _make_union, _make_array, _make_map, _make_leaf, _make_ref).compile(root)
 
 
-def _deferred(table: Mapping[str, Check], name: str) -> Check:
+def _make_ref(table: Mapping[str, Check], name: str) -> Check:
     return lambda value, walk: table[name](value, walk)
 
 
-def _label(branch: Any) -> str:
+def _branch_label(branch: Any) -> str:
     if isinstance(branch, str):
         return branch
     return str(branch.get("name", branch["type"])) if isinstance(branch, dict) else "union"
@@ -107,20 +103,20 @@ def _may_be_absent(each: Mapping[str, Any]) -> bool:
     return "default" in each or any(kind == "null" or kind == {"type": "null"} for kind in kinds)
 
 
-def _record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
+def _make_record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
     name = schema["name"]
     fields = {each["name"]: check for each, check in zip(schema["fields"], checks, strict=True)}
     needed = [each["name"] for each in schema["fields"] if not _may_be_absent(each)]
 
-    def check(value: Any, walk: Walk) -> Any:
+    def check(value: Any, walk: WalkState) -> Any:
         if not isinstance(value, dict):
-            raise _unlike(value, f"the record {name}")
+            raise _mismatch_error(value, f"the record {name}")
         if walk.level >= MAX_LEVELS:
-            raise Misfit(f"records nest more than {MAX_LEVELS} levels")
-        misfits = _Misfits(walk)
+            raise TypeMismatch(f"records nest more than {MAX_LEVELS} levels")
+        mismatches = _Mismatches(walk)
         for each in needed:
             if each not in value and not walk.lenient:
-                misfits.add(Misfit(f"the field {each} of {name} is missing"))
+                mismatches.add(TypeMismatch(f"the field {each} of {name} is missing"))
         members = {}
         walk.level += 1
         try:
@@ -130,22 +126,22 @@ def _record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
                     if checked is not None:
                         members[member] = checked(inner, walk)
                     elif not walk.lenient:
-                        raise Misfit(f"{name} has no such field")
-                except Misfit as misfit:
-                    members[member] = misfits.add(misfit.within(f".{member}"))
+                        raise TypeMismatch(f"{name} has no such field")
+                except TypeMismatch as mismatch:
+                    members[member] = mismatches.add(mismatch.add_step(f".{member}"))
         finally:
             walk.level -= 1
-        misfits.end()
+        mismatches.raise_if_any()
         return members
 
     return check
 
 
-def _union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
-    branches = {_label(branch): check for branch, check in zip(schema, checks, strict=True)}
+def _make_union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
+    branches = {_branch_label(branch): check for branch, check in zip(schema, checks, strict=True)}
     concrete = {label: branch for label, branch in branches.items() if label != "null"}
 
-    def check(value: Any, walk: Walk) -> Any:
+    def check(value: Any, walk: WalkState) -> Any:
         if value is None and "null" in branches:
             return None
         label, inner = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("", None)
@@ -154,23 +150,23 @@ def _union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
             tries.insert(0, (label, inner))
         if len(tries) == 1:
             return concrete[tries[0][0]](value, walk)
-        misfits = []
+        mismatches = []
         for name, tried in tries:
-            misfit, checked = _tried(concrete[name], tried, walk)
-            if misfit is None:
+            mismatch, checked = _try_branch(concrete[name], tried, walk)
+            if mismatch is None:
                 return checked if len(concrete) == 1 else {name: checked}
-            misfits.append(misfit)
-        if walk.lenient and label in concrete:  # the branch is known, and what is wrong lies within
+            mismatches.append(mismatch)
+        if walk.lenient and label in concrete:  # the branch is known; the mismatch is inside it
             checked = concrete[label](inner, walk)
             return checked if len(concrete) == 1 else {label: checked}
-        raise misfits[0] if label in concrete else _unlike(value, f"any of {', '.join(branches)}")
+        raise mismatches[0] if label in concrete else _mismatch_error(value, f"any of {', '.join(branches)}")
 
     return check
 
 
-def _tried(branch: Check, value: Any, walk: Walk) -> tuple[Misfit | None, Any]:
-    """Return why a value does not fit a branch, or else what it stands for; the same pair is looked into only once."""
-    key = (id(branch), id(value))  # both live as long as the walk
+def _try_branch(branch: Check, value: Any, walk: WalkState) -> tuple[TypeMismatch | None, Any]:
+    """Return why a value does not match a branch, or the converted value; results are cached."""
+    key = (id(branch), id(value))  # both exist until validation ends
     if key in walk.tried:
         known, checked = walk.tried[key]
         return known and known.copy(), checked
@@ -182,8 +178,8 @@ def _tried(branch: Check, value: Any, walk: Walk) -> tuple[Misfit | None, Any]:
     walk.left, walk.lenient = 1, False
     try:
         checked = branch(value, walk)
-    except Misfit as misfit:
-        why = misfit
+    except TypeMismatch as mismatch:
+        why = mismatch
     finally:
         walk.left, walk.lenient = before
     if isinstance(value, dict | list):
@@ -191,105 +187,105 @@ def _tried(branch: Check, value: Any, walk: Walk) -> tuple[Misfit | None, Any]:
     return why, checked
 
 
-def _array(item: Check) -> Check:
-    def check(value: Any, walk: Walk) -> Any:
+def _make_array(item: Check) -> Check:
+    def check(value: Any, walk: WalkState) -> Any:
         if not isinstance(value, list):
-            raise _unlike(value, "an array")
+            raise _mismatch_error(value, "an array")
         items: list[Any] = []
-        misfits = _Misfits(walk)
+        mismatches = _Mismatches(walk)
         for place, each in enumerate(value):
             try:
                 items.append(item(each, walk))
-            except Misfit as misfit:
-                items.append(misfits.add(misfit.within(f"[{place}]")))
-        misfits.end()
+            except TypeMismatch as mismatch:
+                items.append(mismatches.add(mismatch.add_step(f"[{place}]")))
+        mismatches.raise_if_any()
         return items
 
     return check
 
 
-def _map(inner: Check) -> Check:
-    def check(value: Any, walk: Walk) -> Any:
+def _make_map(inner: Check) -> Check:
+    def check(value: Any, walk: WalkState) -> Any:
         if not isinstance(value, dict):
-            raise _unlike(value, "a map")
+            raise _mismatch_error(value, "a map")
         entries = {}
-        misfits = _Misfits(walk)
+        mismatches = _Mismatches(walk)
         for key, each in value.items():
             try:
                 entries[key] = inner(each, walk)
-            except Misfit as misfit:
-                entries[key] = misfits.add(misfit.within(f".{key}"))
-        misfits.end()
+            except TypeMismatch as mismatch:
+                entries[key] = mismatches.add(mismatch.add_step(f".{key}"))
+        mismatches.raise_if_any()
         return entries
 
     return check
 
 
-def _leaf(schema: Any, kind: str) -> Check:
+def _make_leaf(schema: Any, kind: str) -> Check:
     if kind in ("int", "long"):
-        return _number(*number_range(schema, kind), logical_type(schema), number_form(schema))
+        return _make_number(*number_range(schema, kind), logical_type(schema), number_converter(schema))
     if kind in ("float", "double"):
-        return _float
+        return _check_float
     if kind == "string":
-        return _string
+        return _check_string
     if kind in ("bytes", "fixed"):
         size = schema["size"] if kind == "fixed" else None
-        return _bytes(size, decimal_bound(schema), logical_type(schema), bytes_form(schema))
+        return _make_bytes(size, decimal_bound(schema), logical_type(schema), bytes_converter(schema))
     if kind == "enum":
-        return _enum(frozenset(schema["symbols"]))
-    wanted = type(None) if kind == "null" else bool
+        return _make_enum(frozenset(schema["symbols"]))
+    expected = type(None) if kind == "null" else bool
 
-    def check(value: Any, walk: Walk) -> Any:
-        if type(value) is not wanted:
-            raise _unlike(value, _NAMES[wanted])
+    def check(value: Any, walk: WalkState) -> Any:
+        if type(value) is not expected:
+            raise _mismatch_error(value, _NAMES[expected])
         return value
 
     return check
 
 
-def _number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Check:
-    def check(value: Any, walk: Walk) -> Any:
+def _make_number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Check:
+    def check(value: Any, walk: WalkState) -> Any:
         if type(value) is int:
             if not low <= value < end:
-                raise Misfit(f"{_shown(value)} is out of the range of {name}")
+                raise TypeMismatch(f"{_describe_value(value)} is out of the range of {name}")
             return value if form is None else form(value)
         if not (isinstance(value, str) and is_instant(value, name)):
-            raise _unlike(value, name)
-        return text_form(name, value)
+            raise _mismatch_error(value, name)
+        return parse_iso_text(name, value)
 
     return check
 
 
-def _float(value: Any, walk: Walk) -> Any:
+def _check_float(value: Any, walk: WalkState) -> Any:
     if type(value) not in (int, float, Decimal) and not (isinstance(value, str) and value in _NOT_FINITE):
-        raise _unlike(value, "a number")
+        raise _mismatch_error(value, "a number")
     try:
         number = float(value)
         if not isinstance(value, Decimal) or math.isfinite(number):
             return number
         raise OverflowError
     except OverflowError:
-        raise Misfit(f"{_shown(value)} is out of the range of double") from None
+        raise TypeMismatch(f"{_describe_value(value)} is out of the range of double") from None
 
 
-def _string(value: Any, walk: Walk) -> Any:
+def _check_string(value: Any, walk: WalkState) -> Any:
     if not isinstance(value, str):
-        raise _unlike(value, "a string")
+        raise _mismatch_error(value, "a string")
     return value
 
 
-def _bytes(size: int | None, bound: int, name: str, form: Callable[[bytes], Any] | None) -> Check:
-    def check(value: Any, walk: Walk) -> Any:
+def _make_bytes(size: int | None, bound: int, name: str, form: Callable[[bytes], Any] | None) -> Check:
+    def check(value: Any, walk: WalkState) -> Any:
         if bound and type(value) in (int, float, Decimal):
             return Decimal(
                 repr(value) if type(value) is float else value
             )  # as written: 0.1 is no 0.1000000000000000055
         if not isinstance(value, str):
-            raise _unlike(value, name)
+            raise _mismatch_error(value, name)
         if not value.isascii() and max(value) > "\xff":
-            raise Misfit(f"a character above U+00FF is not a byte of {name}")
+            raise TypeMismatch(f"a character above U+00FF is not a byte of {name}")
         if size is not None and len(value) != size:
-            raise Misfit(f"{len(value)} bytes where {name} has {size}")
+            raise TypeMismatch(f"{len(value)} bytes where {name} has {size}")
         if bound and _NUMBER.fullmatch(value):
             return Decimal(value)
         data = value.encode("latin-1")
@@ -300,22 +296,22 @@ def _bytes(size: int | None, bound: int, name: str, form: Callable[[bytes], Any]
     return check
 
 
-def _enum(symbols: frozenset[str]) -> Check:
-    wanted = short(", ".join(sorted(symbols)))
+def _make_enum(symbols: frozenset[str]) -> Check:
+    expected = clip(", ".join(sorted(symbols)))
 
-    def check(value: Any, walk: Walk) -> Any:
+    def check(value: Any, walk: WalkState) -> Any:
         if not isinstance(value, str) or value not in symbols:
-            raise Misfit(f"{_shown(value)} is none of the symbols {wanted}")
+            raise TypeMismatch(f"{_describe_value(value)} is none of the symbols {expected}")
         return value
 
     return check
 
 
-def _unlike(value: Any, wanted: str) -> Misfit:
-    return Misfit(f"{_shown(value)} is not {wanted}")
+def _mismatch_error(value: Any, expected: str) -> TypeMismatch:
+    return TypeMismatch(f"{_describe_value(value)} is not {expected}")
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if isinstance(value, str):
         return repr(value[:60])
     if type(value) is int and value.bit_length() > 128:

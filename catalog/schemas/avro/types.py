@@ -1,4 +1,4 @@
-"""Avro schemas: their types and names, the values that types allow, and a walk over them."""
+"""Avro schemas: parsing, named types, valid values of types, and compiling types to functions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import msgspec
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, parse_schema, to_parsing_canonical_form
 
 from catalog.parsing.pointers import at_pointer
-from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource, UnfitValue, short
+from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource, UnfitValue, clip
 
-# What Avro types bind values to, in whichever encoding they come: ranges, logical types, and where in a body.
+# Valid values of Avro types in any encoding: ranges and logical types.
 #
-# Bytes are not read with fastavro's reader: it takes what the specification forbids (a union branch -1, a boolean 7, an
-# int of 48 bits), builds each value in memory, ends the process on deep recursion, loops 2^60 times over an array of
-# nulls, and does not say where a fault is.
+# Bodies are not read with fastavro's reader: it accepts what the specification forbids (a union branch -1, a boolean 7,
+# an int of 48 bits), builds each value in memory, crashes on deep recursion, loops 2^60 times over an array of nulls,
+# and does not say where a fault is.
 
 MAX_LEVELS: Final = 100
-"""Records within records up to which a body is read; Protobuf has the same limit."""
+"""Maximum nesting of records in a body; Protobuf has the same limit."""
 MAX_PRECISION: Final = 10_000
-"""Digits of a decimal up to which its declared precision is held to."""
+"""The precision of decimals up to this many digits is enforced."""
 _RANGES: Final[dict[str, tuple[int, int]]] = {
     "int": (-(2**31), 2**31),
     "long": (-(2**63), 2**63),
@@ -49,46 +49,46 @@ _UNDERNEATH: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The logical types of Avro 1.12, and the types that each may annotate."""
 _SIZES: Final[Mapping[str, int]] = {"uuid": 16, "duration": 12}
-"""Bytes of the fixed types that may have these logical types."""
+"""Sizes of the fixed types that may have these logical types."""
 
 
-class Misfit(Exception):
-    """A value that is not of its type. ``steps`` lead to it, the innermost first.
+class TypeMismatch(Exception):
+    """A value does not match its type. ``steps`` are the path to it, innermost first.
 
-    ``others`` are further values of the same body that are not of theirs, as far as they were looked at.
+    ``others`` are further mismatches of the same body, as far as they were searched for.
     """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
         self.steps: list[str] = []
-        self.others: list[Misfit] = []
+        self.others: list[TypeMismatch] = []
 
-    def within(self, step: str) -> Misfit:
-        """Add a step outwards, to this and to the others; return this."""
+    def add_step(self, step: str) -> TypeMismatch:
+        """Add the next outer step of the path, also to the others, and return this error."""
         for each in (self, *self.others):
             each.steps.append(step)
         return self
 
-    def with_another(self, other: Misfit) -> Misfit:
-        """Add another of the same body, with all of its own; return this."""
+    def add_mismatch(self, other: TypeMismatch) -> TypeMismatch:
+        """Add another mismatch of the same body, with its others, and return this error."""
         self.others += (other, *other.others)
         other.others = []
         return self
 
-    def path(self) -> str:
+    def field_path(self) -> str:
         """Return the dotted field path: ``readings[3].value``."""
         return "".join(reversed(self.steps)).removeprefix(".")
 
-    def copy(self) -> Misfit:
-        """Return one that goes its own way from here."""
-        twin = Misfit(self.message)
+    def copy(self) -> TypeMismatch:
+        """Return an independent copy, without the others."""
+        twin = TypeMismatch(self.message)
         twin.steps = list(self.steps)
         return twin
 
 
 def logical_type(schema: Any) -> str:
-    """Return the logical type with the type that it annotates, ``int-date``; the type alone when there is none."""
+    """Return type and logical type joined, as in ``int-date``; the type alone if it has no logical type."""
     if not isinstance(schema, dict):
         return str(schema)
     logical = schema.get("logicalType")
@@ -96,16 +96,16 @@ def logical_type(schema: Any) -> str:
 
 
 def branch_labels(branches: Sequence[Any]) -> list[str | None]:
-    """Return what each branch of a union is called in its values; None for those whose values stand bare."""
+    """Return the label of each union branch in values; None if its values have no label."""
     labels = [branch if isinstance(branch, str) else str(branch.get("name", branch["type"])) for branch in branches]
     others = [label for label in labels if label != "null"]
     return [label if len(others) > 1 and label != "null" else None for label in labels]
 
 
-def invalid_logical_type(schema: Mapping[str, Any]) -> str:
-    """Return why the logical type of a type is invalid by the specification; empty when it is valid, unknown or absent.
+def logical_type_fault(schema: Mapping[str, Any]) -> str:
+    """Return why a logical type is invalid by the specification; empty if it is valid, unknown or absent.
 
-    An invalid one is ignored: the type underneath counts.
+    An invalid logical type is ignored, and the underlying type used.
     """
     logical, kind = schema.get("logicalType"), schema["type"]
     if logical is None or (isinstance(logical, str) and logical not in _UNDERNEATH):
@@ -116,13 +116,13 @@ def invalid_logical_type(schema: Mapping[str, Any]) -> str:
         return f"{logical} annotates {' or '.join(_UNDERNEATH[logical])}, and not {kind}"
     size = schema.get("size")
     if logical == "decimal":
-        return _invalid_decimal(schema.get("precision"), schema.get("scale", 0), size if kind == "fixed" else None)
+        return _decimal_fault(schema.get("precision"), schema.get("scale", 0), size if kind == "fixed" else None)
     if kind == "fixed" and size != _SIZES[logical]:
         return f"{logical} has {_SIZES[logical]} bytes"
     return ""
 
 
-def _invalid_decimal(precision: Any, scale: Any, size: Any) -> str:
+def _decimal_fault(precision: Any, scale: Any, size: Any) -> str:
     if type(precision) is not int or precision < 1:
         return "the precision of a decimal is a number from 1 on"
     if type(scale) is not int or not 0 <= scale <= precision:
@@ -133,36 +133,36 @@ def _invalid_decimal(precision: Any, scale: Any, size: Any) -> str:
 
 
 def number_range(schema: Any, kind: str) -> tuple[int, int]:
-    """Return first and past-last value of an int or long.
+    """Return the lowest value of an int or long, and the highest plus one.
 
-    Every int is a date and every long a timestamp, whatever calendars have; a time of day ends with the day.
+    All ints are valid dates and all longs valid timestamps; times of day are limited to one day.
     """
     return _RANGES.get(logical_type(schema), _RANGES[kind])
 
 
 def decimal_bound(schema: Any) -> int:
-    """Return what the absolute unscaled value of a decimal stays under; 0 for no decimal, or too many digits."""
+    """Return the exclusive bound of a decimal's absolute unscaled value; 0 if not a decimal, or too many digits."""
     is_decimal = logical_type(schema) in ("bytes-decimal", "fixed-decimal")
     return 10 ** schema["precision"] if is_decimal and schema["precision"] <= MAX_PRECISION else 0
 
 
 def check_decimal(data: bytes, bound: int) -> None:
-    """Refuse a decimal with more digits than its precision.
+    """Require that a decimal has at most as many digits as its precision.
 
     Raises:
-        Misfit: it has more.
+        TypeMismatch: it has more.
     """
     if not -bound < int.from_bytes(data, "big", signed=True) < bound:
-        raise Misfit(too_many_digits(bound))
+        raise TypeMismatch(too_many_digits_message(bound))
 
 
-def too_many_digits(bound: int) -> str:
-    """Return what is said of a decimal past a power of ten, whose text may have more digits than Python writes out."""
+def too_many_digits_message(bound: int) -> str:
+    """Return the message for a decimal beyond *bound*, a power of ten that may be too long to print."""
     return f"the decimal has more than {round((bound.bit_length() - 1) * math.log10(2))} digits"
 
 
 def is_instant(text: str, logical: str) -> bool:
-    """Whether a text is a date or an instant by ISO 8601, as plain JSON writes an int or long of such a type."""
+    """Whether a text is an ISO 8601 date or instant and the logical type is one, as in plain JSON."""
     try:
         if logical == "int-date":
             date.fromisoformat(text)
@@ -173,15 +173,15 @@ def is_instant(text: str, logical: str) -> bool:
     return logical == "int-date" or "timestamp" in logical
 
 
-# Avro schemas: reading a document, its named types, the one that is meant, and its fingerprint.
+# Parsing Avro schemas: the document, its named types, the selected type, and its fingerprint.
 #
-# fastavro checks schemas and writes canonical forms. A document is tidied before, so that what real catalogs write
-# (``{"type": {"type": "string"}}``) is read, and what is no schema at all never gets that far.
+# fastavro validates schemas and writes canonical forms. Documents are simplified first, so that forms found in real
+# catalogs (``{"type": {"type": "string"}}``) are accepted, and documents that are not schemas are rejected.
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 MAX_SCHEMA_LEVELS: Final = 150
-"""Levels of types within types; the parsers behind this are recursive."""
+"""Maximum nesting of types; the parsers are recursive."""
 MAX_DOCUMENTS: Final = 500
 _MEMBERS: Final = dict.fromkeys(("type", "name", "namespace", "logicalType", "precision", "scale"), "") | {
     "items": "array",
@@ -189,12 +189,12 @@ _MEMBERS: Final = dict.fromkeys(("type", "name", "namespace", "logicalType", "pr
     "symbols": "enum",
     "size": "fixed",
 }
-"""What of a type decides over bodies, and the kind of type that it belongs to."""
+"""Members of a type that affect which bodies are valid, with the kind of type that they belong to."""
 _COMPARED: Final = 200
-"""Characters of an unknown name, and names of types, that are compared for a hint."""
+"""Maximum characters of an unknown name, and number of type names, that are compared for a hint."""
 _LOGICAL: Final = frozenset({"logicalType", "precision", "scale"})
 _HINT: Final = "correct the schema; the Avro specification, 'Schema Declaration', says what each type needs"
-# What fastavro is known to raise for schemas that are none; test_avro.py holds it to that by fuzzing.
+# Errors that fastavro raises for invalid schemas; test_avro.py verifies this by fuzzing.
 _REFUSALS: Final = (
     SchemaParseException,
     UnknownType,
@@ -208,10 +208,10 @@ _REFUSALS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A schema that is sound: its type, every named type by full name, and the CRC-64-AVRO of its canonical form.
+    """A valid schema: its type, all named types by full name, and the CRC-64-AVRO of its canonical form.
 
-    All names in it are full names. Logical types that are invalid for their type are not in it. ``fingerprint`` is as
-    it stands in a body: eight bytes, little-endian.
+    All names in it are full names, and invalid logical types are removed. ``fingerprint`` is encoded as in bodies:
+    eight bytes, little-endian.
     """
 
     root: Any
@@ -221,93 +221,93 @@ class AvroSchema:
 
 
 def read_schema(source: SchemaSource, library: Library) -> AvroSchema:
-    """Read a schema and all that it refers to.
+    """Parse a schema with everything that it refers to.
 
     Raises:
-        SchemaError: it is no Avro schema, a name in it is not known, or it has not the type that is meant.
+        SchemaError: it is not a valid Avro schema, a name in it is unknown, or the selected type is missing.
     """
-    document = _document(source)
+    document = _load_document(source)
     named: dict[str, Any] = {}
     _parse_references(document, source.uri, library, named, {source.uri})
-    parsed = _parse(document, named)
-    root = _selected(source.name, parsed, named) if source.name else parsed
-    return _described(root, named)
+    parsed = _parse_types(document, named)
+    root = _select_type(source.name, parsed, named) if source.name else parsed
+    return _build_schema(root, named)
 
 
-def parse_alone(document: Any) -> AvroSchema:
-    """Read a schema that must not refer to others, such as the one in the header of an object container file.
+def parse_standalone(document: Any) -> AvroSchema:
+    """Parse a schema without references to others, such as the one in the header of an object container file.
 
     Raises:
-        SchemaError: it is no Avro schema.
+        SchemaError: it is not a valid Avro schema.
     """
     named: dict[str, Any] = {}
-    return _described(_parse(_tidy(document), named), named)
+    return _build_schema(_parse_types(_simplify_types(document), named), named)
 
 
 def ignored_logical_types(source: SchemaSource) -> Sequence[SchemaFault]:
-    """Return the logical types of a document that are invalid for their types, with their JSON pointers."""
+    """Return the invalid logical types of a document, with their JSON pointers."""
     ignored: list[SchemaFault] = []
     try:
-        _document(source, ignored)
+        _load_document(source, ignored)
     except SchemaError:
-        pass  # what is no schema is reported where it is compiled
+        pass  # invalid schemas are reported when they are compiled
     return ignored
 
 
 def missing_names(source: SchemaSource) -> Iterable[str]:
-    """Yield the full names that a document uses and does not define; none for what is no schema."""
+    """Return the full names that a document uses but does not define; none for an invalid schema."""
     try:
-        return _missing(_document(source))
+        return _missing_names(_load_document(source))
     except SchemaError:
         return ()
 
 
-def _document(source: SchemaSource, ignored: list[SchemaFault] | None = None) -> Any:
+def _load_document(source: SchemaSource, ignored: list[SchemaFault] | None = None) -> Any:
     tree = source.document
     if isinstance(tree, str) and tree not in PRIMITIVES:
         try:
             tree = msgspec.json.decode(tree.removeprefix("\ufeff"))
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             hint = "Avro schemas are JSON; translate Avro IDL with `avro-tools idl2schemata`"
-            raise SchemaError(f"the Avro schema is not JSON: {short(str(error))}", hint=hint) from error
+            raise SchemaError(f"the Avro schema is not JSON: {clip(str(error))}", hint=hint) from error
     if source.pointer:
         try:
             tree = at_pointer(tree, source.pointer)
         except KeyError:
             raise SchemaError(f"the document has nothing at {source.pointer}", hint="correct the reference") from None
     if isinstance(tree, dict) and "protocol" in tree and isinstance(tree.get("types"), list):
-        return _tidy(
+        return _simplify_types(
             tree["types"] if len(tree["types"]) != 1 else tree["types"][0],
             ignored,
             f"{source.pointer}/types" + ("/0" if len(tree["types"]) == 1 else ""),
         )
-    return _tidy(tree, ignored, source.pointer)
+    return _simplify_types(tree, ignored, source.pointer)
 
 
-def _tidy(tree: Any, ignored: list[SchemaFault] | None = None, at: str = "", level: int = 0) -> Any:
-    """Return the types of a tree alone, ``{"type": X}`` around a type that says nothing of its own taken away.
+def _simplify_types(tree: Any, ignored: list[SchemaFault] | None = None, at: str = "", level: int = 0) -> Any:
+    """Return the types of a tree in their simplest form, without redundant ``{"type": X}`` around them.
 
-    Invalid logical types are left out, and noted in *ignored*; *at* is the JSON pointer to the tree.
+    Invalid logical types are removed, and added to *ignored*; *at* is the JSON pointer to the tree.
     """
     if level > MAX_SCHEMA_LEVELS:
         raise SchemaError(f"the Avro schema nests more than {MAX_SCHEMA_LEVELS} levels", hint="name the inner types")
     if isinstance(tree, list):
-        return [_tidy(branch, ignored, f"{at}/{index}", level + 1) for index, branch in enumerate(tree)]
+        return [_simplify_types(branch, ignored, f"{at}/{index}", level + 1) for index, branch in enumerate(tree)]
     if not isinstance(tree, dict):
         if isinstance(tree, str):
             return tree
-        raise SchemaError(f"{short(repr(tree))} is not an Avro type", hint=_HINT)
+        raise SchemaError(f"{clip(repr(tree))} is not an Avro type", hint=_HINT)
     kind = tree.get("type")
     if not isinstance(kind, str) or kind not in PRIMITIVES | NAMED | {"array", "map"}:
-        return _tidy(kind, ignored, f"{at}/type", level + 1)
-    why = invalid_logical_type(tree)
+        return _simplify_types(kind, ignored, f"{at}/type", level + 1)
+    why = logical_type_fault(tree)
     if why and ignored is not None:
         ignored.append(SchemaFault(f"{at}/logicalType", why))
     members = _MEMBERS if not why else _MEMBERS.keys() - _LOGICAL
     tidied = {key: value for key, value in tree.items() if key in members and _MEMBERS[key] in (kind, "")}
     for member in ("items", "values"):
         if member in tidied:
-            tidied[member] = _tidy(tidied[member], ignored, f"{at}/{member}", level + 1)
+            tidied[member] = _simplify_types(tidied[member], ignored, f"{at}/{member}", level + 1)
     if (
         kind == "enum"
         and isinstance(tree.get("symbols"), list)
@@ -320,61 +320,61 @@ def _tidy(tree: Any, ignored: list[SchemaFault] | None = None, at: str = "", lev
     if kind in ("record", "error"):
         fields = tree.get("fields")
         if not isinstance(fields, list) or not all(isinstance(each, dict) for each in fields):
-            raise SchemaError(f"the record {short(str(tree.get('name')))} has no list of fields", hint=_HINT)
+            raise SchemaError(f"the record {clip(str(tree.get('name')))} has no list of fields", hint=_HINT)
         tidied["fields"] = [
-            {**each, "type": _tidy(each.get("type"), ignored, f"{at}/fields/{index}/type", level + 1)}
+            {**each, "type": _simplify_types(each.get("type"), ignored, f"{at}/fields/{index}/type", level + 1)}
             for index, each in enumerate(fields)
         ]
     return tidied
 
 
-def _missing(document: Any) -> list[str]:
+def _missing_names(document: Any) -> list[str]:
     used: dict[str, None] = {}
     defined: set[str] = set()
-    _collect(document, "", used, defined)
+    _collect_names(document, "", used, defined)
     return [name for name in used if name not in defined]
 
 
-def _collect(tree: Any, namespace: str, used: dict[str, None], defined: set[str]) -> None:
+def _collect_names(tree: Any, namespace: str, used: dict[str, None], defined: set[str]) -> None:
     if isinstance(tree, str):
         if tree not in PRIMITIVES:
-            used[_full(tree, namespace)] = None
+            used[_full_name(tree, namespace)] = None
     elif isinstance(tree, list):
         for branch in tree:
-            _collect(branch, namespace, used, defined)
+            _collect_names(branch, namespace, used, defined)
     else:
         if tree["type"] in NAMED and isinstance(tree.get("name"), str):
             given = tree.get("namespace")
-            name = _full(tree["name"], given if isinstance(given, str) else namespace)
+            name = _full_name(tree["name"], given if isinstance(given, str) else namespace)
             defined.add(name)
             namespace = name.rpartition(".")[0]
-        for inner in _inner(tree):
-            _collect(inner, namespace, used, defined)
+        for inner in _inner_types(tree):
+            _collect_names(inner, namespace, used, defined)
 
 
-def _inner(tree: Mapping[str, Any]) -> Iterator[Any]:
+def _inner_types(tree: Mapping[str, Any]) -> Iterator[Any]:
     yield from (tree[member] for member in ("items", "values") if member in tree)
     yield from (field["type"] for field in tree.get("fields", ()))
 
 
-def _full(name: str, namespace: str) -> str:
+def _full_name(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def _parse_references(document: Any, base: str, library: Library, named: dict[str, Any], seen: set[str]) -> None:
-    """Parse what defines the missing names, each document once and after what it needs itself."""
-    for name in _missing(document):
+    """Parse the documents that define the missing names, each once and after those that it needs itself."""
+    for name in _missing_names(document):
         loaded = None if name in named else library.document(name, base)
         if loaded is None or loaded[0] in seen or len(seen) > MAX_DOCUMENTS:
-            continue  # a name that stays unknown is reported where it is used
+            continue  # a name that remains unknown is reported where it is used
         uri, other = loaded
         seen.add(uri)
-        tree = _document(SchemaSource("Avro", "", other, uri=uri))
+        tree = _load_document(SchemaSource("Avro", "", other, uri=uri))
         _parse_references(tree, uri, library, named, seen)
-        _parse(tree, named)
+        _parse_types(tree, named)
 
 
-def _parse(tree: Any, named: dict[str, Any]) -> Any:
+def _parse_types(tree: Any, named: dict[str, Any]) -> Any:
     try:
         return parse_schema(tree, named, _write_hint=False)
     except UnknownType as error:
@@ -384,13 +384,13 @@ def _parse(tree: Any, named: dict[str, Any]) -> Any:
             name[:_COMPARED], [*named][:_COMPARED], 1, 0.8
         )
         hint = f"did you mean {near[0]}? Else {hint}" if near else hint
-        raise SchemaError(f"the Avro type {short(name)} is not known", hint=hint) from error
+        raise SchemaError(f"the Avro type {clip(name)} is not known", hint=hint) from error
     except _REFUSALS as error:
         lacks = f"a type lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise SchemaError(f"not a valid Avro schema: {short(lacks)}", hint=_HINT) from error
+        raise SchemaError(f"not a valid Avro schema: {clip(lacks)}", hint=_HINT) from error
 
 
-def _selected(name: str, root: Any, named: Mapping[str, Any]) -> Any:
+def _select_type(name: str, root: Any, named: Mapping[str, Any]) -> Any:
     if name in named:
         return named[name]
     same = [full for full in named if full.rpartition(".")[2] == name]
@@ -398,25 +398,25 @@ def _selected(name: str, root: Any, named: Mapping[str, Any]) -> Any:
         return named[same[0]]
     if same:
         raise SchemaError(f"{name} is the name of {', '.join(sorted(same))}", hint="use the full name")
-    known = short(", ".join(sorted(named)) or repr(root))
-    raise SchemaError(f"the Avro schema defines no type {short(name)}", hint=f"it defines {known}")
+    known = clip(", ".join(sorted(named)) or repr(root))
+    raise SchemaError(f"the Avro schema defines no type {clip(name)}", hint=f"it defines {known}")
 
 
-def _described(root: Any, named: Mapping[str, Any]) -> AvroSchema:
+def _build_schema(root: Any, named: Mapping[str, Any]) -> AvroSchema:
     try:
-        canonical = to_parsing_canonical_form(_complete(root, named, set()))
+        canonical = to_parsing_canonical_form(_inline_types(root, named, set()))
         crc = bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
     except (*_REFUSALS, UnicodeError, RecursionError) as error:
-        raise SchemaError(f"not a valid Avro schema: {short(str(error))}", hint=_HINT) from error
+        raise SchemaError(f"not a valid Avro schema: {clip(str(error))}", hint=_HINT) from error
     return AvroSchema(root, named, canonical, crc)
 
 
-def _complete(tree: Any, named: Mapping[str, Any], written: set[str]) -> Any:
-    """Return a type with each named type written out where it is met first, so that it stands by itself."""
+def _inline_types(tree: Any, named: Mapping[str, Any], written: set[str]) -> Any:
+    """Return a self-contained type: each named type is defined where it is first used."""
     if isinstance(tree, list):
-        return [_complete(branch, named, written) for branch in tree]
+        return [_inline_types(branch, named, written) for branch in tree]
     if isinstance(tree, str):
-        return tree if tree in PRIMITIVES or tree in written else _complete(named[tree], named, written)
+        return tree if tree in PRIMITIVES or tree in written else _inline_types(named[tree], named, written)
     if tree["type"] in NAMED:
         if tree["name"] in written:
             return tree["name"]
@@ -424,22 +424,22 @@ def _complete(tree: Any, named: Mapping[str, Any], written: set[str]) -> Any:
     whole = dict(tree)
     for member in ("items", "values"):
         if member in whole:
-            whole[member] = _complete(whole[member], named, written)
+            whole[member] = _inline_types(whole[member], named, written)
     if "fields" in whole:
-        whole["fields"] = [{**each, "type": _complete(each["type"], named, written)} for each in whole["fields"]]
+        whole["fields"] = [{**each, "type": _inline_types(each["type"], named, written)} for each in whole["fields"]]
     return whole
 
 
-# The walk over the types of an Avro schema, for all that makes functions of them: checks, values, values of JSON.
+# Compiling the types of an Avro schema to functions: for validation, decoding and JSON.
 
 F = TypeVar("F")
 
 
 @dataclass(slots=True)
 class TypeCompiler(Generic[F]):
-    """Compiles each named type once, to a function of what its parts were compiled to.
+    """Compiles types to functions that are built from the functions of their parts; each named type once.
 
-    References are *deferred*: they look into the table when they are called, because types may be recursive.
+    References are resolved late: they look into the table when they are called, because types may be recursive.
     """
 
     named: Mapping[str, Any]
@@ -448,39 +448,39 @@ class TypeCompiler(Generic[F]):
     array: Callable[[F], F]
     map: Callable[[F], F]
     leaf: Callable[[Any, str], F]
-    deferred: Callable[[Mapping[str, F], str], F]
+    reference: Callable[[Mapping[str, F], str], F]
     _compiled: dict[str, F] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
 
-    def compiled(self, schema: Any) -> F:
+    def compile(self, schema: Any) -> F:
         """Return the function of a type."""
         if isinstance(schema, list):
-            return self.union(schema, [self.compiled(branch) for branch in schema])
+            return self.union(schema, [self.compile(branch) for branch in schema])
         if isinstance(schema, str) and schema not in PRIMITIVES:
             if schema not in self._begun:
                 self._begun.add(schema)
-                self._compiled[schema] = self.compiled(self.named[schema])
-            return self.deferred(self._compiled, schema)
+                self._compiled[schema] = self.compile(self.named[schema])
+            return self.reference(self._compiled, schema)
         kind = schema if isinstance(schema, str) else schema["type"]
         if kind in ("record", "error"):
             name = schema["name"]
             self._begun.add(name)
-            self._compiled[name] = self.record(schema, [self.compiled(each["type"]) for each in schema["fields"]])
+            self._compiled[name] = self.record(schema, [self.compile(each["type"]) for each in schema["fields"]])
             return self._compiled[name]
         if kind == "array":
-            return self.array(self.compiled(schema["items"]))
-        return self.map(self.compiled(schema["values"])) if kind == "map" else self.leaf(schema, kind)
+            return self.array(self.compile(schema["items"]))
+        return self.map(self.compile(schema["values"])) if kind == "map" else self.leaf(schema, kind)
 
 
-# Values of Avro's logical types: from the numbers, bytes and texts that stand for them to those of Python.
+# Converting Avro's numbers, bytes and texts of logical types to Python values.
 #
-# Dates are ``date``, instants ``datetime`` in UTC, local timestamps ``datetime`` without zone, both to the microsecond;
-# times of day are ISO 8601 text, decimals ``Decimal``, UUIDs text. Any other logical type is the value underneath. What
-# no calendar, day or precision has is an :class:`~catalog.schemas.contract.UnfitValue`.
+# Dates become ``date``, instants ``datetime`` in UTC, local timestamps ``datetime`` without zone, with microseconds;
+# times of day ISO 8601 text, decimals ``Decimal``, UUIDs text. Other logical types keep the underlying value. A value
+# outside of the calendar, the day or the precision becomes an :class:`~catalog.schemas.contract.UnfitValue`.
 
 _DAY: Final = date(1970, 1, 1).toordinal()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # no zone: that is what a local timestamp is
+_LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # local timestamps have no zone
 _EXACT: Final = Context(prec=2 * MAX_PRECISION)
 _MICROSECONDS: Final[Mapping[str, Callable[[int], int]]] = {
     "millis": lambda number: number * 1000,
@@ -489,34 +489,34 @@ _MICROSECONDS: Final[Mapping[str, Callable[[int], int]]] = {
 }
 
 
-def number_form(schema: Any) -> Callable[[int], Any] | None:
-    """Return what an int or long in the range of a type stands for; None when it is the number itself."""
+def number_converter(schema: Any) -> Callable[[int], Any] | None:
+    """Return the converter of an int or long to its logical value; None if it needs none."""
     logical = logical_type(schema)
     if logical == "int-date":
-        return _day
+        return _to_date
     if logical in ("int-time-millis", "long-time-micros"):
-        return _time_of_day(_MICROSECONDS[logical.rpartition("-")[2]])
+        return _time_converter(_MICROSECONDS[logical.rpartition("-")[2]])
     base, _, unit = logical.rpartition("-")
     if unit in _MICROSECONDS and base in ("long-timestamp", "long-local-timestamp"):
-        return _instant(_EPOCH if base == "long-timestamp" else _LOCAL_EPOCH, _MICROSECONDS[unit])
+        return _instant_converter(_EPOCH if base == "long-timestamp" else _LOCAL_EPOCH, _MICROSECONDS[unit])
     return None
 
 
-def bytes_form(schema: Any) -> Callable[[bytes], Any] | None:
-    """Return what bytes or fixed of a type stand for; None when it is the bytes."""
+def bytes_converter(schema: Any) -> Callable[[bytes], Any] | None:
+    """Return the converter of bytes or fixed to their logical value; None if they need none."""
     scale = decimal_scale(schema)
     if scale is not None:
-        return _decimal(scale, decimal_bound(schema))
+        return _decimal_converter(scale, decimal_bound(schema))
     if is_fixed_uuid(schema):
         return lambda data: str(uuid.UUID(bytes=data))
     return None
 
 
-def text_form(logical: str, text: str) -> date | datetime:
-    """Return the date or instant that an ISO 8601 text writes; an instant without offset is one of UTC, as Avro's are.
+def parse_iso_text(logical: str, text: str) -> date | datetime:
+    """Parse an ISO 8601 date or instant; an instant without offset is in UTC, as in Avro.
 
     Raises:
-        ValueError: it writes none.
+        ValueError: it is neither.
     """
     if logical == "int-date":
         return date.fromisoformat(text)
@@ -527,47 +527,47 @@ def text_form(logical: str, text: str) -> date | datetime:
 
 
 def decimal_scale(schema: Any) -> int | None:
-    """Return the scale of a decimal, None when the type is none, or one of too many digits."""
+    """Return the scale of a decimal; None if the type is not a decimal, or has too many digits."""
     return schema.get("scale", 0) if decimal_bound(schema) else None
 
 
 def is_fixed_uuid(schema: Any) -> bool:
-    """Whether a type is the UUID of sixteen bytes that Avro 1.12 has."""
+    """Whether a type is the 16-byte UUID of Avro 1.12."""
     return logical_type(schema) == "fixed-uuid"
 
 
-def _day(number: int) -> date | UnfitValue:
+def _to_date(number: int) -> date | UnfitValue:
     try:
         return date.fromordinal(number + _DAY)
     except (ValueError, OverflowError):
         return UnfitValue(f"the day {number} lies outside of the years 1 to 9999", number)
 
 
-def _instant(epoch: datetime, microseconds: Callable[[int], int]) -> Callable[[int], datetime | UnfitValue]:
-    def form(number: int) -> datetime | UnfitValue:
+def _instant_converter(epoch: datetime, microseconds: Callable[[int], int]) -> Callable[[int], datetime | UnfitValue]:
+    def convert(number: int) -> datetime | UnfitValue:
         try:
             return epoch + timedelta(microseconds=microseconds(number))
         except OverflowError:
             return UnfitValue(f"the instant {number} lies outside of the years 1 to 9999", number)
 
-    return form
+    return convert
 
 
-def _decimal(scale: int, bound: int) -> Callable[[bytes], Decimal | UnfitValue]:
-    def form(data: bytes) -> Decimal | UnfitValue:
+def _decimal_converter(scale: int, bound: int) -> Callable[[bytes], Decimal | UnfitValue]:
+    def convert(data: bytes) -> Decimal | UnfitValue:
         number = int.from_bytes(data, "big", signed=True)
         if not -bound < number < bound:
-            return UnfitValue(too_many_digits(bound))
+            return UnfitValue(too_many_digits_message(bound))
         return Decimal(number).scaleb(-scale, _EXACT)
 
-    return form
+    return convert
 
 
-def _time_of_day(microseconds: Callable[[int], int]) -> Callable[[int], str | UnfitValue]:
-    def form(number: int) -> str | UnfitValue:
+def _time_converter(microseconds: Callable[[int], int]) -> Callable[[int], str | UnfitValue]:
+    def convert(number: int) -> str | UnfitValue:
         seconds, rest = divmod(microseconds(number), 1_000_000)
         if not 0 <= seconds < 86_400:
             return UnfitValue(f"{number} is not a time of day", number)
         return time(seconds // 3600, seconds // 60 % 60, seconds % 60, rest).isoformat()
 
-    return form
+    return convert

@@ -1,1 +1,1 @@
-"""Schemas by the ids that schema registries of Confluent's API give them, as frames of bodies carry those."""
+"""Schema ids in the frames of Kafka bodies, and the schema registries (Confluent's API) that resolve them."""

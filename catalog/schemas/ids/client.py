@@ -1,8 +1,8 @@
-"""Asking a schema registry over Confluent's API: Apicurio (``/apis/ccompat/v7``), Redpanda and Karapace serve it, too.
+"""A client of schema registries with Confluent's API, also of Apicurio (``/apis/ccompat/v7``), Redpanda and Karapace.
 
-Every answer is bounded in size and time, and so is what one schema may refer to. What the registry lacks is told from
-what it cannot say for now: only its own error codes mean that something is not there. Any other refusal waits, since
-most are an operator's slip (a wrong login, a wrong address), and records must not die of one.
+Responses are limited in size and time, and so are the references of a schema. "Not found" and "unavailable" are
+different: only the API's own error codes mean that something does not exist. After any other error the batch waits,
+because most are configuration mistakes (a wrong login or address), which must not turn records into dead letters.
 """
 
 from __future__ import annotations
@@ -21,24 +21,20 @@ from catalog.documents.fetching import FetchLimits
 from catalog.documents.registry_api import AnswerTooLarge, Receipt, exchange
 from catalog.findings import CatalogError, DocumentError
 
-# What a schema registry knows under an id, and who answers (MATCHING.md#schema-ids).
-#
-# Small, since those that ask (matching, tables) and those that answer (the client of a registry, the files of ids)
-# share nothing else.
+# Schemas by id, and the interface of everything that can resolve ids (MATCHING.md#schema-ids).
 
 Framing = Literal["auto", "confluent", "apicurio", "glue", "none"]
-"""How bodies of a Kafka source begin: ``auto`` tries ``confluent``, and takes a body without a frame as well."""
+"""The frame of a Kafka source's bodies: ``auto`` is ``confluent``, or no frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenSchema:
-    """The schema that a body was written with, as a registry knows it under one id. It never changes.
+    """The writer's schema of a body: a registry's schema with its id. It never changes.
 
-    ``family`` is the name of one in :mod:`catalog.schemas.families` (``Avro``, ``Protobuf``, ``JsonSchema``),
-    ``document`` the schema's text. ``references`` holds the text of all that it refers to, directly or not, by the
-    names that referring schemas use. ``subjects`` are the subjects and versions it was registered under when it was
-    first asked for, sorted. ``fault`` says why it cannot be used, such as a reference that leads nowhere; it is empty
-    otherwise, and lasting: another try would end the same.
+    ``family`` is the name of a family (``Avro``, ``Protobuf``, ``JsonSchema``), ``document`` the text of the schema,
+    ``references`` the texts of all schemas that it refers to, directly or not, by the names in the references.
+    ``subjects`` are the sorted subjects and versions under which it was registered when first requested. ``fault`` says
+    why it can never be used, for example because of a dangling reference; it is empty otherwise.
     """
 
     id: str
@@ -50,14 +46,14 @@ class WrittenSchema:
 
 
 class RegistryUnavailableError(CatalogError):
-    """A schema registry gives no answer for now: the batch waits, and nothing becomes a dead letter.
+    """A schema registry is unavailable: the batch waits, and no record becomes a dead letter.
 
-    The message names registry, address and reason, and never a secret.
+    The message has the registry, its address and the reason, but no secrets.
     """
 
 
 class SchemaIds(Protocol):
-    """Answers for one schema registry. Pickles as plain data; one object serves one thread.
+    """Resolves the ids of one schema registry. Picklable; not thread-safe.
 
     ``name`` is the registry's name in the settings, ``url`` its address without a slash at the end.
     """
@@ -66,44 +62,44 @@ class SchemaIds(Protocol):
     url: str
 
     def written(self, schema_id: str) -> WrittenSchema | None:
-        """Return what the registry has under an id; None when it says that there is nothing.
+        """Return the registry's schema with an id; None if the id does not exist.
 
-        An answer is kept for ever, in memory and on disk; "nothing" is kept so long that a batch which is repeated
-        gets the same answer.
+        Schemas are cached for ever, in memory and on disk; "not found" is cached long enough that a repeated batch gets
+        the same result.
 
         Raises:
-            RegistryUnavailableError: it cannot be asked for now.
+            RegistryUnavailableError: the registry is unavailable.
         """
         ...
 
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 MAX_REFERENCES: Final = 200
-"""Schemas that one schema may refer to, directly or not."""
+"""Maximum number of schemas that a schema refers to, directly or not."""
 MAX_DEPTH: Final = 20
 MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of a schema with all that it refers to."""
+"""Maximum size of a schema with its references."""
 MAX_SUBJECTS: Final = 1_000
-"""Subjects that are kept of one id."""
+"""Maximum number of subjects stored for one id."""
 SCHEMA_SECONDS: Final = 60.0
-"""How long it may take to get one schema with all that it refers to."""
+"""Timeout for one schema with its references."""
 FAMILY_OF_TYPE: Final[Mapping[str, str]] = {"AVRO": "Avro", "PROTOBUF": "Protobuf", "JSON": "JsonSchema"}
-"""Families of schemas by their names in the API."""
+"""Schema families by schema type in the API."""
 TYPES: Final[Mapping[str, str]] = {family: name for name, family in FAMILY_OF_TYPE.items()}
 _ID: Final = re.compile(r"[0-9]{1,19}")
 _NOT_FOUND: Final = frozenset({40401, 40402, 40403, 40404, 40405, 40406})
-"""What the API answers for what it lacks: subject, version, schema, and those that are deleted."""
+"""The API's error codes for subjects, versions and schemas that do not exist or are deleted."""
 _LOGIN: Final = frozenset({401, 403})
 _REFUSED: Final = frozenset({409, 422})
 
 
 class RegistrationError(CatalogError):
-    """A schema registry refuses a schema for good."""
+    """A schema registry rejected a schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a schema says of another: the name it uses, and where the other is."""
+    """A reference to another schema: the name used in the schema, and the subject and version."""
 
     name: str
     subject: str
@@ -111,8 +107,8 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
-    """A schema as an answer has it; ``id``, ``subject`` and ``version`` are empty where the answer leaves them out."""
+class RegisteredSchema:
+    """A schema in the API's form; ``id``, ``subject`` and ``version`` are empty if the response omits them."""
 
     document: str
     type: str = "AVRO"
@@ -123,108 +119,108 @@ class Registered:
 
 
 class SchemaIdRegistry:
-    """One schema registry; every method raises RegistryUnavailableError when there is no answer for now."""
+    """A client of one schema registry; all methods raise RegistryUnavailableError if it is unavailable."""
 
     def __init__(self, name: str, url: str, login: OriginLogin | None = None, seconds: float = 10.0) -> None:
-        """Take the name for messages, the URL before ``/schemas`` and ``/subjects``, and the seconds of one request."""
+        """*name* is used in messages, *url* is the API's base URL, *seconds* the timeout of one request."""
         self.name = name
         self.url = url.rstrip("/")
         self._credentials = Credentials(Logins([] if login is None else [login]))
-        self._reach = Reach([EVERYWHERE])  # the operator named it
+        self._reach = Reach([EVERYWHERE])  # the operator configured it
         self._limits = FetchLimits(MAX_ANSWER_BYTES, seconds)
         self._known_api = False
 
     def check(self) -> None:
-        """Make sure that it answers, and lets us in."""
+        """Check that the registry responds and accepts the login."""
         self._known_api = False
-        if self._answer("/schemas/types") is None:
+        if self._request("/schemas/types") is None:
             raise self._unavailable("answers 404; is it the address of a schema registry's API?")
         self._known_api = True
 
-    def schema(self, schema_id: str) -> WrittenSchema | None:
-        """Return what it has under an id, with all that it refers to; None when it has nothing."""
+    def get_schema(self, schema_id: str) -> WrittenSchema | None:
+        """Return the schema with an id, including its references; None if it does not exist."""
         number = number_of(schema_id)
         try:
-            answer = None if number is None else self._answer(f"/schemas/ids/{number}")
+            answer = None if number is None else self._request(f"/schemas/ids/{number}")
         except AnswerTooLarge:
             return WrittenSchema(schema_id, "", "", fault=f"it has more than {MAX_ANSWER_BYTES} bytes")
-        return None if answer is None else self.resolved(str(number), self._read(answer), self._registrations(number))
+        return None if answer is None else self.resolve(str(number), self._parse(answer), self._registrations(number))
 
-    def resolved(self, schema_id: str, found: Registered, subjects: tuple[tuple[str, int], ...]) -> WrittenSchema:
-        """Return a schema with the texts of all that it refers to."""
+    def resolve(self, schema_id: str, found: RegisteredSchema, subjects: tuple[tuple[str, int], ...]) -> WrittenSchema:
+        """Return a schema with the texts of all its references."""
         family, fault = FAMILY_OF_TYPE.get(found.type, ""), ""
         texts: dict[str, str] = {}
         try:
             if not family:
-                raise _Unusable(f"schemas of type {found.type[:100]} are not known")
-            for name, text in self._referred(found):
+                raise _UnusableSchema(f"schemas of type {found.type[:100]} are not known")
+            for name, text in self._iter_references(found):
                 if texts.setdefault(name, text) != text:
-                    raise _Unusable(f"it refers to two schemas by the name {name[:200]}")
-        except _Unusable as error:
+                    raise _UnusableSchema(f"it refers to two schemas by the name {name[:200]}")
+        except _UnusableSchema as error:
             fault = str(error)
         return WrittenSchema(schema_id, family, found.document, texts, subjects, fault)
 
-    def subjects(self) -> list[str]:
-        """Return all subjects, deleted ones too: records written with their schemas may still come."""
-        answer = self._answer("/subjects?deleted=true")
+    def list_subjects(self) -> list[str]:
+        """Return all subjects, including deleted ones, since records may still use their schemas."""
+        answer = self._request("/subjects?deleted=true")
         return [each for each in answer if isinstance(each, str)] if isinstance(answer, list) else []
 
-    def versions(self, subject: str) -> list[int]:
-        """Return the versions of a subject, deleted ones too; none where there is no such subject."""
-        answer = self._answer(f"/subjects/{_quoted(subject)}/versions?deleted=true")
+    def list_versions(self, subject: str) -> list[int]:
+        """Return the versions of a subject, including deleted ones; empty for an unknown subject."""
+        answer = self._request(f"/subjects/{_quote(subject)}/versions?deleted=true")
         return [each for each in answer if isinstance(each, int)] if isinstance(answer, list) else []
 
-    def version(self, subject: str, version: int | str) -> Registered | None:
-        """Return a version of a subject, or its ``latest``; None when there is none."""
+    def get_version(self, subject: str, version: int | str) -> RegisteredSchema | None:
+        """Return a version of a subject, or ``latest``; None if it does not exist."""
         deleted = "" if version == "latest" else "?deleted=true"
-        answer = self._answer(f"/subjects/{_quoted(subject)}/versions/{_quoted(str(version))}{deleted}")
-        return None if answer is None else self._read(answer)
+        answer = self._request(f"/subjects/{_quote(subject)}/versions/{_quote(str(version))}{deleted}")
+        return None if answer is None else self._parse(answer)
 
-    def found(self, subject: str, schema: Registered) -> Registered | None:
-        """Return the version of a subject that has this schema; None when none has."""
-        path = f"/subjects/{_quoted(subject)}"
-        answer = self._answer(path, _body(schema))
+    def find_version(self, subject: str, schema: RegisteredSchema) -> RegisteredSchema | None:
+        """Return the version of a subject with this schema; None if there is none."""
+        path = f"/subjects/{_quote(subject)}"
+        answer = self._request(path, _encode_body(schema))
         if answer is None:
-            # One that is written otherwise and means the same; not all registries know the parameter.
-            answer = self._answer(f"{path}?normalize=true", _body(schema))
+            # An equivalent schema may be written differently; not all registries support the parameter.
+            answer = self._request(f"{path}?normalize=true", _encode_body(schema))
         if answer is None:
             return None
-        known = registered({"schema": schema.document, **answer} if isinstance(answer, dict) else answer)
+        known = parse_registered({"schema": schema.document, **answer} if isinstance(answer, dict) else answer)
         if not known.id:
             raise self._unavailable("answers without an id; is it the address of a schema registry's API?")
         return known
 
-    def register(self, subject: str, schema: Registered) -> str:
-        """Register a schema in a subject, and return its id; the same schema gets the id that it has.
+    def register(self, subject: str, schema: RegisteredSchema) -> str:
+        """Register a schema in a subject, and return its id; an existing schema has its old id.
 
         Raises:
-            RegistrationError: the registry refuses it, as incompatible or invalid.
+            RegistrationError: the registry rejects it as incompatible or invalid.
         """
-        answer = self._answer(f"/subjects/{_quoted(subject)}/versions", _body(schema))
+        answer = self._request(f"/subjects/{_quote(subject)}/versions", _encode_body(schema))
         number = answer.get("id") if isinstance(answer, dict) else None
         if not isinstance(number, int):
             raise self._unavailable("gives no id for a schema; is it the address of a schema registry's API?")
         return str(number)
 
     def _registrations(self, number: int | None) -> tuple[tuple[str, int], ...]:
-        """Return where an id is registered, also where that was deleted: records written with it may still come."""
+        """Return subjects and versions of an id, including deleted ones, since records may still use it."""
         try:
-            return _subjects(self._answer(f"/schemas/ids/{number}/versions?deleted=true", optional=True))
+            return _parse_subjects(self._request(f"/schemas/ids/{number}/versions?deleted=true", optional=True))
         except AnswerTooLarge:
             return ()
 
-    def _read(self, answer: object) -> Registered:
-        read = registered(answer)
+    def _parse(self, answer: object) -> RegisteredSchema:
+        read = parse_registered(answer)
         if not read.document:
             raise self._unavailable("answers without a schema; is it the address of a schema registry's API?")
         return read
 
-    def _referred(self, found: Registered) -> Iterator[tuple[str, str]]:
-        """Yield name and text of all that a schema refers to, each once."""
+    def _iter_references(self, found: RegisteredSchema) -> Iterator[tuple[str, str]]:
+        """Yield the name and text of all references of a schema, recursively, each once."""
         ends = time.monotonic() + SCHEMA_SECONDS
         waiting = [(reference, 1) for reference in found.references]
         seen: set[tuple[str, str, int]] = set()
-        known: dict[tuple[str, int], Registered] = {}
+        known: dict[tuple[str, int], RegisteredSchema] = {}
         size = len(found.document)
         while waiting:
             reference, depth = waiting.pop(0)
@@ -233,28 +229,28 @@ class SchemaIdRegistry:
                 continue
             seen.add((reference.name, *place))
             if len(seen) > MAX_REFERENCES or depth > MAX_DEPTH:
-                raise _Unusable(f"it refers to over {MAX_REFERENCES} schemas, or over {MAX_DEPTH} levels deep")
+                raise _UnusableSchema(f"it refers to over {MAX_REFERENCES} schemas, or over {MAX_DEPTH} levels deep")
             if time.monotonic() > ends:
                 raise self._unavailable(f"took longer than {SCHEMA_SECONDS:g} s for one schema and its references")
             if place not in known:
                 try:
-                    other = self.version(*place)
+                    other = self.get_version(*place)
                 except AnswerTooLarge:
-                    raise _Unusable(f"it has more than {MAX_ANSWER_BYTES} bytes with what it refers to") from None
+                    raise _UnusableSchema(f"it has more than {MAX_ANSWER_BYTES} bytes with what it refers to") from None
                 if other is None:
                     where = f"version {reference.version} of subject {reference.subject[:200]}"
-                    raise _Unusable(f"it refers to {where}, which is not there")
+                    raise _UnusableSchema(f"it refers to {where}, which is not there")
                 known[place] = other
                 waiting += ((each, depth + 1) for each in other.references)
             size += len(known[place].document)
             if size > MAX_SCHEMA_BYTES:
-                raise _Unusable(f"it has more than {MAX_SCHEMA_BYTES} bytes with what it refers to")
+                raise _UnusableSchema(f"it has more than {MAX_SCHEMA_BYTES} bytes with what it refers to")
             yield reference.name, known[place].document
 
-    def _answer(self, path: str, body: bytes | None = None, *, optional: bool = False) -> Any:
-        """Return what is answered; None for what is not there, or for an *optional* question that it does not know."""
-        receipt = self._exchanged(path, body)
-        status, content = receipt.status, _content(receipt)
+    def _request(self, path: str, body: bytes | None = None, *, optional: bool = False) -> Any:
+        """Return the JSON response; None if not found, or if an *optional* request is not supported."""
+        receipt = self._exchange(path, body)
+        status, content = receipt.status, _decode_content(receipt)
         if status // 100 == 2:
             if content is None:
                 raise self._unavailable("answers with no JSON; is it the address of a schema registry's API?")
@@ -267,21 +263,21 @@ class SchemaIdRegistry:
             return None
         if optional and status in (404, 405, 501):
             return None
-        said = content.get("message") if isinstance(content, dict) else None
-        text = f": {' '.join(said.split())[:300]}" if isinstance(said, str) else ""
+        reason = content.get("message") if isinstance(content, dict) else None
+        text = f": {' '.join(reason.split())[:300]}" if isinstance(reason, str) else ""
         if body is not None and status in _REFUSED:
             raise RegistrationError(f"schema registry {self.name} at {self.url} answers {status}{text}")
         hint = "; is it the address of a schema registry's API?" if status in (301, 302, 307, 308, 404) else ""
         raise self._unavailable(f"answers {status}{text}{hint}")
 
     def _is_the_api(self) -> bool:
-        """Whether an answer 404 without the API's own code means what it says: not if the address is wrong."""
+        """Whether the address is a registry's API, so that a 404 without an error code means "not found"."""
         if not self._known_api:
-            receipt = self._exchanged("/schemas/types", None)
-            self._known_api = receipt.status == 200 and isinstance(_content(receipt), list)
+            receipt = self._exchange("/schemas/types", None)
+            self._known_api = receipt.status == 200 and isinstance(_decode_content(receipt), list)
         return self._known_api
 
-    def _exchanged(self, path: str, body: bytes | None) -> Receipt:
+    def _exchange(self, path: str, body: bytes | None) -> Receipt:
         address = self.url + path
         try:
             return exchange(address, self._credentials, self._reach, self._limits, body=body)
@@ -294,62 +290,62 @@ class SchemaIdRegistry:
         return RegistryUnavailableError(f"schema registry {self.name} at {self.url} {reason}")
 
 
-class _Unusable(Exception):
-    """A schema that no further question makes usable."""
+class _UnusableSchema(Exception):
+    """A schema can never be used; retrying does not help."""
 
 
 def number_of(schema_id: str) -> int | None:
-    """Return the number that an id of this API is; None for an id of another kind, such as a UUID."""
+    """Return an id of this API as a number; None for other ids, such as UUIDs."""
     number = int(schema_id) if _ID.fullmatch(schema_id) else None
     return number if number is not None and number < 2**63 else None
 
 
-def registered(answer: object) -> Registered:
-    """Read a schema as the API wraps it; it is empty where the answer has none."""
+def parse_registered(answer: object) -> RegisteredSchema:
+    """Parse the API's form of a schema; missing members are empty."""
     content = answer if isinstance(answer, dict) else {}
     listed = content.get("references")
     references = tuple(
-        Reference(str(each.get("name", "")), str(each.get("subject", "")), _number(each.get("version")))
+        Reference(str(each.get("name", "")), str(each.get("subject", "")), _int_or_zero(each.get("version")))
         for each in (listed if isinstance(listed, list) else ())
         if isinstance(each, dict)
     )
     number, subject = content.get("id"), content.get("subject")
-    return Registered(
+    return RegisteredSchema(
         document=str(content.get("schema") or ""),
         type=str(content.get("schemaType") or "AVRO").upper(),
         references=references,
         id=str(number) if isinstance(number, int) else "",
         subject=subject if isinstance(subject, str) else "",
-        version=_number(content.get("version")),
+        version=_int_or_zero(content.get("version")),
     )
 
 
-def _subjects(answer: object) -> tuple[tuple[str, int], ...]:
+def _parse_subjects(answer: object) -> tuple[tuple[str, int], ...]:
     listed = answer if isinstance(answer, list) else []
     pairs = {
-        (each["subject"], _number(each.get("version")))
+        (each["subject"], _int_or_zero(each.get("version")))
         for each in listed[:MAX_SUBJECTS]
         if isinstance(each, dict) and isinstance(each.get("subject"), str)
     }
     return tuple(sorted(pairs))
 
 
-def _body(schema: Registered) -> bytes:
+def _encode_body(schema: RegisteredSchema) -> bytes:
     references = [{"name": each.name, "subject": each.subject, "version": each.version} for each in schema.references]
     form: dict[str, Any] = {"schema": schema.document, "schemaType": schema.type}
     return msgspec.json.encode({**form, "references": references} if references else form)
 
 
-def _content(receipt: Receipt) -> Any:
+def _decode_content(receipt: Receipt) -> Any:
     try:
         return msgspec.json.decode(receipt.data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _number(value: object) -> int:
+def _int_or_zero(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return quote(text, safe="")

@@ -1,7 +1,7 @@
-"""Which definitions take a body whose frame has an id (MATCHING.md#schema-ids).
+"""Decide which definitions match a body by the schema id in its frame; read frames (MATCHING.md#schema-ids).
 
-A definition that declares its ids takes those and no others. Else the registry's schema and the definition's must be of
-one name, where both have one. Else nothing is known, and the id decides nothing.
+A definition that declares ids matches only those. Otherwise the names of the registry's schema and of the definition's
+must be equal, if both have one. Otherwise the id is not used.
 """
 
 from __future__ import annotations
@@ -26,36 +26,37 @@ from catalog.schemas.contract import (
     SchemaFault,
     SchemaSource,
     WriterSchema,
-    fault,
-    written_as,
+    describe_schema_id,
+    make_fault,
 )
 from catalog.schemas.families import documents_of, family_of
 from catalog.schemas.ids.client import Framing, SchemaIds, WrittenSchema
 from catalog.schemas.library import CatalogLibrary, schema_source
 
 PROPERTY: Final = "schemaid"
-"""The option of Kafka that a definition may constrain."""
+"""The Kafka protocol option with the id, which definitions may constrain."""
 MAX_KNOWN: Final = 4096
 _JSON: Final = frozenset({"JsonSchema", "JsonStructure"})
 _SUBJECTS: Final = "/subjects/"
 _IDS: Final = "/schemas/ids/"
 DIGITS: Final = re.compile(r"[0-9]+")
 _LONGEST: Final = 64
-"""Characters of an id."""
+"""Maximum characters of an id."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredIds:
-    """The ids that a definition declares: by themselves, as those of a subject (of any version: None), or by a
-    constraint, which matching has held them against before.
+    """The ids that a definition declares: a set, those of a subject (version None: any), or a constraint.
+
+    Matching has already evaluated the constraint.
     """
 
     ids: frozenset[str] = frozenset()
     subject: tuple[str, int | None] | None = None
     constrained: bool = False
 
-    def takes(self, schema_id: str, written: WrittenSchema | None) -> bool:
-        """Return whether an id is one of them."""
+    def includes(self, schema_id: str, written: WrittenSchema | None) -> bool:
+        """Return whether an id is one of the declared ids."""
         if schema_id in self.ids or (self.constrained and not self.ids and self.subject is None):
             return True
         if self.subject is None or written is None:
@@ -73,9 +74,9 @@ class DeclaredIds:
 
 @dataclass(frozen=True, slots=True)
 class FrameLookup:
-    """A frame that some bodies have: its id, what the source's registry has under it, and for Protobuf the message.
+    """The frame of some bodies: its id, the registry's schema with that id, and the message for Protobuf.
 
-    ``known`` is False where there is no registry, or it has nothing. ``required`` refuses what nothing resolves.
+    With ``required``, ids must be declared or resolved.
     """
 
     id: str
@@ -85,7 +86,7 @@ class FrameLookup:
     required: bool = False
 
     def __str__(self) -> str:
-        return written_as(self.id, self.written).removeprefix("schema id ")
+        return describe_schema_id(self.id, self.written).removeprefix("schema id ")
 
 
 Unread = Literal["", "id", "message"]
@@ -94,13 +95,13 @@ DecidedBy = Literal["declared", "name", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class IdDecision:
-    """Whether a definition takes bodies of a frame. ``expected`` and ``found`` say why, as a mismatch does.
+    """Whether a definition accepts bodies with a frame. ``expected`` and ``found`` explain it, as in a mismatch.
 
-    ``unread`` tells a frame that nobody can read: its ``id`` is unknown, or it names no ``message``. ``by`` says
-    what decided: nothing, where ids of other types may be among those that are taken.
+    ``unread`` marks an unreadable frame: its ``id`` is unknown, or its message index is invalid (``message``). ``by``
+    says what decided; with ``nothing``, bodies of other types may be accepted, too.
     """
 
-    takes: bool
+    accepts: bool
     expected: str
     found: str
     unread: Unread = ""
@@ -108,7 +109,7 @@ class IdDecision:
 
 
 class SchemaIdRule:
-    """Decides, by what is declared and by names: from the catalog and what registries have, and nothing else."""
+    """Decides by declared ids and by names, using only the catalog and the registries' schemas."""
 
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         self._schemas = schemas
@@ -117,126 +118,128 @@ class SchemaIdRule:
         self._names: dict[str, Mapping[str, str]] = {}
         self._written: dict[tuple[str, str, MessagePlace | None], Mapping[str, str]] = {}
 
-    def framed(self, definition: Definition) -> bool:
-        """Return whether a definition has a schema whose bodies may have frames."""
-        source = self._source(definition)
+    def can_have_frames(self, definition: Definition) -> bool:
+        """Return whether bodies of a definition may have frames, by its schema's family."""
+        source = self._source_of(definition)
         return source is not None and family_of(source.family).frames != "never"
 
     def is_json(self, definition: Definition) -> bool:
-        """Return whether bodies of a definition are JSON by its schema."""
-        source = self._source(definition)
+        """Return whether a definition has a JSON schema."""
+        source = self._source_of(definition)
         return source is not None and source.family in _JSON
 
     def names_message(self, definition: Definition) -> bool:
-        """Return whether frames of a definition's bodies name a message."""
-        source = self._source(definition)
+        """Return whether frames of a definition's bodies identify a message, as in Protobuf."""
+        source = self._source_of(definition)
         return source is not None and family_of(source.family).frames == "message"
 
-    def declared(self, definition: Definition, registry: SchemaIds | None) -> DeclaredIds | None:
-        """Return the ids that a definition declares, for bodies of a source with this registry; None for no such."""
+    def declared_ids(self, definition: Definition, registry: SchemaIds | None) -> DeclaredIds | None:
+        """Return the ids that a definition declares, for sources with this registry; None if it declares none."""
         entry = self._schemas.get(definition.schemakey or "", {})
-        ids = {normal(text) for text in entry.get("schemaids", ())}
+        ids = {normalize_id(text) for text in entry.get("schemaids", ())}
         address = (definition.dataschemauri or "").partition("#")[0].partition("?")[0].rstrip("/")
         subject = None
         base, found, rest = address.rpartition(_IDS)
         if found and (registry is None or base == registry.url):
-            ids.add(normal(rest.partition("/")[0].partition(":")[0]))
+            ids.add(normalize_id(rest.partition("/")[0].partition(":")[0]))
         base, found, rest = address.rpartition(_SUBJECTS)
         if found and registry is not None and base == registry.url:
-            subject = _subject(rest)
+            subject = _parse_subject(rest)
         constrained = any(each.name == PROPERTY and each.value is not None for each in definition.protocoloptions)
         declared = DeclaredIds(frozenset(ids), subject, constrained)
         return None if declared == DeclaredIds() else declared
 
-    def decide(self, definition: Definition, asked: FrameLookup) -> IdDecision:
-        """Decide whether a definition takes bodies whose frame is *asked* for."""
-        declared = self.declared(definition, asked.registry)
+    def decide(self, definition: Definition, frame: FrameLookup) -> IdDecision:
+        """Decide whether a definition accepts bodies with this frame."""
+        declared = self.declared_ids(definition, frame.registry)
         if declared is not None:
-            if not declared.takes(asked.id, asked.written):
-                return IdDecision(False, str(declared), str(asked))
-            by_message = self._by_message(definition, asked)
-            return by_message or IdDecision(True, str(declared) or "as constrained", str(asked), by="declared")
-        if not self.framed(definition):
-            return IdDecision(True, "any: it has no schema that bodies with frames may have", str(asked))
-        if asked.written is not None:
-            return self._by_name(definition, asked, asked.written)
-        if asked.registry is not None:
-            why = f"an id that the registry {asked.registry.name} knows"
-            return IdDecision(False, why, str(asked), unread="id")
-        if asked.required:
-            return IdDecision(False, "an id that a definition declares or a registry resolves", str(asked), unread="id")
-        return self._by_message(definition, asked) or IdDecision(True, "any: nothing is known of ids", str(asked))
+            if not declared.includes(frame.id, frame.written):
+                return IdDecision(False, str(declared), str(frame))
+            by_message = self._decide_by_message(definition, frame)
+            return by_message or IdDecision(True, str(declared) or "as constrained", str(frame), by="declared")
+        if not self.can_have_frames(definition):
+            return IdDecision(True, "any: it has no schema that bodies with frames may have", str(frame))
+        if frame.written is not None:
+            return self._decide_by_name(definition, frame, frame.written)
+        if frame.registry is not None:
+            why = f"an id that the registry {frame.registry.name} knows"
+            return IdDecision(False, why, str(frame), unread="id")
+        if frame.required:
+            return IdDecision(False, "an id that a definition declares or a registry resolves", str(frame), unread="id")
+        return self._decide_by_message(definition, frame) or IdDecision(
+            True, "any: nothing is known of ids", str(frame)
+        )
 
-    def _by_name(self, definition: Definition, asked: FrameLookup, written: WrittenSchema) -> IdDecision:
-        source = self._source(definition)
-        own, theirs = self._names_of(definition), self._names_written(written, asked.place)
-        assert source is not None  # who asks has seen that there is one
+    def _decide_by_name(self, definition: Definition, frame: FrameLookup, written: WrittenSchema) -> IdDecision:
+        source = self._source_of(definition)
+        own, theirs = self._names_of(definition), self._writer_names(written, frame.place)
+        assert source is not None  # checked by the caller
         if written.fault:
-            return IdDecision(True, "any: the registry's schema is not valid", f"{asked}, which cannot be used")
+            return IdDecision(True, "any: the registry's schema is not valid", f"{frame}, which cannot be used")
         if source.family != written.family and not {source.family, written.family} <= _JSON:
-            return IdDecision(False, f"an id of {source.family}", f"{asked} of {written.family}")
-        if family_of(source.family).frames == "message" and asked.place is not None and not theirs:
+            return IdDecision(False, f"an id of {source.family}", f"{frame} of {written.family}")
+        if family_of(source.family).frames == "message" and frame.place is not None and not theirs:
             return IdDecision(
-                False, _listed(own), f"{asked}, of whose file the message indexes lead nowhere", unread="message"
+                False, _list_names(own), f"{frame}, of whose file the message indexes lead nowhere", unread="message"
             )
         kind = next((kind for kind in own if kind in theirs), None)
         if kind is None:
-            return IdDecision(True, "any: no names to compare", str(asked))
-        takes = own[kind] == theirs[kind]
-        return IdDecision(takes, f"an id of {own[kind]}", f"{asked} of {theirs[kind]}", by="name")
+            return IdDecision(True, "any: no names to compare", str(frame))
+        accepts = own[kind] == theirs[kind]
+        return IdDecision(accepts, f"an id of {own[kind]}", f"{frame} of {theirs[kind]}", by="name")
 
-    def _by_message(self, definition: Definition, asked: FrameLookup) -> IdDecision | None:
-        """Return the decision if a frame names another message than the definition; None if it may be the same."""
-        source = self._source(definition)
-        if source is None or asked.place is None or family_of(source.family).frames != "message":
+    def _decide_by_message(self, definition: Definition, frame: FrameLookup) -> IdDecision | None:
+        """Return a negative decision if the frame's message is not the definition's, else None."""
+        source = self._source_of(definition)
+        if source is None or frame.place is None or family_of(source.family).frames != "message":
             return None
         own = self._names_of(definition)
         theirs = (
-            self._names_in(definition, source, asked.place)
-            if asked.written is None
-            else self._names_written(asked.written, asked.place)
+            self._message_names(definition, source, frame.place)
+            if frame.written is None
+            else self._writer_names(frame.written, frame.place)
         )
         if own == theirs or not own:
             return None
         if not theirs:
-            found = f"{asked}, of whose file the message indexes lead nowhere"
-            return IdDecision(False, _listed(own), found, unread="message")
-        return IdDecision(False, _listed(own), f"{asked}, {_listed(theirs)}")
+            found = f"{frame}, of whose file the message indexes lead nowhere"
+            return IdDecision(False, _list_names(own), found, unread="message")
+        return IdDecision(False, _list_names(own), f"{frame}, {_list_names(theirs)}")
 
-    def _source(self, definition: Definition) -> SchemaSource | None:
+    def _source_of(self, definition: Definition) -> SchemaSource | None:
         if definition.xid not in self._sources:
             self._sources[definition.xid] = schema_source(definition, self._schemas)
         return self._sources[definition.xid]
 
     def _names_of(self, definition: Definition) -> Mapping[str, str]:
         if definition.xid not in self._names:
-            source = self._source(definition)
-            self._names[definition.xid] = {} if source is None else _names(source, self._library)
+            source = self._source_of(definition)
+            self._names[definition.xid] = {} if source is None else _read_names(source, self._library)
         return self._names[definition.xid]
 
-    def _names_in(self, definition: Definition, source: SchemaSource, place: MessagePlace) -> Mapping[str, str]:
-        """Return the name of the message at a place in a definition's own file."""
-        references = {name: text for name, text in _imported(source, self._library).items() if isinstance(text, str)}
-        return self._names_written(WrittenSchema(definition.xid, source.family, source.document, references), place)
+    def _message_names(self, definition: Definition, source: SchemaSource, place: MessagePlace) -> Mapping[str, str]:
+        """Return the name of a message in the file of the definition's schema."""
+        references = {name: text for name, text in _imports_of(source, self._library).items() if isinstance(text, str)}
+        return self._writer_names(WrittenSchema(definition.xid, source.family, source.document, references), place)
 
-    def _names_written(self, written: WrittenSchema, place: MessagePlace | None) -> Mapping[str, str]:
+    def _writer_names(self, written: WrittenSchema, place: MessagePlace | None) -> Mapping[str, str]:
         key = (written.id, written.document, place)
         if key not in self._written:
             if len(self._written) >= MAX_KNOWN:
                 self._written.clear()
             source = SchemaSource(written.family, "", written.document, written=WriterSchema(written, place or (0,)))
-            self._written[key] = _names(source, self._library) if written.family else {}
+            self._written[key] = _read_names(source, self._library) if written.family else {}
         return self._written[key]
 
 
-def normal(schema_id: str) -> str:
-    """Return an id as frames have it: a number without zeros before it, a UUID in small letters."""
+def normalize_id(schema_id: str) -> str:
+    """Return an id in the form used in frames: a number without leading zeros, or a lower-case UUID."""
     text = schema_id.strip()[:_LONGEST]
     return str(int(text)) if DIGITS.fullmatch(text) else text.lower()
 
 
-def _subject(rest: str) -> tuple[str, int | None]:
-    """Read ``S``, ``S/versions/V`` or ``S/versions/latest``, which is any: the latest is another tomorrow."""
+def _parse_subject(rest: str) -> tuple[str, int | None]:
+    """Parse ``S`` or ``S/versions/V`` to subject and version; the version is None for ``latest``, which may change."""
     name, _, path = rest.partition("/")
     version = path.removeprefix("versions/").partition("/")[0].partition(":")[0]
     if not path:
@@ -244,52 +247,52 @@ def _subject(rest: str) -> tuple[str, int | None]:
     return unquote(name), int(version) if DIGITS.fullmatch(version) and len(version) < 10 else None
 
 
-def _names(source: SchemaSource, library: CatalogLibrary) -> Mapping[str, str]:
+def _read_names(source: SchemaSource, library: CatalogLibrary) -> Mapping[str, str]:
     try:
         return family_of(source.family).names_of(source, library)
     except SchemaError:
         return {}
 
 
-def _imported(source: SchemaSource, library: CatalogLibrary) -> dict[str, Any]:
+def _imports_of(source: SchemaSource, library: CatalogLibrary) -> dict[str, Any]:
     return {reference: document for (_, reference), (_, document) in documents_of(source, library).items()}
 
 
-def _listed(names: Mapping[str, str]) -> str:
+def _list_names(names: Mapping[str, str]) -> str:
     return ", ".join(f"{kind} {name}" for kind, name in names.items())
 
 
-# Frames: how bodies of Kafka begin that serializers of schema registries wrote (MATCHING.md#schema-ids).
+# Frames: the beginning of Kafka bodies that were written by schema registry serializers (MATCHING.md#schema-ids).
 #
 # Byte 0 and an id of four bytes (``confluent``) or eight (``apicurio``), both big-endian; or a header of two bytes and
 # a UUID (``glue``), whose second byte may say that zlib packed what follows. In bodies of Protobuf the message's place
-# in its file follows. :func:`frame_of` reads one body, :func:`ids_of` whole columns; a test holds both equal.
+# in its file follows. :func:`read_frame` reads one body, :func:`ids_of` whole columns; a test holds both equal.
 
 HEAD_BYTES: Final = 18
-"""Bytes of a body that hold the id of any frame."""
+"""The first bytes of a body that are enough to read the id of any frame."""
 MAX_INDEXES: Final = 64
-"""Levels of messages within messages that a frame's indexes may lead down."""
+"""Maximum number of message indexes in a frame."""
 _PLAIN: Final = 0
 _PACKED: Final = 5
 _GLUE: Final = 3
 _SIZES: Final = {"confluent": 4, "apicurio": 8, "glue": 16}
 ID_ENDS: Final = {"confluent": 5, "apicurio": 9, "glue": 18}
-"""Where ids end."""
+"""The position after the id."""
 Int = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaIdFrame:
-    """The schema's id in a frame, as text, where what follows it begins, and whether zlib packed that."""
+    """A frame: the schema's id as text, where the data begin, and whether they are compressed by zlib."""
 
     id: str
     data: int
     packed: bool = False
 
-    def opened(self, body: bytes) -> bytes | SchemaFault | None:
-        """Return what follows the id; None, which is no verdict, for more than MAX_BODY_BYTES.
+    def unpack(self, body: bytes) -> bytes | SchemaFault | None:
+        """Return the decompressed data after the id, or a fault; None, for no validation, if over MAX_BODY_BYTES.
 
-        No more than that is ever unpacked, whatever a few bytes claim.
+        At most that many bytes are decompressed.
         """
         rest = body[self.data :]
         if not self.packed:
@@ -298,19 +301,19 @@ class SchemaIdFrame:
         try:
             plain = unpacker.decompress(rest, MAX_BODY_BYTES + 1)
         except zlib.error as error:
-            return fault(f"the body is not packed by zlib, as its frame says: {error}")
+            return make_fault(f"the body is not packed by zlib, as its frame says: {error}")
         if len(plain) > MAX_BODY_BYTES:
             return None
         if not unpacker.eof or unpacker.unused_data:
-            return fault("the body is not packed by zlib, as its frame says: it ends too early or too late")
+            return make_fault("the body is not packed by zlib, as its frame says: it ends too early or too late")
         return plain
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """How bodies of a source begin, and the registry that knows their ids, if any.
+    """The framing of a source's bodies, and the registry that resolves their ids, if any.
 
-    ``required`` refuses a frame whose id nothing resolves or declares.
+    With ``required``, records are rejected if their id is neither declared nor resolved.
     """
 
     framing: Framing = "auto"
@@ -320,36 +323,36 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """How some bodies are to be read: framed or not, and by which schema of a registry, where that is known."""
+    """How some bodies are read: their framing, and the writer's schema if known."""
 
     framing: Framing = "none"
     written: WrittenSchema | None = None
 
 
 PLAIN: Final = Begin()
-"""The whole body is read."""
+"""The body has no frame."""
 
 
-class Ids(NamedTuple):
-    """The ids of many bodies: ``codes`` number them in ``names``, -1 where a body has no frame."""
+class FrameIds(NamedTuple):
+    """The schema ids of many bodies: ``codes`` are indexes of ``names``, -1 for a body without a frame."""
 
     codes: Int
     names: list[str]
 
 
-def layout(framing: Framing) -> Framing:
-    """Return the frame that a framing looks for."""
+def frame_kind(framing: Framing) -> Framing:
+    """Return the kind of frame for a framing: ``confluent`` for ``auto``."""
     return "confluent" if framing == "auto" else framing
 
 
 def first_byte(framing: Framing) -> bytes:
-    """Return what every body with such a frame begins with."""
-    return bytes((_GLUE,)) if layout(framing) == "glue" else b"\0"
+    """Return the first byte of every body with such a frame."""
+    return bytes((_GLUE,)) if frame_kind(framing) == "glue" else b"\0"
 
 
-def frame_of(body: bytes, framing: Framing) -> SchemaIdFrame | None:
-    """Return the frame that a body begins with; None for none. A body begins with all of an id, or with no frame."""
-    kind = layout(framing)
+def read_frame(body: bytes, framing: Framing) -> SchemaIdFrame | None:
+    """Return the frame of a body; None without a complete frame."""
+    kind = frame_kind(framing)
     if kind == "none":
         return None
     begin = 2 if kind == "glue" else 1
@@ -363,13 +366,13 @@ def frame_of(body: bytes, framing: Framing) -> SchemaIdFrame | None:
     return SchemaIdFrame(str(int.from_bytes(body[begin:end], "big")), end)
 
 
-def ids_of(bodies: pa.BinaryArray, framing: Framing) -> Ids:
-    """Return the ids that bodies begin with, all at once; the first HEAD_BYTES of each body are enough."""
-    kind, rows = layout(framing), len(bodies)
+def ids_of(bodies: pa.BinaryArray, framing: Framing) -> FrameIds:
+    """Return the schema ids of many bodies; the first HEAD_BYTES of each body are enough."""
+    kind, rows = frame_kind(framing), len(bodies)
     codes = np.full(rows, -1, np.int64)
     _, offsets, data = bodies.buffers()
     if kind == "none" or not rows or offsets is None or data is None:
-        return Ids(codes, [])
+        return FrameIds(codes, [])
     bytes_ = np.frombuffer(data, np.uint8)
     bounds = np.frombuffer(offsets, np.int32)[bodies.offset : bodies.offset + rows + 1].astype(np.int64)
     begin = 2 if kind == "glue" else 1
@@ -383,7 +386,7 @@ def ids_of(bodies: pa.BinaryArray, framing: Framing) -> Ids:
         here &= np.isin(bytes_[np.minimum(starts + 1, len(bytes_) - 1)], (_PLAIN, _PACKED))
     places, starts = places[here], starts[here]
     if not len(places):
-        return Ids(codes, [])
+        return FrameIds(codes, [])
     held = bytes_[starts[:, None] + np.arange(begin, begin + _SIZES[kind])]
     if kind == "glue":
         ids, owners = np.unique(np.ascontiguousarray(held).view("V16").reshape(-1), return_inverse=True)
@@ -393,39 +396,39 @@ def ids_of(bodies: pa.BinaryArray, framing: Framing) -> Ids:
         ids, owners = np.unique(numbers.astype(np.uint64), return_inverse=True)
         names = [str(number) for number in ids.tolist()]
     codes[places] = owners.reshape(-1)
-    return Ids(codes, names)
+    return FrameIds(codes, names)
 
 
-def message_place(data: bytes, framing: Framing) -> tuple[MessagePlace, int] | None:
-    """Return which message of its file a Protobuf body says it is, and where that message begins; None for no frame.
+def read_message_place(data: bytes, framing: Framing) -> tuple[MessagePlace, int] | None:
+    """Return the message that a Protobuf body names, and the position of its data; None if the frame is invalid.
 
-    By Confluent it is the path of indexes, where a single 0 stands for the first message; by Apicurio a name, which
-    may be missing and is then the first one's; by Glue the place among all messages in the order of their names.
+    Confluent's frame has a path of indexes, or a single 0 for the first message; Apicurio's an optional name, by
+    default that of the first message; Glue's an index of all messages sorted by name.
     """
-    kind = layout(framing)
-    number, at = _varint(data, 0)
+    kind = frame_kind(framing)
+    number, at = _read_varint(data, 0)
     if at > len(data):
         return None
     if kind == "glue":
         return number, at
     if kind == "apicurio":
-        name = _name(data[at : at + number]) if number <= len(data) - at else None
+        name = _parse_message_ref(data[at : at + number]) if number <= len(data) - at else None
         return None if name is None else (name or (0,), at + number)
-    count = _signed(number)
+    count = _decode_zigzag(number)
     if not 0 <= count <= MAX_INDEXES:
         return None
     path: list[int] = []
     for _ in range(count):
-        number, at = _varint(data, at)
-        path.append(_signed(number))
+        number, at = _read_varint(data, at)
+        path.append(_decode_zigzag(number))
     return None if at > len(data) or min(path, default=0) < 0 else (tuple(path) or (0,), at)
 
 
-def _name(ref: bytes) -> str | None:
-    """Return the name in Apicurio's message of one text field; empty for none, None where it is another message."""
+def _parse_message_ref(ref: bytes) -> str | None:
+    """Return the name in Apicurio's one-field message; empty if missing, None if the bytes are not that message."""
     if not ref:
         return ""
-    size, at = _varint(ref, 1)
+    size, at = _read_varint(ref, 1)
     if ref[0] != 0x0A or at + size != len(ref):
         return None
     try:
@@ -434,12 +437,12 @@ def _name(ref: bytes) -> str | None:
         return None
 
 
-def _signed(number: int) -> int:
+def _decode_zigzag(number: int) -> int:
     return (number >> 1) ^ -(number & 1)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return an unsigned number and the position after it, which is past the end where the data ends within."""
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return an unsigned number and the position after it; a position past the end if the data end too early."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -1,1 +1,1 @@
-"""What JSON Schema and JSON Structure share: composition, references, values of bodies."""
+"""Shared by JSON Schema and JSON Structure: composition, references, and reading JSON bodies."""

@@ -1,7 +1,7 @@
-"""Where ``$ref`` leads, for both JSON families: in the document, to a part with its own ``$id``, to another document.
+"""Resolve ``$ref`` for both JSON families: in the document, to a part with its own ``$id``, to another document.
 
-A subschema is known by its identity, so that it can be taken out of its place, merged with others and still be asked
-where its references lead. The trees are those of the catalog and never change.
+Subschemas are identified by ``id()``, so that their references can be resolved after they were merged with others. The
+trees belong to the catalog and never change.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _DYNAMIC: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """The resource that a subschema belongs to: the tree that pointers start at, and the URI that others start at."""
+    """The resource of a subschema: the root for JSON pointers, and the base URI of other references."""
 
     root: Any
     uri: str
 
 
 class SchemaDocuments:
-    """The documents of one schema; they are read from the library when a reference first asks for them."""
+    """The documents of one schema; referenced ones are read from the library on first use."""
 
     def __init__(self, source: SchemaSource, library: Library) -> None:
         self.root = source.document
@@ -39,55 +39,55 @@ class SchemaDocuments:
         self._homes: dict[int, _Home] = {}
         self._named: dict[str, Any] = {}
         self._read: dict[str, Any] = {}
-        self._add(source.document, source.uri)
+        self._index_parts(source.document, source.uri)
 
-    def has(self, schema: Mapping[str, Any]) -> bool:
-        """Whether that very object is a part of a document that was read, and so will stay."""
+    def contains(self, schema: Mapping[str, Any]) -> bool:
+        """Whether this object is part of a document, so that its ``id()`` stays valid."""
         return id(schema) in self._homes
 
-    def referred(self, schema: Mapping[str, Any]) -> Any:
-        """Return what the reference of *schema* leads to; None when it has none.
+    def follow_reference(self, schema: Mapping[str, Any]) -> Any:
+        """Return the target of the reference in *schema*; None if it has none.
 
         Raises:
-            Unfillable: it leads nowhere.
+            Unfillable: it cannot be resolved.
         """
         for keyword in _DYNAMIC:
             reference = schema.get(keyword)
             if isinstance(reference, str):
-                return self.target(reference, schema)
+                return self.find_target(reference, schema)
         return None
 
-    def target(self, reference: str, at: Mapping[str, Any]) -> Any:
-        """Return what a reference leads to that is written in the subschema *at*.
+    def find_target(self, reference: str, at: Mapping[str, Any]) -> Any:
+        """Return the target of a reference in the subschema *at*.
 
         Raises:
-            Unfillable: it leads nowhere.
+            Unfillable: it cannot be resolved.
         """
         home = self._homes.get(id(at)) or self._homes[id(self.root)]
         document, fragment = urldefrag(reference)
         if document:
-            home = self._home(document, home)
+            home = self._find_home(document, home)
         if not fragment:
             return home.root
         if fragment.startswith("/"):
-            return self.pointed(home.root, unquote(fragment))
+            return self.locate(home.root, unquote(fragment))
         named = self._named.get(f"{home.uri}#{fragment}", self._named.get(f"#{fragment}"))
         if named is None:
             raise Unfillable(f"the reference {reference[:80]} leads nowhere")
         return named
 
-    def pointed(self, tree: Any, pointer: str) -> Any:
-        """Return what a JSON pointer names in *tree*.
+    def locate(self, tree: Any, pointer: str) -> Any:
+        """Return the part of *tree* at a JSON pointer.
 
         Raises:
-            Unfillable: it names nothing.
+            Unfillable: there is no such part.
         """
         try:
             return at_pointer(tree, pointer)
         except KeyError:
             raise Unfillable(f"the schema has nothing at {pointer[:80]}") from None
 
-    def _home(self, document: str, home: _Home) -> _Home:
+    def _find_home(self, document: str, home: _Home) -> _Home:
         uri = urljoin(home.uri, document)
         for known in (uri, document):
             if known in self._named:
@@ -99,22 +99,22 @@ class SchemaDocuments:
             if other is None or not isinstance(other[1], (Mapping, bool)):
                 raise Unfillable(f"the document {document[:80]} was not loaded")
             self._read[uri] = other[1]
-            self._add(other[1], other[0])
+            self._index_parts(other[1], other[0])
         return self._homes.get(id(self._read[uri])) or _Home(self._read[uri], uri)
 
-    def _add(self, document: Any, uri: str) -> None:
-        """Note the home of each part of a document; a part with an ``$id`` of its own is a home."""
+    def _index_parts(self, document: Any, uri: str) -> None:
+        """Store the resource of each part of a document; a part with its own ``$id`` starts a new one."""
         waiting: list[tuple[Any, _Home]] = [(document, _Home(document, uri))]
         while waiting:
             part, home = waiting.pop()
             if isinstance(part, Mapping):
-                home = self._named_home(part, home)
+                home = self._home_of_part(part, home)
                 self._homes[id(part)] = home
                 waiting.extend((each, home) for each in part.values() if isinstance(each, (Mapping, list)))
             elif isinstance(part, list):
                 waiting.extend((each, home) for each in part if isinstance(each, (Mapping, list)))
 
-    def _named_home(self, part: Mapping[str, Any], home: _Home) -> _Home:
+    def _home_of_part(self, part: Mapping[str, Any], home: _Home) -> _Home:
         name = part.get("$id", part.get("id"))
         if isinstance(name, str):
             if name.startswith("#"):
@@ -130,16 +130,16 @@ class SchemaDocuments:
         return home
 
 
-# Which part of a JSON document a schema is: all of it, or what pointer or deep link name.
+# Finding the selected type in a JSON document.
 
 HOLDERS: Final = ("definitions", "$defs")
-"""Members of a document that hold its types."""
+"""Members of a document that contain its types."""
 
 
 def pointer_of(document: Any, name: str) -> str | None:
-    """Return the pointer of the type called *name*: a definition, a path below the root, else a title or ``$id``.
+    """Return the JSON pointer of the type called *name*: a definition, a path, a title or an ``$id``.
 
-    None when there is none.
+    Return None if there is none.
     """
     members = document if isinstance(document, Mapping) else {}
     definitions = [(holder, types) for holder in HOLDERS if isinstance(types := members.get(holder), Mapping)]
@@ -150,22 +150,22 @@ def pointer_of(document: Any, name: str) -> str | None:
         except KeyError:
             continue
         return pointer
-    if _is_called(members, name):
+    if _has_name(members, name):
         return ""
     for holder, types in definitions:
         for key, part in types.items():
-            if isinstance(part, Mapping) and _is_called(part, name):
+            if isinstance(part, Mapping) and _has_name(part, name):
                 return as_pointer([holder, key])
     return None
 
 
-def _is_called(schema: Mapping[str, Any], name: str) -> bool:
+def _has_name(schema: Mapping[str, Any], name: str) -> bool:
     own = schema.get("$id")
     last = re.split(r"[/#]", own.rstrip("#"))[-1] if isinstance(own, str) else None
     return name in (schema.get("title"), schema.get("$anchor"), own, last, (last or "").rpartition(".")[0] or None)
 
 
-# Several subschemas that hold for one value (``allOf``, a branch of ``oneOf``, a ``$ref`` with siblings) as one.
+# Merging subschemas that apply to the same value (``allOf``, a branch of ``oneOf``, a ``$ref`` with siblings).
 
 Schema = Mapping[str, Any]
 _NAMED: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
@@ -173,20 +173,26 @@ _NESTED: Final = frozenset({"items", "additionalProperties", "propertyNames", "c
 _TYPES: Final = ("null", "boolean", "object", "array", "number", "integer", "string")
 
 
-def merged(parts: Iterable[Schema]) -> dict[str, Any]:
-    """Return one schema that asks what all *parts* ask, as far as that can be said without solving anything.
+def mapping_of(schema: Schema, keyword: str) -> Mapping[str, Any]:
+    """Return the object at a keyword; an empty one if it is absent or not an object."""
+    value = schema.get(keyword)
+    return value if isinstance(value, Mapping) else {}
 
-    What cannot (two patterns, say) is that of the first part.
+
+def merge_schemas(parts: Iterable[Schema]) -> dict[str, Any]:
+    """Return one schema that requires what all *parts* require, as far as keywords can be combined.
+
+    For keywords that cannot be combined, such as two patterns, the first part counts.
     """
     schema: dict[str, Any] = {}
     for part in parts:
         for keyword, value in part.items():
-            schema[keyword] = _both(keyword, schema[keyword], value) if keyword in schema else value
+            schema[keyword] = _intersect_keyword(keyword, schema[keyword], value) if keyword in schema else value
     return schema
 
 
-def both(left: Any, right: Any) -> Any:
-    """Return a subschema that asks what two ask."""
+def intersect(left: Any, right: Any) -> Any:
+    """Return a subschema that requires what both require."""
     if left is True or left == {} or left == right:
         return right
     if right is True or right == {}:
@@ -194,24 +200,24 @@ def both(left: Any, right: Any) -> Any:
     return False if left is False or right is False else {"allOf": [left, right]}
 
 
-def types_of(schema: Schema) -> list[str]:
-    """Return the names of the types that a schema allows, all when it does not say."""
+def allowed_types(schema: Schema) -> list[str]:
+    """Return the names of the types that a schema allows; all if it has no ``type``."""
     kind = schema.get("type", _TYPES)
     return [kind] if isinstance(kind, str) else [each for each in kind if isinstance(each, str)]
 
 
-def _both(keyword: str, left: Any, right: Any) -> Any:
+def _intersect_keyword(keyword: str, left: Any, right: Any) -> Any:
     if keyword in _NESTED:
-        return both(left, right)
+        return intersect(left, right)
     if keyword in _NAMED and isinstance(left, Mapping) and isinstance(right, Mapping):
-        shared = {name: both(left[name], right[name]) for name in left if name in right}
+        shared = {name: intersect(left[name], right[name]) for name in left if name in right}
         return {**left, **right, **shared}
     combine = _COMBINED.get(keyword)
     return combine(left, right) if combine else left
 
 
-def _common_types(left: Any, right: Any) -> list[str]:
-    first, second = types_of({"type": left}), types_of({"type": right})
+def _intersect_types(left: Any, right: Any) -> list[str]:
+    first, second = allowed_types({"type": left}), allowed_types({"type": right})
     common = [each for each in first if each in second]
     if "integer" not in common and ("integer" in first or "integer" in second):
         other = second if "integer" in first else first
@@ -219,27 +225,27 @@ def _common_types(left: Any, right: Any) -> list[str]:
     return common
 
 
-def _common(left: Any, right: Any) -> Any:
+def _common_items(left: Any, right: Any) -> Any:
     return [each for each in left if each in right] if isinstance(left, list) and isinstance(right, list) else left
 
 
-def _union(left: Any, right: Any) -> Any:
+def _all_items(left: Any, right: Any) -> Any:
     return list(dict.fromkeys([*left, *right])) if isinstance(left, list) and isinstance(right, list) else left
 
 
-def _larger(left: Any, right: Any) -> Any:
+def _max_of(left: Any, right: Any) -> Any:
     return right if is_number(left) and is_number(right) and right > left else left
 
 
-def _smaller(left: Any, right: Any) -> Any:
+def _min_of(left: Any, right: Any) -> Any:
     return right if is_number(left) and is_number(right) and right < left else left
 
 
 _COMBINED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "type": _common_types,
-    "enum": _common,
-    "required": _union,
-    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"), _larger),
-    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"), _smaller),
+    "type": _intersect_types,
+    "enum": _common_items,
+    "required": _all_items,
+    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"), _max_of),
+    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"), _min_of),
     "uniqueItems": lambda left, right: left or right,
 }

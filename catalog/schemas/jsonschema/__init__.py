@@ -1,1 +1,1 @@
-"""JSON Schema: bodies held against schemas, as columns, and made up."""
+"""JSON Schema: validation of bodies, columns of payloads, and sample payloads."""

@@ -1,7 +1,7 @@
-"""Values for JSON Schema, drafts 04 to 2020-12: made up from what a schema asks, not solved.
+"""Sample payloads for JSON Schema, drafts 04 to 2020-12.
 
-``$ref``, ``allOf`` and one branch each of ``oneOf``, ``anyOf`` and ``if`` are merged into one plain schema per value;
-then the value is made. ``not``, two patterns at once and the like are left to the validator and another attempt.
+For each value, ``$ref``, ``allOf`` and one branch of ``oneOf``, ``anyOf`` and ``if`` are merged into one flat schema.
+``not``, several patterns and the like are not solved: the validator may reject the value, and another attempt follows.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import jsonschema_rs
 import msgspec
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling import Filler, Filling, Unfillable, number_between, sample
-from catalog.schemas.json.references import SchemaDocuments, merged
-from catalog.schemas.jsonschema.validating import start_of
+from catalog.schemas.filling import Filling, PayloadSampler, Unfillable, make_matching_text, make_number_between
+from catalog.schemas.json.references import SchemaDocuments, mapping_of, merge_schemas
+from catalog.schemas.jsonschema.validating import find_start
 
 _MAX_HOPS: Final = 40
 _HEIGHTS: Final = 6
-"""Levels past which a branch counts as endless when the flattest is looked for."""
+"""Levels up to which the heights of branches are compared, to find the flattest."""
 _NULL_CHANCE: Final = 0.1
 _EXAMPLE_CHANCE: Final = 0.25
 _DISTINCT_TRIES: Final = 20
@@ -38,16 +38,16 @@ _PYTHON_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 }
 _STRING: Final = {"type": "string"}
 _REF_ALONE: Final = ("draft-03", "draft-04", "draft-06", "draft-07", "draft-3", "draft-4", "draft-6", "draft-7")
-"""Drafts in which a ``$ref`` hides what stands beside it."""
+"""Drafts in which siblings of ``$ref`` are ignored."""
 
 
-def open_filler(source: SchemaSource, library: Library) -> Filler:
-    """Return what makes payloads for a schema."""
-    return JsonSchemaFiller(source, library, start_of(source))
+def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
+    """Return the generator of sample payloads for a schema."""
+    return JsonSchemaSampler(source, library, find_start(source))
 
 
-class JsonSchemaFiller:
-    """Makes values for one JSON schema, the ``start`` of its document, as JSON text whatever the content type."""
+class JsonSchemaSampler:
+    """Makes sample payloads for the schema *start* of a document, as JSON text whatever the content type."""
 
     def __init__(self, source: SchemaSource, library: Library, start: Any) -> None:
         self._documents = SchemaDocuments(source, library)
@@ -57,40 +57,40 @@ class JsonSchemaFiller:
         version = declared if isinstance(declared, str) else source.version
         self._ref_alone = any(draft in version for draft in _REF_ALONE)
 
-    def payload(self, filling: Filling, content_type: str) -> bytes:
-        return msgspec.json.encode(self.value(self._start, filling, 0))
+    def payload(self, chooser: Filling, content_type: str) -> bytes:
+        return msgspec.json.encode(self.make_value(self._start, chooser, 0))
 
-    def value(self, schema: Any, filling: Filling, level: int) -> Any:
-        """Return a value for *schema* at that level of nesting.
+    def make_value(self, schema: Any, chooser: Filling, level: int) -> Any:
+        """Return a random value for *schema* at this nesting level.
 
         Raises:
-            Unfillable: the schema allows nothing, or what it asks for never ends.
+            Unfillable: the schema allows no value, or the value exceeds the limits.
         """
-        filling.spend(level)
-        plain = self._plain(schema, filling, level)
+        chooser.count_value(level)
+        plain = self._flatten_schema(schema, chooser, level)
         if "const" in plain:
             return plain["const"]
         if isinstance(plain.get("enum"), list):
             if not plain["enum"]:
                 raise Unfillable("the schema allows no value")
-            return filling.pick(plain["enum"])
-        kind = self._kind(plain, filling)
+            return chooser.pick(plain["enum"])
+        kind = self._choose_type(plain, chooser)
         known = _known_values(plain, kind)
-        if known and filling.chance(_EXAMPLE_CHANCE):
-            return filling.pick(known)
+        if known and chooser.flip(_EXAMPLE_CHANCE):
+            return chooser.pick(known)
         if kind == "object":
-            return self._object(plain, filling, level)
+            return self._make_object(plain, chooser, level)
         if kind == "array":
-            return self._array(plain, filling, level)
+            return self._make_array(plain, chooser, level)
         if kind in ("integer", "number"):
-            return number_between(plain, filling, whole=kind == "integer")
+            return make_number_between(plain, chooser, whole=kind == "integer")
         if kind == "boolean":
-            return filling.chance(0.5)
-        return None if kind == "null" else _text(plain, known, filling)
+            return chooser.flip(0.5)
+        return None if kind == "null" else _make_text(plain, known, chooser)
 
-    def _plain(self, schema: Any, filling: Filling, level: int, hops: int = 0) -> Mapping[str, Any]:
-        """Return the schema without composition: references followed, one branch of each choice taken."""
-        filling.step()
+    def _flatten_schema(self, schema: Any, chooser: Filling, level: int, hops: int = 0) -> Mapping[str, Any]:
+        """Return the schema without composition: references followed, and one branch of each union chosen."""
+        chooser.count_step()
         if schema is False or hops > _MAX_HOPS:
             raise Unfillable("the schema allows no value" if schema is False else "a reference leads to itself")
         if not isinstance(schema, Mapping):
@@ -98,33 +98,33 @@ class JsonSchemaFiller:
         if _COMPOSED.isdisjoint(schema):
             return schema
         parts: list[Mapping[str, Any]] = []
-        referred = self._documents.referred(schema)
+        referred = self._documents.follow_reference(schema)
         if referred is not None:
-            parts.append(self._plain(referred, filling, level, hops + 1))
+            parts.append(self._flatten_schema(referred, chooser, level, hops + 1))
             if self._ref_alone:
-                return merged(parts)
+                return merge_schemas(parts)
         parts.append({keyword: value for keyword, value in schema.items() if keyword not in _COMPOSED})
-        composed = [*_listed(schema, "allOf"), *self._branches(schema, filling, level)]
-        parts.extend(self._plain(each, filling, level, hops + 1) for each in composed)
-        return merged(parts)
+        composed = [*_list_of(schema, "allOf"), *self._choose_branches(schema, chooser, level)]
+        parts.extend(self._flatten_schema(each, chooser, level, hops + 1) for each in composed)
+        return merge_schemas(parts)
 
-    def _branches(self, schema: Mapping[str, Any], filling: Filling, level: int) -> Iterable[Any]:
+    def _choose_branches(self, schema: Mapping[str, Any], chooser: Filling, level: int) -> Iterable[Any]:
         for keyword in ("oneOf", "anyOf"):
-            branches = [each for each in _listed(schema, keyword) if each is not False]
+            branches = [each for each in _list_of(schema, keyword) if each is not False]
             if branches:
-                yield self._flattest(branches) if filling.is_lean(level) else filling.pick(branches)
+                yield self._find_flattest(branches) if chooser.is_minimal(level) else chooser.pick(branches)
         if "if" in schema:
-            # What "else" wants must not match "if", which is left to chance and the validator.
-            yield from (schema["if"], schema.get("then", True)) if filling.chance(0.5) else (schema.get("else", True),)
+            # A value for "else" must not match "if"; this is not ensured, but validated later.
+            yield from ((schema["if"], schema.get("then", True)) if chooser.flip(0.5) else (schema.get("else", True),))
 
-    def _flattest(self, branches: Sequence[Any]) -> Any:
-        return min(branches, key=lambda branch: self._height(branch, _HEIGHTS))
+    def _find_flattest(self, branches: Sequence[Any]) -> Any:
+        return min(branches, key=lambda branch: self._min_height(branch, _HEIGHTS))
 
-    def _height(self, schema: Any, limit: int) -> int:
-        """Return how many levels the least value of a schema has; *limit* or more means too many to tell."""
+    def _min_height(self, schema: Any, limit: int) -> int:
+        """Return the minimum nesting of a schema's values; *limit* or more means that it may be endless."""
         if limit <= 0 or not isinstance(schema, Mapping) or "const" in schema or "enum" in schema:
             return 0
-        if not self._documents.has(schema):
+        if not self._documents.contains(schema):
             return self._composed_height(schema, limit)
         key = (id(schema), limit)
         if key not in self._heights:
@@ -132,115 +132,119 @@ class JsonSchemaFiller:
         return self._heights[key]
 
     def _composed_height(self, schema: Mapping[str, Any], limit: int) -> int:
-        composed = [self._height(each, limit - 1) for each in _listed(schema, "allOf")]
-        referred = self._documents.referred(schema)
+        composed = [self._min_height(each, limit - 1) for each in _list_of(schema, "allOf")]
+        referred = self._documents.follow_reference(schema)
         if referred is not None:
-            composed.append(self._height(referred, limit - 1) + 1)
+            composed.append(self._min_height(referred, limit - 1) + 1)
         for keyword in ("oneOf", "anyOf"):
-            composed.append(min((self._height(each, limit - 1) for each in _listed(schema, keyword)), default=0))
+            composed.append(min((self._min_height(each, limit - 1) for each in _list_of(schema, keyword)), default=0))
         members = schema.get("properties")
-        for name in _listed(schema, "required"):
+        for name in _list_of(schema, "required"):
             if isinstance(members, Mapping):
-                composed.append(1 + self._height(members.get(name), limit - 1))
+                composed.append(1 + self._min_height(members.get(name), limit - 1))
         if schema.get("minItems"):
-            composed.append(1 + self._height(schema.get("items"), limit - 1))
+            composed.append(1 + self._min_height(schema.get("items"), limit - 1))
         return max(composed, default=0)
 
-    def _kind(self, schema: Mapping[str, Any], filling: Filling) -> str:
+    def _choose_type(self, schema: Mapping[str, Any], chooser: Filling) -> str:
         kind = schema.get("type")
         if isinstance(kind, list):
             if not kind:
                 raise Unfillable("the schema allows no type")
             others = [each for each in kind if each != "null"]
-            return "null" if not others or ("null" in kind and filling.chance(_NULL_CHANCE)) else filling.pick(others)
+            return "null" if not others or ("null" in kind and chooser.flip(_NULL_CHANCE)) else chooser.pick(others)
         if isinstance(kind, str):
             return kind
         return next((name for name, words in _IMPLIED if any(word in schema for word in words)), "string")
 
-    def _object(self, schema: Mapping[str, Any], filling: Filling, level: int) -> dict[str, Any]:
-        members = _mapping(schema, "properties")
-        chosen = dict.fromkeys(name for name in _listed(schema, "required") if isinstance(name, str))
-        room = _size(schema, "maxProperties", len(members) + len(chosen))
+    def _make_object(self, schema: Mapping[str, Any], chooser: Filling, level: int) -> dict[str, Any]:
+        members = mapping_of(schema, "properties")
+        chosen = dict.fromkeys(name for name in _list_of(schema, "required") if isinstance(name, str))
+        room = _size_of(schema, "maxProperties", len(members) + len(chosen))
         for name, member in members.items():
-            if name not in chosen and len(chosen) < room and member is not False and filling.wants(level):
+            if name not in chosen and len(chosen) < room and member is not False and chooser.includes(level):
                 chosen[name] = None
-        chosen = dict.fromkeys(_with_dependents(schema, chosen))
-        applied = [each for name, each in _mapping(schema, "dependentSchemas").items() if name in chosen]
+        chosen = dict.fromkeys(_add_dependents(schema, chosen))
+        applied = [each for name, each in mapping_of(schema, "dependentSchemas").items() if name in chosen]
         if applied:
             rest = {key: value for key, value in schema.items() if key != "dependentSchemas"}
-            widened = merged([rest, *(self._plain(each, filling, level) for each in applied)])
-            return self._object({**widened, "required": [*chosen, *_listed(widened, "required")]}, filling, level)
+            widened = merge_schemas([rest, *(self._flatten_schema(each, chooser, level) for each in applied)])
+            return self._make_object({**widened, "required": [*chosen, *_list_of(widened, "required")]}, chooser, level)
         filled: dict[str, Any] = {}
         for name in dict.fromkeys((*members, *chosen)):
             if name in chosen:
-                filled[name] = self.value(self._member(schema, name), filling, level + 1)
-        self._add_entries(schema, filled, filling, level)
+                filled[name] = self.make_value(self._member_schema(schema, name), chooser, level + 1)
+        self._add_entries(schema, filled, chooser, level)
         return filled
 
-    def _member(self, schema: Mapping[str, Any], name: str) -> Any:
-        """Return the schema of a member by its name: its own, that of its pattern, or that of all others."""
-        members = _mapping(schema, "properties")
+    def _member_schema(self, schema: Mapping[str, Any], name: str) -> Any:
+        """Return the schema of a member: from ``properties``, a pattern, or ``additionalProperties``."""
+        members = mapping_of(schema, "properties")
         if name in members:
             return members[name]
-        for pattern, member in _mapping(schema, "patternProperties").items():
-            if _matches(pattern, name):
+        for pattern, member in mapping_of(schema, "patternProperties").items():
+            if _matches_pattern(pattern, name):
                 return member
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties", {}))
-        return {} if others is False else others  # required and not allowed: the validator says so
+        return {} if others is False else others  # required but not allowed: validation will fail
 
-    def _add_entries(self, schema: Mapping[str, Any], filled: dict[str, Any], filling: Filling, level: int) -> None:
-        """Add members of free names: as many as are required, and a few where the schema describes nothing else."""
-        patterns = _mapping(schema, "patternProperties")
+    def _add_entries(self, schema: Mapping[str, Any], filled: dict[str, Any], chooser: Filling, level: int) -> None:
+        """Add members with random names: as many as required, and a few if the schema describes no others."""
+        patterns = mapping_of(schema, "patternProperties")
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
-        least = _size(schema, "minProperties", 0)
-        describes = bool(patterns) or (isinstance(others, Mapping) and not _mapping(schema, "properties"))
-        most = _size(schema, "maxProperties", least + 2)
-        wanted = filling.count(least, most, level) if describes else least
-        for _ in range(_DISTINCT_TRIES + wanted):
-            if len(filled) >= wanted:
+        minimum = _size_of(schema, "minProperties", 0)
+        describes = bool(patterns) or (isinstance(others, Mapping) and not mapping_of(schema, "properties"))
+        maximum = _size_of(schema, "maxProperties", minimum + 2)
+        count = chooser.pick_count(minimum, maximum, level) if describes else minimum
+        for _ in range(_DISTINCT_TRIES + count):
+            if len(filled) >= count:
                 return
-            name = self._free_name(schema, filling)
+            name = self._make_free_name(schema, chooser)
             if name not in filled:
-                filled[name] = self.value(self._member(schema, name), filling, level + 1)
+                filled[name] = self.make_value(self._member_schema(schema, name), chooser, level + 1)
 
-    def _free_name(self, schema: Mapping[str, Any], filling: Filling) -> str:
-        members = _mapping(schema, "properties")
-        patterns = [each for each, member in _mapping(schema, "patternProperties").items() if member is not False]
+    def _make_free_name(self, schema: Mapping[str, Any], chooser: Filling) -> str:
+        members = mapping_of(schema, "properties")
+        patterns = [each for each, member in mapping_of(schema, "patternProperties").items() if member is not False]
         if schema.get("additionalProperties") is False and not patterns:
-            return filling.pick(list(members)) if members else filling.word()
+            return chooser.pick(list(members)) if members else chooser.make_word()
         if patterns:
-            text = sample(filling.pick(patterns), filling)
+            text = make_matching_text(chooser.pick(patterns), chooser)
             if text is not None:
                 return text
-        names = schema.get("propertyNames")
-        name = self.value({"allOf": [_STRING, names]}, filling, 0) if isinstance(names, Mapping) else filling.word()
-        return name if isinstance(name, str) else filling.word()
+        rule = schema.get("propertyNames")
+        name = (
+            self.make_value({"allOf": [_STRING, rule]}, chooser, 0)
+            if isinstance(rule, Mapping)
+            else chooser.make_word()
+        )
+        return name if isinstance(name, str) else chooser.make_word()
 
-    def _array(self, schema: Mapping[str, Any], filling: Filling, level: int) -> list[Any]:
+    def _make_array(self, schema: Mapping[str, Any], chooser: Filling, level: int) -> list[Any]:
         items, places = schema.get("items", True), schema.get("prefixItems")
         if isinstance(items, list):
             places, items = items, schema.get("additionalItems", True)
         places = places if isinstance(places, list) else []
-        least = max(_size(schema, "minItems", 0), len(places) if filling.wants(level) else 0)
-        most = _size(schema, "maxItems", -1)
-        count = filling.count(least, None if most < 0 else most, level)
+        minimum = max(_size_of(schema, "minItems", 0), len(places) if chooser.includes(level) else 0)
+        maximum = _size_of(schema, "maxItems", -1)
+        count = chooser.pick_count(minimum, None if maximum < 0 else maximum, level)
         if items is False:
             count = min(count, len(places))
-        asked: list[Any] = [places[at] if at < len(places) else items for at in range(count)]
+        schemas: list[Any] = [places[at] if at < len(places) else items for at in range(count)]
         if "contains" in schema:
-            held = max(1, _size(schema, "minContains", 1))
-            free = [at for at in range(len(places), len(asked))][:held]
+            needed = max(1, _size_of(schema, "minContains", 1))
+            free = [at for at in range(len(places), len(schemas))][:needed]
             for at in free:
-                asked[at] = {"allOf": [items, schema["contains"]]}
-            asked += [{"allOf": [items, schema["contains"]]}] * (held - len(free))
-        return self._items(asked, filling, level, distinct=schema.get("uniqueItems") is True)
+                schemas[at] = {"allOf": [items, schema["contains"]]}
+            schemas += [{"allOf": [items, schema["contains"]]}] * (needed - len(free))
+        return self._make_items(schemas, chooser, level, distinct=schema.get("uniqueItems") is True)
 
-    def _items(self, asked: list[Any], filling: Filling, level: int, *, distinct: bool) -> list[Any]:
+    def _make_items(self, schemas: list[Any], chooser: Filling, level: int, *, distinct: bool) -> list[Any]:
         items: list[Any] = []
         seen: set[bytes] = set()
-        for each in asked:
+        for each in schemas:
             for _ in range(_DISTINCT_TRIES if distinct else 1):
-                item = self.value(each, filling, level + 1)
+                item = self.make_value(each, chooser, level + 1)
                 text = msgspec.json.encode(item)
                 if not distinct or text not in seen:
                     items.append(item)
@@ -249,9 +253,9 @@ class JsonSchemaFiller:
         return items
 
 
-def _with_dependents(schema: Mapping[str, Any], chosen: Iterable[str]) -> Iterable[str]:
-    """Return the names with all that they require to be there as well."""
-    dependents = {**_mapping(schema, "dependencies"), **_mapping(schema, "dependentRequired")}
+def _add_dependents(schema: Mapping[str, Any], chosen: Iterable[str]) -> Iterable[str]:
+    """Return the names, and those that they require by dependencies."""
+    dependents = {**mapping_of(schema, "dependencies"), **mapping_of(schema, "dependentRequired")}
     waiting, names = list(chosen), dict.fromkeys(chosen)
     while waiting:
         for name in dependents.get(waiting.pop(), ()):
@@ -261,49 +265,44 @@ def _with_dependents(schema: Mapping[str, Any], chosen: Iterable[str]) -> Iterab
     return names
 
 
-def _text(schema: Mapping[str, Any], known: Sequence[Any], filling: Filling) -> str:
-    low, high = _size(schema, "minLength", 0), _size(schema, "maxLength", -1)
+def _make_text(schema: Mapping[str, Any], known: Sequence[Any], chooser: Filling) -> str:
+    low, high = _size_of(schema, "minLength", 0), _size_of(schema, "maxLength", -1)
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         for _ in range(_DISTINCT_TRIES):
-            text = sample(pattern, filling)
+            text = make_matching_text(pattern, chooser)
             if text is None:
                 break
             if low <= len(text) and (high < 0 or len(text) <= high):
                 return text
         if known:
-            return str(filling.pick(known))
-    formatted = filling.formatted(str(schema.get("format") or schema.get("contentEncoding") or ""))
+            return str(chooser.pick(known))
+    formatted = chooser.make_formatted(str(schema.get("format") or schema.get("contentEncoding") or ""))
     if formatted is not None and low <= len(formatted) and (high < 0 or len(formatted) <= high):
         return formatted
-    return filling.text(low, None if high < 0 else high)
+    return chooser.make_text(low, None if high < 0 else high)
 
 
 def _known_values(schema: Mapping[str, Any], kind: str) -> list[Any]:
-    """Return the values that the schema itself names, as far as they are of the type."""
-    named = [*_listed(schema, "examples"), *([schema["default"]] if "default" in schema else [])]
-    wanted = _PYTHON_TYPES.get(kind, ())
-    return [each for each in named if isinstance(each, wanted) and (kind == "boolean" or not isinstance(each, bool))]
+    """Return the examples and the default of the schema that have the type."""
+    named = [*_list_of(schema, "examples"), *([schema["default"]] if "default" in schema else [])]
+    types = _PYTHON_TYPES.get(kind, ())
+    return [each for each in named if isinstance(each, types) and (kind == "boolean" or not isinstance(each, bool))]
 
 
-def _matches(pattern: str, name: str) -> bool:
-    """Whether a name matches a pattern, asked of the one engine whose expressions these are."""
+def _matches_pattern(pattern: str, name: str) -> bool:
+    """Whether a name matches an ECMA 262 pattern, by the validator's own engine."""
     try:
         return jsonschema_rs.Draft202012Validator({"type": "string", "pattern": pattern}).is_valid(name)
     except (jsonschema_rs.ValidationError, ValueError):
-        return False  # no regular expression: the schema's own compiler reports that
+        return False  # an invalid expression, which compiling the schema reports
 
 
-def _listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
+def _list_of(schema: Mapping[str, Any], keyword: str) -> list[Any]:
     value = schema.get(keyword)
     return value if isinstance(value, list) else []
 
 
-def _mapping(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:
-    value = schema.get(keyword)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _size(schema: Mapping[str, Any], keyword: str, otherwise: int) -> int:
+def _size_of(schema: Mapping[str, Any], keyword: str, otherwise: int) -> int:
     value = schema.get(keyword)
     return int(value) if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool) else otherwise

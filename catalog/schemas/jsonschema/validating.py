@@ -1,8 +1,8 @@
-"""JSON schemas of drafts 04 to 2020-12, by jsonschema-rs.
+"""Validation with JSON Schema, drafts 04 to 2020-12, by jsonschema-rs.
 
-``format`` is an annotation in every draft. 2019-09 and later say so, earlier ones leave it to the implementation; and a
-verdict decides here which definition a record has, which a date written a little differently should not change.
-Regular expressions run on an engine that is linear but for look-around and back-references, and those are bounded.
+``format`` is only an annotation in every draft: 2019-09 and later define it so, earlier ones leave it open, and a date
+in a slightly different form should not change which definition a record matches. Regular expressions run in linear
+time, except lookaround and backreferences, which are limited.
 """
 
 from __future__ import annotations
@@ -28,27 +28,26 @@ from catalog.schemas.contract import (
     SchemaError,
     SchemaFault,
     SchemaSource,
-    fault,
+    clip,
     json_value,
-    short,
-    worst,
+    make_fault,
+    worst_comparison,
 )
 from catalog.schemas.json.references import HOLDERS, pointer_of
-from catalog.schemas.library import as_tree
+from catalog.schemas.library import to_tree
 
-# How much work a JSON schema may make of a body: an upper bound, cheap enough to be asked for every body.
+# An upper bound of the work to validate a body, cheap enough to compute for every body.
 #
-# The library judges recursive schemas in linear time, because it remembers what it met. What it does not bound are a
-# few keywords (``multipleOf``, enums of objects, look-around), references that fan out, and above all the tree of
-# errors below ``anyOf`` and ``oneOf``: each way through the schema to a value counts, and a level of nesting may double
-# them.
+# The library validates recursive schemas in linear time with a cache. It does not limit a few keywords (``multipleOf``,
+# enums of objects, lookaround), references that fan out, and above all the tree of errors of ``anyOf`` and ``oneOf``:
+# each path through the schema to a value has its own errors, and each nesting level may double them.
 
 MAX_JUDGING: Final = 20_000_000
-"""Steps of about ten nanoseconds that judging one body may take."""
+"""Maximum steps, of about ten nanoseconds, to validate one body here."""
 MAX_EXPLAINING: Final = 20_000
-"""Steps of some ten microseconds and some kilobytes that finding its errors may take."""
+"""Maximum steps, of about ten microseconds and a few kilobytes, to find the first error."""
 MAX_LISTING: Final = 2_000
-"""The same steps, for finding all errors where one is known: the library finds every one before it tells of any."""
+"""Maximum of the same steps to find all errors, because the library finds all before it returns any."""
 _ENDLESS: Final = 1 << 60
 _MAX_NODES: Final = 20_000
 _MAX_LEVELS: Final = 64
@@ -66,85 +65,85 @@ _COSTS: Final = {"multipleOf": 2_000, "uniqueItems": 200, "unevaluatedProperties
 _BACKTRACKING_COST: Final = 100_000
 
 
-class SchemaWork:
-    """Bounds on the work of judging and explaining bodies by one schema."""
+class WorkLimits:
+    """Upper bounds of the work to validate bodies, and to find their errors, with one schema."""
 
     def __init__(self, schema: Any, home: str, resources: Mapping[str, Any]) -> None:
-        """*resources* are the other documents by URI; what a reference cannot be followed to counts as endless."""
+        """*resources* are the other documents by URI; an unresolvable reference counts as unlimited work."""
         graph = _Graph(schema, home, resources)
-        self._per_value = graph.heaviest()
+        self._per_value = graph.max_steps()
         self._per_byte = graph.matching
-        self._ways = graph.ways()
-        self.soon_judged = min(MAX_DIRECT_BYTES, MAX_JUDGING // max(1, self._per_value + self._per_byte))
-        """Bytes up to which every body is judged soon."""
+        self._ways = graph.max_errors_by_level()
+        self.fast_bytes = min(MAX_DIRECT_BYTES, MAX_JUDGING // max(1, self._per_value + self._per_byte))
+        """Every body up to this size can be validated fast."""
 
-    def judges_soon(self, body: bytes) -> bool:
-        """Whether a verdict on a body takes a moment at most."""
+    def validates_fast(self, body: bytes) -> bool:
+        """Whether a body can be validated within MAX_JUDGING."""
         size = len(body)
         if size > MAX_DIRECT_BYTES:
             return False
-        if size <= self.soon_judged:
+        if size <= self.fast_bytes:
             return True
-        return _values(body) * self._per_value + size * self._per_byte <= MAX_JUDGING
+        return _count_values(body) * self._per_value + size * self._per_byte <= MAX_JUDGING
 
-    def explains_soon(self, body: bytes, steps: int = MAX_EXPLAINING) -> bool:
-        """Whether finding errors takes no more than *steps*, of a body that does not conform."""
+    def explains_fast(self, body: bytes, steps: int = MAX_EXPLAINING) -> bool:
+        """Whether the errors of an invalid body can be found within *steps*."""
         levels = min(len(self._ways) - 1, body.count(b"{") + body.count(b"["))
-        return len(body) <= MAX_DIRECT_BYTES and _values(body) * self._ways[levels] <= steps
+        return len(body) <= MAX_DIRECT_BYTES and _count_values(body) * self._ways[levels] <= steps
 
 
-def _values(body: bytes) -> int:
-    """Return no less than the number of values in a body, names of members among them."""
+def _count_values(body: bytes) -> int:
+    """Return an upper bound of the number of values in a body, including member names."""
     return 1 + body.count(b",") + 2 * body.count(b":") + body.count(b"[")
 
 
 class _Node:
-    """One schema: what it costs by itself, and the schemas that it applies to the same value and to those within."""
+    """One schema: its own cost, and the schemas that it applies to the same value and to members and items."""
 
     def __init__(self) -> None:
         self.cost = 10
-        self.shown = 1.0
-        self.here: list[int] = []
+        self.error_size = 1.0
+        self.in_place: list[int] = []
         self.named: dict[str, list[int]] = {}
         self.below: list[int] = []
 
 
 class _Graph:
-    """The schemas that can be reached from a root, by number; number 0 is the root."""
+    """All schemas reachable from a root, numbered; number 0 is the root."""
 
     def __init__(self, schema: Any, home: str, resources: Mapping[str, Any]) -> None:
-        self._resources = {home.partition("#")[0]: schema, **resources}
+        self._iter_resources = {home.partition("#")[0]: schema, **resources}
         self._bases: dict[int, str] = {}
         self._ids: dict[str, Any] = {}
         self._anchors: dict[str, list[Any]] = {}
-        for uri, document in list(self._resources.items()):
-            self._index(document, uri)
+        for uri, document in list(self._iter_resources.items()):
+            self._index_document(document, uri)
         self._numbers: dict[int, int] = {}
         self._nodes: list[_Node] = []
         self._waiting: list[Any] = []
         self.endless = False
         self.matching = 0
-        """Steps per byte of a body that its regular expressions may take."""
-        self._number(schema)
+        """Maximum steps per byte of the regular expressions."""
+        self._number_of(schema)
         while self._waiting and not self.endless:
-            self._read(self._waiting.pop())
+            self._read_schema(self._waiting.pop())
 
-    def heaviest(self) -> int:
-        """Return the most steps that judging one value may take, by all the schemas that apply to it in place."""
+    def max_steps(self) -> int:
+        """Return the maximum steps to validate one value, including all schemas that apply to the same value."""
         if self.endless:
             return _ENDLESS
         known: dict[int, int] = {}
-        return max((self._in_place(number, known, ()) for number in range(len(self._nodes))), default=0)
+        return max((self._in_place_cost(number, known, ()) for number in range(len(self._nodes))), default=0)
 
-    def ways(self) -> list[float]:
-        """Return, by levels of nesting, the most errors that may have to be looked at for one value of a body."""
+    def max_errors_by_level(self) -> list[float]:
+        """Return, by nesting level, the maximum number of errors that one value may cause."""
         if self.endless:
             return [_ENDLESS]
-        counts = self._closed({0: 1.0}) if self._nodes else {}
-        by_level = [self._shown(counts)]
+        counts = self._add_in_place({0: 1.0}) if self._nodes else {}
+        by_level = [self._error_weight(counts)]
         for _ in range(_MAX_LEVELS):
-            steps = self._steps(counts)
-            most = max((self._shown(each) for each in steps), default=0.0)
+            steps = self._member_counts(counts)
+            most = max((self._error_weight(each) for each in steps), default=0.0)
             by_level.append(max(by_level[-1], most))
             following: dict[int, float] = {}
             for each in steps:
@@ -157,8 +156,8 @@ class _Graph:
             counts = following
         return [*by_level, _ENDLESS]
 
-    def _steps(self, counts: Mapping[int, float]) -> list[dict[int, float]]:
-        """Return how often each schema applies to a member, for each name that schemas know and for any other."""
+    def _member_counts(self, counts: Mapping[int, float]) -> list[dict[int, float]]:
+        """Return how often each schema applies to a member, for each known name and for unknown names."""
         common: dict[int, float] = {}
         named: dict[str, dict[int, float]] = {}
         for number, ways in counts.items():
@@ -172,38 +171,38 @@ class _Graph:
         whole = [common]
         for mine in named.values():
             whole.append({each: common.get(each, 0.0) + mine.get(each, 0.0) for each in {*common, *mine}})
-        return [self._closed(each) for each in whole if each]
+        return [self._add_in_place(each) for each in whole if each]
 
-    def _closed(self, counts: Mapping[int, float]) -> dict[int, float]:
-        """Return how often each schema applies to a value, by those that apply to it in place."""
+    def _add_in_place(self, counts: Mapping[int, float]) -> dict[int, float]:
+        """Return how often each schema applies to a value, including schemas applied by others to the same value."""
         total: dict[int, float] = {}
         current, rounds = dict(counts), 0
         while current:
             following: dict[int, float] = {}
             for number, ways in current.items():
                 total[number] = min(_ENDLESS, total.get(number, 0.0) + ways)
-                for other in self._nodes[number].here:
+                for other in self._nodes[number].in_place:
                     following[other] = min(_ENDLESS, following.get(other, 0.0) + ways)
             current, rounds = following, rounds + 1
             if rounds > _MAX_LEVELS:
                 return {number: float(_ENDLESS) for number in (*total, *current)}
         return total
 
-    def _shown(self, counts: Mapping[int, float]) -> float:
-        return sum(ways * self._nodes[number].shown for number, ways in counts.items())
+    def _error_weight(self, counts: Mapping[int, float]) -> float:
+        return sum(ways * self._nodes[number].error_size for number, ways in counts.items())
 
-    def _in_place(self, number: int, known: dict[int, int], within: tuple[int, ...]) -> int:
+    def _in_place_cost(self, number: int, known: dict[int, int], within: tuple[int, ...]) -> int:
         if number in known:
             return known[number]
         if number in within or len(within) > _MAX_LEVELS:
             return _ENDLESS
         node = self._nodes[number]
-        cost = node.cost + sum(self._in_place(other, known, (*within, number)) for other in node.here)
+        cost = node.cost + sum(self._in_place_cost(other, known, (*within, number)) for other in node.in_place)
         known[number] = min(_ENDLESS, cost)
         return known[number]
 
-    def _number(self, schema: Any) -> int | None:
-        """Return the number of a schema, which is read later; None for true, false and what is no schema."""
+    def _number_of(self, schema: Any) -> int | None:
+        """Return the number of a schema, and queue a new one for reading; None if it is not an object."""
         if not isinstance(schema, dict):
             return None
         number = self._numbers.get(id(schema))
@@ -214,37 +213,37 @@ class _Graph:
             self.endless = self.endless or number > _MAX_NODES
         return number
 
-    def _read(self, schema: Mapping[str, Any]) -> None:
+    def _read_schema(self, schema: Mapping[str, Any]) -> None:
         node = self._nodes[self._numbers[id(schema)]]
-        node.here = [number for each in self._here(schema) if (number := self._number(each)) is not None]
+        node.in_place = [n for each in self._iter_in_place(schema) if (n := self._number_of(each)) is not None]
         properties = schema.get("properties")
         for name, each in properties.items() if isinstance(properties, dict) else ():
-            number = self._number(each)
+            number = self._number_of(each)
             if number is not None:
                 node.named[name] = [number]
-        node.below = [number for each in _below(schema) if (number := self._number(each)) is not None]
-        node.cost += _cost(schema)
-        node.shown += _shown(schema)
-        self.matching += sum(map(_matching, _patterns(schema)))
+        node.below = [number for each in _inner_schemas(schema) if (number := self._number_of(each)) is not None]
+        node.cost += _keyword_cost(schema)
+        node.error_size += _error_size(schema)
+        self.matching += sum(map(_steps_per_byte, _iter_patterns(schema)))
 
-    def _here(self, schema: Mapping[str, Any]) -> Iterator[Any]:
+    def _iter_in_place(self, schema: Mapping[str, Any]) -> Iterator[Any]:
         for keyword in _IN_PLACE_LISTS:
-            yield from _list(schema.get(keyword))
+            yield from _list_of(schema.get(keyword))
         yield from (schema.get(keyword) for keyword in _IN_PLACE)
         for keyword in _IN_PLACE_MAPS:
-            yield from _map(schema.get(keyword)).values()
+            yield from _dict_of(schema.get(keyword)).values()
         for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
             if isinstance(schema.get(keyword), str):
-                yield from self._referred(schema[keyword], self._bases.get(id(schema), ""), plain=keyword == "$ref")
+                yield from self._resolve(schema[keyword], self._bases.get(id(schema), ""), plain=keyword == "$ref")
 
-    def _referred(self, reference: str, base: str, *, plain: bool) -> list[Any]:
-        """Return what a reference may lead to: of a dynamic one every schema of that name."""
+    def _resolve(self, reference: str, base: str, *, plain: bool) -> list[Any]:
+        """Return the possible targets of a reference; for a dynamic one, all schemas with that anchor."""
         try:
             uri, fragment = urldefrag(urljoin(base, reference))
         except ValueError:
             uri, fragment = base, ""
         schemas = [] if plain else list(self._anchors.get(fragment, self._ids.values()))
-        document = self._ids.get(uri, self._resources.get(uri))
+        document = self._ids.get(uri, self._iter_resources.get(uri))
         if document is not None and fragment.startswith("/"):
             try:
                 schemas.append(at_pointer(document, fragment))
@@ -258,8 +257,8 @@ class _Graph:
             self.endless = True
         return schemas
 
-    def _index(self, document: Any, uri: str) -> None:
-        """Note the base URI of every schema, and where its identifiers and anchors are."""
+    def _index_document(self, document: Any, uri: str) -> None:
+        """Store the base URI of every schema, and all identifiers and anchors."""
         waiting = [(document, uri)]
         self._ids.setdefault(uri, document)
         while waiting:
@@ -278,40 +277,41 @@ class _Graph:
                     if isinstance(node.get(keyword), str):
                         self._anchors.setdefault(node[keyword], []).append(node)
                 self._bases.setdefault(id(node), base)
-            waiting.extend((each, base) for each in _inner(node) if isinstance(each, (dict, list)))
+            waiting.extend((each, base) for each in _children(node) if isinstance(each, (dict, list)))
 
 
-def _below(schema: Mapping[str, Any]) -> Iterator[Any]:
+def _inner_schemas(schema: Mapping[str, Any]) -> Iterator[Any]:
     yield from (schema.get(keyword) for keyword in _BELOW)
     for keyword in _BELOW_LISTS:
-        yield from _list(schema.get(keyword))
-    yield from _map(schema.get("patternProperties")).values()
+        yield from _list_of(schema.get(keyword))
+    yield from _dict_of(schema.get("patternProperties")).values()
 
 
-def _cost(schema: Mapping[str, Any]) -> int:
-    """Return the steps that a schema's own keywords take for one value."""
+def _keyword_cost(schema: Mapping[str, Any]) -> int:
+    """Return the steps of a schema's own keywords for one value."""
     cost = sum(steps for keyword, steps in _COSTS.items() if keyword in schema)
-    options = _list(schema.get("enum"))
+    options = _list_of(schema.get("enum"))
     if any(isinstance(each, (dict, list)) for each in (*options, schema.get("const"))):
-        cost += 5 * _size([*options, schema.get("const")])
-    patterns = list(_patterns(schema))
-    cost += 30 * len(patterns) + 10 * len(_map(schema.get("properties"))) + 5 * len(_list(schema.get("required")))
+        cost += 5 * _count_tree_values([*options, schema.get("const")])
+    patterns = list(_iter_patterns(schema))
+    cost += 30 * len(patterns) + 10 * len(_dict_of(schema.get("properties")))
+    cost += 5 * len(_list_of(schema.get("required")))
     return cost + sum(_BACKTRACKING_COST for each in patterns if any(sign in each for sign in _BACKTRACKING))
 
 
-def _shown(schema: Mapping[str, Any]) -> float:
-    """Return how much more than another error those of a schema are: they quote its options."""
-    return (_size(schema.get("enum")) + len(_list(schema.get("required")))) / 8
+def _error_size(schema: Mapping[str, Any]) -> float:
+    """Return the additional weight of a schema's errors, which quote its options."""
+    return (_count_tree_values(schema.get("enum")) + len(_list_of(schema.get("required")))) / 8
 
 
-def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
+def _iter_patterns(schema: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(schema.get("pattern"), str):
         yield schema["pattern"]
-    yield from _map(schema.get("patternProperties"))
+    yield from _dict_of(schema.get("patternProperties"))
 
 
-def _matching(pattern: str) -> int:
-    """Return the steps that a linear engine may take for one byte: counted repetitions are written out."""
+def _steps_per_byte(pattern: str) -> int:
+    """Return the maximum steps per byte for a pattern; counted repetitions multiply the states."""
     states = 1
     for repetition in _COUNTED.finditer(pattern):
         states = min(
@@ -320,35 +320,35 @@ def _matching(pattern: str) -> int:
     return states if states > 1_000 else 1
 
 
-def _size(tree: Any) -> int:
+def _count_tree_values(tree: Any) -> int:
     """Return the number of values in a tree."""
     size, waiting = 0, [tree]
     while waiting:
         node = waiting.pop()
         size += 1
-        waiting.extend(_inner(node))
+        waiting.extend(_children(node))
     return size
 
 
-def _inner(node: Any) -> list[Any]:
+def _children(node: Any) -> list[Any]:
     if isinstance(node, dict):
         return list(node.values())
     return node if isinstance(node, list) else []
 
 
-def _list(value: Any) -> list[Any]:
+def _list_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _map(value: Any) -> dict[str, Any]:
+def _dict_of(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
 BACKTRACK_LIMIT: Final = 100_000
-"""Steps that one regular expression may take on one text; past it, the text does not match."""
+"""Maximum backtracking steps of a regular expression; beyond, the text does not match."""
 REGEX_BYTES: Final = 4 * 1024 * 1024
 _HOME: Final = "http://catalog.invalid/"
-"""Stands before keys that are no URIs, so that relative references can be joined; nothing is ever fetched."""
+"""The base of keys that are not URIs, to join relative references; nothing is fetched."""
 REGEX_OPTIONS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT, size_limit=REGEX_BYTES)
 _VALIDATORS: Final[Mapping[str, type[jsonschema_rs.Validator]]] = {
     "04": jsonschema_rs.Draft4Validator,
@@ -372,8 +372,8 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
-    """Return ``title`` and ``$id`` of a schema, or of the one that was written, as far as it has them."""
-    tree = source.document if source.written is None else as_tree(source.written.schema.document)
+    """Return ``title`` and ``$id`` of a schema, or of the writer's schema, if present."""
+    tree = source.document if source.written is None else to_tree(source.written.schema.document)
     if source.written is None and source.pointer:
         try:
             tree = at_pointer(tree, source.pointer)
@@ -385,22 +385,22 @@ def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
 
 
 class JsonSchemaValidator:
-    """Holds JSON bodies against one schema."""
+    """Validates JSON bodies with one schema."""
 
-    def __init__(self, validator: jsonschema_rs.Validator, work: SchemaWork) -> None:
+    def __init__(self, validator: jsonschema_rs.Validator, work: WorkLimits) -> None:
         self._validator = validator
         self._work = work
-        self._soon_judged = work.soon_judged
+        self._fast_bytes = work.fast_bytes
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* is no JSON or does not conform; the first error when there are several.
+        """Return the first error of *body*; None if it is valid JSON and valid against the schema.
 
-        The content type is not asked: what claims to be something else and is such JSON conforms.
+        The content type is ignored.
 
         Raises:
-            TooCostly: the verdict, or finding the error, may take more than a moment, and *at_any_cost* was not given.
+            CostExceeded: validation, or finding the error, may take too long, and *at_any_cost* is False.
         """
-        if body is not None and len(body) > self._soon_judged and not (at_any_cost or self._work.judges_soon(body)):
+        if body is not None and len(body) > self._fast_bytes and not (at_any_cost or self._work.validates_fast(body)):
             raise CostExceeded
         value = parse_body(body)
         if isinstance(value, SchemaFault):
@@ -408,78 +408,78 @@ class JsonSchemaValidator:
         try:
             if self._validator.is_valid(value):
                 return None
-            if not at_any_cost and body is not None and not self._work.explains_soon(body):
+            if not at_any_cost and body is not None and not self._work.explains_fast(body):
                 raise CostExceeded(refused=True)
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
-            return fault(error.message, as_pointer(error.instance_path))
+            return make_fault(error.message, as_pointer(error.instance_path))
         except (ValueError, TypeError, RecursionError) as failure:
-            return fault(f"the body cannot be held against the schema: {failure}")
-        return fault("the body is not valid against the schema")
+            return make_fault(f"the body cannot be held against the schema: {failure}")
+        return make_fault("the body is not valid against the schema")
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all errors, at most MAX_FAULTS; only the first of a body that may have very many.
+        """Return all errors, at most MAX_FAULTS; only the first if there may be too many.
 
         Raises:
-            TooCostly: as :meth:`fault`.
+            CostExceeded: as :meth:`fault`.
         """
         first = self.fault(body, content_type)
-        if first is None or body is None or not self._work.explains_soon(body, MAX_LISTING):
+        if first is None or body is None or not self._work.explains_fast(body, MAX_LISTING):
             return [] if first is None else [first]
         value = parse_body(body)
         if isinstance(value, SchemaFault):
             return [first]
         try:
             errors = islice(self._validator.iter_errors(value), MAX_FAULTS)
-            return [fault(error.message, as_pointer(error.instance_path)) for error in errors] or [first]
+            return [make_fault(error.message, as_pointer(error.instance_path)) for error in errors] or [first]
         except (ValueError, TypeError, RecursionError):
             return [first]
 
 
 def parse_body(body: bytes | None, *, doubles: bool = False) -> Any:
-    """Return the value of a JSON body, or the fault for what is none; a byte order mark before it is passed over.
+    """Return the value of a JSON body without a byte order mark, or a fault if it is not valid JSON.
 
-    A string that is no Unicode text, or very deep nesting, is a fault too. *doubles* is as for
+    Strings that are not Unicode and very deep nesting are faults, too. *doubles* is as for
     :func:`catalog.schemas.contract.json_value`.
     """
     if body is None:
-        return fault("the body is missing; JSON is expected")
+        return make_fault("the body is missing; JSON is expected")
     try:
         return json_value(body.removeprefix(_BYTE_ORDER_MARK), doubles=doubles)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return fault(f"the body is not valid JSON: {error}")
+        return make_fault(f"the body is not valid JSON: {error}")
     except RecursionError:
-        return fault("the body nests too deeply to be looked into")
+        return make_fault("the body nests too deeply to be looked into")
 
 
 def compile_schema(source: SchemaSource, library: Library) -> JsonSchemaValidator:
-    """Compile a schema, or the part of it that the deep link names, with all documents that it refers to.
+    """Compile a schema, or the part that is selected by name or pointer, with all documents that it refers to.
 
     Raises:
-        MissingTypeError: it lacks the part that is named.
-        SchemaError: no JSON schema, of an unusable regular expression, or with a reference that leads nowhere.
+        MissingTypeError: the selected part is missing.
+        SchemaError: it is not a valid JSON schema, or has an unresolvable reference or an invalid expression.
     """
-    document = _checked(as_tree(source.document))
+    document = _drop_unknown_dialect(to_tree(source.document))
     draft = draft_of(document, source.version)
     pointer = _pointer_of(document, source)
-    home = _home(source.uri)
-    resources = dict(_resources(source.uri, document, library))
+    home = _document_uri(source.uri)
+    resources = dict(_iter_resources(source.uri, document, library))
     schema: Any = document
     if pointer:
-        base = _joined(home, _own_id(document)).partition("#")[0]
+        base = _join_uri(home, _own_id(document)).partition("#")[0]
         resources[base] = document
         _check_part(document, pointer, draft)
         home, schema = f"{home}?part", {"$ref": f"{base}#{quote(pointer, safe='/~')}"}
-    return JsonSchemaValidator(_compiled(schema, draft, home, resources), SchemaWork(schema, home, resources))
+    return JsonSchemaValidator(_compile_validator(schema, draft, home, resources), WorkLimits(schema, home, resources))
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Yield the documents that ``$ref`` names, joined to an enclosing ``$id``, without own parts and meta-schemas."""
-    return dict.fromkeys(reference for reference, _ in _references(as_tree(source.document)))
+    """Return the URIs of other documents in ``$ref``, joined to an enclosing ``$id``, without meta-schemas."""
+    return dict.fromkeys(reference for reference, _ in _iter_references(to_tree(source.document)))
 
 
 def draft_of(document: Any, version: str) -> str:
-    """Return the draft: what ``$schema`` says, else the declared *version*, else the latest."""
+    """Return the draft: from ``$schema``, else from the declared *version*, else the latest."""
     stated = document.get("$schema") if isinstance(document, dict) else None
     for text in (stated, version):
         match = _DRAFT.search(text) if isinstance(text, str) else None
@@ -488,7 +488,7 @@ def draft_of(document: Any, version: str) -> str:
     return _LATEST
 
 
-def _compiled(schema: Any, draft: str, home: str, resources: Mapping[str, Any]) -> jsonschema_rs.Validator:
+def _compile_validator(schema: Any, draft: str, home: str, resources: Mapping[str, Any]) -> jsonschema_rs.Validator:
     def retrieve(uri: str) -> Any:
         return resources[uri.partition("#")[0]]
 
@@ -501,14 +501,14 @@ def _compiled(schema: Any, draft: str, home: str, resources: Mapping[str, Any]) 
             f"this is not a valid JSON schema: {error.message}", pointer=as_pointer(error.instance_path)
         ) from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise SchemaError(short(f"the JSON schema cannot be used: {error}")) from error
+        raise SchemaError(clip(f"the JSON schema cannot be used: {error}")) from error
 
 
-def _checked(document: Any) -> Any:
-    """Return a schema, without a ``$schema`` that names no draft: a meta-schema of somebody's own is not looked up."""
+def _drop_unknown_dialect(document: Any) -> Any:
+    """Return the schema without a ``$schema`` that is not a known draft, because custom meta-schemas are not loaded."""
     if isinstance(document, dict):
-        said = document.get("$schema")
-        if said is None or (isinstance(said, str) and _META.match(said)):
+        declared = document.get("$schema")
+        if declared is None or (isinstance(declared, str) and _META.match(declared)):
             return document
         return {name: value for name, value in document.items() if name != "$schema"}
     if isinstance(document, bool):
@@ -517,11 +517,11 @@ def _checked(document: Any) -> Any:
 
 
 def _check_part(document: Any, pointer: str, draft: str) -> None:
-    """Hold a part of a document against the meta-schema; what is around it need not be a schema at all.
+    """Validate a part of a document against the meta-schema; the rest of the document need not be a schema.
 
     Raises:
         MissingTypeError: there is no such part.
-        SchemaError: it is no schema.
+        SchemaError: it is not a valid schema.
     """
     try:
         part = at_pointer(document, pointer)
@@ -533,25 +533,25 @@ def _check_part(document: Any, pointer: str, draft: str) -> None:
         jsonschema_rs.meta.validate(part)
     except jsonschema_rs.ValidationError as error:
         at = pointer + as_pointer(error.instance_path)
-        raise SchemaError(short(f"this is not a valid JSON schema: {error.message}"), pointer=at) from error
+        raise SchemaError(clip(f"this is not a valid JSON schema: {error.message}"), pointer=at) from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise SchemaError(short(f"the JSON schema cannot be used: {error}"), pointer=pointer) from error
+        raise SchemaError(clip(f"the JSON schema cannot be used: {error}"), pointer=pointer) from error
 
 
-def start_of(source: SchemaSource) -> Any:
-    """Return the part of a document that is meant, of a schema that compiles.
+def find_start(source: SchemaSource) -> Any:
+    """Return the selected part of a document with a valid schema.
 
     Raises:
-        MissingTypeError, KeyError: there is none.
+        MissingTypeError, KeyError: the part is missing.
     """
     return at_pointer(source.document, _pointer_of(source.document, source))
 
 
 def _pointer_of(document: Any, source: SchemaSource) -> str:
-    """Return the pointer of the part that the deep link names; empty for the whole document.
+    """Return the JSON pointer of the selected part; empty for the whole document.
 
     Raises:
-        MissingTypeError: there is no type of that name.
+        MissingTypeError: there is no type with that name.
     """
     if source.pointer or not source.name:
         return source.pointer
@@ -565,26 +565,26 @@ def _pointer_of(document: Any, source: SchemaSource) -> str:
     return pointer
 
 
-def _home(key: str) -> str:
-    """Return the absolute URI that stands for the document *key*."""
+def _document_uri(key: str) -> str:
+    """Return an absolute URI for the document *key*."""
     if "://" in key and "#" not in key:
         return key
     steps = ("up" if step == ".." else step for step in key.lstrip("/").split("/"))
     return _HOME + quote("/".join(steps), safe="/")
 
 
-def _resources(key: str, document: Any, library: Library) -> Iterator[tuple[str, Any]]:
-    """Yield all documents that a schema refers to, by every URI that its references may come out as."""
-    waiting, seen = [(key, document, {_home(key)})], {key}
+def _iter_resources(key: str, document: Any, library: Library) -> Iterator[tuple[str, Any]]:
+    """Yield all documents that a schema refers to, with every URI to which its references may resolve."""
+    waiting, seen = [(key, document, {_document_uri(key)})], {key}
     while waiting:
         base, tree, homes = waiting.pop()
-        homes = {*homes, *(_joined(home, _own_id(tree)) for home in homes)}
-        for reference, written in dict.fromkeys(_references(tree)):
+        homes = {*homes, *(_join_uri(home, _own_id(tree)) for home in homes)}
+        for reference, written in dict.fromkeys(_iter_references(tree)):
             loaded = library.document(reference, base)
             if loaded is None:
                 continue
-            other = _checked(as_tree(loaded[1]))
-            names = {_joined(home, each) for home in homes for each in (reference, written)}
+            other = _drop_unknown_dialect(to_tree(loaded[1]))
+            names = {_join_uri(home, each) for home in homes for each in (reference, written)}
             for name in names:
                 yield name.partition("#")[0], other
             if loaded[0] not in seen:
@@ -592,8 +592,8 @@ def _resources(key: str, document: Any, library: Library) -> Iterator[tuple[str,
                 waiting.append((loaded[0], other, names))
 
 
-def _references(tree: Any) -> Iterator[tuple[str, str]]:
-    """Give references to other documents: joined to an absolute ``$id`` around them if there is one, and as written."""
+def _iter_references(tree: Any) -> Iterator[tuple[str, str]]:
+    """Return references to other documents, as pairs: joined to an absolute ``$id`` around them, and as written."""
     references: list[tuple[str, str]] = []
     own: set[str] = set()
     waiting: list[tuple[Any, str, bool]] = [(tree, "", False)]
@@ -606,19 +606,19 @@ def _references(tree: Any) -> Iterator[tuple[str, str]]:
         if not is_map:
             identifier = _own_id(node)
             if identifier and (base or _ABSOLUTE.match(identifier)):
-                base = _joined(base, identifier).partition("#")[0]
+                base = _join_uri(base, identifier).partition("#")[0]
             own.update((base, identifier.partition("#")[0]))
             written = (node.get(keyword) for keyword in _REFERENCES)
             plain = (each.partition("#")[0] for each in written if isinstance(each, str) and not each.startswith("#"))
-            references.extend((_joined(base, each) if base else each, each) for each in plain)
+            references.extend((_join_uri(base, each) if base else each, each) for each in plain)
         for name, part in node.items():
             if isinstance(part, (dict, list)) and (is_map or name not in _NO_SCHEMAS):
                 waiting.append((part, base, not is_map and name in _MAPS))
     return (pair for pair in references if pair[0] and pair[0] not in own and not _META.match(pair[0]))
 
 
-def _joined(base: str, reference: str) -> str:
-    """Join as RFC 3986 has it; what is no URI stays as it is, and will not be found."""
+def _join_uri(base: str, reference: str) -> str:
+    """Join URIs as in RFC 3986; an invalid reference is returned unchanged."""
     try:
         return urljoin(base, reference)
     except ValueError:
@@ -626,7 +626,7 @@ def _joined(base: str, reference: str) -> str:
 
 
 def _own_id(schema: Any) -> str:
-    """Return ``$id`` (``id`` in draft 04) if it is a string, else nothing."""
+    """Return ``$id`` (``id`` in draft 04), empty if it is missing or not a string."""
     if not isinstance(schema, dict):
         return ""
     own = schema.get("$id")
@@ -635,7 +635,7 @@ def _own_id(schema: Any) -> str:
     return own if isinstance(own, str) and not own.startswith("#") else ""
 
 
-# How one JSON schema differs from another; a member that the older did not name is taken to be absent from bodies.
+# Comparing two JSON schemas; members that the older one does not name are assumed absent from bodies.
 
 _WORDS: Final = frozenset(
     {"title", "description", "$comment", "examples", "default", "deprecated", "$id", "id", "$schema"}
@@ -648,12 +648,8 @@ _BOUNDS: Final = frozenset(
 )
 
 
-def compare(before: Any, after: Any) -> Comparison:
-    """Compare two schemas."""
-    return _compare(before, after, "", 0)
-
-
-def _compare(old: Any, new: Any, at: str, depth: int) -> Comparison:
+def compare(old: Any, new: Any, at: str = "", depth: int = 0) -> Comparison:
+    """Compare two schemas; *at* is the JSON pointer to them in their documents."""
     if old == new:
         return "same", ""
     if depth > MAX_DEPTH or not isinstance(old, dict) or not isinstance(new, dict):
@@ -663,30 +659,30 @@ def _compare(old: Any, new: Any, at: str, depth: int) -> Comparison:
         if keyword in _WORDS:
             comparisons.append(("compatible", f"{at}/{keyword} says otherwise"))
         elif old.get(keyword) != new.get(keyword):
-            comparisons.append(_keyword(keyword, old, new, at, depth))
-    return worst(comparisons)
+            comparisons.append(_compare_keyword(keyword, old, new, at, depth))
+    return worst_comparison(comparisons)
 
 
-def _keyword(keyword: str, old: Mapping[str, Any], new: Mapping[str, Any], at: str, depth: int) -> Comparison:
+def _compare_keyword(keyword: str, old: Mapping[str, Any], new: Mapping[str, Any], at: str, depth: int) -> Comparison:
     one, other, here = old.get(keyword), new.get(keyword), f"{at}/{keyword}"
     if keyword == "properties" and isinstance(one or {}, dict) and isinstance(other or {}, dict):
-        return _properties(old, new, at, depth)
+        return _compare_properties(old, new, at, depth)
     if keyword == "required" and isinstance(one or [], list) and isinstance(other or [], list):
         moved = sorted(map(str, set(map(str, one or [])) ^ set(map(str, other or []))))
         return ("incompatible", f"{here} changes for {', '.join(moved)}") if moved else ("compatible", "")
     if keyword in _BOUNDS:
-        equal = keyword in ("enum", "type") and _unordered(one) == _unordered(other)
+        equal = keyword in ("enum", "type") and _sort_values(one) == _sort_values(other)
         return ("compatible", "") if equal else ("incompatible", f"{here} changes")
     if keyword in _NESTED and isinstance(one, dict) and isinstance(other, dict):
-        return _compare(one, other, here, depth + 1)
+        return compare(one, other, here, depth + 1)
     if keyword in _COMPARING_MAPS and isinstance(one, dict) and isinstance(other, dict):
-        shared = [_compare(one[name], other[name], f"{here}/{name}", depth + 1) for name in one if name in other]
-        return worst([*shared, ("compatible", "")])  # what is only in one matters where it is referred to
+        shared = [compare(one[name], other[name], f"{here}/{name}", depth + 1) for name in one if name in other]
+        return worst_comparison([*shared, ("compatible", "")])  # others matter where they are referenced
     return "unknown", f"{here} changes"
 
 
-def _properties(old: Mapping[str, Any], new: Mapping[str, Any], at: str, depth: int) -> Comparison:
-    """Compare members: a new one is nothing to those who do not know it, unless what they do not know was forbidden."""
+def _compare_properties(old: Mapping[str, Any], new: Mapping[str, Any], at: str, depth: int) -> Comparison:
+    """Compare members; a new one is compatible unless the old schema forbids unknown members."""
     one, other = old.get("properties") or {}, new.get("properties") or {}
     open_before = old.get("additionalProperties") in (None, True) and "patternProperties" not in old
     comparisons: list[Comparison] = []
@@ -695,13 +691,13 @@ def _properties(old: Mapping[str, Any], new: Mapping[str, Any], at: str, depth: 
         if name not in other:
             comparisons.append(("incompatible", f"{here} is gone"))
         elif name in one:
-            comparisons.append(_compare(one[name], other[name], here, depth + 1))
+            comparisons.append(compare(one[name], other[name], here, depth + 1))
         elif open_before:
             comparisons.append(("compatible", f"{here} is new"))
         else:
             comparisons.append(("incompatible", f"{here} is new where nothing new was allowed"))
-    return worst(comparisons)
+    return worst_comparison(comparisons)
 
 
-def _unordered(value: Any) -> Any:
+def _sort_values(value: Any) -> Any:
     return sorted(map(repr, value)) if isinstance(value, list) else [repr(value)]

@@ -1,1 +1,1 @@
-"""JSON Structure: bodies held against schemas, as columns, and made up."""
+"""JSON Structure: validation of bodies, columns of payloads, and sample payloads."""

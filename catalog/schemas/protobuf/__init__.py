@@ -1,1 +1,1 @@
-"""Protobuf: bodies held against schemas, as columns, and made up."""
+"""Protobuf: validation of bodies, columns of payloads, and sample payloads."""

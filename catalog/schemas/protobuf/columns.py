@@ -1,9 +1,9 @@
-"""Protobuf messages as shapes, and their fields as values.
+"""Columns of Protobuf payloads: the shapes of messages, and the values of their fields.
 
-A field without presence has its default where a body leaves it out, one with presence is null; enums are the names of
-their values, or the number of one that has no name. ``Timestamp`` is an instant to the microsecond, ``Duration`` and
-``FieldMask`` are text in the form of the JSON mapping (``1.5s``), wrappers the value they hold, ``Struct`` and its like
-JSON text. A message within itself is JSON text too.
+An omitted field has its default if it has no presence, and is null otherwise. Enums are the names of their values, or
+the number of an unnamed value. ``Timestamp`` is an instant with microseconds, ``Duration`` and ``FieldMask`` text in
+the form of the JSON mapping (``1.5s``), wrappers are their value, ``Struct`` and similar types JSON text, and so are
+recursive messages.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from catalog.schemas.columns import (
     TEXT,
     TIMESTAMP,
     BodyReader,
+    Getters,
     Leaf,
     MapShape,
     Member,
@@ -31,21 +32,20 @@ from catalog.schemas.columns import (
     Shape,
     Struct,
     Survey,
-    Take,
     Undecoded,
-    integer,
-    present,
+    integer_leaf,
+    iter_rows,
 )
 from catalog.schemas.columns import ListShape as List
 from catalog.schemas.contract import Library, SchemaFault, SchemaSource, UnfitValue
-from catalog.schemas.protobuf.json import places
-from catalog.schemas.protobuf.validating import Partial, ProtobufValidator, WrittenMessages, open_message
+from catalog.schemas.protobuf.json import iter_unfit_paths
+from catalog.schemas.protobuf.validating import PartialMessage, ProtobufValidator, ResolvedMessages, open_message
 
 _SCALARS: Final[Mapping[int, Leaf]] = {
-    FieldDescriptor.CPPTYPE_INT32: integer(32),
-    FieldDescriptor.CPPTYPE_INT64: integer(64),
-    FieldDescriptor.CPPTYPE_UINT32: integer(32, signed=False),
-    FieldDescriptor.CPPTYPE_UINT64: integer(64, signed=False),
+    FieldDescriptor.CPPTYPE_INT32: integer_leaf(32),
+    FieldDescriptor.CPPTYPE_INT64: integer_leaf(64),
+    FieldDescriptor.CPPTYPE_UINT32: integer_leaf(32, signed=False),
+    FieldDescriptor.CPPTYPE_UINT64: integer_leaf(64, signed=False),
     FieldDescriptor.CPPTYPE_DOUBLE: DOUBLE,
     FieldDescriptor.CPPTYPE_FLOAT: FLOAT,
     FieldDescriptor.CPPTYPE_BOOL: BOOLEAN,
@@ -62,73 +62,75 @@ _OPEN: Final = frozenset(f"{_PACKAGE}{kind}" for kind in ("Any", "ListValue", "S
 _TIMESTAMP: Final = f"{_PACKAGE}Timestamp"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Field = Any
-"""A descriptor of a field; its class depends on how protobuf was built."""
+"""A field descriptor, whose class depends on the implementation of protobuf."""
 Form = Callable[[Any], Any]
 
 
 def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
-    """Return the shape of payloads and their reader; None when nothing of them can be typed."""
+    """Return the shape of payloads and their reader; None if they have no typed columns."""
     own = open_message(source, library)
     shape = shape_of(own.message.DESCRIPTOR, survey)
-    reads = own if source.written is None else WrittenMessages(own, source.written)
+    reads = own if source.written is None else ResolvedMessages(own, source.written)
     return None if shape is None else (shape, ProtobufReader(own, reads))
 
 
 def shape_of(descriptor: Any, survey: Survey) -> Shape | None:
-    """Return the shape of payloads of a message; None when nothing of them can be typed."""
-    shape = _Shapes(survey).message(descriptor, (), ())
+    """Return the shape of a message's payloads; None if they have no typed columns."""
+    shape = _ShapeFinder(survey).message_shape(descriptor, (), ())
     return None if isinstance(shape, Leaf) and shape.kind == "json" else shape
 
 
-class _Shapes:
+class _ShapeFinder:
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
 
-    def message(self, descriptor: Any, path: Path, within: tuple[str, ...]) -> Shape:
+    def message_shape(self, descriptor: Any, path: Path, within: tuple[str, ...]) -> Shape:
         name = descriptor.full_name
-        passed = self._survey.limit(path)
+        passed = self._survey.check_limits(path)
         if passed or name in within:
-            return self._survey.text(path, passed or "the message contains itself")
+            return self._survey.add_json_text(path, passed or "the message contains itself")
         if name == _TIMESTAMP:
             return TIMESTAMP
         if name in _TEXTS:
             return TEXT
         if name in _WRAPPERS:
-            return _scalar(descriptor.fields_by_name["value"])
+            return _scalar_leaf(descriptor.fields_by_name["value"])
         if name in _OPEN:
-            return self._survey.text(path, f"a {descriptor.name} may contain anything")
+            return self._survey.add_json_text(path, f"a {descriptor.name} may contain anything")
         fields = list(descriptor.fields)
-        columns = self._survey.columns(path, [field.name for field in fields]) if fields else []
+        columns = self._survey.assign_columns(path, [field.name for field in fields]) if fields else []
         if not columns:
-            return self._survey.text(path, "the payload has too many fields" if fields else "it has no fields")
-        pairs = zip(fields, columns, strict=False)  # those without a column are the last
+            return self._survey.add_json_text(path, "the payload has too many fields" if fields else "it has no fields")
+        pairs = zip(fields, columns, strict=False)  # fields without a column are the last
         return Struct(
             tuple(
-                Member(own, column, self._field(field, (*path, own), (*within, name))) for field, (own, column) in pairs
+                Member(own, column, self._field_shape(field, (*path, own), (*within, name)))
+                for field, (own, column) in pairs
             )
         )
 
-    def _field(self, field: Field, path: Path, within: tuple[str, ...]) -> Shape:
+    def _field_shape(self, field: Field, path: Path, within: tuple[str, ...]) -> Shape:
         kind = field.message_type
         if kind is not None and kind.GetOptions().map_entry:
-            inner = self._value(kind.fields_by_name["value"], (*path, "*"), within)
-            return MapShape(inner, _scalar(kind.fields_by_name["key"]))
+            inner = self._value_shape(kind.fields_by_name["value"], (*path, "*"), within)
+            return MapShape(inner, _scalar_leaf(kind.fields_by_name["key"]))
         if field.is_repeated:
-            return List(self._value(field, (*path, "*"), within))
-        return self._value(field, path, within)
+            return List(self._value_shape(field, (*path, "*"), within))
+        return self._value_shape(field, path, within)
 
-    def _value(self, field: Field, path: Path, within: tuple[str, ...]) -> Shape:
-        return _scalar(field) if field.message_type is None else self.message(field.message_type, path, within)
+    def _value_shape(self, field: Field, path: Path, within: tuple[str, ...]) -> Shape:
+        kind = field.message_type
+        return _scalar_leaf(field) if kind is None else self.message_shape(kind, path, within)
 
 
-def _scalar(field: Field) -> Leaf:
+def _scalar_leaf(field: Field) -> Leaf:
     return BINARY if field.type == FieldDescriptor.TYPE_BYTES else _SCALARS[field.cpp_type]
 
 
 class ProtobufReader:
-    """Reads bodies as messages, by content type as validation does; fields of unknown numbers are dropped."""
+    """Reads bodies as messages, by content type as in validation; unknown fields are dropped."""
 
-    def __init__(self, validator: ProtobufValidator, reads: ProtobufValidator | WrittenMessages | None = None) -> None:
+    def __init__(self, validator: ProtobufValidator, reads: ProtobufValidator | ResolvedMessages | None = None) -> None:
         self._validator = validator
         self._reads = reads or validator
 
@@ -137,7 +139,7 @@ class ProtobufReader:
     ) -> tuple[list[Any], list[Undecoded]]:
         values: list[Any] = []
         undecoded: list[Undecoded] = []
-        for row, body, content_type in present(bodies, content_types, undecoded):
+        for row, body, content_type in iter_rows(bodies, content_types, undecoded):
             message: Any = None if body is None else self._reads.read(body, content_type)
             if isinstance(message, SchemaFault):
                 undecoded.append(Undecoded(row, str(message)))
@@ -145,94 +147,94 @@ class ProtobufReader:
             values.append(message)
         return values, undecoded
 
-    def take(self, struct: Struct) -> Take:
-        return [_getter(member) for member in struct.members]
+    def getters_of(self, struct: Struct) -> Getters:
+        return [_make_getter(member) for member in struct.members]
 
-    def text(self, value: Any) -> str | None:
-        if isinstance(value, Partial):
-            raise ValueError(next(why for _, why in places(value.unfit)))
-        text = self._validator.json(value)
+    def to_json(self, value: Any) -> str | None:
+        if isinstance(value, PartialMessage):
+            raise ValueError(next(why for _, why in iter_unfit_paths(value.unfit)))
+        text = self._validator.to_json(value)
         return None if text == "null" else text
 
 
-def _getter(member: Member) -> Form:
-    """Return what gets the value of a field from its message.
+def _make_getter(member: Member) -> Form:
+    """Return the getter of a field's value from its message.
 
-    All messages at one place of a payload are of one type, which the shape does not know and the first one tells.
+    All messages at one path of a payload have the same type, which is taken from the first message.
     """
     getters: list[Form] = []
 
     def get(message: Any) -> Any:
         unfit = None
-        if type(message) is Partial:
+        if type(message) is PartialMessage:
             message, unfit = message.message, message.unfit.get(member.name)
         if not getters:
-            getters.append(_bound(message.DESCRIPTOR.fields_by_name[member.name], member.shape))
+            getters.append(_bind_getter(message.DESCRIPTOR.fields_by_name[member.name], member.shape))
         value = getters[0](message)
-        return value if unfit is None else _without(value, unfit)
+        return value if unfit is None else _mark_unfit(value, unfit)
 
     return get
 
 
-def _without(value: Any, unfit: Any) -> Any:
-    """Return a value with what does not conform in it marked."""
+def _mark_unfit(value: Any, unfit: Any) -> Any:
+    """Return a value with its invalid parts marked."""
     if isinstance(unfit, UnfitValue):
         return unfit
     if isinstance(value, list):
-        return [_without(each, unfit[at,]) if (at,) in unfit else each for at, each in enumerate(value)]
+        return [_mark_unfit(each, unfit[at,]) if (at,) in unfit else each for at, each in enumerate(value)]
     if isinstance(value, dict):
-        return {key: _without(each, unfit[key,]) if (key,) in unfit else each for key, each in value.items()}
-    return Partial(value, unfit)
+        return {key: _mark_unfit(each, unfit[key,]) if (key,) in unfit else each for key, each in value.items()}
+    return PartialMessage(value, unfit)
 
 
-def _bound(field: Field, shape: Shape) -> Form:
+def _bind_getter(field: Field, shape: Shape) -> Form:
     name, kind = field.name, field.message_type
     if isinstance(shape, MapShape):
-        inner = _form(kind.fields_by_name["value"], shape.value) or _same
+        inner = _converter_for(kind.fields_by_name["value"], shape.value) or _identity
         return lambda message: {key: inner(value) for key, value in getattr(message, name).items()}
     if isinstance(shape, List):
-        each = _form(field, shape.item) or _same
+        each = _converter_for(field, shape.item) or _identity
         return lambda message: [each(value) for value in getattr(message, name)]
-    form = _form(field, shape) or _same
+    form = _converter_for(field, shape) or _identity
     if field.has_presence:
         return lambda message: form(getattr(message, name)) if message.HasField(name) else None
-    return attrgetter(name) if form is _same else lambda message: form(getattr(message, name))
+    return attrgetter(name) if form is _identity else lambda message: form(getattr(message, name))
 
 
-def _form(field: Field, shape: Shape) -> Form | None:
-    """Return what makes of one value of a field that of its shape; None when it is the same."""
+def _converter_for(field: Field, shape: Shape) -> Form | None:
+    """Return the converter of a field's value to that of its shape; None if they are equal."""
     if field.enum_type is not None:
-        return _enum(field.enum_type)
+        return _enum_converter(field.enum_type)
     if field.message_type is None or shape == JSON:
         return None
     name = field.message_type.full_name
     if name == _TIMESTAMP:
-        return _instant
+        return _to_instant
     if name in _TEXTS:
-        return _text
+        return _to_text
     return attrgetter("value") if name in _WRAPPERS else None
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _instant(value: Any) -> datetime | UnfitValue:
+def _to_instant(value: Any) -> datetime | UnfitValue:
     try:
         return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1_000)
     except OverflowError:
         return UnfitValue("a timestamp lies outside of the years 1 to 9999")
 
 
-def _text(value: Any) -> str | UnfitValue:
+def _to_text(value: Any) -> str | UnfitValue:
     try:
         return str(value.ToJsonString())
     except ValueError as error:
         return UnfitValue(str(error))
 
 
-def _enum(enum: EnumDescriptor) -> Form:
+def _enum_converter(enum: EnumDescriptor) -> Form:
     names: dict[int, str] = {}
     for value in enum.values:
-        names.setdefault(value.number, value.name)  # the first of several names of one number
+        names.setdefault(value.number, value.name)  # the first name, if a number has several
     return lambda number: names.get(number) or str(number)

@@ -1,8 +1,7 @@
-"""Runs protoc over the texts of .proto files.
+"""Compile .proto texts with protoc.
 
-It runs in a process of its own, with a limit on memory and time: it is C++ that writes its errors to the standard
-error of whatever process it is in, and a router must outlive every text that a catalog may hold. A run takes some
-50 ms; the same texts are compiled once per process.
+It runs in a separate process with limits on memory and time, because it is C++ code that writes errors to standard
+error, and no text in a catalog may crash the router. A run takes about 50 ms; results are cached per process.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from typing import Final
 
 import grpc_tools  # type: ignore[import-untyped]
 
-from catalog.schemas.contract import SchemaError, short
+from catalog.schemas.contract import SchemaError, clip
 
 INCLUDE: Final = Path(grpc_tools.__file__).parent / "_proto"
-"""Where the files are that protoc brings along: google/protobuf/*.proto."""
+"""The folder of the files bundled with protoc: google/protobuf/*.proto."""
 MAX_SECONDS: Final = 20
-"""Processor time of one run; a run that ten times as long has not ended is ended too."""
+"""CPU time limit of one run; the limit of elapsed time is ten times as long."""
 MAX_MEMORY: Final = 1024 * 1024 * 1024
 _SCRIPT: Final = """
 import resource, sys
@@ -47,23 +46,23 @@ _MESSAGE: Final = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): (?P<
 
 
 def imports_of(text: str) -> tuple[str, ...]:
-    """Return the paths that a .proto text imports, as written and each once, without those protoc brings along."""
+    """Return the distinct paths that a .proto text imports, without those bundled with protoc."""
     paths = (match[1] or match[2] for match in _TOKEN.finditer(text))
     return tuple(dict.fromkeys(path for path in paths if path and not is_shipped(path)))
 
 
 def is_shipped(path: str) -> bool:
-    """Whether protoc brings the file along."""
+    """Whether the file is bundled with protoc."""
     return path.startswith("google/protobuf/") and ".." not in path and (INCLUDE / path).is_file()
 
 
 def has_syntax(text: str) -> bool:
-    """Whether a .proto text says which syntax or edition it has; it counts as proto2 when it does not."""
+    """Whether a .proto text declares a syntax or edition; otherwise it counts as proto2."""
     return _SYNTAX.match(text) is not None
 
 
 def is_path(path: str) -> bool:
-    """Whether a path to import is plain: relative segments of letters, digits and ``_-+@.`` that end in .proto."""
+    """Whether an import path is safe: relative, of letters, digits and ``_-+@.``, ending in .proto."""
     folders = path.split("/")[:-1]
     return (
         len(path) < 200 and _PATH.fullmatch(path) is not None and not any(each.endswith(".proto") for each in folders)
@@ -71,18 +70,18 @@ def is_path(path: str) -> bool:
 
 
 def compile_files(main: str, files: Mapping[str, str], prefix: str = "") -> bytes:
-    """Compile the file at path *main*; return the serialised FileDescriptorSet of it and all that it imports.
+    """Compile the file at path *main*, and return the serialised FileDescriptorSet with all its imports.
 
-    Every import is among *files* or is brought along by protoc. *prefix* is put before the main file's first line.
+    Every import is in *files* or bundled with protoc. *prefix* is inserted at the start of the main file.
 
     Raises:
-        SchemaError: protoc refuses a file, or takes more than its limits.
+        SchemaError: protoc rejects a file, or exceeds its limits.
     """
-    return _compiled(main, tuple(sorted(files.items())), prefix)
+    return _compile_cached(main, tuple(sorted(files.items())), prefix)
 
 
 @lru_cache(maxsize=256)
-def _compiled(main: str, files: tuple[tuple[str, str], ...], prefix: str) -> bytes:
+def _compile_cached(main: str, files: tuple[tuple[str, str], ...], prefix: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="protoc-") as folder:
         root = Path(folder)
         for path, text in files:
@@ -91,38 +90,33 @@ def _compiled(main: str, files: tuple[tuple[str, str], ...], prefix: str) -> byt
             (root / path).write_text(whole, encoding="utf-8", errors="replace", newline="")
         limits = (str(INCLUDE.parents[1]), str(MAX_SECONDS), str(MAX_MEMORY))
         options = ("-I.", f"-I{INCLUDE}", "--include_imports", "--descriptor_set_out=.descriptors", main)
-        code, errors = _run([sys.executable, "-I", "-S", "-c", _SCRIPT, *limits, *options], root)
+        code, errors = _run_protoc([sys.executable, "-I", "-S", "-c", _SCRIPT, *limits, *options], root)
         if code == 0:
             return (root / ".descriptors").read_bytes()
-        raise _refused(main, len(prefix), code, errors)
+        raise _compile_error(main, len(prefix), code, errors)
 
 
-def _run(command: list[str], folder: Path) -> tuple[int, str]:
+def _run_protoc(command: list[str], folder: Path) -> tuple[int, str]:
     try:
         done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=10 * MAX_SECONDS,
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10 * MAX_SECONDS
         )
     except subprocess.TimeoutExpired:
         return -1, ""
     return done.returncode, done.stderr.decode("utf-8", "replace")
 
 
-def _refused(main: str, shift: int, code: int, errors: str) -> SchemaError:
+def _compile_error(main: str, shift: int, code: int, errors: str) -> SchemaError:
     hint = "correct the .proto text; `protoc` says the same of it"
     for match in filter(None, map(_MESSAGE.match, errors.split("\n"))):
         is_main, column = match["file"] == main, int(match["column"])
         place = "" if is_main else f"{match['file']}, "
         column -= shift if is_main and match["line"] == "1" else 0
-        return SchemaError(short(f"{place}line {match['line']}, column {column}: {match['text']}"), hint=hint)
+        return SchemaError(clip(f"{place}line {match['line']}, column {column}: {match['text']}"), hint=hint)
     if code < 0 or "MemoryError" in errors:
         limits = f"{MAX_SECONDS} s and {MAX_MEMORY // 1024**2} MiB"
         return SchemaError(
             f"compiling the .proto text takes protoc more than {limits}", hint="split it, or make it simpler"
         )
     lines = [line for line in errors.split("\n") if line.strip() and "warning:" not in line]
-    return SchemaError(f"protoc refuses the .proto text: {short(lines[0] if lines else 'it says nothing')}", hint=hint)
+    return SchemaError(f"protoc refuses the .proto text: {clip(lines[0] if lines else 'it says nothing')}", hint=hint)

@@ -1,8 +1,8 @@
-"""Protobuf schemas (proto2, proto3, editions) from .proto texts.
+"""Validation with Protobuf schemas (proto2, proto3, editions) from .proto texts.
 
-A body with a JSON content type is read by the JSON mapping of Protobuf, any other as the binary encoding. Fields that
-the message does not have are passed over in both: a producer may have a later version of it (MATCHING.md#data-schemas).
-A field that it has, and of another type, does not conform. What is packed into an ``Any`` is not looked into.
+Bodies with a JSON content type are read with Protobuf's JSON mapping, others as binary. Unknown fields are ignored in
+both, because producers may have a later version (MATCHING.md#data-schemas). Known fields of another type are invalid.
+The content of an ``Any`` is not validated.
 """
 
 from __future__ import annotations
@@ -31,49 +31,48 @@ from catalog.schemas.contract import (
     UnfitValue,
     Validator,
     WriterSchema,
-    fault,
+    clip,
     is_json,
-    short,
+    make_fault,
 )
 from catalog.schemas.ids.client import WrittenSchema
-from catalog.schemas.protobuf.json import JsonMapping, NotJsonError, Unfit, places
+from catalog.schemas.protobuf.json import JsonMessageReader, NotJsonError, Unfit, iter_unfit_paths
 from catalog.schemas.protobuf.protoc import compile_files, has_syntax, imports_of, is_path
 
 MAX_FILES: Final = 500
 MAX_TEXT: Final = 8 * 1024 * 1024
-"""Characters of all .proto texts of one schema together."""
+"""Maximum characters of all .proto texts of one schema."""
 MAX_PARSED_BYTES: Final = 64 * 1024 * 1024
-"""Memory that the messages of one body may take; a message of no fields set takes it too, and two bytes of a body."""
+"""Maximum memory for the messages of one body; even an empty message of two bytes needs memory."""
 MAX_EXPLAINED_BYTES: Final = 256 * 1024
-"""Size of a body up to which fields of other types are looked for in this process, of one with unknown fields."""
+"""Bodies with unknown fields up to this size are searched for fields of wrong types in this process."""
 _AT: Final = re.compile(r"\bat ([\w.\[\]\"'-]+?)\.*\s*$")
 
 
 def compile_schema(source: SchemaSource, library: Library) -> Validator:
-    """Compile a .proto text and what it imports; bodies that were written with another message are read as that first.
+    """Compile a .proto text with its imports; bodies written with another message are validated against both.
 
     Raises:
-        SchemaError: it is no valid .proto text, an import is unknown, or it has not the message.
+        SchemaError: it is not a valid .proto text, an import is unknown, or the message is missing.
     """
     own = open_message(source, library)
-    return own if source.written is None else WrittenMessages(own, source.written)
+    return own if source.written is None else ResolvedMessages(own, source.written)
 
 
 def open_message(source: SchemaSource, library: Library) -> ProtobufValidator:
-    """Compile a .proto text and what it imports.
+    """Compile a .proto text with its imports.
 
-    ``source.name`` chooses a message: by full name, by its name within the package (``Outer.Inner``), or by a simple
-    name that it has once. Without a name it is the first message of the file. Imports of ``google/protobuf`` are at
-    hand, others are asked of the library as written.
+    ``source.name`` selects a message by full name, by name within the package (``Outer.Inner``), or by a unique simple
+    name; by default, the first message. Imports of ``google/protobuf`` are bundled, others come from the library.
 
     Raises:
-        SchemaError: it is no valid .proto text, an import is unknown, or it has not the message.
+        SchemaError: it is not a valid .proto text, an import is unknown, or the message is missing.
     """
     if not isinstance(source.document, str):
         raise SchemaError("a Protobuf schema is the text of a .proto file", hint="give it as a string")
     if source.pointer:
         raise SchemaError("a JSON pointer leads nowhere in a .proto text", hint="append :MessageName to its reference")
-    main, files = _files(source, library)
+    main, files = _collect_files(source, library)
     prefix = 'syntax = "proto3"; ' if source.version.startswith("3") and not has_syntax(source.document) else ""
     descriptors = descriptor_pb2.FileDescriptorSet.FromString(compile_files(main, files, prefix))
     pool = descriptor_pool.DescriptorPool()
@@ -81,40 +80,38 @@ def open_message(source: SchemaSource, library: Library) -> ProtobufValidator:
         for each in descriptors.file:
             pool.Add(each)
         own = next(each for each in descriptors.file if each.name == main)
-        descriptor = pool.FindMessageTypeByName(_message_name(source.name, own))
+        descriptor = pool.FindMessageTypeByName(_find_message_name(source.name, own))
     except (TypeError, KeyError) as error:
         hint = "the Protobuf library is older than the syntax, or two files define the same name"
-        raise SchemaError(f"the .proto text cannot be used: {short(str(error))}", hint=hint) from error
+        raise SchemaError(f"the .proto text cannot be used: {clip(str(error))}", hint=hint) from error
     return ProtobufValidator(descriptor, pool, own)
 
 
 def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
-    """Return by which name registries may know what a schema means: the full name of its message.
-
-    Of what was written, that of the message at its place; nothing for a place that leads nowhere.
+    """Return the full name of the schema's message, or of the writer's message; empty if the index is invalid.
 
     Raises:
-        SchemaError: it can never be used.
+        SchemaError: the schema is not valid.
     """
     if source.written is None:
         name = open_message(source, library).message.DESCRIPTOR.full_name
     else:
-        name = file_of(source.written).name_at(source.written.message) or ""
+        name = compile_writer_file(source.written).name_at(source.written.message) or ""
     return {"message": name} if name else {}
 
 
 def message_indexes(source: SchemaSource, library: Library) -> bytes:
-    """Return the place of a message in its file as Confluent's frame has it: the first message is a single 0.
+    """Return the message indexes of Confluent's frame: the path of a message in its file, 0 for the first message.
 
     Raises:
-        SchemaError: it can never be used.
+        SchemaError: the schema is not valid.
     """
-    path = open_message(source, library).place
-    return b"\0" if path == [0] else b"".join(map(_zigzag, (len(path), *path)))
+    path = open_message(source, library).message_path
+    return b"\0" if path == [0] else b"".join(map(_encode_zigzag, (len(path), *path)))
 
 
-def _zigzag(number: int) -> bytes:
-    """Write a number that is not negative as a signed one of Protobuf."""
+def _encode_zigzag(number: int) -> bytes:
+    """Encode a non-negative number as a zigzag varint."""
     value, out = number << 1, bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -122,81 +119,81 @@ def _zigzag(number: int) -> bytes:
     return bytes((*out, value))
 
 
-def file_of(written: WriterSchema) -> ProtobufValidator:
-    """Compile the file that messages were written with.
+def compile_writer_file(written: WriterSchema) -> ProtobufValidator:
+    """Compile the file of the writer's schema.
 
     Raises:
-        SchemaError: it can never be used.
+        SchemaError: the schema is not valid.
     """
-    return open_message(SchemaSource("Protobuf", "", written.schema.document), _Imports(written.schema))
+    return open_message(SchemaSource("Protobuf", "", written.schema.document), _WriterImports(written.schema))
 
 
-class _Imports:
-    """Gives the files that one of a registry imports."""
+class _WriterImports:
+    """The files that a registry's schema imports, as a library."""
 
     def __init__(self, schema: WrittenSchema) -> None:
         self._references = schema.references
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
-        """Return path and text of an import, None if unknown."""
+        """Return path and text of an import; None if unknown."""
         text = self._references.get(reference)
         return None if text is None else (reference, text)
 
 
-class WrittenMessages:
-    """Holds bodies that were written with the message of one file against that, and then against another."""
+class ResolvedMessages:
+    """Validates bodies first with the writer's message, then with the reader's."""
 
     def __init__(self, own: ProtobufValidator, written: WriterSchema) -> None:
         self._own = own
-        self._told = f"; written with {written}"
-        self._first: ProtobufValidator | None = None
-        self._refused: SchemaFault | None = None
+        self._writer_note = f"; written with {written}"
+        self._writer: ProtobufValidator | None = None
+        self._schema_fault: SchemaFault | None = None
         try:
-            file = file_of(written)
+            file = compile_writer_file(written)
             name = file.name_at(written.message)
-            self._first = None if name is None else file.named(name)
+            self._writer = None if name is None else file.for_message(name)
             if name is None:
-                self._refused = fault(f"the message indexes of the frame match no message{self._told}")
+                self._schema_fault = make_fault(f"the message indexes of the frame match no message{self._writer_note}")
         except SchemaError as error:
-            self._refused = fault(f"the registry's schema is not valid: {error}{self._told}")
+            self._schema_fault = make_fault(f"the registry's schema is not valid: {error}{self._writer_note}")
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* does not conform to both; raises as :meth:`ProtobufValidator.fault`."""
-        return next(iter(self._faults(body, at_any_cost=at_any_cost)), None)
+        """Return why *body* is invalid for either message; raises like :meth:`ProtobufValidator.fault`."""
+        return next(iter(self._find_faults(body, at_any_cost=at_any_cost)), None)
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return what is wrong with *body*, at most MAX_FAULTS; raises as :meth:`ProtobufValidator.fault`."""
-        return self._faults(body, at_any_cost=False)
+        """Return all faults of *body*, at most MAX_FAULTS; raises like :meth:`ProtobufValidator.fault`."""
+        return self._find_faults(body, at_any_cost=False)
 
-    def read(self, body: bytes | None, content_type: str | None) -> Message | Partial | UnfitValue | SchemaFault:
-        """Return the message that *body* is to its reader, or why it does not parse."""
+    def read(self, body: bytes | None, content_type: str | None) -> Message | PartialMessage | UnfitValue | SchemaFault:
+        """Return *body* as the reader's message, or why it cannot be parsed."""
         try:
             found = self.fault(body, None)
         except CostExceeded as cost:
             return cost.fault()
         return self._own.read(body, None) if found is None else found
 
-    def _faults(self, body: bytes | None, *, at_any_cost: bool) -> list[SchemaFault]:
-        if self._refused is not None or self._first is None:
-            return [self._refused] if self._refused is not None else []
-        for validator in (self._first, self._own):
-            # In a frame is never JSON, whatever the record's content type says.
+    def _find_faults(self, body: bytes | None, *, at_any_cost: bool) -> list[SchemaFault]:
+        if self._schema_fault is not None or self._writer is None:
+            return [self._schema_fault] if self._schema_fault is not None else []
+        for validator in (self._writer, self._own):
+            # Bodies with a frame are never JSON, whatever their content type.
             if at_any_cost:
                 one = validator.fault(body, None, at_any_cost=True)
                 found = [] if one is None else [one]
             else:
                 found = validator.faults(body, None)
             if found:
-                return [fault(each.message + self._told, each.path) for each in found]
+                return [make_fault(each.message + self._writer_note, each.path) for each in found]
         return []
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Yield the paths that the text imports, as written, without the bundled ``google/protobuf``."""
+    """Return the paths that the text imports, without the bundled ``google/protobuf``."""
     return imports_of(source.document) if isinstance(source.document, str) else ()
 
 
-def _files(source: SchemaSource, library: Library) -> tuple[str, dict[str, str]]:
+def _collect_files(source: SchemaSource, library: Library) -> tuple[str, dict[str, str]]:
     files: dict[str, str] = {}
     waiting = [(source.document, source.uri)]
     while waiting:
@@ -206,11 +203,11 @@ def _files(source: SchemaSource, library: Library) -> tuple[str, dict[str, str]]
                 continue
             if not is_path(path):
                 hint = "import by a relative path to a .proto file, without '..' and blanks"
-                raise SchemaError(f"{short(path)!r} cannot be imported", hint=hint)
+                raise SchemaError(f"{clip(path)!r} cannot be imported", hint=hint)
             loaded = library.document(path, base)
             if loaded is None or not isinstance(loaded[1], str):
                 hint = f"add a document that the schema's {path!r} leads to"
-                raise SchemaError(f"the import {short(path)!r} is not known", hint=hint)
+                raise SchemaError(f"the import {clip(path)!r} is not known", hint=hint)
             files[path] = loaded[1]
             waiting.append((loaded[1], loaded[0]))
     if len(files) > MAX_FILES or sum(map(len, files.values()), len(source.document)) > MAX_TEXT:
@@ -222,9 +219,9 @@ def _files(source: SchemaSource, library: Library) -> tuple[str, dict[str, str]]
     return main, {**files, main: source.document.removeprefix("\ufeff")}
 
 
-def _message_name(name: str, own: descriptor_pb2.FileDescriptorProto) -> str:
+def _find_message_name(name: str, own: descriptor_pb2.FileDescriptorProto) -> str:
     prefix = f"{own.package}." if own.package else ""
-    known = [f"{prefix}{inner}" for inner in _names(own.message_type)]
+    known = [f"{prefix}{inner}" for inner in _iter_message_names(own.message_type)]
     if not known:
         raise SchemaError("the .proto text defines no message", hint="define one, or refer to a file that does")
     if not name:
@@ -236,20 +233,20 @@ def _message_name(name: str, own: descriptor_pb2.FileDescriptorProto) -> str:
     if len(same) == 1:
         return same[0]
     if same:
-        raise SchemaError(f"{name} is the name of {short(', '.join(same))}", hint="use the full name")
-    raise SchemaError(f"the .proto text defines no message {short(name)}", hint=f"it defines {short(', '.join(known))}")
+        raise SchemaError(f"{name} is the name of {clip(', '.join(same))}", hint="use the full name")
+    raise SchemaError(f"the .proto text defines no message {clip(name)}", hint=f"it defines {clip(', '.join(known))}")
 
 
-def _names(messages: Iterable[descriptor_pb2.DescriptorProto]) -> Iterator[str]:
+def _iter_message_names(messages: Iterable[descriptor_pb2.DescriptorProto]) -> Iterator[str]:
     for message in messages:
         if not message.options.map_entry:
             yield message.name
-            yield from (f"{message.name}.{inner}" for inner in _names(message.nested_type))
+            yield from (f"{message.name}.{inner}" for inner in _iter_message_names(message.nested_type))
 
 
 @dataclass(frozen=True, slots=True)
-class Partial:
-    """A message, and what of its body does not conform."""
+class PartialMessage:
+    """A message without the invalid values of its body, and the tree of these."""
 
     message: Message
     unfit: Unfit
@@ -265,22 +262,22 @@ class ProtobufValidator:
         self._pool = pool
         self._file = own
         self._message = message_factory.GetMessageClass(descriptor)
-        self._mapping = JsonMapping(descriptor, self._message, pool)
-        reachable = _reachable(descriptor)
+        self._mapping = JsonMessageReader(descriptor, self._message, pool)
+        reachable = _reachable_messages(descriptor)
         self._max_bytes = 2 * MAX_PARSED_BYTES // max(40 + 16 * len(each.fields) for each in reachable)
 
     @property
     def message(self) -> type[Message]:
-        """The class of the messages that it takes."""
+        """The message class."""
         return self._message
 
-    def named(self, name: str) -> ProtobufValidator:
+    def for_message(self, name: str) -> ProtobufValidator:
         """Return the validator of another message of the same file, by its full name."""
         return ProtobufValidator(self._pool.FindMessageTypeByName(name), self._pool, self._file)
 
     @property
-    def place(self) -> list[int]:
-        """The message's place in its file: its index, below those of the messages that it is in."""
+    def message_path(self) -> list[int]:
+        """The indexes of the message and the messages around it in the file, outermost first."""
         full = self._descriptor.full_name
         name = full.removeprefix(f"{self._file.package}.") if self._file.package else full
         path, messages = [], self._file.message_type
@@ -290,7 +287,7 @@ class ProtobufValidator:
         return path
 
     def name_at(self, place: MessagePlace) -> str | None:
-        """Return the full name of the message at a place of the file; None where the place leads nowhere."""
+        """Return the full name of the message at a place in the file; None if there is none."""
         prefix = f"{self._file.package}." if self._file.package else ""
         if isinstance(place, tuple):
             names, messages = [], self._file.message_type
@@ -300,121 +297,121 @@ class ProtobufValidator:
                 names.append(messages[index].name)
                 messages = messages[index].nested_type
             return prefix + ".".join(names) if names else None
-        known = sorted(f"{prefix}{name}" for name in _names(self._file.message_type))
+        known = sorted(f"{prefix}{name}" for name in _iter_message_names(self._file.message_type))
         if isinstance(place, int):
             return known[place] if place < len(known) else None
         same = [name for name in known if name in (place, f"{prefix}{place}")]
         return same[0] if same else next((name for name in known if name.endswith(f".{place}")), None)
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* does not conform, with a dotted field path; no body is the empty message.
+        """Return why *body* is invalid, with a dotted field path; a missing body is an empty message.
 
         Raises:
-            TooCostly: that many bytes could become messages of more memory than MAX_PARSED_BYTES, which is past 640 KiB
-                where the largest message has ten fields, and *at_any_cost* was not given.
+            CostExceeded: the messages of so large a body could exceed MAX_PARSED_BYTES (with ten fields in the largest
+                message from 640 KiB on), and *at_any_cost* is False.
         """
-        return next(iter(self._faults(body, content_type, at_any_cost=at_any_cost)), None)
+        return next(iter(self._find_faults(body, content_type, at_any_cost=at_any_cost)), None)
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return the fields that are required and missing, or of another type, at most MAX_FAULTS, or the first fault.
+        """Return the faults of all invalid or missing fields, at most MAX_FAULTS, or the fault of the whole body.
 
-        Raises as :meth:`fault`.
+        Raises like :meth:`fault`.
         """
-        return self._faults(body, content_type, at_any_cost=False)
+        return self._find_faults(body, content_type, at_any_cost=False)
 
-    def _faults(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool) -> list[SchemaFault]:
+    def _find_faults(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool) -> list[SchemaFault]:
         if self._is_too_large(body) and not at_any_cost:
             raise CostExceeded
-        parsed = self._parsed(body, content_type)
+        parsed = self._parse(body, content_type)
         if isinstance(parsed, list):
             return parsed
         message, unfit = parsed
         if isinstance(unfit, UnfitValue):
-            return [fault(unfit.why)]
+            return [make_fault(unfit.why)]
         if unfit:
-            return [fault(why, path) for path, why in islice(places(unfit), MAX_FAULTS)]
-        missing = self._unset(message)
-        if missing or (is_json(content_type) and body is not None) or not _dropped_unknown(message):
+            return [make_fault(why, path) for path, why in islice(iter_unfit_paths(unfit), MAX_FAULTS)]
+        missing = self._missing_fields(message)
+        if missing or (is_json(content_type) and body is not None) or not _drop_unknown(message):
             return missing
         if len(body or b"") > MAX_EXPLAINED_BYTES and not at_any_cost:
             raise CostExceeded
-        return [fault(why, _path(steps)) for steps, _, why in islice(self._mistyped(body or b""), MAX_FAULTS)]
+        found = islice(self._iter_mistyped(body or b""), MAX_FAULTS)
+        return [make_fault(why, _to_path(steps)) for steps, _, why in found]
 
-    def _mistyped(self, body: bytes) -> Iterator[tuple[Steps, str, str]]:
-        """Yield the fields whose numbers the message has, and whose types or values it has not: where, name and why."""
-        for steps, number, kind in _unknown_fields(self._message.FromString(body)):
+    def _iter_mistyped(self, body: bytes) -> Iterator[tuple[Steps, str, str]]:
+        """Yield known fields with a wrong type or value: path, name and reason."""
+        for steps, number, kind in _iter_unknown(self._message.FromString(body)):
             if number in kind.fields_by_number:
                 why = f"field {number} of {kind.full_name} has another type or value"
                 yield steps, kind.fields_by_number[number].name, why
 
-    def read(self, body: bytes | None, content_type: str | None) -> Message | Partial | UnfitValue | SchemaFault:
-        """Return the message that *body* is, or why it does not parse; no body is the empty message.
+    def read(self, body: bytes | None, content_type: str | None) -> Message | PartialMessage | UnfitValue | SchemaFault:
+        """Return *body* as a message, or why it cannot be parsed; a missing body is an empty message.
 
-        What :meth:`fault` finds wrong with single values is told by a :class:`Partial`; fields that are missing are not
-        set, and those that the message does not have are left out. A body that has such fields and more than
-        MAX_EXPLAINED_BYTES is a fault.
+        Invalid values are listed in a :class:`PartialMessage`. Missing fields are not set, and unknown fields are left
+        out. A body of more than MAX_EXPLAINED_BYTES with unknown fields is a fault.
         """
         if self._is_too_large(body):
-            return fault(f"the body {BEYOND_LIMITS}: it may take more than {MAX_PARSED_BYTES} bytes of memory")
-        parsed = self._parsed(body, content_type)
+            return make_fault(f"the body {BEYOND_LIMITS}: it may take more than {MAX_PARSED_BYTES} bytes of memory")
+        parsed = self._parse(body, content_type)
         if isinstance(parsed, list):
             return parsed[0]
         message, unfit = parsed
         if isinstance(unfit, UnfitValue):
             return unfit
-        if _dropped_unknown(message):
+        if _drop_unknown(message):
             if len(body or b"") > MAX_EXPLAINED_BYTES:
-                return fault(f"the body has more than the fields of {self._descriptor.full_name}")
-            for steps, name, why in self._mistyped(body or b""):
-                _put(unfit, steps, name, why)
-        return Partial(message, unfit) if unfit else message
+                return make_fault(f"the body has more than the fields of {self._descriptor.full_name}")
+            for steps, name, why in self._iter_mistyped(body or b""):
+                _mark_unfit(unfit, steps, name, why)
+        return PartialMessage(message, unfit) if unfit else message
 
-    def json(self, message: Message) -> str:
-        """Return a message, or a part of one, by the JSON mapping of Protobuf; an ``Any`` in it must be of known type.
+    def to_json(self, message: Message) -> str:
+        """Return a message in Protobuf's JSON mapping; types in ``Any`` must be known.
 
         Raises:
-            ValueError: it has no JSON form.
+            ValueError: the message has no JSON form.
         """
         try:
             return json_format.MessageToJson(message, indent=None, descriptor_pool=self._pool)
         except (json_format.Error, TypeError, RecursionError) as error:
-            raise ValueError(f"no JSON form: {short(str(error))}") from error
+            raise ValueError(f"no JSON form: {clip(str(error))}") from error
 
     def _is_too_large(self, body: bytes | None) -> bool:
         return body is not None and len(body) > self._max_bytes
 
-    def _parsed(
+    def _parse(
         self, body: bytes | None, content_type: str | None
     ) -> tuple[Message, Unfit | UnfitValue] | list[SchemaFault]:
-        """Return the message that a body is, and what of it does not conform; at least one fault when it is none."""
+        """Return the message and the tree of its invalid values, or faults if the body cannot be parsed."""
         if is_json(content_type) and body is not None:
-            return self._parsed_json(body)
+            return self._parse_json(body)
         try:
             return self._message.FromString(body or b""), {}
         except DecodeError as error:
             if "alloc failed" in str(error):
-                raise MemoryError from error  # which says nothing of the body
-            return [fault(f"not a {self._descriptor.full_name}: {str(error).rpartition(': ')[2]}")]
+                raise MemoryError from error  # not a fault of the body
+            return [make_fault(f"not a {self._descriptor.full_name}: {str(error).rpartition(': ')[2]}")]
 
-    def _unset(self, message: Message) -> list[SchemaFault]:
+    def _missing_fields(self, message: Message) -> list[SchemaFault]:
         if message.IsInitialized():
             return []
         missing = message.FindInitializationErrors()  # type: ignore[attr-defined]  # the stubs leave it out
-        return [fault("a required field is missing", path) for path in missing[:MAX_FAULTS] or ("",)]
+        return [make_fault("a required field is missing", path) for path in missing[:MAX_FAULTS] or ("",)]
 
-    def _parsed_json(self, body: bytes) -> tuple[Message, Unfit | UnfitValue] | list[SchemaFault]:
+    def _parse_json(self, body: bytes) -> tuple[Message, Unfit | UnfitValue] | list[SchemaFault]:
         try:
             return self._mapping.read(body.decode("utf-8"))
         except RecursionError:
-            return [fault("the body nests deeper than can be read")]
+            return [make_fault("the body nests deeper than can be read")]
         except (NotJsonError, json_format.ParseError, UnicodeDecodeError) as error:
             place = _AT.search(str(error))
             path = place[1].partition(".")[2] if place else ""
-            return [fault(str(error).partition("\n")[0], path)]
+            return [make_fault(str(error).partition("\n")[0], path)]
 
 
-def _reachable(root: Descriptor) -> list[Descriptor]:
-    """Return a message and all that it may hold."""
+def _reachable_messages(root: Descriptor) -> list[Descriptor]:
+    """Return a message type and all types that it may contain."""
     reachable = {root.full_name: root}
     waiting = [root]
     while waiting:
@@ -426,27 +423,27 @@ def _reachable(root: Descriptor) -> list[Descriptor]:
     return list(reachable.values())
 
 
-def _dropped_unknown(message: Message) -> bool:
+def _drop_unknown(message: Message) -> bool:
     """Drop the unknown fields of a message, and return whether there were any."""
-    size = _size(message)
+    size = _encoded_size(message)
     message.DiscardUnknownFields()
-    return _size(message) != size
+    return _encoded_size(message) != size
 
 
-def _size(message: Message) -> int:
+def _encoded_size(message: Message) -> int:
     return message.ByteSize() if message.IsInitialized() else len(message.SerializePartialToString())
 
 
 Steps = tuple[tuple[str, Any], ...]
-"""Where a message is in another: names of fields, each with the index or key of the item; None where it has none."""
+"""The path to a nested message: field names, each with an index or key, or None."""
 
 
-def _path(steps: Steps) -> str:
+def _to_path(steps: Steps) -> str:
     return ".".join(name if item is None else f"{name}[{json.dumps(item)}]" for name, item in steps)
 
 
-def _put(unfit: Unfit, steps: Steps, name: str, why: str) -> None:
-    """Note a field that does not conform in the tree of all that do not."""
+def _mark_unfit(unfit: Unfit, steps: Steps, name: str, why: str) -> None:
+    """Add an invalid field to the tree of invalid values."""
     tree: Any = unfit
     for step in (step for field, item in steps for step in ((field,) if item is None else (field, (item,)))):
         tree = tree.setdefault(step, {})
@@ -455,8 +452,8 @@ def _put(unfit: Unfit, steps: Steps, name: str, why: str) -> None:
     tree[name] = UnfitValue(why)
 
 
-def _unknown_fields(root: Message) -> Iterator[tuple[Steps, int, Any]]:
-    """Give place, number and message type of each unknown field whose number is not left to extensions."""
+def _iter_unknown(root: Message) -> Iterator[tuple[Steps, int, Any]]:
+    """Yield path, number and message type of each unknown field that is not in an extension range."""
     waiting: list[tuple[Steps, Message]] = [((), root)]
     while waiting:
         steps, message = waiting.pop()
@@ -466,11 +463,11 @@ def _unknown_fields(root: Message) -> Iterator[tuple[Steps, int, Any]]:
             if not any(first <= number < end for first, end in descriptor.extension_ranges):
                 yield steps, number, descriptor
         for field, value in message.ListFields():
-            waiting.extend(((*steps, (field.name, item)), inner) for item, inner in _inner(field, value))
+            waiting.extend(((*steps, (field.name, item)), inner) for item, inner in _iter_inner(field, value))
 
 
-def _inner(field: FieldDescriptor, value: Any) -> Iterator[tuple[Any, Message]]:
-    """Yield the messages in the value of a field, with the index or key of each."""
+def _iter_inner(field: FieldDescriptor, value: Any) -> Iterator[tuple[Any, Message]]:
+    """Yield the messages in a field's value, each with its index or key."""
     kind = field.message_type
     if kind is None:
         return

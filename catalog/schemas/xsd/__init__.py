@@ -1,1 +1,1 @@
-"""XML Schema: bodies held against schemas, and made up."""
+"""XML Schema: validation of bodies, and sample payloads."""

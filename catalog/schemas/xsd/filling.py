@@ -1,4 +1,4 @@
-"""XML documents for XSD: the schema is walked from a root element, and what it describes is written."""
+"""Sample XML documents for XML Schemas, generated from a root element."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Final
 from lxml import etree
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling import Filler, Filling, Unfillable, sample
+from catalog.schemas.filling import Filling, PayloadSampler, Unfillable, make_matching_text
 from catalog.schemas.xsd.validating import (
     XML_NAMESPACE,
     XS,
     XSI_TYPE,
     Components,
-    Name,
     Node,
+    QualifiedName,
     base_of,
     declared_name,
     name_of,
     namespace_of,
 )
 
-# Texts for the simple types of XML schemas: built-in ones, restrictions by facets, lists and unions.
+# Texts of simple types: built-in types, restrictions by facets, lists and unions.
 
 _MAX_BASES: Final = 50
 _TRIES: Final = 20
@@ -58,25 +58,25 @@ _TIMES: Final[Mapping[str, Callable[[str], str]]] = {
     "gDay": lambda now: f"---{now[8:10]}",
 }
 _OTHERS: Final[Mapping[str, Callable[[Filling], str]]] = {
-    "boolean": lambda filling: filling.pick(("true", "false")),
-    "duration": lambda filling: f"PT{filling.random.randrange(1, 60)}S",
-    "dayTimeDuration": lambda filling: f"PT{filling.random.randrange(1, 60)}S",
-    "yearMonthDuration": lambda filling: f"P{filling.random.randrange(1, 12)}M",
-    "language": lambda filling: filling.pick(("en", "de", "sv")),
-    "anyURI": lambda filling: f"https://example.com/{filling.word()}",
+    "boolean": lambda chooser: chooser.pick(("true", "false")),
+    "duration": lambda chooser: f"PT{chooser.random.randrange(1, 60)}S",
+    "dayTimeDuration": lambda chooser: f"PT{chooser.random.randrange(1, 60)}S",
+    "yearMonthDuration": lambda chooser: f"P{chooser.random.randrange(1, 12)}M",
+    "language": lambda chooser: chooser.pick(("en", "de", "sv")),
+    "anyURI": lambda chooser: f"https://example.com/{chooser.make_word()}",
 }
 
 
 @dataclass(slots=True)
 class _Facets:
-    """What the restrictions of one type ask together; of each facet that of the outermost, which is the tightest."""
+    """The facets of a type's restrictions; for each facet, the outermost value, which is the tightest."""
 
     values: dict[str, str] = field(default_factory=dict)
     patterns: list[str] = field(default_factory=list)
     choices: list[str] = field(default_factory=list)
 
     def add(self, restriction: Node) -> None:
-        """Add the facets of one restriction, outer ones first."""
+        """Add the facets of a restriction; outer restrictions must be added first."""
         patterns, choices = [], []
         for each in restriction.iterchildren(tag=etree.Element):
             facet, value = etree.QName(each).localname, each.get("value")
@@ -90,7 +90,7 @@ class _Facets:
         self.choices = self.choices or choices
 
     def number(self, facet: str) -> Decimal | None:
-        """Return a facet as number; None when it is not there, is no number, or one that no value comes near."""
+        """Return a facet as number; None if it is missing, not a number, or extremely large."""
         try:
             number = Decimal(self.values[facet])
         except (KeyError, InvalidOperation):
@@ -98,23 +98,23 @@ class _Facets:
         return number if number.is_finite() and abs(number.adjusted()) <= _MAX_DIGITS else None
 
     def lengths(self) -> tuple[int, int | None]:
-        """Return the bounds of the length."""
+        """Return minimum and maximum length."""
         exact = self.number("length")
         low, high = (exact, exact) if exact is not None else (self.number("minLength"), self.number("maxLength"))
         return int(low or 0), None if high is None else int(high)
 
 
 class SimpleTexts:
-    """Makes texts for simple types of one schema. One object serves one document, so that its ids differ."""
+    """Makes texts for simple types of one schema, for one document."""
 
-    def __init__(self, components: Components, filling: Filling) -> None:
+    def __init__(self, components: Components, chooser: Filling) -> None:
         self._components = components
-        self._filling = filling
+        self._chooser = chooser
 
-    def text(self, kind: Node | str, beside: Node | None = None) -> str:
-        """Return a text for a type, a declaration or the local name of a built-in one.
+    def make(self, kind: Node | str, beside: Node | None = None) -> str:
+        """Return a text for a type: its declaration, or the local name of a built-in type.
 
-        *beside* is a restriction whose facets hold as well (simple content).
+        *beside* is a restriction whose facets also apply (simple content).
 
         Raises:
             Unfillable: the type is unknown, or is its own base.
@@ -122,111 +122,111 @@ class SimpleTexts:
         facets = _Facets()
         if beside is not None:
             facets.add(beside)
-        return self._text(kind, facets)
+        return self._make_restricted(kind, facets)
 
-    def _text(self, kind: Node | str, facets: _Facets, level: int = 0) -> str:
+    def _make_restricted(self, kind: Node | str, facets: _Facets, level: int = 0) -> str:
         if level > _MAX_BASES:
             raise Unfillable("a simple type is its own base")
         if isinstance(kind, str):
-            return _chosen(facets, self._filling) or _built_in(kind, facets, self._filling)
+            return _choose_text(facets, self._chooser) or _make_built_in(kind, facets, self._chooser)
         for derivation in kind.iterchildren(f"{XS}restriction", f"{XS}list", f"{XS}union"):
             form = etree.QName(derivation).localname
             if form == "restriction":
                 facets.add(derivation)
-                return self._text(self._named_or_inline(derivation, "base"), facets, level + 1)
-            chosen = _chosen(facets, self._filling)
+                return self._make_restricted(self._find_type(derivation, "base"), facets, level + 1)
+            chosen = _choose_text(facets, self._chooser)
             if chosen is not None:
                 return chosen
-            return self._list(derivation, facets) if form == "list" else self._union(derivation, level)
+            return self._make_list(derivation, facets) if form == "list" else self._make_union(derivation, level)
         raise Unfillable("a simple type says nothing")
 
-    def _list(self, node: Node, facets: _Facets) -> str:
+    def _make_list(self, node: Node, facets: _Facets) -> str:
         low, high = facets.lengths()
-        items = self._named_or_inline(node, "itemType")
-        return " ".join(self.text(items) for _ in range(self._filling.count(max(low, 1), high, 0)))
+        items = self._find_type(node, "itemType")
+        return " ".join(self.make(items) for _ in range(self._chooser.pick_count(max(low, 1), high, 0)))
 
-    def _union(self, node: Node, level: int) -> str:
+    def _make_union(self, node: Node, level: int) -> str:
         members: list[Node | str] = [
-            self._components.type_named(each, node) for each in node.get("memberTypes", "").split()
+            self._components.find_type(each, node) for each in node.get("memberTypes", "").split()
         ]
         members += list(node.iterchildren(f"{XS}simpleType"))
         if not members:
             raise Unfillable("a union has no types")
-        return self._text(self._filling.pick(members), _Facets(), level + 1)
+        return self._make_restricted(self._chooser.pick(members), _Facets(), level + 1)
 
-    def _named_or_inline(self, node: Node, attribute: str) -> Node | str:
+    def _find_type(self, node: Node, attribute: str) -> Node | str:
         if node.get(attribute):
-            return self._components.type_named(str(node.get(attribute)), node)
+            return self._components.find_type(str(node.get(attribute)), node)
         inline = node.find(f"{XS}simpleType")
         if inline is None:
             raise Unfillable(f"a simple type has no {attribute}")
         return inline
 
 
-def _chosen(facets: _Facets, filling: Filling) -> str | None:
-    """Return a text of the enumeration or for a pattern; None when there is neither, or no such text is known."""
+def _choose_text(facets: _Facets, chooser: Filling) -> str | None:
+    """Return a text of the enumeration or for a pattern; None if there is neither, or no matching text is found."""
     if facets.choices:
-        return filling.pick(facets.choices)
+        return chooser.pick(facets.choices)
     low, high = facets.lengths()
     for _ in range(_TRIES if facets.patterns else 0):
-        text = sample(filling.pick(facets.patterns), filling, whole=True)
+        text = make_matching_text(chooser.pick(facets.patterns), chooser, whole=True)
         if text is not None and low <= len(text) and (high is None or len(text) <= high):
             return text
     return None
 
 
-def _built_in(kind: str, facets: _Facets, filling: Filling) -> str:
+def _make_built_in(kind: str, facets: _Facets, chooser: Filling) -> str:
     if kind in _INTEGERS or kind in _NUMBERS:
-        return _number(kind, facets, filling)
+        return _make_number(kind, facets, chooser)
     if kind in _TIMES:
-        return _within(_TIMES[kind](filling.now), facets)
+        return _clip_time(_TIMES[kind](chooser.now), facets)
     if kind in _OTHERS:
-        return _OTHERS[kind](filling)
+        return _OTHERS[kind](chooser)
     low, high = facets.lengths()
     if kind == "base64Binary":
-        return base64.b64encode(filling.bytes(low, high)).decode("ascii")
+        return base64.b64encode(chooser.make_bytes(low, high)).decode("ascii")
     if kind == "hexBinary":
-        return filling.bytes(low, high).hex().upper()
+        return chooser.make_bytes(low, high).hex().upper()
     if kind in ("ID", "IDREF", "IDREFS", "ENTITY", "ENTITIES", "NOTATION"):
-        return f"{filling.word()}-{filling.random.getrandbits(32):08x}"
-    return filling.text(low, high)
+        return f"{chooser.make_word()}-{chooser.random.getrandbits(32):08x}"
+    return chooser.make_text(low, high)
 
 
-def _number(kind: str, facets: _Facets, filling: Filling) -> str:
+def _make_number(kind: str, facets: _Facets, chooser: Filling) -> str:
     low, high = _INTEGERS.get(kind, (None, None))
-    least, most = facets.number("minInclusive"), facets.number("maxInclusive")
+    minimum, maximum = facets.number("minInclusive"), facets.number("maxInclusive")
     above, below = facets.number("minExclusive"), facets.number("maxExclusive")
     digits = None if (given := facets.number("totalDigits")) is None else min(given, Decimal(_MAX_DIGITS))
     if kind in _NUMBERS:
-        if most is None and below is None and digits is not None:
-            most = max(least or Decimal(0), Decimal(10) ** int(min(digits, Decimal(2))) - 1)
+        if maximum is None and below is None and digits is not None:
+            maximum = max(minimum or Decimal(0), Decimal(10) ** int(min(digits, Decimal(2))) - 1)
         places = facets.number("fractionDigits")
-        number = filling.decimal(
-            _first(least, above), _first(most, below), 2 if places is None else min(2, int(places))
+        number = chooser.make_decimal(
+            _first_of(minimum, above), _first_of(maximum, below), 2 if places is None else min(2, int(places))
         )
         return format(number.normalize(), "f")
-    least = least if least is not None else above + 1 if above is not None else None
-    most = most if most is not None else below - 1 if below is not None else None
-    if most is None and digits is not None and (high is None or 10 ** int(digits) <= high):
-        most = Decimal(10) ** int(digits) - 1
-    first, last = _integer(least, low), _integer(most, high)
-    if least is None and most is None and first is not None and first < 0 and (last is None or last > 0):
+    minimum = minimum if minimum is not None else above + 1 if above is not None else None
+    maximum = maximum if maximum is not None else below - 1 if below is not None else None
+    if maximum is None and digits is not None and (high is None or 10 ** int(digits) <= high):
+        maximum = Decimal(10) ** int(digits) - 1
+    first, last = _int_or_default(minimum, low), _int_or_default(maximum, high)
+    if minimum is None and maximum is None and first is not None and first < 0 and (last is None or last > 0):
         first = 0
-    if most is None and first is not None and first >= 0 and last is not None:
+    if maximum is None and first is not None and first >= 0 and last is not None:
         last = min(last, first + 1000)
-    return str(filling.integer(first, last))
+    return str(chooser.make_integer(first, last))
 
 
-def _first(one: Decimal | None, other: Decimal | None) -> Decimal | None:
+def _first_of(one: Decimal | None, other: Decimal | None) -> Decimal | None:
     return other if one is None else one
 
 
-def _integer(bound: Decimal | None, otherwise: int | None) -> int | None:
+def _int_or_default(bound: Decimal | None, otherwise: int | None) -> int | None:
     return otherwise if bound is None else int(bound)
 
 
-def _within(text: str, facets: _Facets) -> str:
-    """Return a time, or the bound that it is past; compared as text, as bounds are seldom written in other zones."""
+def _clip_time(text: str, facets: _Facets) -> str:
+    """Return a time, or a bound that it exceeds; compared as text, since bounds rarely have other zones."""
     low = facets.values.get("minInclusive") or facets.values.get("minExclusive")
     high = facets.values.get("maxInclusive") or facets.values.get("maxExclusive")
     if low is not None and text < low:
@@ -238,118 +238,118 @@ _MAX_HOPS: Final = 50
 _PARTICLES: Final = tuple(f"{XS}{kind}" for kind in ("sequence", "choice", "all", "group", "element", "any"))
 _XML_ATTRIBUTES: Final = {"lang": "en", "space": "default", "base": "https://example.com/"}
 _FOREIGN: Final = "urn:example:any"
-"""The namespace of elements that stand where a schema allows any."""
+"""The namespace of elements for ``xs:any``."""
 
 
-def open_filler(source: SchemaSource, library: Library) -> Filler:
-    """Return what makes payloads for a schema."""
-    return XsdFiller(source, library)
+def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
+    """Return the generator of sample payloads for a schema."""
+    return XsdSampler(source, library)
 
 
-class XsdFiller:
-    """Makes documents for one XML schema; ``name`` of the source is the root element, else the first that can be."""
+class XsdSampler:
+    """Makes documents for one XML Schema; the root is the element ``source.name``, or the first possible one."""
 
     def __init__(self, source: SchemaSource, library: Library) -> None:
         self._components = Components(source, library)
-        elements = self._components.elements()
+        elements = self._components.root_elements()
         wanted = [each for each in elements if not source.name or each.get("name") == source.name.rpartition(":")[2]]
         if not wanted:
             raise Unfillable("the XML schema has no element that can be the root")
         self._root = wanted[0]
 
-    def payload(self, filling: Filling, content_type: str) -> bytes:
-        root = _Writer(self._components, filling).element(self._root, None, 0)
+    def payload(self, chooser: Filling, content_type: str) -> bytes:
+        root = _DocumentWriter(self._components, chooser).write_element(self._root, None, 0)
         return etree.tostring(root, encoding="UTF-8", xml_declaration=True)
 
 
-class _Writer:
+class _DocumentWriter:
     """Writes one document."""
 
-    def __init__(self, components: Components, filling: Filling) -> None:
+    def __init__(self, components: Components, chooser: Filling) -> None:
         self._components = components
-        self._filling = filling
-        self._texts = SimpleTexts(components, filling)
+        self._chooser = chooser
+        self._texts = SimpleTexts(components, chooser)
 
-    def element(self, declaration: Node, parent: Node | None, level: int) -> Node:
-        """Write one element and what is in it; its own counts are the caller's."""
-        self._filling.spend(level)
-        tag = self._tag(declaration)
+    def write_element(self, declaration: Node, parent: Node | None, level: int) -> Node:
+        """Write one element with its content; the caller handles ``minOccurs`` and ``maxOccurs``."""
+        self._chooser.count_value(level)
+        tag = self._tag_of(declaration)
         if declaration.get("ref"):
-            declaration = self._components.named("element", str(declaration.get("ref")), declaration)
+            declaration = self._components.find("element", str(declaration.get("ref")), declaration)
             if declaration.get("abstract") == "true":
-                declaration = self._substitute(declaration)
+                declaration = self._pick_substitute(declaration)
             tag = declared_name(declaration).tag
         if parent is None:
-            written = etree.Element(tag, nsmap=_prefixes(declaration))
+            written = etree.Element(tag, nsmap=_namespace_prefixes(declaration))
         else:
             written = etree.SubElement(parent, tag)
         fixed = declaration.get("fixed")
-        kind = self._type(declaration)
+        kind = self._type_of(declaration)
         if isinstance(kind, str) or kind.tag == f"{XS}simpleType":
-            written.text = fixed if fixed is not None else self._built_in(kind)
+            written.text = fixed if fixed is not None else self._simple_text(kind)
         else:
-            self._complex(written, kind, level)
+            self._write_complex(written, kind, level)
             if fixed is not None:
                 written.text = fixed
         return written
 
-    def _built_in(self, kind: Node | str) -> str:
-        return "" if kind == "anyType" else self._texts.text(kind)
+    def _simple_text(self, kind: Node | str) -> str:
+        return "" if kind == "anyType" else self._texts.make(kind)
 
-    def _type(self, declaration: Node) -> Node | str:
-        """Return the type of an element: named, written in it, that of the element it stands for, or any."""
+    def _type_of(self, declaration: Node) -> Node | str:
+        """Return the type of an element: named, inline, or that of its substitution group; otherwise any."""
         for _ in range(_MAX_HOPS):
             if declaration.get("type"):
-                return self._components.type_named(str(declaration.get("type")), declaration)
+                return self._components.find_type(str(declaration.get("type")), declaration)
             for inline in declaration.iterchildren(f"{XS}complexType", f"{XS}simpleType"):
                 return inline
             if not declaration.get("substitutionGroup"):
                 break
-            declaration = self._components.named("element", str(declaration.get("substitutionGroup")), declaration)
+            declaration = self._components.find("element", str(declaration.get("substitutionGroup")), declaration)
         return "anyType"
 
-    def _tag(self, declaration: Node) -> str:
+    def _tag_of(self, declaration: Node) -> str:
         return _local_name(declaration, "elementFormDefault").tag
 
-    def _substitute(self, declaration: Node) -> Node:
-        substitutes = self._components.substitutes(declaration)
+    def _pick_substitute(self, declaration: Node) -> Node:
+        substitutes = self._components.find_substitutes(declaration)
         if not substitutes:
             raise Unfillable("nothing can stand for an abstract element")
-        return self._filling.pick(substitutes)
+        return self._chooser.pick(substitutes)
 
-    def _complex(self, written: Node, kind: Node, level: int) -> None:
+    def _write_complex(self, written: Node, kind: Node, level: int) -> None:
         if kind.get("abstract") == "true":
-            usable = self._components.derived(kind)
+            usable = self._components.find_derived(kind)
             if not usable:
                 raise Unfillable("nothing is derived from an abstract type")
-            kind = self._filling.pick(usable)
+            kind = self._chooser.pick(usable)
             name = declared_name(kind)
             prefix = next((key for key, value in written.nsmap.items() if value == name.namespace and key), None)
             if name.namespace and prefix is None:
                 raise Unfillable("a derived type needs a prefix that the document does not have")
             written.set(XSI_TYPE, f"{prefix}:{name.local}" if prefix else name.local)
-        for attribute in self._attributes(kind).values():
-            self._attribute(written, attribute)
-        self._content(written, kind, level)
+        for attribute in self._attributes_of(kind).values():
+            self._write_attribute(written, attribute)
+        self._write_content(written, kind, level)
 
-    def _content(self, written: Node, kind: Node, level: int, hops: int = 0) -> None:
+    def _write_content(self, written: Node, kind: Node, level: int, hops: int = 0) -> None:
         if hops > _MAX_HOPS:
             raise Unfillable("a complex type is its own base")
         derivation = base_of(kind)
         if derivation is None:
             content = kind.find(f"{XS}complexContent")
             inner = None if content is None else content.find("*")
-            self._particles(written, kind if inner is None else inner, level)
+            self._write_particles(written, kind if inner is None else inner, level)
             return
-        base = self._components.type_named(str(derivation.get("base")), derivation)
+        base = self._components.find_type(str(derivation.get("base")), derivation)
         if kind.find(f"{XS}simpleContent") is not None:
-            self._simple_content(written, derivation, base, hops)
+            self._write_simple_content(written, derivation, base, hops)
             return
         if derivation.tag == f"{XS}extension" and not isinstance(base, str):
-            self._content(written, base, level, hops + 1)
-        self._particles(written, derivation, level)
+            self._write_content(written, base, level, hops + 1)
+        self._write_particles(written, derivation, level)
 
-    def _simple_content(self, written: Node, derivation: Node, base: Node | str, hops: int) -> None:
+    def _write_simple_content(self, written: Node, derivation: Node, base: Node | str, hops: int) -> None:
         restricted = derivation if derivation.tag == f"{XS}restriction" else None
         for _ in range(_MAX_HOPS):
             inline = derivation.find(f"{XS}simpleType")
@@ -357,117 +357,117 @@ class _Writer:
                 base = inline
             outer = None if isinstance(base, str) else base_of(base)
             if outer is None:
-                written.text = self._texts.text(base, restricted)
+                written.text = self._texts.make(base, restricted)
                 return
             if restricted is None and outer.tag == f"{XS}restriction":
                 restricted = outer
-            derivation, base = outer, self._components.type_named(str(outer.get("base")), outer)
+            derivation, base = outer, self._components.find_type(str(outer.get("base")), outer)
         raise Unfillable("a complex type is its own base")
 
-    def _particles(self, written: Node, holder: Node, level: int) -> None:
+    def _write_particles(self, written: Node, holder: Node, level: int) -> None:
         for particle in holder.iterchildren(*_PARTICLES):
-            self._particle(written, particle, level)
+            self._write_particle(written, particle, level)
 
-    def _particle(self, written: Node, particle: Node, level: int) -> None:
-        low, high = _occurs(particle)
-        if low == 0 and not self._filling.wants(level):
+    def _write_particle(self, written: Node, particle: Node, level: int) -> None:
+        low, high = _occurrence_bounds(particle)
+        if low == 0 and not self._chooser.includes(level):
             return
-        for _ in range(self._filling.count(low, high, level)):
-            self._once(written, particle, level)
+        for _ in range(self._chooser.pick_count(low, high, level)):
+            self._write_once(written, particle, level)
 
-    def _once(self, written: Node, particle: Node, level: int) -> None:
-        self._filling.spend(level)
+    def _write_once(self, written: Node, particle: Node, level: int) -> None:
+        self._chooser.count_value(level)
         kind = etree.QName(particle).localname
         if kind == "element":
-            self.element(particle, written, level + 1)
+            self.write_element(particle, written, level + 1)
         elif kind == "choice":
             options = list(particle.iterchildren(*_PARTICLES))
             if options:
-                self._particle(written, self._option(options, level), level)
+                self._write_particle(written, self._pick_option(options, level), level)
         elif kind == "any":
             if particle.get("processContents", "strict") == "strict":
                 raise Unfillable("the schema requires an element of another schema")
             etree.SubElement(written, f"{{{_FOREIGN}}}any")
         elif particle.get("ref"):
-            group = self._components.named("group", str(particle.get("ref")), particle)
-            self._particles(written, group, level + 1)
+            group = self._components.find("group", str(particle.get("ref")), particle)
+            self._write_particles(written, group, level + 1)
         else:
-            self._particles(written, particle, level)
+            self._write_particles(written, particle, level)
 
-    def _option(self, options: list[Node], level: int) -> Node:
-        if not self._filling.is_lean(level):
-            return self._filling.pick(options)
-        flat = [each for each in options if _occurs(each)[0] == 0 or self._is_simple(each)]
-        return self._filling.pick(flat or options)
+    def _pick_option(self, options: list[Node], level: int) -> Node:
+        if not self._chooser.is_minimal(level):
+            return self._chooser.pick(options)
+        flat = [each for each in options if _occurrence_bounds(each)[0] == 0 or self._is_simple(each)]
+        return self._chooser.pick(flat or options)
 
     def _is_simple(self, particle: Node) -> bool:
         if particle.tag != f"{XS}element":
             return False
         target = particle
         if particle.get("ref"):
-            target = self._components.named("element", str(particle.get("ref")), particle)
-        kind = self._type(target)
+            target = self._components.find("element", str(particle.get("ref")), particle)
+        kind = self._type_of(target)
         return isinstance(kind, str) or kind.tag == f"{XS}simpleType"
 
-    def _attributes(self, kind: Node, hops: int = 0) -> dict[Name, Node]:
-        """Return the attributes of a complex type, inherited ones included, by their names."""
+    def _attributes_of(self, kind: Node, hops: int = 0) -> dict[QualifiedName, Node]:
+        """Return the attributes of a complex type by name, including inherited ones."""
         if hops > _MAX_HOPS:
             raise Unfillable("a complex type is its own base")
-        attributes: dict[Name, Node] = {}
+        attributes: dict[QualifiedName, Node] = {}
         derivation = base_of(kind)
         if derivation is not None:
-            base = self._components.type_named(str(derivation.get("base")), derivation)
+            base = self._components.find_type(str(derivation.get("base")), derivation)
             if not isinstance(base, str) and base.tag == f"{XS}complexType":
-                attributes.update(self._attributes(base, hops + 1))
-        for attribute in self._written_attributes(kind if derivation is None else derivation, hops):
+                attributes.update(self._attributes_of(base, hops + 1))
+        for attribute in self._iter_attributes(kind if derivation is None else derivation, hops):
             attributes[self._attribute_name(attribute)] = attribute
         return attributes
 
-    def _written_attributes(self, holder: Node, hops: int) -> Iterator[Node]:
+    def _iter_attributes(self, holder: Node, hops: int) -> Iterator[Node]:
         if hops > _MAX_HOPS:
             raise Unfillable("an attribute group contains itself")
         for each in holder.iterchildren(f"{XS}attribute", f"{XS}attributeGroup"):
             if each.tag == f"{XS}attribute":
                 yield each
             else:
-                group = self._components.named("attributeGroup", str(each.get("ref")), each)
-                yield from self._written_attributes(group, hops + 1)
+                group = self._components.find("attributeGroup", str(each.get("ref")), each)
+                yield from self._iter_attributes(group, hops + 1)
 
-    def _attribute_name(self, attribute: Node) -> Name:
+    def _attribute_name(self, attribute: Node) -> QualifiedName:
         if not attribute.get("ref"):
             return _local_name(attribute, "attributeFormDefault")
         name = name_of(str(attribute.get("ref")), attribute)
-        return name if name.namespace else Name(namespace_of(attribute), name.local)
+        return name if name.namespace else QualifiedName(namespace_of(attribute), name.local)
 
-    def _attribute(self, written: Node, attribute: Node) -> None:
+    def _write_attribute(self, written: Node, attribute: Node) -> None:
         use, name = attribute.get("use", "optional"), self._attribute_name(attribute)
-        if use == "prohibited" or (use != "required" and not self._filling.wants(1)):
+        if use == "prohibited" or (use != "required" and not self._chooser.includes(1)):
             return
         if name.namespace == XML_NAMESPACE:
             written.set(name.tag, _XML_ATTRIBUTES.get(name.local, "x"))
             return
         declaration = attribute
         if attribute.get("ref"):
-            declaration = self._components.named("attribute", str(attribute.get("ref")), attribute)
+            declaration = self._components.find("attribute", str(attribute.get("ref")), attribute)
         fixed = attribute.get("fixed", declaration.get("fixed"))
-        kind = self._type(declaration)
-        written.set(name.tag, fixed if fixed is not None else self._texts.text("string" if kind == "anyType" else kind))
+        kind = self._type_of(declaration)
+        written.set(name.tag, fixed if fixed is not None else self._texts.make("string" if kind == "anyType" else kind))
 
 
-def _local_name(node: Node, default: str) -> Name:
-    """Return the name of an element or attribute: qualified when it stands at the top, or it or its schema says so."""
+def _local_name(node: Node, default: str) -> QualifiedName:
+    """Return the name of an element or attribute, qualified if it is global, or if its form or the schema's is."""
     root = node.getroottree().getroot()
     qualified = node.getparent() is root or node.get("form", root.get(default, "unqualified")) == "qualified"
-    return Name(namespace_of(node) if qualified else "", node.get("name", ""))
+    return QualifiedName(namespace_of(node) if qualified else "", node.get("name", ""))
 
 
-def _prefixes(declaration: Node) -> dict[str, str]:
-    """Return the prefixes of the schema's own document, without that of XSD itself."""
+def _namespace_prefixes(declaration: Node) -> dict[str, str]:
+    """Return the namespace prefixes of the schema's document, except XSD's own."""
     return {prefix: uri for prefix, uri in declaration.nsmap.items() if prefix and f"{{{uri}}}" != XS}
 
 
-def _occurs(particle: Node) -> tuple[int, int | None]:
-    """Return how often a particle may stand; None for without end."""
+def _occurrence_bounds(particle: Node) -> tuple[int, int | None]:
+    """Return ``minOccurs`` and ``maxOccurs`` of a particle; None for unbounded."""
     low, high = particle.get("minOccurs", "1"), particle.get("maxOccurs", "1")
     return (
         int(low) if low.isdecimal() and len(low) < 9 else 1,

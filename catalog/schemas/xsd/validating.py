@@ -1,7 +1,7 @@
-"""XML Schemas, by libxml2, which knows XSD 1.0.
+"""Validation with XML Schema 1.0, by libxml2.
 
-Bodies are parsed without DTD, entities, files and network, and what a body says of where its schema is
-(``xsi:schemaLocation``) is taken out before libxml2 would follow it.
+Bodies are parsed without DTDs, entities, files and network access, and ``xsi:schemaLocation`` is removed so that
+libxml2 does not follow it.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from catalog.schemas.contract import (
     SchemaError,
     SchemaFault,
     SchemaSource,
-    fault,
-    short,
+    clip,
+    make_fault,
 )
 from catalog.schemas.filling import Unfillable
 
-# XML Schema documents: read without DTD, entities, files or network, and put together with those they refer to.
+# Reading XML Schema documents, without DTDs, entities, files and network access, and with all that they refer to.
 #
-# Every reference to another document is asked of the library and then replaced by a name of our own, so that libxml2,
-# which follows references by itself, can only ever come to documents that are in :attr:`XsdDocuments.texts`.
+# Each reference to another document is resolved by the library and replaced by a generated name, so that libxml2, which
+# follows references itself, can only find documents in :attr:`XsdDocuments.texts`.
 
 XS: Final = "{http://www.w3.org/2001/XMLSchema}"
 MAX_DOCUMENTS: Final = 500
 MAX_TEXT: Final = 8 * 1024 * 1024
-"""Bytes of all documents of one schema together."""
+"""Maximum size of all documents of one schema."""
 _MAIN: Final = "document0.xsd"
 _REFERRING: Final = (f"{XS}include", f"{XS}import", f"{XS}redefine", f"{XS}override")
 _DECLARATION: Final = re.compile(r"\ufeff?\s*<\?xml\s[^>]*\?>")
 XML_NAMESPACE: Final = "http://www.w3.org/XML/1998/namespace"
-# Nearly every schema that uses xml:lang imports this, from an address that no catalog has at hand.
+# Most schemas that use xml:lang import this schema, which catalogs do not contain.
 _XML_ATTRIBUTES: Final = f"""<schema xmlns="{XS[1:-1]}" targetNamespace="{XML_NAMESPACE}">
 <attribute name="lang" type="string"/><attribute name="base" type="anyURI"/><attribute name="id" type="ID"/>
 <attribute name="space"><simpleType><restriction base="NCName"><enumeration value="default"/>
@@ -55,10 +55,10 @@ _XML_ATTRIBUTES: Final = f"""<schema xmlns="{XS[1:-1]}" targetNamespace="{XML_NA
 
 @dataclass(frozen=True, slots=True)
 class XsdDocuments:
-    """All documents of a schema, by the names that their references have been given; the first is the schema itself.
+    """All documents of a schema by generated name; the first is the schema itself.
 
-    ``elements`` are the local names of all global elements, ``later`` what in them XSD 1.0 does not have, and
-    ``intricate`` tells whether they hold anything whose compiled form may be out of proportion to its text.
+    ``elements`` are the local names of all global elements, ``later`` is a feature of XSD 1.1 that is used, and
+    ``intricate`` says whether the compiled form may be much larger than the text.
     """
 
     texts: Mapping[str, bytes]
@@ -67,8 +67,8 @@ class XsdDocuments:
     intricate: bool = False
 
 
-class _Resolver(etree.Resolver):
-    """Gives the documents that are known; nothing but an empty one for whatever else libxml2 may ask for."""
+class _KnownDocuments(etree.Resolver):
+    """Resolves the names of the loaded documents for libxml2; any other name gives an empty document."""
 
     def __init__(self, texts: Mapping[str, bytes]) -> None:
         super().__init__()
@@ -82,45 +82,45 @@ class _Resolver(etree.Resolver):
 
 
 def safe_parser(**options: Any) -> etree.XMLParser:
-    """Return a parser that opens nothing, expands no entity, and keeps libxml2's limits on depth and size."""
+    """Return a parser without external access and entities, and with libxml2's limits on depth and size."""
     return etree.XMLParser(
         resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False, huge_tree=False, **options
     )
 
 
 def has_doctype(root: etree._Element) -> bool:
-    """Whether a document has a DOCTYPE, with or without declarations in it."""
+    """Whether a document has a DOCTYPE."""
     return bool(root.getroottree().docinfo.doctype)  # type: ignore[attr-defined]  # stubs lack it
 
 
 def compile_documents(texts: Mapping[str, bytes]) -> etree.XMLSchema:
-    """Compile documents that were read.
+    """Compile loaded documents.
 
     Raises:
-        etree.XMLSchemaParseError: libxml2 refuses them.
+        etree.XMLSchemaParseError: libxml2 rejects them.
     """
     parser = safe_parser(encoding="utf-8")
-    parser.resolvers.add(_Resolver(texts))
+    parser.resolvers.add(_KnownDocuments(texts))
     return etree.XMLSchema(etree.fromstring(texts[_MAIN], parser, base_url=_MAIN))
 
 
 def read_documents(source: SchemaSource, library: Library) -> XsdDocuments:
-    """Read a schema and all documents that it refers to.
+    """Load a schema and all documents that it refers to.
 
     Raises:
-        SchemaError: one is no XML Schema, has a DTD, or is unknown to the library.
+        SchemaError: a document is not an XML Schema, has a DTD, or is unknown to the library.
     """
-    roots = {_MAIN: _read(source.document, "")}
+    roots = {_MAIN: _parse_schema(source.document, "")}
     names = {source.uri: _MAIN}
     waiting = [(_MAIN, source.uri)]
     size = len(source.document)
     while waiting:
         current, base = waiting.pop()
-        for each in _referring(roots[current]):
-            uri, document = _referred(each, base, library)
+        for each in _iter_references(roots[current]):
+            uri, document = _load_reference(each, base, library)
             if uri not in names:
                 names[uri] = f"document{len(names)}.xsd"
-                roots[names[uri]] = _read(document, uri)
+                roots[names[uri]] = _parse_schema(document, uri)
                 waiting.append((names[uri], uri))
                 size += len(document)
             each.set("schemaLocation", names[uri])
@@ -130,22 +130,13 @@ def read_documents(source: SchemaSource, library: Library) -> XsdDocuments:
     return XsdDocuments(
         texts={name: etree.tostring(root, encoding="utf-8") for name, root in roots.items()},
         elements=frozenset(str(each.get("name")) for root in roots.values() for each in root.findall(f"{XS}element")),
-        later=next((later for root in roots.values() for later in _later(root)), ""),
+        later=next((later for root in roots.values() for later in _iter_xsd11(root)), ""),
         intricate=size > MAX_TEXT // 32 or any(map(_is_intricate, roots.values())),
     )
 
 
-def locations_of(source: SchemaSource) -> list[str]:
-    """Return the locations that a document refers to, as written; none of what is no XML Schema."""
-    try:
-        root = _read(source.document, "")
-    except SchemaError:
-        return []
-    return list(dict.fromkeys(str(each.get("schemaLocation")) for each in _referring(root)))
-
-
-def _read(document: Any, uri: str) -> etree._Element:
-    place = f" {short(uri)}" if uri else ""
+def _parse_schema(document: Any, uri: str) -> etree._Element:
+    place = f" {clip(uri)}" if uri else ""
     if not isinstance(document, str):
         raise SchemaError(
             f"the XML Schema{place} is not a string", hint="write the content of the .xsd file as a string"
@@ -155,7 +146,7 @@ def _read(document: Any, uri: str) -> etree._Element:
         root = etree.fromstring(text.encode("utf-8", "surrogatepass"), safe_parser(encoding="utf-8"))
     except etree.XMLSyntaxError as error:
         hint = "correct the document; entities and DTDs are not for schemas of messages"
-        raise SchemaError(f"the XML Schema{place} is not XML: {short(str(error.msg))}", hint=hint) from error
+        raise SchemaError(f"the XML Schema{place} is not XML: {clip(str(error.msg))}", hint=hint) from error
     if has_doctype(root):
         raise SchemaError(f"the XML Schema{place} has a DTD", hint="take the DOCTYPE out, and write its entities out")
     if root.tag != f"{XS}schema":
@@ -164,22 +155,22 @@ def _read(document: Any, uri: str) -> etree._Element:
     return root
 
 
-def _referring(root: etree._Element) -> Iterator[etree._Element]:
+def _iter_references(root: etree._Element) -> Iterator[etree._Element]:
     return (each for each in root.iterchildren(*_REFERRING) if each.get("schemaLocation") is not None)
 
 
-def _referred(each: etree._Element, base: str, library: Library) -> tuple[str, str]:
+def _load_reference(each: etree._Element, base: str, library: Library) -> tuple[str, str]:
     location = str(each.get("schemaLocation"))
     loaded = library.document(location.strip(), base) or library.document(location, base)
     if loaded is None and each.get("namespace") == XML_NAMESPACE:
         return XML_NAMESPACE, _XML_ATTRIBUTES
     if loaded is None:
         hint = f"add a document that the schema's {location!r} leads to"
-        raise SchemaError(f"the XML Schema refers to {short(location)!r}, which is not known", hint=hint)
+        raise SchemaError(f"the XML Schema refers to {clip(location)!r}, which is not known", hint=hint)
     return loaded
 
 
-def _later(root: etree._Element) -> Iterator[str]:
+def _iter_xsd11(root: etree._Element) -> Iterator[str]:
     tags = ("assert", "assertion", "alternative", "openContent", "defaultOpenContent", "override", "explicitTimezone")
     yield from (str(each.tag).rpartition("}")[2] for each in root.iter(*(f"{XS}{tag}" for tag in tags)))
     for types in ("dateTimeStamp", "dayTimeDuration", "yearMonthDuration", "anyAtomicType"):
@@ -189,7 +180,7 @@ def _later(root: etree._Element) -> Iterator[str]:
 
 
 def _is_intricate(root: etree._Element) -> bool:
-    """Whether a document holds references that multiply, many optional parts, or patterns that count."""
+    """Whether a document has references that may multiply, many optional parts, or counted patterns."""
     if next(root.iter(f"{XS}union", f"{XS}extension"), None) is not None:
         return True
     refers = any(each.get("ref") for each in root.iter(f"{XS}group", f"{XS}attributeGroup"))
@@ -198,7 +189,7 @@ def _is_intricate(root: etree._Element) -> bool:
     return refers or substitutes or counts or sum(each.get("minOccurs") == "0" for each in root.iter(f"{XS}*")) > 200
 
 
-# The declarations of an XML schema and of all that it includes and imports, by kind and qualified name.
+# The global declarations of a schema and all included and imported documents.
 
 XSI_TYPE: Final = "{http://www.w3.org/2001/XMLSchema-instance}type"
 _MAX_DOCUMENTS: Final = 200
@@ -209,7 +200,7 @@ _READING: Final = ("include", "import", "redefine")
 Node = etree._Element
 
 
-class Name(NamedTuple):
+class QualifiedName(NamedTuple):
     """A qualified name; ``namespace`` is empty for none."""
 
     namespace: str
@@ -217,135 +208,135 @@ class Name(NamedTuple):
 
     @property
     def tag(self) -> str:
-        """The name as lxml writes tags."""
+        """The name in lxml's notation for tags."""
         return f"{{{self.namespace}}}{self.local}" if self.namespace else self.local
 
 
 class Components:
-    """Everything that is declared at the top of the documents of one schema.
+    """The global declarations of all documents of one schema, by kind and qualified name.
 
-    Documents that the library does not know are left out; what needs them is found missing when it is asked for.
+    Documents unknown to the library are skipped; their declarations are then missing when they are needed.
     """
 
     def __init__(self, source: SchemaSource, library: Library) -> None:
         self._library = library
-        self._declared: dict[str, dict[Name, Node]] = {kind: {} for kind in _KINDS}
+        self._declared: dict[str, dict[QualifiedName, Node]] = {kind: {} for kind in _KINDS}
         self._read: set[tuple[str, str]] = set()
-        root = _parsed(source.document)
-        self._add(root, source.uri)
+        root = _parse_document(source.document)
+        self._add_declarations(root, source.uri)
 
-    def named(self, kind: str, reference: str, at: Node) -> Node:
-        """Return the declaration of that kind that a reference names, which is written in the node *at*.
+    def find(self, kind: str, reference: str, at: Node) -> Node:
+        """Return the declaration of a kind that a reference in the node *at* names.
 
         Raises:
-            Unfillable: there is none.
+            Unfillable: there is no such declaration.
         """
         name = name_of(reference, at)
         known = self._declared[kind]
         declaration = known.get(name)
-        # A document without target namespace that another one includes takes over that one's.
+        # An included document without target namespace has that of the including one.
         if declaration is None and not name.namespace:
-            declaration = known.get(Name(namespace_of(at), name.local))
+            declaration = known.get(QualifiedName(namespace_of(at), name.local))
         if declaration is None:
             raise Unfillable(f"the XML schema has no {kind} {name.local[:60]}")
         return declaration
 
-    def type_named(self, reference: str, at: Node) -> Node | str:
-        """Return the type that a reference names: a declaration, or the local name of a built-in type."""
+    def find_type(self, reference: str, at: Node) -> Node | str:
+        """Return the type that a reference in *at* names: a declaration, or the local name of a built-in type."""
         name = name_of(reference, at)
         if f"{{{name.namespace}}}" == XS:
             return name.local
         for kind in ("complexType", "simpleType"):
             try:
-                return self.named(kind, reference, at)
+                return self.find(kind, reference, at)
             except Unfillable:
                 continue
         raise Unfillable(f"the XML schema has no type {name.local[:60]}")
 
-    def elements(self) -> list[Node]:
-        """Return the top-level elements that can be the root of a document, in the order of the documents."""
+    def root_elements(self) -> list[Node]:
+        """Return the global elements that can be the root of a document, in document order."""
         return [each for each in self._declared["element"].values() if each.get("abstract") != "true"]
 
-    def substitutes(self, element: Node) -> list[Node]:
-        """Return the elements that may stand for a top-level element."""
+    def find_substitutes(self, element: Node) -> list[Node]:
+        """Return the elements that may substitute a global element."""
         name = declared_name(element)
         heads = [each for each in self._declared["element"].values() if each.get("substitutionGroup")]
         substitutes = [each for each in heads if name_of(str(each.get("substitutionGroup")), each) == name]
         return [each for each in substitutes if each.get("abstract") != "true"]
 
-    def derived(self, declaration: Node) -> list[Node]:
-        """Return the complex types that can be used in place of an abstract one."""
+    def find_derived(self, declaration: Node) -> list[Node]:
+        """Return the concrete complex types that are derived from a type."""
         types = self._declared["complexType"].values()
-        return [each for each in types if each.get("abstract") != "true" and self._derives(each, declaration)]
+        return [each for each in types if each.get("abstract") != "true" and self._is_derived(each, declaration)]
 
-    def _derives(self, declaration: Node, base: Node) -> bool:
+    def _is_derived(self, declaration: Node, base: Node) -> bool:
         current: Node | str = declaration
         for _ in range(_MAX_BASES):
             written = None if isinstance(current, str) else base_of(current)
             if written is None:
                 return False
-            current = self.type_named(str(written.get("base")), written)
+            current = self.find_type(str(written.get("base")), written)
             if current is base:
                 return True
         return False
 
-    def _add(self, root: Node, uri: str) -> None:
+    def _add_declarations(self, root: Node, uri: str) -> None:
         for node in root.iterchildren(*(f"{XS}{kind}" for kind in (*_KINDS, *_READING))):
             kind = etree.QName(node).localname
             if kind in _READING:
-                self._include(node, kind, root, uri)
+                self._include_document(node, kind, root, uri)
             elif node.get("name"):
                 self._declared[kind].setdefault(declared_name(node), node)
 
-    def _include(self, node: Node, kind: str, root: Node, uri: str) -> None:
+    def _include_document(self, node: Node, kind: str, root: Node, uri: str) -> None:
         location = node.get("schemaLocation") or node.get("namespace")
         key = (location or "", uri)
         if not location or key in self._read or len(self._read) >= _MAX_DOCUMENTS:
             return
         self._read.add(key)
         if kind == "redefine":
-            for each in _declarations(node):
+            for each in _iter_declarations(node):
                 self._declared[etree.QName(each).localname].setdefault(declared_name(each), each)
         loaded = self._library.document(location, uri)
         if loaded is None or not isinstance(loaded[1], str):
             return
-        included = _parsed(loaded[1])
+        included = _parse_document(loaded[1])
         if kind != "import" and not included.get("targetNamespace") and root.get("targetNamespace"):
             included.set("targetNamespace", str(root.get("targetNamespace")))
-        self._add(included, loaded[0])
+        self._add_declarations(included, loaded[0])
 
 
-def declared_name(node: Node) -> Name:
-    """Return the qualified name of a top-level declaration."""
-    return Name(namespace_of(node), node.get("name", ""))
+def declared_name(node: Node) -> QualifiedName:
+    """Return the qualified name of a global declaration."""
+    return QualifiedName(namespace_of(node), node.get("name", ""))
 
 
 def namespace_of(node: Node) -> str:
-    """Return the target namespace of the document that a node is written in."""
+    """Return the target namespace of a node's document."""
     return str(node.getroottree().getroot().get("targetNamespace", ""))
 
 
-def name_of(reference: str, at: Node) -> Name:
-    """Return the qualified name that ``prefix:local`` means in a node."""
+def name_of(reference: str, at: Node) -> QualifiedName:
+    """Return the qualified name for ``prefix:local`` in a node."""
     prefix, colon, local = reference.strip().rpartition(":")
     if prefix == "xml":
-        return Name(XML_NAMESPACE, local)
-    return Name(at.nsmap.get(prefix if colon else None) or "", local)
+        return QualifiedName(XML_NAMESPACE, local)
+    return QualifiedName(at.nsmap.get(prefix if colon else None) or "", local)
 
 
 def base_of(declaration: Node) -> Node | None:
-    """Return the node of a complex type that says what it is derived from, with its attribute ``base``."""
+    """Return the extension or restriction node of a complex type; None if it has none."""
     for content in declaration.iterchildren(f"{XS}simpleContent", f"{XS}complexContent"):
         for derivation in content.iterchildren(f"{XS}extension", f"{XS}restriction"):
             return derivation if derivation.get("base") else None
     return None
 
 
-def _declarations(node: Node) -> Iterator[Node]:
+def _iter_declarations(node: Node) -> Iterator[Node]:
     return (each for each in node.iterchildren(*(f"{XS}{kind}" for kind in _KINDS)) if each.get("name"))
 
 
-def _parsed(text: object) -> Node:
+def _parse_document(text: object) -> Node:
     if not isinstance(text, str):
         raise Unfillable("an XML schema is text")
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
@@ -358,43 +349,43 @@ def _parsed(text: object) -> Node:
     return root
 
 
-# How much work an XML Schema may make of a body, as far as its documents show.
+# An upper bound of the work to validate a body with an XML Schema.
 #
-# libxml2 compares a value with each value of an enumeration, and tries patterns and content models that can be read in
-# several ways in all of them: it gives up after half a second, but does so for each value of a body.
+# libxml2 compares each value with all values of an enumeration, and tries all ways to match ambiguous patterns and
+# content models. It gives up after half a second, but for each value of a body.
 
 MAX_STEPS: Final = 20_000_000
-"""Steps of about ten nanoseconds that one body may take."""
+"""Maximum steps, of about ten nanoseconds, to validate one body here."""
 _VALUE_STEPS: Final = 500
 _OPTION_STEPS: Final = 2
 _MAX_SQUARED: Final = 4096
-"""Bytes of a body up to which trying all ways to split its values in two takes a moment."""
+"""Maximum size of a body whose values can be matched in quadratic time here."""
 _REPEATED_GROUP: Final = re.compile(r"\)(?:[*+]|\{)")
 _VARIABLE: Final = re.compile(r"[*+]|\{\d*,")
 _GROUPS: Final = (f"{XS}sequence", f"{XS}choice", f"{XS}group")
 
 
-class XsdWork:
-    """Bounds on the work of validating bodies by one schema."""
+class XsdWorkLimits:
+    """Upper bounds of the work to validate bodies with one schema."""
 
     def __init__(self, texts: Mapping[str, bytes]) -> None:
         roots = [etree.fromstring(text, safe_parser(encoding="utf-8")) for text in texts.values()]
-        self._options = max((_options(root) for root in roots), default=0)
+        self._max_options = max((_max_options(root) for root in roots), default=0)
         patterns = [str(each.get("value")) for root in roots for each in root.iter(f"{XS}pattern")]
         self._ambiguous = any(map(_REPEATED_GROUP.search, patterns)) or any(map(_has_ambiguous_model, roots))
         self._squares = any(len(_VARIABLE.findall(pattern)) > 1 for pattern in patterns)
 
-    def is_soon_done(self, body: bytes) -> bool:
-        """Whether validating a body takes a moment at most."""
+    def is_fast(self, body: bytes) -> bool:
+        """Whether a body can be validated within MAX_STEPS."""
         if self._ambiguous or len(body) > (_MAX_SQUARED if self._squares else MAX_DIRECT_BYTES):
             return False
-        steps = _VALUE_STEPS + _OPTION_STEPS * self._options
+        steps = _VALUE_STEPS + _OPTION_STEPS * self._max_options
         if len(body) * steps <= MAX_STEPS:
             return True
         return (body.count(b"<") // 2 + body.count(b"=") + body.count(b" ")) * steps <= MAX_STEPS
 
 
-def _options(root: etree._Element) -> int:
+def _max_options(root: etree._Element) -> int:
     counts: dict[etree._Element | None, int] = {}
     for each in root.iter(f"{XS}enumeration"):
         counts[each.getparent()] = counts.get(each.getparent(), 0) + 1
@@ -402,7 +393,7 @@ def _options(root: etree._Element) -> int:
 
 
 def _has_ambiguous_model(root: etree._Element) -> bool:
-    """Whether a group is repeated a number of times, or within another that is repeated."""
+    """Whether a repeated group has a count, or is inside of another repeated group."""
     for each in root.iter(*_GROUPS):
         times = str(each.get("maxOccurs", "1"))
         if times not in ("0", "1", "unbounded"):
@@ -415,7 +406,7 @@ def _has_ambiguous_model(root: etree._Element) -> bool:
 
 
 MAX_LOCATED_BYTES: Final = 32 * 1024
-"""Size of a body up to which a fault says where it is: libxml2 counts siblings for it, of each of all faults."""
+"""Faults of larger bodies have no location, because libxml2 counts siblings for each fault."""
 MAX_SECONDS: Final = 5
 MAX_MEMORY: Final = 1024 * 1024 * 1024
 _CHUNK: Final = 1024
@@ -439,43 +430,47 @@ except (etree.XMLSchemaParseError, etree.XMLSyntaxError) as error:
     sys.exit(job["invalid"])
 """
 _INVALID: Final = 3
-"""How the trial ends when libxml2 refuses the schema: that counts too, for it also refuses when memory is short."""
+"""The exit code of the trial if libxml2 rejects the schema, which it also does if memory is exhausted."""
 
 
 def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
-    """Compile an XML Schema; ``source.name`` is the local name that the root element of bodies must have.
+    """Compile an XML Schema; ``source.name`` is the required local name of the root element.
 
-    Without a name every global element may be the root. Documents that it includes or imports are asked of the library.
+    Without a name, any global element may be the root. Included and imported documents come from the library.
 
     Raises:
-        SchemaError: it is no XML Schema 1.0, a document is unknown, it has not the element, or it takes too much.
+        SchemaError: it is not an XML Schema 1.0, a document or the element is missing, or compiling exceeds the limits.
     """
     if source.pointer:
         hint = "append :Name of a global element to its reference, or #/xs:schema/xs:element[@name='Name']"
-        raise MissingTypeError(f"{short(source.pointer)} leads to no element of an XML Schema", hint=hint)
+        raise MissingTypeError(f"{clip(source.pointer)} leads to no element of an XML Schema", hint=hint)
     if not isinstance(source.document, str):
         raise SchemaError("an XML Schema is a text", hint="write the content of the .xsd file as a string")
     documents = read_documents(source, library)
     if not documents.elements:
         raise SchemaError("the XML Schema declares no global element", hint="declare the root element of the messages")
     if source.name and source.name not in documents.elements:
-        known = short(", ".join(sorted(documents.elements)))
-        raise MissingTypeError(f"the XML Schema declares no element {short(source.name)}", hint=f"it declares {known}")
+        known = clip(", ".join(sorted(documents.elements)))
+        raise MissingTypeError(f"the XML Schema declares no element {clip(source.name)}", hint=f"it declares {known}")
     if documents.intricate:
-        _try(documents, source.version)
+        _try_compile(documents, source.version)
     try:
-        return XsdValidator(compile_documents(documents.texts), source.name, XsdWork(documents.texts))
+        return XsdValidator(compile_documents(documents.texts), source.name, XsdWorkLimits(documents.texts))
     except (etree.XMLSchemaParseError, etree.XMLSyntaxError) as error:
-        raise _refused(documents, source.version, str(error)) from error
+        raise _compile_error(documents, source.version, str(error)) from error
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Yield the locations of included, imported and redefined documents, as written."""
-    return locations_of(source)
+    """Return the locations of included, imported and redefined documents, as written; none if it is not an XSD."""
+    try:
+        root = _parse_schema(source.document, "")
+    except SchemaError:
+        return []
+    return list(dict.fromkeys(str(each.get("schemaLocation")) for each in _iter_references(root)))
 
 
-def _try(documents: XsdDocuments, version: str) -> None:
-    """Compile in a process with limits first: some hundred bytes of XSD can take libxml2 all memory, or days."""
+def _try_compile(documents: XsdDocuments, version: str) -> None:
+    """Compile in a process with limits first, because a short XSD can make libxml2 use all memory, or days."""
     texts = {name: text.decode("utf-8") for name, text in documents.texts.items()}
     job = {"texts": texts, "path": sys.path, "seconds": MAX_SECONDS, "memory": MAX_MEMORY, "invalid": _INVALID}
     try:
@@ -487,100 +482,101 @@ def _try(documents: XsdDocuments, version: str) -> None:
             timeout=10 * MAX_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        raise _too_much() from error
+        raise _limit_error() from error
     if done.returncode == _INVALID:
-        raise _refused(documents, version, done.stdout.decode("utf-8", "replace"))
+        raise _compile_error(documents, version, done.stdout.decode("utf-8", "replace"))
     if done.returncode < 0 or b"MemoryError" in done.stderr:
-        raise _too_much()
-    if done.returncode != 0:  # nothing that a schema can bring about
+        raise _limit_error()
+    if done.returncode != 0:  # not caused by the schema
         raise RuntimeError(f"the trial compilation failed: {done.stderr[-500:].decode('utf-8', 'replace')}")
 
 
-def _too_much() -> SchemaError:
+def _limit_error() -> SchemaError:
     limits = f"{MAX_SECONDS} s or {MAX_MEMORY // 1024**2} MiB"
     hint = "use fewer optional elements in one type, and groups and unions that refer to each other less often"
     return SchemaError(f"compiling the XML Schema takes more than {limits}", hint=hint)
 
 
-def _refused(documents: XsdDocuments, version: str, reason: str) -> SchemaError:
+def _compile_error(documents: XsdDocuments, version: str, reason: str) -> SchemaError:
     if documents.later:
         hint = f"only XSD 1.0 is known: do without {documents.later}, which is of XSD 1.1"
     elif version.startswith("1.1"):
         hint = "correct the schema, and note that only XSD 1.0 is known"
     else:
         hint = "correct the schema; `xmllint --schema` says the same of it"
-    return SchemaError(f"not a valid XML Schema: {short(reason)}", hint=hint)
+    return SchemaError(f"not a valid XML Schema: {clip(reason)}", hint=hint)
 
 
 class XsdValidator:
     """A compiled XML Schema."""
 
-    def __init__(self, schema: etree.XMLSchema, name: str, work: XsdWork) -> None:
+    def __init__(self, schema: etree.XMLSchema, name: str, work: XsdWorkLimits) -> None:
         self._schema = schema
         self._work = work
         self._name = name
         self._parser = safe_parser()
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* does not conform, with an XPath where the body is no larger than MAX_LOCATED_BYTES.
+        """Return the first fault of *body*; with an XPath if the body has at most MAX_LOCATED_BYTES.
 
-        The encoding is what the body itself declares. The content type is not looked at.
+        The body declares its encoding itself; the content type is ignored.
 
         Raises:
-            TooCostly: it may take more than a moment, and *at_any_cost* was not given.
+            CostExceeded: validation may take too long, and *at_any_cost* is False.
         """
-        return next(iter(self._faults(body, 1, at_any_cost=at_any_cost)), None)
+        return next(iter(self._find_faults(body, 1, at_any_cost=at_any_cost)), None)
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all that does not conform, at most MAX_FAULTS; raises as :meth:`fault`."""
-        return self._faults(body, MAX_FAULTS, at_any_cost=False)
+        """Return all faults, at most MAX_FAULTS; raises like :meth:`fault`."""
+        return self._find_faults(body, MAX_FAULTS, at_any_cost=False)
 
-    def _faults(self, body: bytes | None, most: int, *, at_any_cost: bool) -> list[SchemaFault]:
+    def _find_faults(self, body: bytes | None, limit: int, *, at_any_cost: bool) -> list[SchemaFault]:
         if not body:
-            return [fault("the body is missing; XML is expected")]
-        if not at_any_cost and not self._work.is_soon_done(body):
+            return [make_fault("the body is missing; XML is expected")]
+        if not at_any_cost and not self._work.is_fast(body):
             raise CostExceeded
         try:
             root = etree.fromstring(body, self._parser)
         except (etree.XMLSyntaxError, ValueError) as error:
-            return [fault(f"not XML: {error}")]
+            return [make_fault(f"not XML: {error}")]
         if has_doctype(root):
-            return [fault("a DOCTYPE is not allowed")]
+            return [make_fault("a DOCTYPE is not allowed")]
         local = etree.QName(root).localname
         if self._name and local != self._name:
-            return [fault(f"the root element is {local} and not {self._name}", "/*")]
+            return [make_fault(f"the root element is {local} and not {self._name}", "/*")]
         locations = _LOCATIONS(root)
         for each in locations if isinstance(locations, list) else ():
             del each.getparent().attrib[each.attrname]  # type: ignore[union-attr,arg-type]  # an attribute, by the XPath
         if len(body) <= MAX_LOCATED_BYTES:
-            return self._located_faults(root, most)
+            return self._find_located_faults(root, limit)
         if locations:
             body = etree.tostring(root, encoding="utf-8")
         del root
-        return self._first_faults(body, most)
+        return self._find_first_faults(body, limit)
 
-    def _located_faults(self, root: etree._Element, most: int) -> list[SchemaFault]:
+    def _find_located_faults(self, root: etree._Element, limit: int) -> list[SchemaFault]:
         try:
             if self._schema.validate(root):
                 return []
         except etree.XMLSchemaValidateError as error:
-            # of a value that a pattern may fit in too many ways
-            return [fault(f"the validator gave up: {error}")]
-        return [fault(str(each.message), str(each.path or "")) for each in islice(iter(self._schema.error_log), most)]  # type: ignore[call-overload]
+            # a pattern may match a value in too many ways
+            return [make_fault(f"the validator gave up: {error}")]
+        log = iter(self._schema.error_log)  # type: ignore[call-overload]
+        return [make_fault(str(each.message), str(each.path or "")) for each in islice(log, limit)]
 
-    def _first_faults(self, body: bytes, most: int) -> list[SchemaFault]:
-        """Validate while parsing, and stop when there are enough faults: a large body may have millions."""
+    def _find_first_faults(self, body: bytes, limit: int) -> list[SchemaFault]:
+        """Validate while parsing, and stop after *limit* faults, because a large body may have millions."""
         parser = safe_parser(schema=self._schema)
         try:
             for begin in range(0, len(body), _CHUNK):
                 parser.feed(body[begin : begin + _CHUNK])
-                if len(parser.feed_error_log) >= most:
-                    return _faults_of(parser.feed_error_log, most)
+                if len(parser.feed_error_log) >= limit:
+                    return _to_faults(parser.feed_error_log, limit)
             parser.close()
         except (etree.XMLSyntaxError, etree.XMLSchemaError) as error:
-            return _faults_of(parser.feed_error_log, most) or [fault(str(error))]
-        return _faults_of(parser.feed_error_log, most)
+            return _to_faults(parser.feed_error_log, limit) or [make_fault(str(error))]
+        return _to_faults(parser.feed_error_log, limit)
 
 
-def _faults_of(log: Iterable[etree._LogEntry], most: int) -> list[SchemaFault]:
-    return [fault(str(each.message)) for each in islice(log, most)]
+def _to_faults(log: Iterable[etree._LogEntry], limit: int) -> list[SchemaFault]:
+    return [make_fault(str(each.message)) for each in islice(log, limit)]

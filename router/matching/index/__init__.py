@@ -1,1 +1,1 @@
-"""The index: match sets of whole columns at a time."""
+"""The match index: finds the matching definitions of all rows of a batch at once."""

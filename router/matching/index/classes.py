@@ -1,9 +1,9 @@
-"""Classes: the values of one property, told apart only as far as some constraint tells them apart.
+"""Classify the values of one property by the constraints that they satisfy.
 
-Two values that satisfy the same constraints are of one class, so a definition's verdict depends on classes only.
-Class 0 is the absent value. A column is classified by array operations: literals through one hash index, templates
-of whole segments through one automaton, and what is left (typed literals, mixed templates, validity) once per
-distinct value. A class number never changes its meaning while the plan lives.
+Values that satisfy the same constraints are in the same class, so matching depends only on classes. Class 0 is the
+absent value. Columns are classified with array operations: literals with one hash index, templates of whole segments
+with one automaton, and the rest (typed literals, mixed templates, validity) once per distinct value. The meaning of a
+class number never changes during the lifetime of a plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from catalog.definitions.constraints import Constraint
 from catalog.templates import Placeholder, Template
 from catalog.values import is_timestamp
 
-# Columns as the matcher reads them: string arrays, split at a separator without copying a byte.
+# Columns for the matcher: string arrays, split at a separator without copying.
 
 IntArray = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -33,7 +33,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The segments of a column, over its own bytes.
+    """The segments of a column's values, without a copy of its bytes.
 
     ``entries`` holds segments and the separators between them, in turn, so that its offsets cover the data without
     a gap: segment *k* of row *r* is ``entries[starts[r] + 2 * k]``. ``counts`` are segments per row, 0 for a null.
@@ -43,13 +43,13 @@ class Segments:
     starts: IntArray
     counts: IntArray
     lengths: Int32
-    """Bytes of every entry."""
+    """The length of every entry in bytes."""
     has_empty: bool
     """Whether a segment may be empty."""
 
 
 class SplitColumn:
-    """One string column, and lazily its segments; shared by matching and by extraction."""
+    """A string column with its segments, which are found on first use."""
 
     def __init__(self, values: pa.StringArray) -> None:
         self.values = values
@@ -62,38 +62,38 @@ class SplitColumn:
 
     @cached_property
     def lengths(self) -> Int32:
-        """Bytes of every value; those of a null mean nothing."""
+        """The length of every value in bytes; undefined for nulls."""
         return np.diff(raw(self.values)[1])
 
     @cached_property
     def has_percent(self) -> bool:
-        """Whether any value may hold a percent sign, which decoding would change."""
+        """Whether any value may contain a percent sign, so that decoding may change it."""
         return self.has("%")
 
     def has(self, character: str) -> bool:
-        """Whether any value may hold that ASCII character."""
+        """Whether any value may contain this ASCII character."""
         data, offsets = raw(self.values)
         return bool((data[offsets[0] : offsets[-1]] == ord(character)).any())
 
     def segments(self, separator: str) -> Segments:
-        """Return the column's segments between that ASCII character; found once."""
+        """Return the column's segments between an ASCII separator; cached."""
         known = self._segments.get(separator)
         if known is None:
-            known = self._segments[separator] = self._split(separator)
+            known = self._segments[separator] = self._split_segments(separator)
         return known
 
-    def _split(self, separator: str) -> Segments:
+    def _split_segments(self, separator: str) -> Segments:
         data, offsets = raw(self.values)
         marks = np.flatnonzero(data[offsets[0] : offsets[-1]] == ord(separator))
         marks += offsets[0]
         filled = self.lengths > 0
         rows = np.flatnonzero(filled)
         begins = offsets[rows]
-        marked = _marks_per_row(marks, begins)
-        first, bounds = _bounds(marks, marked, begins, int(offsets[-1]))
+        marked = _count_marks(marks, begins)
+        first, bounds = _entry_bounds(marks, marked, begins, int(offsets[-1]))
         lengths = np.diff(bounds)
         entries = pa.StringArray.from_buffers(len(lengths), pa.py_buffer(bounds), self.values.buffers()[2])
-        # A value may be empty and still be there: it is one segment, and all such share the last entry.
+        # An empty value has one segment; all empty values share the last entry.
         blank = int(np.count_nonzero(~filled if self.valid is None else self.valid & ~filled))
         empty = blank > 0 or int(np.count_nonzero(lengths)) < len(lengths) - 1
         if len(rows) == len(filled):
@@ -120,23 +120,23 @@ class BatchColumns:
     """Placeholder values that only a template can find, by constraint and value."""
 
 
-def _marks_per_row(marks: IntArray, begins: Int32) -> IntArray:
-    """Count the separators from each of these places to the next.
+def _count_marks(marks: IntArray, begins: Int32) -> IntArray:
+    """Count the separators in each row, given the begin of each row.
 
-    Mostly all values have as many, which is cheap to see and spares the search.
+    Usually all rows have the same number, which can be checked without a search.
     """
     rows = len(begins)
     each, rest = divmod(len(marks), rows) if rows else (0, 0)
     if not rest and each:
-        # They ascend, so when the first and the last of every group are between the right two, all are.
+        # Separators are sorted, so it is enough to check the first and the last of each group.
         firsts, lasts = marks[::each], marks[each - 1 :: each]
         if (firsts >= begins).all() and (lasts[:-1] < begins[1:]).all():
             return np.full(rows, each)
     return np.diff(np.searchsorted(marks, begins), append=len(marks))
 
 
-def _bounds(marks: IntArray, marked: IntArray, begins: Int32, end: int) -> tuple[IntArray, Int32]:
-    """Return the first entry of every row, and the offsets of all entries, the last of which is an empty one."""
+def _entry_bounds(marks: IntArray, marked: IntArray, begins: Int32, end: int) -> tuple[IntArray, Int32]:
+    """Return the first entry of every row, and the offsets of all entries with an empty one at the end."""
     rows, size = len(begins), len(begins) + 2 * len(marks)
     bounds = np.full(size + 2, end, np.int32)
     if rows and (marked == marked[0]).all():
@@ -153,27 +153,27 @@ def _bounds(marks: IntArray, marked: IntArray, begins: Int32, end: int) -> tuple
     return first, bounds
 
 
-# Tables from integers to integers, looked up for whole columns: what keeps Python off the rows.
+# Lookup tables of integers for whole columns, without Python code per row.
 #
-# Both grow as they meet new keys, by asking a function once per key; a key's value never changes.
+# Both call a function once for each new key; the value of a key never changes.
 
 _MULTIPLIER: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
 _EMPTY: Final = np.iinfo(np.int64).min
 Fill = Callable[[int, int], int]
-"""Gives the value of a key; its second argument is a row of the batch that has that key."""
+"""Returns the value of a key; the second argument is a row of the batch with that key."""
 
 
 class KeyTable:
-    """A hash table from any int64 but the least to int64: open addressing, linear probing, at most a quarter full."""
+    """A hash table of int64 to int64, except the lowest: open addressing, linear probing, load up to a quarter."""
 
     def __init__(self, limit: int) -> None:
-        """``limit`` bounds the keys that are kept; past it the table starts anew."""
+        """*limit* is the maximum number of keys; beyond it, the table is cleared."""
         self._limit = limit
         self._clear(10)
 
     def look_up(self, keys: IntArray, fill: Fill) -> IntArray:
-        """Return the value of every key; *fill* is asked for new keys, with the first row that has each."""
+        """Return the value of every key; *fill* is called for each new key, with its first row."""
         values, known = self.probe(keys)
         if not known.all():
             rows = np.flatnonzero(~known)
@@ -192,8 +192,8 @@ class KeyTable:
         self._size = 0
 
     def probe(self, keys: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        """Return the values of the keys that are known, and which those are."""
-        # A shift of at least one leaves no sign bit, so the homes are the same numbers as signed ones.
+        """Return the values of the keys, and which keys are known."""
+        # After a shift of at least one, there is no sign bit, so the places can be viewed as signed.
         places = (keys.view(np.uint64) * np.uint64(_MULTIPLIER) >> np.uint64(self._shift)).view(np.int64)
         values, known = self._values[places], np.ones(len(keys), np.bool_)
         searching = np.flatnonzero(self._keys[places] != keys)
@@ -210,7 +210,7 @@ class KeyTable:
         return values, known
 
     def put(self, keys: Iterable[int], values: Iterable[int]) -> None:
-        """Give new keys their values."""
+        """Insert new keys with their values."""
         for key, value in zip(keys, values, strict=True):
             self._insert(key, value)
 
@@ -234,13 +234,13 @@ class KeyTable:
 
 
 class NumberTable:
-    """An array from small numbers (0, 1, 2, …) to integers, filled as numbers are met."""
+    """A table of small numbers (0, 1, 2, …) to integers, filled on first use of each number."""
 
     def __init__(self, fill: Callable[[int], int]) -> None:
         self._fill = fill
         self._values = np.full(1024, _EMPTY, np.int64)
 
-    def of(self, numbers: IntArray) -> IntArray:
+    def look_up(self, numbers: IntArray) -> IntArray:
         """Return the value of every number."""
         if not len(numbers):
             return numbers
@@ -258,11 +258,11 @@ class NumberTable:
         return values
 
 
-# Lists of different lengths as flat arrays: the device that keeps Python loops off the rows.
+# Lists of different lengths as flat arrays, without Python code per row.
 
 
 class Ragged:
-    """Lists of numbers per item, flat: item *i* has ``values[starts[i]:starts[i] + counts[i]]``."""
+    """A list of numbers per item, as flat arrays: item *i* has ``values[starts[i]:starts[i] + counts[i]]``."""
 
     def __init__(self, lists: Sequence[Sequence[int]]) -> None:
         self.counts = np.array([len(entry) for entry in lists], np.int64)
@@ -270,15 +270,15 @@ class Ragged:
         self.values = np.array([number for entry in lists for number in entry], np.int64)
 
     def expand(self, items: IntArray) -> tuple[IntArray, IntArray]:
-        """Return, for a list of items, the position of each value's item in the list, and the value."""
+        """Return all values of these items in order, each with the position of its item in *items*."""
         owners, places = spread(self.starts[items], self.counts[items])
         return owners, self.values[places] if len(owners) else owners
 
 
 def spread(starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the numbers ``starts[i]``, ``starts[i] + 1``, … of every stretch *i*, in order, with the *i* of each.
+    """Return *i* and the number for all numbers ``starts[i]``, ``starts[i] + 1``, … of every range *i*, in order.
 
-    Stretches of one length, as rows of alike definitions give, take half the passes of mixed ones.
+    Ranges of equal length, as for rows of similar definitions, are twice as fast.
     """
     owners = np.repeat(np.arange(len(counts)), counts)
     if len(counts) and (counts == counts[0]).all():
@@ -286,32 +286,32 @@ def spread(starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
     return owners, np.arange(len(owners)) + (starts - (np.cumsum(counts) - counts))[owners]
 
 
-# Templates whose placeholders are whole segments, decided by one table for all of them.
+# Matching templates whose placeholders are whole segments with one automaton.
 #
-# Topics and paths are mostly of the form ``a/{x}/b/{y}``. All such templates of one property become one automaton over
-# segments: a state is the set of templates still possible, a step looks one segment up. The cost of a value is the
-# number of its segments, whatever the number of templates (quamina's idea, for columns).
+# Topics and paths mostly have the form ``a/{x}/b/{y}``. All such templates of one property are compiled to one
+# automaton over segments: a state is the set of templates that still match, and each step looks up one segment. The
+# cost of a value is the number of its segments, whatever the number of templates (as in quamina, but for columns).
 #
-# The automaton is determinised when the plan is compiled. Templates that would push it past ``MAX_STATES`` raise
-# :class:`TooManyStates`; their property then decides them one by one, which is slower and as right.
+# The automaton is made deterministic when the plan is compiled. Above ``MAX_STATES`` it raises :class:`TooManyStates`,
+# and the templates are evaluated one by one, which is slower but gives the same result.
 
 MAX_STATES: Final = 50_000
 _DEAD: Final = 0
 _CLASSES_EMPTY: Final = 0
 _OTHER: Final = 1
 _WORDS: Final = 2
-"""Symbols: an empty segment that no template spells, a segment that no template spells there, then the words."""
+"""Symbols: 0 for an empty segment in no template, 1 for any other segment in no template, then the words."""
 
 
 def separator_of(template: Template) -> str:
-    """Return the character that parts the segments of a template: a dot where dots end placeholders, else a slash."""
+    """Return the separator of a template's segments: a dot if dots end placeholders, else a slash."""
     return "." if template.dots else "/"
 
 
 def segments_of(template: Template) -> list[str | None] | None:
     """Return the segments of a template, None for a placeholder.
 
-    None when a placeholder is only part of one, or when both slashes and dots part them.
+    Return None if a placeholder is only part of a segment, or if the template has both slashes and dots as separators.
     """
     separator = separator_of(template)
     if template.dots and "/" in template.text:
@@ -339,17 +339,17 @@ def segments_of(template: Template) -> list[str | None] | None:
 
 
 class TooManyStates(Exception):
-    """The templates overlap so much that their table would not stay small."""
+    """The templates overlap so much that the automaton would exceed ``MAX_STATES``."""
 
 
 class SegmentAutomaton:
-    """Which of many segment templates does each value of a column fit? See the module for the idea."""
+    """Finds the segment templates that match each value of a column."""
 
     def __init__(self, patterns: Sequence[tuple[int, Sequence[str | None]]], separator: str = "/") -> None:
         """Build from (bit, segments) pairs; equal segments may occur under several bits.
 
         Raises:
-            TooManyStates: the table would pass ``MAX_STATES`` states.
+            TooManyStates: it would have more than ``MAX_STATES`` states.
         """
         self._separator = separator
         self._trie: list[dict[str | None, int]] = [{}]
@@ -358,22 +358,22 @@ class SegmentAutomaton:
             self._insert(bit, segments)
         words = sorted({word for edges in self._trie for word in edges if word is not None})
         numbers = {word: number + _WORDS for number, word in enumerate(words)}
-        self._vocabularies = self._by_depth(numbers)
+        self._vocabularies = self._words_by_depth(numbers)
         self._determinise(numbers)
         self._fits = np.zeros(max(len(segments) for _, segments in patterns) + 2, bool)
         self._fits[[len(segments) for _, segments in patterns]] = True
-        self._by_count = self._counted() if not words else None
+        self._by_count = self._codes_by_count() if not words else None
         del self._trie
 
-    def accepts(self, column: SplitColumn) -> IntArray:
-        """Return a code per row, to be looked up in :attr:`code_bits`."""
-        codes = self._walk(column.segments(self._separator))
+    def find_codes(self, column: SplitColumn) -> IntArray:
+        """Return a code per row, which is an index of :attr:`code_bits`."""
+        codes = self._run(column.segments(self._separator))
         if self._separator != "/" and column.has("/"):
-            # Where dots part segments slashes do as well, and no template of the automaton has one.
+            # Slashes separate segments as well, and no template of this automaton contains one.
             codes[pc.fill_null(pc.match_substring(column.values, "/"), False).to_numpy(zero_copy_only=False)] = 0
         return codes
 
-    def _walk(self, segments: Segments) -> IntArray:
+    def _run(self, segments: Segments) -> IntArray:
         counts = np.minimum(segments.counts, len(self._fits) - 1)
         if self._by_count is not None and not segments.has_empty:
             return self._by_count[counts]
@@ -383,7 +383,7 @@ class SegmentAutomaton:
         left, entries = counts[rows], segments.starts[rows]
         depth = 0
         while len(rows):
-            current = self._step(current, depth, segments, entries)
+            current = self._advance(current, depth, segments, entries)
             depth += 1
             going = (left > depth) & (current != _DEAD)
             if not going.all():
@@ -392,8 +392,8 @@ class SegmentAutomaton:
             entries = entries + 2
         return self._codes[states]
 
-    def _counted(self) -> IntArray:
-        """Return the code per number of segments, which is all that counts for templates without words."""
+    def _codes_by_count(self) -> IntArray:
+        """Return the code per number of segments, for templates that consist only of placeholders."""
         state, codes = 1, [0]
         for _ in self._fits[1:]:
             state = int(self._other[state])
@@ -411,8 +411,8 @@ class SegmentAutomaton:
             node = following
         self._bits[node] |= 1 << bit
 
-    def _by_depth(self, numbers: dict[str, int]) -> list[tuple[pa.StringArray, IntArray] | None]:
-        """Return per depth the words that templates spell there, and their symbols; None where they spell none."""
+    def _words_by_depth(self, numbers: dict[str, int]) -> list[tuple[pa.StringArray, IntArray] | None]:
+        """Return per depth the words in templates and their symbols; None if there are none at that depth."""
         vocabularies: list[tuple[pa.StringArray, IntArray] | None] = []
         level = [0]
         while level:
@@ -423,7 +423,7 @@ class SegmentAutomaton:
         return vocabularies
 
     def _determinise(self, numbers: dict[str, int]) -> None:
-        """Subset construction over the symbols."""
+        """Make the automaton deterministic by subset construction over the symbols."""
         states: dict[frozenset[int], int] = {frozenset(): _DEAD, frozenset((0,)): 1}
         queue = [frozenset((0,))]
         self._width = len(numbers) + _WORDS
@@ -434,19 +434,19 @@ class SegmentAutomaton:
             nodes = queue.pop()
             number = states[nodes]
             wild = frozenset(n for n in (self._trie[node].get(None) for node in nodes) if n is not None)
-            other[number] = self._state(wild, states, queue, other)
+            other[number] = self._state_number(wild, states, queue, other)
             for word in {word for node in nodes for word in self._trie[node] if word is not None}:
                 literal = {self._trie[node][word] for node in nodes if word in self._trie[node]}
                 following = frozenset(literal) if word == "" else frozenset(literal | wild)
                 keys.append(number * self._width + numbers[word])
-                targets.append(self._state(following, states, queue, other))
+                targets.append(self._state_number(following, states, queue, other))
         self._spelled = KeyTable(len(keys) + 1)
         self._spelled.put(keys, targets)
         self._other = np.array(other, np.int64)
         self._empty_word = numbers.get("", _CLASSES_EMPTY)
-        self._accepting(states)
+        self._assign_codes(states)
 
-    def _state(
+    def _state_number(
         self, nodes: frozenset[int], states: dict[frozenset[int], int], queue: list[frozenset[int]], other: list[int]
     ) -> int:
         known = states.get(nodes)
@@ -458,7 +458,7 @@ class SegmentAutomaton:
             queue.append(nodes)
         return known
 
-    def _accepting(self, states: dict[frozenset[int], int]) -> None:
+    def _assign_codes(self, states: dict[frozenset[int], int]) -> None:
         codes: dict[int, int] = {0: 0}
         self._codes = np.zeros(len(states), np.int64)
         for nodes, number in states.items():
@@ -467,17 +467,17 @@ class SegmentAutomaton:
                 bits |= self._bits[node]
             self._codes[number] = codes.setdefault(bits, len(codes))
         self.code_bits = list(codes)
-        """Per code the bits of the templates that fit; code 0 fits none."""
+        """Per code, the bits of the matching templates; none for code 0."""
 
-    def _step(self, states: IntArray, depth: int, segments: Segments, entries: IntArray) -> IntArray:
-        """Take the segments of one depth: the states that follow."""
+    def _advance(self, states: IntArray, depth: int, segments: Segments, entries: IntArray) -> IntArray:
+        """Return the next states after the segments at one depth."""
         following: IntArray = self._other[states]
         vocabulary = self._vocabularies[depth]
         if vocabulary is not None:
             words, numbers = vocabulary
             places = pc.index_in(segments.entries.take(pa.array(entries)), value_set=words)
             symbols = numbers[pc.fill_null(places, -1).to_numpy(zero_copy_only=False) + 1]
-            # A segment that no template spells has no entry either, so one probe serves both kinds.
+            # Segments in no template have no entry, so one probe is enough.
             spelled, known = self._spelled.probe(states * self._width + symbols)
             following = np.where(known, spelled, following)
         if segments.has_empty:
@@ -489,17 +489,17 @@ class SegmentAutomaton:
 
 ABSENT: Final = 0
 _DENSE: Final = 1 << 18
-"""Up to so many codes of a column are looked up in an array, not in a hash table."""
+"""Up to this number of codes, an array is used instead of a hash table."""
 MEMO_LIMIT: Final = 200_000
 _TIMESTAMP: Final = (
     r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])"
     r"[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$"
 )
-"""Timestamps that are valid beyond doubt; the rest (days 29 to 31, leap seconds) is asked one by one."""
+"""Matches only valid timestamps; others (days 29 to 31, leap seconds) are checked one by one."""
 
 
 class PropertyClasses:
-    """The classes of one property, and a map from columns to them."""
+    """The classes of one property; classifies columns."""
 
     def __init__(self, constraints: Sequence[Constraint]) -> None:
         """Number the constraints: bit *i* of a class is set when its values satisfy ``constraints[i]``."""
@@ -509,9 +509,9 @@ class PropertyClasses:
         self._slow: list[tuple[int, Constraint]] = []
         patterns: dict[str, list[tuple[int, list[str | None]]]] = {}
         for number, constraint in enumerate(self.constraints):
-            self._sort(number, constraint, patterns)
+            self._sort_constraint(number, constraint, patterns)
         self._automata = [
-            automaton for separator, mine in patterns.items() if (automaton := self._build(mine, separator))
+            automaton for separator, mine in patterns.items() if (automaton := self._build_automaton(mine, separator))
         ]
         self._literal_set = pa.array(list(self._literals), pa.string())
         self._literal_bits = [0, *self._literals.values()]
@@ -519,13 +519,13 @@ class PropertyClasses:
         self.bits: list[int] = [absent]
         self._by_bits: dict[int, int] = {}
         codes = 4 * len(self._literal_bits) * math.prod(len(each.code_bits) for each in self._automata)
-        self._dense = NumberTable(self._class_of) if codes < _DENSE and not self._slow else None
+        self._dense = NumberTable(self._class_of_code) if codes < _DENSE and not self._slow else None
         self._classes = KeyTable(MEMO_LIMIT)
         self._memo: dict[str, int] = {}
         self._slow_bits: list[int] = [0]
         self._slow_codes: dict[int, int] = {0: 0}
 
-    def _sort(
+    def _sort_constraint(
         self, number: int, constraint: Constraint, patterns: dict[str, list[tuple[int, list[str | None]]]]
     ) -> None:
         bit = 1 << number
@@ -546,7 +546,7 @@ class PropertyClasses:
         else:
             self._slow.append((bit, constraint))
 
-    def _build(self, patterns: list[tuple[int, list[str | None]]], separator: str) -> SegmentAutomaton | None:
+    def _build_automaton(self, patterns: list[tuple[int, list[str | None]]], separator: str) -> SegmentAutomaton | None:
         try:
             return SegmentAutomaton(patterns, separator)
         except TooManyStates:
@@ -554,31 +554,31 @@ class PropertyClasses:
             return None
 
     def classify(self, column: SplitColumn) -> IntArray:
-        """Return the class of every row; a null is absent."""
+        """Return the class of every row; null counts as absent."""
         values = column.values
         codes = self._literal_codes(values)
         for automaton in self._automata:
             codes *= len(automaton.code_bits)
-            codes += automaton.accepts(column)
+            codes += automaton.find_codes(column)
         codes *= 4
         if self._nonempty:
             codes += column.lengths > 0
         if self._timestamp:
-            codes += 2 * _timestamps(values)
+            codes += 2 * _are_timestamps(values)
         if self._slow:
-            # Last, in a fixed wide field: the codes of this stage grow while the plan lives.
-            codes = codes * (1 << 24) + self._slow_column(values)
+            # Last, in a wide field, because the number of these codes grows.
+            codes = codes * (1 << 24) + self._classify_slowly(values)
         codes += 1
         if column.valid is not None:
             codes *= column.valid
         if self._dense is not None:
-            return self._dense.of(codes)
-        return self._classes.look_up(codes, lambda code, _: self._class_of(code))
+            return self._dense.look_up(codes)
+        return self._classes.look_up(codes, lambda code, _: self._class_of_code(code))
 
     def class_of(self, values: Sequence[str | None]) -> int:
-        """Return the class of a property that occurs with these values: each constraint held by any of them.
+        """Return the class of a property with several values, where any value may satisfy a constraint.
 
-        A None among the values stands for one that is present and no text.
+        None is a value that is present but not a text.
         """
         if not values:
             return ABSENT
@@ -586,7 +586,7 @@ class PropertyClasses:
         for number, constraint in enumerate(self.constraints):
             if any(constraint.satisfied(text, present=True) for text in values):
                 bits |= 1 << number
-        return self._number(bits)
+        return self._class_number(bits)
 
     def _literal_codes(self, values: pa.StringArray) -> IntArray:
         if not self._literals:
@@ -595,7 +595,7 @@ class PropertyClasses:
         codes: IntArray = np.add(places.to_numpy(zero_copy_only=False), 1, dtype=np.int64)
         return codes
 
-    def _slow_column(self, values: pa.StringArray) -> IntArray:
+    def _classify_slowly(self, values: pa.StringArray) -> IntArray:
         distinct = pc.dictionary_encode(values)
         codes = np.array([self._slow_code(text) for text in distinct.dictionary.to_pylist()], np.int64)
         indices = pc.fill_null(distinct.indices, 0).to_numpy(zero_copy_only=False)
@@ -617,7 +617,7 @@ class PropertyClasses:
             self._memo[text] = code
         return code
 
-    def _class_of(self, code: int) -> int:
+    def _class_of_code(self, code: int) -> int:
         if code == 0:
             return ABSENT
         rest = code - 1
@@ -631,9 +631,9 @@ class PropertyClasses:
             rest, segment = divmod(rest, len(automaton.code_bits))
             bits |= automaton.code_bits[segment]
         bits |= self._literal_bits[rest]
-        return self._number(bits)
+        return self._class_number(bits)
 
-    def _number(self, bits: int) -> int:
+    def _class_number(self, bits: int) -> int:
         known = self._by_bits.get(bits)
         if known is None:
             known = self._by_bits[bits] = len(self.bits)
@@ -641,8 +641,8 @@ class PropertyClasses:
         return known
 
 
-def _timestamps(values: pa.StringArray) -> BoolArray:
-    """Tell which values are timestamps."""
+def _are_timestamps(values: pa.StringArray) -> BoolArray:
+    """Return which values are timestamps."""
     sure: BoolArray = pc.fill_null(pc.match_substring_regex(values, _TIMESTAMP), False).to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(~sure & pc.is_valid(values).to_numpy(zero_copy_only=False)):
         sure[row] = is_timestamp(values[row].as_py())

@@ -1,9 +1,8 @@
-"""The compiled index of all candidates: which of them does each row of a batch match?
+"""The compiled index of all candidates, which finds the matching candidates of each row of a batch.
 
-Sets of candidates are Python integers used as bit sets, one bit per target. Each class of each property accepts a
-set; what a row matches is the intersection over its properties. Rows with the same classes share their result, so
-a batch costs a few array operations and one look-up per distinct combination, hardly more at 10,000 definitions
-than at ten.
+Sets of candidates are Python integers used as bit sets, one bit per target. Each class of each property accepts a set,
+and a row matches the intersection over its properties. Rows with the same classes share the result, so a batch costs a
+few array operations and one lookup per distinct combination, at 10,000 definitions hardly more than at ten.
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ from catalog.definitions.constraints import Constraint, MatchCandidate
 from router.matching.index.classes import BatchColumns, IntArray, KeyTable, PropertyClasses, SplitColumn
 
 COMBINATIONS_LIMIT: Final = 500_000
-"""Combinations remembered per plan; past it the memory starts anew, so that it stays bounded."""
+"""Maximum number of cached combinations per plan; beyond it, the cache is cleared."""
 _CODE_BITS: Final = 62
 _NUMBER_BITS: Final = 31
 
 
 @dataclass(frozen=True, slots=True)
 class MatchSet:
-    """The targets that rows of one combination match, before any winner is chosen."""
+    """The matching targets of one combination of classes, before a winner is chosen."""
 
     bits: int
     event: bool
     targets: tuple[int, ...]
 
 
-class _Acceptance:
-    """Per class of one property, the set of targets that it lets pass, for one kind of record."""
+class _AcceptedTargets:
+    """For one property and one kind of record, the set of targets that each class does not exclude."""
 
-    def __init__(self, everyone: int, wanted: Mapping[int, list[int]]) -> None:
-        """``wanted`` maps a target to the numbers of its constraints on this property."""
+    def __init__(self, everyone: int, constrained: Mapping[int, list[int]]) -> None:
+        """*constrained* maps targets to the numbers of their constraints on this property."""
         self._free = everyone
         self._single: dict[int, int] = {}
         self._several: list[tuple[int, int]] = []
-        for target, numbers in wanted.items():
+        for target, numbers in constrained.items():
             self._free &= ~(1 << target)
             if len(numbers) == 1:
                 self._single[numbers[0]] = self._single.get(numbers[0], 0) | 1 << target
@@ -49,8 +48,8 @@ class _Acceptance:
                 self._several.append((1 << target, sum(1 << number for number in set(numbers))))
         self._by_class: dict[int, int] = {}
 
-    def of(self, number: int, satisfied: int) -> int:
-        """Return the set that passes, for class ``number`` whose values satisfy those constraints."""
+    def accepted_by(self, number: int, satisfied: int) -> int:
+        """Return the set of targets for class *number*, whose values satisfy the constraints in *satisfied*."""
         known = self._by_class.get(number)
         if known is None:
             known = self._free
@@ -70,8 +69,7 @@ class MatchIndex:
     """All targets of a plan, indexed by property.
 
     ``channels`` maps a channel's number to its candidates (target numbers); ``protocols`` are the canonical
-    names, in the numbering that batches use. The index fills its memory as it works, but the answer to a batch
-    depends on nothing but the batch.
+    names, in the numbering of batches. The index caches results, but the result of a batch depends only on the batch.
     """
 
     def __init__(
@@ -82,39 +80,39 @@ class MatchIndex:
         self._everyone = (1 << len(self.targets)) - 1
         self._by_protocol: dict[tuple[str | None, bool], int] = {}
         self.classes: dict[str, PropertyClasses] = {}
-        self._accept: dict[tuple[bool, str], _Acceptance] = {}
+        self._accept: dict[tuple[bool, str], _AcceptedTargets] = {}
         self._applies = {
-            (number, event): self._applicable(name, event=event)
+            (number, event): self._applicable_targets(name, event=event)
             for number, name in enumerate(protocols)
             for event in (False, True)
         }
-        self._compile()
+        self._compile_properties()
         self.keys = tuple(self.classes)
         self.sets: list[MatchSet] = []
         self._set_numbers: dict[tuple[int, bool], int] = {}
         self._protocols = tuple(protocols)
         self._bits = [0] * (3 + len(self.keys))
-        self._forget()
+        self._clear_tables()
 
-    def _applicable(self, protocol: str, *, event: bool) -> int:
+    def _applicable_targets(self, protocol: str, *, event: bool) -> int:
         return sum(
             1 << number
             for number, target in enumerate(self.targets)
             if target.protocol in (None, protocol) and target.constraints(event=event) is not None
         )
 
-    def _compile(self) -> None:
-        wanted: dict[tuple[bool, str], dict[int, list[int]]] = {}
+    def _compile_properties(self) -> None:
+        constrained: dict[tuple[bool, str], dict[int, list[int]]] = {}
         numbers: dict[str, dict[Constraint, int]] = {}
         for number, target in enumerate(self.targets):
             for event in (False, True):
                 for key, constraint in target.constraints(event=event) or ():
                     mine = numbers.setdefault(key, {})
                     place = mine.setdefault(constraint, len(mine))
-                    wanted.setdefault((event, key), {}).setdefault(number, []).append(place)
+                    constrained.setdefault((event, key), {}).setdefault(number, []).append(place)
         everyone = self._everyone
         self.classes = {key: PropertyClasses(list(constraints)) for key, constraints in numbers.items()}
-        self._accept = {place: _Acceptance(everyone, mine) for place, mine in wanted.items()}
+        self._accept = {place: _AcceptedTargets(everyone, mine) for place, mine in constrained.items()}
 
     def match(self, classes: Sequence[IntArray], channels: IntArray, protocols: IntArray, events: IntArray) -> IntArray:
         """Return per row the number of its :class:`MatchSet` in :attr:`sets`.
@@ -124,39 +122,39 @@ class MatchIndex:
         """
         matrix = [channels, protocols, events, *classes]
 
-        def set_of(_: int, row: int) -> int:
-            return self._intersect([int(line[row]) for line in matrix])
+        def match_combination(_: int, row: int) -> int:
+            return self._intersect_classes([int(line[row]) for line in matrix])
 
-        return self._known.look_up(self._codes(matrix), set_of)
+        return self._known.look_up(self._combination_codes(matrix), match_combination)
 
-    def _codes(self, matrix: Sequence[IntArray]) -> IntArray:
-        """Return one number per row that tells its combination of classes from every other, the same in every batch.
+    def _combination_codes(self, matrix: Sequence[IntArray]) -> IntArray:
+        """Return one number per row that identifies its combination of classes, the same in every batch.
 
-        Lines are packed into the bits of one integer; when they do not fit, what is packed so far is numbered anew.
+        Class numbers are packed into one integer; if they do not fit, the packed part is replaced by a number.
         """
-        self._widen()
+        self._widen_fields()
         codes = np.zeros(len(matrix[0]), np.int64)
         used = 0
         for line, bits, numbers in zip(matrix, self._bits, self._numbers, strict=True):
             if used + bits > _CODE_BITS:
                 codes, used = numbers.look_up(codes, self._next_number), _NUMBER_BITS
-            # In place, for these passes are over all rows and properties. One more, since -1 is a number too.
+            # In place, because these passes are over all rows and properties. Plus one, since -1 is a valid number.
             codes <<= bits
             codes += line
             codes += 1
             used += bits
         return codes
 
-    def _widen(self) -> None:
-        """Give every line the bits it needs. Classes come with values, so they may stop to fit: all is forgotten."""
+    def _widen_fields(self) -> None:
+        """Widen the bit fields if new classes do not fit any more; this clears all tables."""
         sizes = [len(self._channels), len(self._protocols), 2, *(len(self.classes[key].bits) for key in self.keys)]
         if any(size + 1 >= 1 << bits for size, bits in zip(sizes, self._bits, strict=True)) or (
             self._next >= 1 << (_NUMBER_BITS - 1)
         ):
             self._bits = [(size + 1).bit_length() + 2 for size in sizes]
-            self._forget()
+            self._clear_tables()
 
-    def _forget(self) -> None:
+    def _clear_tables(self) -> None:
         self._next = 0
         self._numbers = [KeyTable(COMBINATIONS_LIMIT) for _ in self._bits]
         self._known = KeyTable(COMBINATIONS_LIMIT)
@@ -180,7 +178,7 @@ class MatchIndex:
                 by_key[key][row] = self.classes[key].class_of(texts)
         return list(by_key.values())
 
-    def _intersect(self, fact: list[int]) -> int:
+    def _intersect_classes(self, fact: list[int]) -> int:
         channel, protocol, event, *classes = fact
         bits = self.candidates(channel, protocol, event=bool(event))
         for key, number in zip(self.keys, classes, strict=True):
@@ -188,7 +186,7 @@ class MatchIndex:
                 break
             acceptance = self._accept.get((bool(event), key))
             if acceptance is not None:
-                bits &= acceptance.of(number, self.classes[key].bits[number])
+                bits &= acceptance.accepted_by(number, self.classes[key].bits[number])
         return self.set_number(bits, event=bool(event))
 
     def candidates(self, channel: int, protocol: int, *, event: bool) -> int:
@@ -197,14 +195,14 @@ class MatchIndex:
             return 0
         return self._channels[channel] & self._applies[(protocol, event)]
 
-    def accepting(self, key: str, values: SplitColumn, *, event: bool) -> list[int]:
+    def accepting_sets(self, key: str, values: SplitColumn, *, event: bool) -> list[int]:
         """Return per value of a property the set of targets that it does not exclude."""
         acceptance, classes = self._accept.get((event, key)), self.classes[key]
         if acceptance is None:
             return [self._everyone] * len(values.values)
-        return [acceptance.of(number, classes.bits[number]) for number in classes.classify(values).tolist()]
+        return [acceptance.accepted_by(number, classes.bits[number]) for number in classes.classify(values).tolist()]
 
-    def of_protocol(self, protocol: str | None, *, event: bool) -> int:
+    def targets_of_protocol(self, protocol: str | None, *, event: bool) -> int:
         """Return the targets that may apply to a record to which a target of *protocol* applies."""
         known = self._by_protocol.get((protocol, event))
         if known is None:
@@ -225,11 +223,11 @@ class MatchIndex:
         known = self._set_numbers.get((bits, event))
         if known is None:
             known = self._set_numbers[(bits, event)] = len(self.sets)
-            self.sets.append(MatchSet(bits, event, tuple(members(bits))))
+            self.sets.append(MatchSet(bits, event, tuple(bit_numbers(bits))))
         return known
 
 
-def members(bits: int) -> list[int]:
+def bit_numbers(bits: int) -> list[int]:
     """Return the numbers of the bits that are set, ascending."""
     numbers: list[int] = []
     while bits:
@@ -239,24 +237,23 @@ def members(bits: int) -> list[int]:
     return numbers
 
 
-# Which channels may see one record match several definitions, of which some have a data schema?
+# Finding the channels where a record may match several definitions, some of them with a data schema.
 #
-# Only there does a body have to travel to the matcher. The answer errs on the side of yes: that costs speed and changes
-# no outcome.
+# Only there the matcher needs bodies. In doubt the answer is yes, which costs time but does not change outcomes.
 
 PAIRS: Final = 200_000
-"""Pairs of targets looked at per channel; a channel of more undecided ones is taken to need bodies."""
+"""Maximum number of target pairs checked per channel; with more, the channel counts as needing bodies."""
 HasSchema = Callable[[MatchCandidate], bool]
 
 
-class Coincidence:
-    """For every target, the targets that its own literals do not exclude; built once per plan."""
+class OverlapFinder:
+    """Finds targets that may match the same records, because their literals do not exclude each other."""
 
     def __init__(self, index: MatchIndex, has_schema: HasSchema) -> None:
         self._index = index
         self._has = [has_schema(target) for target in index.targets]
         self._schemas = sum(1 << number for number, has in enumerate(self._has) if has)
-        self._beside = {event: self._targets_beside(event=event) for event in (False, True)}
+        self._compatible = {event: self._compatible_targets(event=event) for event in (False, True)}
 
     def needs_bodies(self, channel: Sequence[int]) -> bool:
         """Whether a record of a channel with these candidates may match several, one of them with a schema."""
@@ -264,37 +261,37 @@ class Coincidence:
         if not everyone & self._schemas:
             return False
         looked = 0
-        for event, beside in self._beside.items():
-            for number in members(everyone):
-                for other in members(beside[number] & everyone & ~(1 << number)):
+        for event, beside in self._compatible.items():
+            for number in bit_numbers(everyone):
+                for other in bit_numbers(beside[number] & everyone & ~(1 << number)):
                     looked += 1
-                    if looked > PAIRS or self._coincide(number, other, event=event):
+                    if looked > PAIRS or self._overlap(number, other, event=event):
                         return True
         return False
 
-    def _coincide(self, one: int, other: int, *, event: bool) -> bool:
+    def _overlap(self, one: int, other: int, *, event: bool) -> bool:
         targets = self._index.targets
         return (
             (self._has[one] or self._has[other])
             and targets[one].xid != targets[other].xid
-            and bool(self._beside[event][other] & 1 << one)
+            and bool(self._compatible[event][other] & 1 << one)
         )
 
-    def _targets_beside(self, *, event: bool) -> list[int]:
-        """Return per target the set that a record with all of its literals may match as well."""
+    def _compatible_targets(self, *, event: bool) -> list[int]:
+        """Return, per target, the set of targets that a record with all its literals may match as well."""
         literals: dict[str, list[tuple[int, str]]] = {}
         beside: list[int] = []
         for number, target in enumerate(self._index.targets):
-            beside.append(self._same_kind(target, event=event))
+            beside.append(self._targets_of_kind(target, event=event))
             for key, constraint in target.constraints(event=event) or ():
                 if constraint.kind in ("literal", "media"):
                     literals.setdefault(key, []).append((number, constraint.value or ""))
         for key, asks in literals.items():
             values = SplitColumn(pa.array([value for _, value in asks], pa.string()))
-            for (number, _), accepted in zip(asks, self._index.accepting(key, values, event=event), strict=True):
+            for (number, _), accepted in zip(asks, self._index.accepting_sets(key, values, event=event), strict=True):
                 beside[number] &= accepted
         return beside
 
-    def _same_kind(self, target: MatchCandidate, *, event: bool) -> int:
+    def _targets_of_kind(self, target: MatchCandidate, *, event: bool) -> int:
         applies = target.constraints(event=event) is not None
-        return self._index.of_protocol(target.protocol, event=event) if applies else 0
+        return self._index.targets_of_protocol(target.protocol, event=event) if applies else 0

@@ -7,4 +7,4 @@ from catalog.schemas.contract import Library, SchemaSource
 
 
 def open_columns(source: SchemaSource, library: Library, survey: Survey) -> None:
-    survey.note((), "has no columns: lines are not typed")
+    survey.add_finding((), "has no columns: lines are not typed")

@@ -14,7 +14,7 @@ class LinesFiller:
         self._lines = lines
 
     def payload(self, filling: Filling, content_type: str) -> bytes:
-        return "".join(f"{filling.word()}\n" for _ in range(self._lines)).encode()
+        return "".join(f"{filling.make_word()}\n" for _ in range(self._lines)).encode()
 
 
 def open_filler(source: SchemaSource, library: Library) -> LinesFiller:

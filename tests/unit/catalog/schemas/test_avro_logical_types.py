@@ -11,7 +11,7 @@ import fastavro
 import pytest
 
 from catalog.schemas.avro.filling import open_filler
-from catalog.schemas.avro.validating import AvroValidator, compile_schema, ignored_in
+from catalog.schemas.avro.validating import AvroValidator, compile_schema, find_ignored_parts
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.filling import Filling
 from tests.support.schemas import NOTHING
@@ -101,7 +101,7 @@ def written_long(number: int) -> bytes:
 @pytest.mark.parametrize("schema", [schema for schema, _, _ in INVALID])
 def test_what_is_ignored_is_told_by_its_place(schema: Any) -> None:
     document = {"type": "record", "name": "R", "fields": [{"name": "p", "type": ["null", schema]}]}
-    (told,) = ignored_in(SchemaSource("Avro", "", document))
+    (told,) = find_ignored_parts(SchemaSource("Avro", "", document))
     assert told.path == "/fields/0/type/1/logicalType" and told.message
     filler = open_filler(SchemaSource("Avro", "", document), NOTHING)
     for kind in ("avro/binary", "application/json"):

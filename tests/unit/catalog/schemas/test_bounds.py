@@ -68,7 +68,7 @@ def test_the_representative_bodies_are_of_every_family() -> None:
 
 
 def test_an_ordinary_body_never_leaves_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_Helper", None)
+    monkeypatch.setattr(sandbox, "_HelperProcess", None)
     member = {"type": "object", "properties": {"id": {"type": "string"}, "kind": {"enum": list("abcdefgh")}}}
     order = {
         "type": "object",
@@ -109,23 +109,23 @@ def test_a_costly_body_gets_the_answer_of_an_ordinary_one() -> None:
 def test_a_helper_that_was_killed_is_started_again() -> None:
     checked = BoundedValidation(SchemaSource("JsonSchema", "", twofold("anyOf")), NOTHING)
     before = checked.fault(nested(11), None)
-    helper = sandbox._trials._helper
+    helper = sandbox._sandbox._helper
     assert helper is not None
     helper._process.kill()
     helper._process.wait()
     assert checked.fault(nested(11), None) == before
-    assert sandbox._trials._helper is not helper
+    assert sandbox._sandbox._helper is not helper
 
 
 def test_a_flood_of_costly_bodies_draws_on_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     store = sandbox._CpuBudget(since=time.monotonic())
-    assert store.allowed(100) == sandbox.MAX_SECONDS
+    assert store.allowed_seconds(100) == sandbox.MAX_SECONDS
     for _ in range(20):
-        store.draw(100, sandbox.MAX_SECONDS)
-    assert store.allowed(100) < 0.1
-    assert store.allowed(1_000_000) >= 1.0  # what is ordinary for its size, any body may take
+        store.charge(100, sandbox.MAX_SECONDS)
+    assert store.allowed_seconds(100) < 0.1
+    assert store.allowed_seconds(1_000_000) >= 1.0  # what is ordinary for its size, any body may take
     store.since -= 1000.0
-    assert store.allowed(100) == sandbox.MAX_SECONDS
+    assert store.allowed_seconds(100) == sandbox.MAX_SECONDS
 
 
 def test_the_helper_ends_with_its_process() -> None:
@@ -137,7 +137,7 @@ def test_the_helper_ends_with_its_process() -> None:
         "from catalog.schemas.contract import SchemaSource\n"
         "from catalog.schemas.validation import BoundedValidation\n"
         "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"
-        "print(sandbox._trials._helper._process.pid, flush=True)\n"
+        "print(sandbox._sandbox._helper._process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=HANG)
@@ -162,7 +162,7 @@ def test_an_end_says_nothing_of_the_helper() -> None:
         "from catalog.schemas.contract import SchemaSource\n"
         "from catalog.schemas.validation import BoundedValidation\n"
         "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"
-        "print(sandbox._trials._helper._process.pid, flush=True)\n"
+        "print(sandbox._sandbox._helper._process.pid, flush=True)\n"
     )
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG)

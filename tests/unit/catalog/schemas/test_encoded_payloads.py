@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import json_format
 from lxml import etree
 
-from catalog.schemas.avro.filling import SINGLE_OBJECT, AvroFiller
+from catalog.schemas.avro.filling import SINGLE_OBJECT, AvroSampler
 from catalog.schemas.avro.types import read_schema
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.filling import Filling, Unfillable
@@ -49,7 +49,7 @@ def test_avro_datums_are_read_back_whole() -> None:
 
 def test_avro_as_a_single_object_names_its_schema() -> None:
     schema = read_schema(SchemaSource("Avro", "", AVRO), NOTHING)
-    payload = AvroFiller(schema).payload(Filling(random.Random(1), NOW), "application/avro-single-object")
+    payload = AvroSampler(schema).payload(Filling(random.Random(1), NOW), "application/avro-single-object")
     assert payload.startswith(SINGLE_OBJECT + schema.fingerprint)
 
 

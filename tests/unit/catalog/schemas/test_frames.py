@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault
 from catalog.schemas.ids.client import Framing
-from catalog.schemas.ids.deciding import HEAD_BYTES, frame_of, ids_of, message_place
+from catalog.schemas.ids.deciding import HEAD_BYTES, ids_of, read_frame, read_message_place
 from tests.support.cases import examples
 from tests.support.schemas import apicurio, confluent, glue
 
@@ -33,7 +33,7 @@ def test_columns_say_what_each_body_says(bodies: list[bytes | None], framing: Fr
     given = [body[:HEAD_BYTES] if heads and body is not None else body for body in bodies]
     found = ids_of(pa.array([b"zz"] * cut + given, pa.binary()).slice(cut), framing)
     told = [found.names[code] if code >= 0 else None for code in found.codes.tolist()]
-    frames = [None if body is None else frame_of(body, framing) for body in bodies]
+    frames = [None if body is None else read_frame(body, framing) for body in bodies]
     assert told == [None if frame is None else frame.id for frame in frames]
     assert len(set(found.names)) == len(found.names)
 
@@ -45,23 +45,23 @@ def test_ids_are_told_as_registries_have_them() -> None:
         (apicurio(2**40, b"x"), "apicurio", "1099511627776"),
         (glue(UUID, b"x"), "glue", UUID),
     ):
-        frame = frame_of(body, framing)  # type: ignore[arg-type]
+        frame = read_frame(body, framing)  # type: ignore[arg-type]
         assert frame is not None and frame.id == due
-        assert frame_of(body, "none") is None
+        assert read_frame(body, "none") is None
 
 
 def test_what_is_packed_is_unpacked_within_limits() -> None:
     for data in (b"", b"abc", b"x" * 100_000):
         body = glue(UUID, data, packed=True)
-        frame = frame_of(body, "glue")
-        assert frame is not None and frame.opened(body) == data
+        frame = read_frame(body, "glue")
+        assert frame is not None and frame.unpack(body) == data
     bomb = glue(UUID, b"", packed=False)[:1] + b"\5" + glue(UUID, zlib.compress(b"\0" * (MAX_BODY_BYTES + 1)))[2:]
-    frame = frame_of(bomb, "glue")
-    assert frame is not None and frame.opened(bomb) is None
+    frame = read_frame(bomb, "glue")
+    assert frame is not None and frame.unpack(bomb) is None
     for wrong in (zlib.compress(b"abc")[:-3], zlib.compress(b"abc") + b"more", b"no zlib"):
         body = bomb[:HEAD_BYTES] + wrong
-        frame = frame_of(body, "glue")
-        assert frame is not None and isinstance(frame.opened(body), SchemaFault)
+        frame = read_frame(body, "glue")
+        assert frame is not None and isinstance(frame.unpack(body), SchemaFault)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_what_is_packed_is_unpacked_within_limits() -> None:
     ],
 )
 def test_the_place_of_a_message_is_read(data: bytes, framing: Any, due: Any) -> None:
-    assert message_place(data, framing) == due
+    assert read_message_place(data, framing) == due
 
 
 @given(st.binary(max_size=30), st.sampled_from(["confluent", "apicurio", "glue"]))
 def test_any_bytes_have_a_place_or_none(data: bytes, framing: Any) -> None:
-    found = message_place(data, framing)
+    found = read_message_place(data, framing)
     assert found is None or found[1] <= len(data)

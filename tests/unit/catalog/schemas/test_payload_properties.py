@@ -31,7 +31,7 @@ from catalog.schemas.columns import (
     PayloadColumn,
     Struct,
     Undecoded,
-    integer,
+    integer_leaf,
     payload_column,
 )
 from catalog.schemas.columns import ListShape as List
@@ -52,9 +52,9 @@ LEAVES: Final = (
     DATE,
     TIMESTAMP,
     DOUBLE,
-    integer(8),
-    integer(64),
-    integer(64, written=True),
+    integer_leaf(8),
+    integer_leaf(64),
+    integer_leaf(64, written=True),
 )
 SHAPES: Strategy = st.recursive(
     st.sampled_from(LEAVES),
@@ -155,7 +155,7 @@ def test_both_json_readers_say_the_same(shape: Any, value: Any) -> None:
     if any(each.column is None for each in undecoded):
         assert array.to_pylist() == [None]
         return
-    exact, misfits = columns._columns.array([reader._exact(body, ())])
+    exact, misfits = columns._columns.build_array([reader._exact(body, ())])
     assert exact.equals(array.field(0) if columns._is_whole else array)
     assert sum(each.values for each in misfits) == sum(each.values for each in undecoded)
     if not undecoded:

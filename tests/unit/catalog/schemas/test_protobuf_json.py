@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import json_format
 
 from catalog.schemas.contract import SchemaFault, SchemaSource
-from catalog.schemas.protobuf.validating import Partial, ProtobufValidator, compile_schema
+from catalog.schemas.protobuf.validating import PartialMessage, ProtobufValidator, compile_schema
 from tests.support.schemas import NOTHING
 
 
@@ -170,7 +170,7 @@ def test_what_the_json_mapping_has_not_violates(name: str, value: str) -> None:
     for body in (f'{{"{name}": {value}}}', f'{{"unknown": {{"b": 1}}, "{name}": {value}}}'):
         fault = held.fault(body.encode(), "application/json")
         assert fault is not None and len(fault.message) <= 300 and "\n" not in fault.message
-        assert isinstance(held.read(body.encode(), "application/json"), Partial | SchemaFault)
+        assert isinstance(held.read(body.encode(), "application/json"), PartialMessage | SchemaFault)
 
 
 def test_json_bodies_tell_all_that_is_wrong() -> None:

@@ -15,7 +15,7 @@ from fastavro.read import SchemaResolutionError
 from hypothesis import given, settings
 
 from catalog.schemas.avro.columns import AvroDecoder
-from catalog.schemas.avro.types import Misfit, read_schema
+from catalog.schemas.avro.types import TypeMismatch, read_schema
 from catalog.schemas.contract import SchemaSource, WriterSchema
 from catalog.schemas.families import compile_schema
 from catalog.schemas.ids.client import WrittenSchema
@@ -44,7 +44,7 @@ def fault_of(schema: Any, written: Any, body: bytes, references: dict[str, Any] 
 
 def value_of(schema: Any, written: Any, body: bytes, references: dict[str, Any] | None = None) -> Any:
     decoder = AvroDecoder(read_schema(SchemaSource("Avro", "", schema), NOTHING), written_by(written, references))
-    return decoder.value(body, None)
+    return decoder.decode(body, None)
 
 
 def record(*fields: Any, name: str = "a.R", **more: Any) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def test_what_can_never_be_read_is_told_with_id_subject_and_version(written: Any
     told = fault_of(schema, written, b"")
     assert told is not None and told.startswith(due)
     assert told.endswith("; written with schema id 7 (s version 3)")
-    with pytest.raises(Misfit):
+    with pytest.raises(TypeMismatch):
         value_of(schema, written, b"")
 
 
@@ -321,7 +321,7 @@ def verdicts(schema: Any, written: Any, bodies: list[bytes]) -> tuple[list[bool]
     held = BoundedValidation(source, NOTHING)
     column = pa.array(bodies, pa.binary())
     types = pa.array(["avro/binary"] * len(bodies), pa.string())
-    return held.accepted(column, types, PLAIN).tolist(), [held.fault(body, "avro/binary") is None for body in bodies]
+    return held.find_valid(column, types, PLAIN).tolist(), [held.fault(body, "avro/binary") is None for body in bodies]
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def test_the_same_content_is_compiled_once_per_thread() -> None:
 
 def test_failures_are_remembered_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "MAX_COMPILED", 3)
-    monkeypatch.setattr(families, "_memory", families._Memory())
+    monkeypatch.setattr(families, "_memory", families._CompiledSchemas())
     library = CatalogLibrary({})
     for n in range(5):
         for _ in range(2):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bindings.columns.entries import printable
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
 from catalog.values import is_valid
-from router.matching.mapping import always_valid, name_fault, of_types, types_of, value_fault
+from router.matching.mapping import check_types, is_always_valid, name_fault, types_of, value_fault
 from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, GROUP
 from tests.support.reference import Reference
@@ -219,7 +219,7 @@ def test_what_no_string_may_hold(text: str) -> None:
 @given(st.lists(st.none() | URIS | TIMES | st.text(max_size=3), max_size=8), st.sampled_from(CHECKED))
 def test_of_types_agrees_with_one_by_one(texts: list[str | None], kind: str) -> None:
     expected = [None if text is None else is_valid(kind, text, bits32=True) for text in texts]
-    assert of_types(pa.array(texts, pa.string()), (kind,)).to_pylist() == expected
+    assert check_types(pa.array(texts, pa.string()), (kind,)).to_pylist() == expected
 
 
 @given(st.lists(URIS, min_size=2, max_size=2), st.from_regex(r"\A([A-Za-z0-9\-._~]|%[0-9A-F]{2})+\Z"))
@@ -227,7 +227,7 @@ def test_templates_that_encode_need_no_look(pieces: list[str], value: str) -> No
     """What is valid with a letter and with an escape is valid with all that encoding gives."""
     before, after = pieces
     types = types_of("source", "uritemplate")
-    if always_valid("source", types, [before + probe + after for probe in ("a", "%20")]):
+    if is_always_valid("source", types, [before + probe + after for probe in ("a", "%20")]):
         assert not value_fault("source", types, before + value + after)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.templates import parse
-from router.matching.context import captured
+from router.matching.context import extract_placeholder
 
 LITERALS = st.sampled_from(
     ["-", "/", ".", "a", "-a", "--", "é", "\\", "$", "^", " ", "\n", "\0", "{", "(?", "|", "[^/]"]
@@ -25,7 +25,7 @@ def test_captured_is_what_the_template_takes(pieces: list[str], dots: bool, data
     texts = data.draw(st.lists(st.one_of(filled, st.lists(LITERALS, max_size=8).map("".join), st.none()), max_size=20))
     expected = [None if text is None else template.match(text) for text in texts]
     for name in dict.fromkeys(template.names):
-        taken = captured(template, name, pa.array(texts, pa.string()))
+        taken = extract_placeholder(template, name, pa.array(texts, pa.string()))
         if len(set(template.names)) < len(template.names):
             assert taken is None
         else:
@@ -39,5 +39,5 @@ def test_captured_is_what_the_template_takes(pieces: list[str], dots: bool, data
 )
 def test_the_first_placeholder_is_the_shortest(template: str, text: str, taken: tuple[str, str] | None) -> None:
     parsed = parse(template)
-    found = [captured(parsed, name, pa.array([text]))[0].as_py() for name in ("x", "y")]  # type: ignore[index]
+    found = [extract_placeholder(parsed, name, pa.array([text]))[0].as_py() for name in ("x", "y")]  # type: ignore[index]
     assert found == list(taken or (None, None))

@@ -152,19 +152,19 @@ def test_values_misspelt_each_in_its_own_way_share_the_order_of_their_class(monk
     """All candidates are looked at once, and then only those that tie at the front, whose spelling decides."""
     definitions = [define(f"m{number:03}", site=f"s{number // 10}", type=f"order.{number}") for number in range(500)]
     matcher = RecordMatcher(catalog_of(*definitions), endpoint=ENDPOINT)
-    scores, at_least, ordered, spelled = NearestFinder._scores, Spellings.at_least, [], []
+    scores, min_distances, ordered, spelled = NearestFinder._candidate_bounds, Spellings.min_distances, [], []
 
     def scoring(self: NearestFinder, row: NearestRow) -> Any:
         ordered.append(row)
         return scores(self, row)
 
     def spelling(self: Spellings, text: str, numbers: Any) -> Any:
-        found = at_least(self, text, numbers)
+        found = min_distances(self, text, numbers)
         spelled.append(len(found))
         return found
 
-    monkeypatch.setattr(NearestFinder, "_scores", scoring)
-    monkeypatch.setattr(Spellings, "at_least", spelling)
+    monkeypatch.setattr(NearestFinder, "_candidate_bounds", scoring)
+    monkeypatch.setattr(Spellings, "min_distances", spelling)
     outcomes = matcher.decide([headers(site="s7", type=f"ordr.{number}") for number in range(60, 80)])
     assert [names(outcome["nearest"])[0] for outcome in outcomes[10:]] == [f"m{number:03}" for number in range(70, 80)]
     assert len(ordered) == 1

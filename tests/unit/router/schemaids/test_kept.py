@@ -22,7 +22,7 @@ def kept(folder: Path, now: list[float] | None = None, url: str = URL) -> Schema
 
 def test_an_answer_is_kept_as_it_was(tmp_path: Path) -> None:
     assert kept(tmp_path).schema("12") is None
-    assert kept(tmp_path).keep("12", RIDE) == RIDE
+    assert kept(tmp_path).store("12", RIDE) == RIDE
     assert kept(tmp_path).schema("12") == RIDE
     assert list(kept(tmp_path).ids()) == ["12"]
     assert (tmp_path / "lake" / "12.json").stat().st_mode & 0o077 == 0
@@ -38,11 +38,11 @@ def test_a_file_of_the_first_format_is_read(tmp_path: Path) -> None:
 
 
 def test_what_another_address_said_under_the_same_name_does_not_count(tmp_path: Path) -> None:
-    kept(tmp_path).keep("12", RIDE)
-    kept(tmp_path).keep("13", None)
+    kept(tmp_path).store("12", RIDE)
+    kept(tmp_path).store("13", None)
     other = kept(tmp_path, url="https://other.example")
     assert other.schema("12") is None
-    assert not other.is_nothing("13")
+    assert not other.is_unknown("13")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format": 1}', b'{"format": 2, "url": "", "id": "12"}'])
@@ -51,49 +51,49 @@ def test_a_damaged_file_is_named_and_written_anew(tmp_path: Path, content: bytes
     (tmp_path / "lake" / "12.json").write_bytes(content)
     with pytest.raises(Damaged, match=r"12\.json"):
         kept(tmp_path).schema("12")
-    kept(tmp_path).keep("12", RIDE)
+    kept(tmp_path).store("12", RIDE)
     assert kept(tmp_path).schema("12") == RIDE
 
 
 def test_nothing_is_kept_for_a_time_then_forgotten(tmp_path: Path) -> None:
     now = [1000.0]
     first, second = kept(tmp_path, now), kept(tmp_path, now)
-    assert not second.is_nothing("7")
-    assert first.keep("7", None) is None
-    assert second.is_nothing("7")
+    assert not second.is_unknown("7")
+    assert first.store("7", None) is None
+    assert second.is_unknown("7")
     now[0] += FORGET_SECONDS - 1
-    assert kept(tmp_path, now).is_nothing("7")
+    assert kept(tmp_path, now).is_unknown("7")
     now[0] += 2
-    assert not second.is_nothing("7")
+    assert not second.is_unknown("7")
 
 
 def test_the_first_answer_counts_for_all(tmp_path: Path) -> None:
     one, other = kept(tmp_path), kept(tmp_path)
-    one.keep("7", None)
-    assert other.keep("7", RIDE) is None  # registered between two questions: a repeated batch is judged alike
-    one.keep("12", RIDE)
-    assert other.keep("12", None) == RIDE
-    assert other.keep("7", WrittenSchema("7", "Avro", '"int"'), anew=True)
+    one.store("7", None)
+    assert other.store("7", RIDE) is None  # registered between two questions: a repeated batch is judged alike
+    one.store("12", RIDE)
+    assert other.store("12", None) == RIDE
+    assert other.store("7", WrittenSchema("7", "Avro", '"int"'), anew=True)
     assert one.schema("7") is not None  # mirrored by hand
 
 
 def test_what_was_mirrored_is_known_by_subject_and_version(tmp_path: Path) -> None:
-    assert kept(tmp_path).pulled() == {}
-    kept(tmp_path).note_pulled({"rides-value": {1: "4", 2: "12"}})
-    assert kept(tmp_path).pulled() == {"rides-value": {1: "4", 2: "12"}}
-    assert kept(tmp_path, url="https://other.example").pulled() == {}
+    assert kept(tmp_path).mirrored_versions() == {}
+    kept(tmp_path).store_mirrored({"rides-value": {1: "4", 2: "12"}})
+    assert kept(tmp_path).mirrored_versions() == {"rides-value": {1: "4", 2: "12"}}
+    assert kept(tmp_path, url="https://other.example").mirrored_versions() == {}
     (tmp_path / "lake" / "pulled").write_text("{")
-    assert kept(tmp_path).pulled() == {}
+    assert kept(tmp_path).mirrored_versions() == {}
 
 
 def test_a_line_that_a_crash_tore_harms_no_other(tmp_path: Path) -> None:
-    kept(tmp_path).keep("7", None)
+    kept(tmp_path).store("7", None)
     (file,) = (tmp_path / "lake").glob("nothing-*")
     file.write_bytes(file.read_bytes() + b"99 10")
     again = kept(tmp_path)
-    again.keep("8", None)
-    assert set(kept(tmp_path).nothings()) >= {"7", "8"}
-    assert again.is_nothing("8")
+    again.store("8", None)
+    assert set(kept(tmp_path).unknown_ids()) >= {"7", "8"}
+    assert again.is_unknown("8")
 
 
 def test_noise_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,18 +102,18 @@ def test_noise_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     ids = kept(tmp_path, now)
     for number in range(100):
         now[0] += 1
-        ids.keep(str(number), None)
-    assert len(kept(tmp_path, now).nothings()) <= 21
-    assert ids.is_nothing("99")
+        ids.store(str(number), None)
+    assert len(kept(tmp_path, now).unknown_ids()) <= 21
+    assert ids.is_unknown("99")
 
 
 def _write(folder: str, start: int) -> int:
     ids = SchemaIdCache(Path(folder), URL)
     for number in range(40):
-        ids.keep(str(number), WrittenSchema(str(number), "Avro", '"int"'))
-        ids.keep(str(1000 + number), None)
+        ids.store(str(number), WrittenSchema(str(number), "Avro", '"int"'))
+        ids.store(str(1000 + number), None)
         assert ids.schema(str((number + start) % (number + 1))) is not None
-    return len(ids.nothings())
+    return len(ids.unknown_ids())
 
 
 def test_many_processes_read_and_write_one_folder(tmp_path: Path) -> None:
@@ -121,6 +121,6 @@ def test_many_processes_read_and_write_one_folder(tmp_path: Path) -> None:
         counts = list(pool.map(_write, [str(tmp_path / "lake")] * 4, range(4)))
     ids = kept(tmp_path)
     assert sorted(map(int, ids.ids())) == list(range(40))
-    assert sorted(map(int, ids.nothings())) == [1000 + number for number in range(40)]
+    assert sorted(map(int, ids.unknown_ids())) == [1000 + number for number in range(40)]
     assert counts == [40] * 4
     assert not list((tmp_path / "lake").glob("*.new"))

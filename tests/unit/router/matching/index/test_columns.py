@@ -64,7 +64,7 @@ def test_a_number_table_asks_once() -> None:
     asked: list[int] = []
     table = NumberTable(lambda number: asked.append(number) or 2 * number)  # type: ignore[func-returns-value]
     for numbers in ([3, 1, 3], [5000, 1], []):
-        assert table.of(np.array(numbers, np.int64)).tolist() == [2 * number for number in numbers]
+        assert table.look_up(np.array(numbers, np.int64)).tolist() == [2 * number for number in numbers]
     assert asked == [1, 3, 5000]
 
 
