@@ -1,4 +1,4 @@
-"""Send to Kafka from this process. Spark's own writes to topics do not use this module."""
+"""Send to Kafka from this process; Spark writes to topics without this module."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class KafkaPublisher:
         troubles: list[str] = []
         producer = self._producer = self._producer or Producer(self._config)
         for place, message in enumerate(messages):
-            self._produce(producer, place, message, settled, troubles)
+            self._produce_record(producer, place, message, settled, troubles)
         left = producer.flush(self._timeout)
         if left or troubles:
             # The next call creates a new producer: records that this one still has must not arrive after later ones.
@@ -62,10 +62,10 @@ class KafkaPublisher:
         return [settled[place] for place in range(len(messages))]
 
     def close(self) -> None:
-        """Disconnect. Between two calls no record is in flight."""
+        """Disconnect; no record is in flight between two calls of :meth:`send`."""
         self._producer = None
 
-    def _produce(
+    def _produce_record(
         self,
         producer: Producer,
         place: int,
@@ -92,7 +92,7 @@ class KafkaPublisher:
 
 
 def record_of(parts: Sequence[Part]) -> dict[str, Any]:
-    """Return key, headers and partition of the record for these parts."""
+    """Return key, headers and partition of a record with these parts."""
     record: dict[str, Any] = {"headers": [(name, part.value) for name, part in headers_of(parts)]}
     for part in parts:
         if part.key == "key":
