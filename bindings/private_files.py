@@ -71,14 +71,14 @@ def private_file(path: Path, mode: str) -> IO[Any]:
 
 
 @contextmanager
-def replaced(path: Path, temporary: Path, *, private: bool = True, anew: bool = True) -> Iterator[BinaryIO]:
+def replaced(path: Path, temporary: Path, *, private: bool = True, create: bool = True) -> Iterator[BinaryIO]:
     """Replace *path* atomically and durably by the bytes that the block writes.
 
-    The block writes to *temporary*, in the same folder, which is removed if the block fails. Without *anew*, a file
+    The block writes to *temporary*, in the same folder, which is removed if the block fails. Without *create*, a file
     that was removed meanwhile is not created again.
 
     Raises:
-        FileNotFoundError: it was removed meanwhile, without *anew*.
+        FileNotFoundError: it was removed meanwhile, without *create*.
         OSError: the disk refuses; *path* is as it was.
     """
     try:
@@ -86,7 +86,7 @@ def replaced(path: Path, temporary: Path, *, private: bool = True, anew: bool = 
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if not anew:
+        if not create:
             path.stat()
         os.replace(temporary, path)
     except BaseException:

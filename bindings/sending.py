@@ -312,21 +312,21 @@ class PoisonIsolator(Generic[R]):
             Ended: by *exchange*, if the broker may be at fault and not a message. Some items may be settled.
         """
         run = _IsolationRun(items, exchange, settled, self._pause)
-        held = run.send_past_suspects({})
-        while held:
-            for lane, (place, ended) in list(held.items()):
-                key = items[place].key
+        suspects = run.send_past_suspects({})
+        while suspects:
+            for lane, (index, ended) in list(suspects.items()):
+                key = items[index].key
                 works = ended.at_fault or any(outcome is None for outcome in settled.values())
                 if not works and self._calls.count(key) < MAX_CALLS_WITHOUT_PROOF:
                     raise ended
                 try:
-                    exchange((place,))
+                    exchange((index,))
                 except Hangup as error:
-                    if place not in settled:
-                        settled[place] = self._refusal(f"the broker ends the connection at this message: {error}")
+                    if index not in settled:
+                        settled[index] = self._refusal(f"the broker ends the connection at this message: {error}")
                 self._calls.forget(key)
-                del held[lane]
-            held = run.send_past_suspects(held)
+                del suspects[lane]
+            suspects = run.send_past_suspects(suspects)
 
 
 class _IsolationRun(Generic[R]):
@@ -344,11 +344,11 @@ class _IsolationRun(Generic[R]):
         self._exchange = exchange
         self._settled = settled
 
-    def send_past_suspects(self, held: dict[str, tuple[int, Hangup]]) -> dict[str, tuple[int, Hangup]]:
+    def send_past_suspects(self, suspects: dict[str, tuple[int, Hangup]]) -> dict[str, tuple[int, Hangup]]:
         """Send all messages that no suspect blocks; return the suspects (index and error) by lane."""
-        held = dict(held)
+        suspects = dict(suspects)
         size, tries, in_a_row = len(self._items), 0, 0
-        while part := self._sendable_indexes(held)[:size]:
+        while part := self._sendable_indexes(suspects)[:size]:
             before = len(self._settled)
             try:
                 self._exchange(part)
@@ -363,14 +363,14 @@ class _IsolationRun(Generic[R]):
                     # Jitter is for other clients' sake and changes nothing that is sent.
                     time.sleep(self._pause * tries * random.uniform(0.5, 1.0))
                     continue
-                held[self._items[part[0]].lane] = (part[0], error)
+                suspects[self._items[part[0]].lane] = (part[0], error)
                 tries, in_a_row = 0, in_a_row + 1
                 if in_a_row >= MAX_SUSPECTS_IN_A_ROW:
                     raise
             else:
                 tries = in_a_row = 0
                 size *= 2
-        return held
+        return suspects
 
-    def _sendable_indexes(self, held: dict[str, tuple[int, Hangup]]) -> list[int]:
-        return [place for place, item in enumerate(self._items) if place not in self._settled and item.lane not in held]
+    def _sendable_indexes(self, suspects: dict[str, tuple[int, Hangup]]) -> list[int]:
+        return [at for at, item in enumerate(self._items) if at not in self._settled and item.lane not in suspects]

@@ -39,11 +39,11 @@ class UnstoredRow(Protocol):
 M = TypeVar("M", bound=UnstoredRow)
 
 
-def take_group(waiting: deque[M], most: int = GROUP_ROWS) -> list[M]:
-    """Remove and return the next group of waiting messages, in order: at least one, at most *most*."""
+def take_group(waiting: deque[M], limit: int = GROUP_ROWS) -> list[M]:
+    """Remove and return the next group of waiting messages, in order: at least one, at most *limit*."""
     group: list[M] = []
     size = 0
-    while waiting and len(group) < most:
+    while waiting and len(group) < limit:
         size += len(waiting[0].row.body or b"")
         if group and size > GROUP_BYTES:
             break
@@ -108,11 +108,11 @@ class AckAfterStore(Generic[M]):
         """Add a message; the next :meth:`advance` passes it to the store."""
         self._waiting.append(message)
 
-    def seconds_until_due(self, most: float) -> float:
-        """Return the seconds, up to *most*, after which :meth:`advance` is due even without ``wake``."""
+    def seconds_until_due(self, limit: float) -> float:
+        """Return the seconds, up to *limit*, after which :meth:`advance` is due even without ``wake``."""
         if self._waiting and not self._sent:
-            return min(most, self.retry_delay)
-        return most
+            return min(limit, self.retry_delay)
+        return limit
 
     @property
     def retry_delay(self) -> float:

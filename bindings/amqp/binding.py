@@ -38,9 +38,9 @@ def split(native: Mapping[str, Any]) -> list[Part]:
     return parts_of(native, FORM)
 
 
-def build(taken: list[Part]) -> dict[str, Any]:
+def build(record_parts: list[Part]) -> dict[str, Any]:
     """Build a native record from parts: the inverse of :func:`split`."""
-    return native_of(taken, FORM)
+    return native_of(record_parts, FORM)
 
 
 # Declared properties as AMQP values of the declared type (MATCHING.md#sending).

@@ -102,21 +102,21 @@ class ReceivingLink:
 
     def find_ignored_filters(self) -> list[str]:
         """Return the requested filters that the broker did not apply, according to its answer."""
-        wanted = [each.name for each in parse_filters(self.subscription.options)]
+        requested = [each.name for each in parse_filters(self.subscription.options)]
         applied: set[str] = set()
-        if wanted and self.receiver is not None:
+        if requested and self.receiver is not None:
             data = self.receiver.remote_source.filter
             data.rewind()
             answer = data.get_object() if data.next() is not None else None
             applied = {str(name) for name in answer} if isinstance(answer, dict) else set()
-        return [name for name in wanted if name not in applied]
+        return [name for name in requested if name not in applied]
 
-    def grant_credit(self, most: int) -> None:
-        """Grant credit so that at most *most* messages are requested or unstored; small amounts are delayed."""
+    def grant_credit(self, limit: int) -> None:
+        """Grant credit so that at most *limit* messages are requested or unstored; small amounts are delayed."""
         if self.receiver is None or not self.attached or self.leaving:
             return
-        missing = most - self.unstored_count - self.receiver.credit
-        if missing > 0 and (missing >= most // 4 or self.receiver.credit == 0):
+        missing = limit - self.unstored_count - self.receiver.credit
+        if missing > 0 and (missing >= limit // 4 or self.receiver.credit == 0):
             self.receiver.flow(missing)
 
     def withdraw_credit(self) -> None:
@@ -456,14 +456,14 @@ class ReceivingConnection(Handler):
             inlet.window = max(1, self._shared.terms.limits.max_in_flight // len(self._inlets))
 
     def _replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
-        wanted = list(subscriptions)
-        kept = [inlet for inlet in self._inlets if not inlet.leaving and inlet.subscription in wanted]
+        requested = list(subscriptions)
+        kept = [inlet for inlet in self._inlets if not inlet.leaving and inlet.subscription in requested]
         for inlet in self._inlets:
             if inlet not in kept:
                 inlet.withdraw_credit()
                 inlet.leaving = True
         known = [inlet.subscription for inlet in kept]
-        new = [ReceivingLink(each, self._shared.terms.client_id) for each in wanted if each not in known]
+        new = [ReceivingLink(each, self._shared.terms.client_id) for each in requested if each not in known]
         self._inlets += new
         if self._open:
             self._attach_links(new)
@@ -481,11 +481,11 @@ class ReceivingConnection(Handler):
 
     def _end_unused_links(self) -> None:
         """End unsubscribed links that hold no messages; when stopping, end the connection with the last one."""
-        gone = [inlet for inlet in self._inlets if inlet.leaving and inlet.unstored_count <= 0]
-        for inlet in gone:
+        finished = [inlet for inlet in self._inlets if inlet.leaving and inlet.unstored_count <= 0]
+        for inlet in finished:
             inlet.end_link()
             self._inlets.remove(inlet)
-        if gone:
+        if finished:
             self._divide_window()
             self._update_state()
         if self._stopping and not self._inlets and not self._ack_queue.unstored_count and not self._ended:

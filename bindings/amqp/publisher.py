@@ -170,20 +170,20 @@ def _convert_map(values: Mapping[str, Any], section: str) -> dict[str, Any]:
     return {str(name): _convert_value(value, f"{section}.{name}") for name, value in values.items()}
 
 
-def _convert_value(value: Any, place: str) -> Any:
+def _convert_value(value: Any, path: str) -> Any:
     """Return a value that proton encodes as the required AMQP type."""
     if isinstance(value, AmqpValue):
-        return _convert_typed(value, place)
+        return _convert_typed(value, path)
     if isinstance(value, datetime):
         return proton.timestamp(_to_milliseconds(value))
     if isinstance(value, int) and not isinstance(value, bool):
-        return _convert_typed(AmqpValue("long", value), place)
+        return _convert_typed(AmqpValue("long", value), path)
     if value is None or isinstance(value, (str, bool, float, bytes, uuid.UUID)):
         return value
-    raise EncodingError(f"{place}: AMQP has no type for a {type(value).__name__}; use an AmqpValue to name one")
+    raise EncodingError(f"{path}: AMQP has no type for a {type(value).__name__}; use an AmqpValue to name one")
 
 
-def _convert_typed(typed: AmqpValue, place: str) -> Any:
+def _convert_typed(typed: AmqpValue, path: str) -> Any:
     kind, value = typed
     if kind == "null" or value is None:
         return None
@@ -191,20 +191,20 @@ def _convert_typed(typed: AmqpValue, place: str) -> Any:
         value = value.encode("utf-8")
     low, high = _integer_range(kind)
     if high and not (isinstance(value, int) and low <= value < high):
-        raise EncodingError(f"{place}: {str(value)[:40]!r} is not a valid {kind}")
+        raise EncodingError(f"{path}: {str(value)[:40]!r} is not a valid {kind}")
     if kind in ("string", "symbol") and isinstance(value, bytes):
-        raise EncodingError(f"{place}: a {kind} must be text, but {value[:40]!r} is bytes")
+        raise EncodingError(f"{path}: a {kind} must be text, but {value[:40]!r} is bytes")
     if kind == "boolean" and not isinstance(value, bool):
-        raise EncodingError(f"{place}: {str(value)[:40]!r} is not a boolean")
+        raise EncodingError(f"{path}: {str(value)[:40]!r} is not a boolean")
     if kind == "symbol" and not str(value).isascii():
-        raise EncodingError(f"{place}: a symbol must be ASCII, and {str(value)[:40]!r} is not")
+        raise EncodingError(f"{path}: a symbol must be ASCII, and {str(value)[:40]!r} is not")
     conversion = _CONVERSIONS.get(kind)
     if conversion is None:
-        raise EncodingError(f"{place}: values of type {kind} cannot be sent")
+        raise EncodingError(f"{path}: values of type {kind} cannot be sent")
     try:
         return conversion(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise EncodingError(f"{place}: {str(value)[:40]!r} is not a valid {kind}") from error
+        raise EncodingError(f"{path}: {str(value)[:40]!r} is not a valid {kind}") from error
 
 
 def _integer_range(kind: str) -> tuple[int, int]:
@@ -437,16 +437,16 @@ class SendingConnection(Handler):
         state = delivery.remote_state
         if not delivery.settled and state not in DELIVERY_OUTCOMES:
             return
-        place = self._in_flight.pop(delivery.tag, None)
-        if place is not None and self._jobs:
+        index = self._in_flight.pop(delivery.tag, None)
+        if index is not None and self._jobs:
             job = self._jobs[0]
             job.unanswered -= 1
             if state == Delivery.REJECTED:
                 condition = delivery.remote.condition
                 name = condition.name if condition is not None else "amqp:rejected"
-                job.refused.append((place, name or "amqp:rejected", (condition and condition.description) or ""))
+                job.refused.append((index, name or "amqp:rejected", (condition and condition.description) or ""))
             elif state == Delivery.ACCEPTED:
-                job.accepted.append(place)
+                job.accepted.append(index)
             else:
                 job.released += 1
         delivery.settle()
@@ -462,9 +462,9 @@ class SendingConnection(Handler):
             for node in self._nodes.values():
                 node.link.close()
             self._nodes.clear()
-        for place, address, data in job.messages:
+        for index, address, data in job.messages:
             node = self._nodes.get(address) or self._attach_node(address)
-            node.waiting.append((place, data))
+            node.waiting.append((index, data))
         for node in list(self._nodes.values()):
             self._send_waiting(node)
 
@@ -477,17 +477,17 @@ class SendingConnection(Handler):
 
     def _send_waiting(self, node: _SendingNode) -> None:
         while node.open and node.waiting and node.link.credit > 0 and len(self._in_flight) < self._max_in_flight:
-            place, data = node.waiting.popleft()
+            index, data = node.waiting.popleft()
             largest = node.link.remote_max_message_size
             if largest and len(data) > largest and self._jobs:
                 # sent anyway, the broker would detach the link, again and again
                 job = self._jobs[0]
                 job.unanswered -= 1
-                job.refused.append((place, MESSAGE_TOO_LARGE, f"{len(data)} bytes, and the node accepts {largest}"))
+                job.refused.append((index, MESSAGE_TOO_LARGE, f"{len(data)} bytes, and the node accepts {largest}"))
                 continue
             tag = str(next(self._tags))
             node.link.delivery(tag)
-            self._in_flight[tag] = place
+            self._in_flight[tag] = index
             node.link.stream(data)
             node.link.advance()
         if self._jobs and self._jobs[0].unanswered == 0:
@@ -595,23 +595,23 @@ class AmqpSender:
         """
         settled: dict[int, MessageRefusal | None] = {}
         encoded: dict[int, tuple[int, str, bytes]] = {}
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             try:
-                encoded[place] = (place, message.address, encode_message(message))
+                encoded[index] = (index, message.address, encode_message(message))
             except EncodingError as error:
-                settled[place] = _to_refusal(ENCODING_ERROR, str(error))
+                settled[index] = _to_refusal(ENCODING_ERROR, str(error))
         items = [
-            OutgoingMessage(message.lane, hash(encoded[place][1:]) if place in encoded else 0)
-            for place, message in enumerate(messages)
+            OutgoingMessage(message.lane, hash(encoded[index][1:]) if index in encoded else 0)
+            for index, message in enumerate(messages)
         ]
         with self._lock:
             try:
                 self._suspects.send(
-                    items, lambda places: self._exchange([encoded[place] for place in places], settled), settled
+                    items, lambda indexes: self._exchange([encoded[index] for index in indexes], settled), settled
                 )
             except (Hangup, Unsettled) as error:
                 raise Unsettled(f"{error}; send again", settled) from error
-        return [settled[place] for place in range(len(messages))]
+        return [settled[index] for index in range(len(messages))]
 
     def close(self) -> None:
         """Close the connection; messages being sent fail with Unsettled."""
@@ -642,7 +642,7 @@ class AmqpSender:
         finally:
             settled.update(dict.fromkeys(job.accepted))
             settled.update(
-                (place, _to_refusal(condition, description)) for place, condition, description in list(job.refused)
+                (index, _to_refusal(condition, description)) for index, condition, description in list(job.refused)
             )
 
 

@@ -674,26 +674,26 @@ def _read_section_fast(draft: _MessageDraft, section: str, data: bytes, at: int,
         return body[1]
     try:
         if section == "application-properties":
-            taken = read_text_map(data, at, end, section)
+            parsed = read_text_map(data, at, end, section)
         elif section in _FIELDS:
-            taken = read_fields(data, at, end, section, _FIELDS[section])
+            parsed = read_fields(data, at, end, section, _FIELDS[section])
         else:
             return 0
     except MalformedValue:
         return 0  # the full reader says what is wrong, and where
-    if taken is None:
+    if parsed is None:
         return 0
-    draft.parts += taken[0]
-    draft.types.update(taken[1])
-    return taken[2]
+    draft.parts += parsed[0]
+    draft.types.update(parsed[1])
+    return parsed[2]
 
 
 def _read_section(draft: _MessageDraft, section: str, value: AmqpValue) -> None:
-    wanted = None if section == "amqp-value" else _FORMS.get(section, "map")
-    if wanted is not None and value.kind != wanted:
-        if value.kind == "null" and wanted != "binary":
+    expected = None if section == "amqp-value" else _FORMS.get(section, "map")
+    if expected is not None and value.kind != expected:
+        if value.kind == "null" and expected != "binary":
             return  # some clients write an empty section so
-        raise MalformedValue(f"the section {section} is a {value.kind}, not a {wanted}")
+        raise MalformedValue(f"the section {section} is a {value.kind}, not a {expected}")
     if section == "data":
         draft.data.append(value.value)
     elif section == "amqp-sequence":

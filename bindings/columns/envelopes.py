@@ -71,9 +71,9 @@ _BLANK[list(b" \t\r\n")] = True
 _STEPS: Final = np.zeros(256, np.int8)
 _STEPS[list(b"{[")] = 1
 _STEPS[list(b"}]")] = -1
-_MOST_BLANKS: Final = 32
+_MAX_BLANKS: Final = 32
 """Maximum blanks in a row read here."""
-_FEW: Final = 32
+_MAX_BIT_NAMES: Final = 32
 """Maximum distinct names that are checked as bits of one number; more are sorted to find repeats, which is slower."""
 
 
@@ -100,19 +100,19 @@ def read_members(texts: pa.BinaryArray) -> JsonMembers:
     odd = ~valid(texts_of(texts))
     data, offsets = raw(texts)
     low, high = int(offsets[0]), int(offsets[-1])
-    held, bounds = data[low:high], offsets.astype(np.int64) - low
-    _mark_invalid_json(held, bounds, odd)
-    quotes = _find_quotes(held, bounds, odd)
-    brackets, owners = _find_brackets(held, bounds, odd, quotes)
-    levels = np.cumsum(_STEPS[held[brackets]], dtype=np.int64)
+    chars, bounds = data[low:high], offsets.astype(np.int64) - low
+    _mark_invalid_json(chars, bounds, odd)
+    quotes = _find_quotes(chars, bounds, odd)
+    brackets, owners = _find_brackets(chars, bounds, odd, quotes)
+    levels = np.cumsum(_STEPS[chars[brackets]], dtype=np.int64)
     odd[owners[levels > MAX_LEVELS]] = True
-    _mark_non_objects(odd, held, brackets, owners)
-    return _MemberNames(held, bounds, odd, quotes).build_members(brackets, owners, levels)
+    _mark_non_objects(odd, chars, brackets, owners)
+    return _MemberNames(chars, bounds, odd, quotes).build_members(brackets, owners, levels)
 
 
-def _mark_invalid_json(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> None:
+def _mark_invalid_json(chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> None:
     """Mark texts that are not JSON as fallback."""
-    view, places, decode = held.data, bounds.tolist(), _CHECK.decode
+    view, places, decode = chars.data, bounds.tolist(), _CHECK.decode
     for at in np.flatnonzero(~odd).tolist():
         try:
             decode(view[places[at] : places[at + 1]])
@@ -120,24 +120,24 @@ def _mark_invalid_json(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> N
             odd[at] = True
 
 
-def _find_quotes(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> Int:
+def _find_quotes(chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> Int:
     """Return the first and last quote of each string of the texts that are not fallback."""
-    quotes = np.flatnonzero(held == _MEMBER_QUOTE)
-    escapes = np.flatnonzero(held == _ESCAPE)
+    quotes = np.flatnonzero(chars == _MEMBER_QUOTE)
+    escapes = np.flatnonzero(chars == _ESCAPE)
     if len(escapes):
         # In a run of backslashes every second one is itself escaped; a run never leaves its text, which is JSON.
         begins = np.flatnonzero(np.diff(escapes, prepend=-2) != 1)
         places = np.arange(len(escapes)) - np.repeat(begins, np.diff(begins, append=len(escapes)))
-        escaped = np.zeros(len(held) + 1, bool)
+        escaped = np.zeros(len(chars) + 1, bool)
         escaped[escapes[places % 2 == 0] + 1] = True
         quotes = quotes[~escaped[quotes]]
     return quotes[~odd[_find_owners(quotes, bounds)]] if odd.any() else quotes
 
 
-def _find_brackets(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> tuple[Int, Int]:
+def _find_brackets(chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> tuple[Int, Int]:
     """Return the brackets outside strings of the texts that are not fallback, and the text of each."""
-    brackets = np.flatnonzero((held | _SHARED) == _MARK)
-    brackets = brackets[_STEPS[held[brackets]] != 0]
+    brackets = np.flatnonzero((chars | _SHARED) == _MARK)
+    brackets = brackets[_STEPS[chars[brackets]] != 0]
     brackets = brackets[np.searchsorted(quotes, brackets) % 2 == 0]
     owners = _find_owners(brackets, bounds)
     sound = ~odd[owners]
@@ -149,36 +149,36 @@ def _find_owners(places: Int, bounds: Int) -> Int:
     return np.repeat(np.arange(len(bounds) - 1), np.diff(np.searchsorted(places, bounds)))
 
 
-def _mark_non_objects(odd: Bool, held: npt.NDArray[np.uint8], brackets: Int, owners: Int) -> None:
+def _mark_non_objects(odd: Bool, chars: npt.NDArray[np.uint8], brackets: Int, owners: Int) -> None:
     """Mark texts as fallback whose first bracket does not begin an object: lists, and other values."""
     objects = np.zeros(len(odd), bool)
     leads = np.diff(owners, prepend=-1) != 0
-    objects[owners[leads]] = held[brackets[leads]] == _OBJECT
+    objects[owners[leads]] = chars[brackets[leads]] == _OBJECT
     odd |= ~objects
 
 
 class _MemberNames:
     """The names in the texts: strings that a colon follows."""
 
-    def __init__(self, held: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> None:
-        self._held, self._odd = held, odd
+    def __init__(self, chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> None:
+        self._held, self._odd = chars, odd
         strings, ends = quotes[::2], quotes[1::2]
-        colons = _skip_blanks(held, ends + 1)
+        colons = _skip_blanks(chars, ends + 1)
         owners = _find_owners(strings, bounds)
         odd[owners[colons < 0]] = True
         named = np.flatnonzero(~odd[owners])
-        named = named[held[colons[named]] == _COLON]
+        named = named[chars[colons[named]] == _COLON]
         self._begins, self._ends, self._colons = strings[named], ends[named], colons[named]
         self._owners = owners[named]
 
     def build_members(self, brackets: Int, owners: Int, levels: Int) -> JsonMembers:
         """Return the members of the objects, given all brackets, the text of each, and the levels behind them."""
-        held, odd = self._held, self._odd
+        chars, odd = self._held, self._odd
         # Both are ascending, and there are more names than brackets.
         behind = np.diff(np.searchsorted(self._begins, brackets), append=len(self._begins))
         before = np.repeat(np.arange(len(brackets)), behind)
         at = levels[before]
-        encoded = cut_ranges(held, self._begins + 1, self._ends).view(pa.string()).dictionary_encode()
+        encoded = cut_ranges(chars, self._begins + 1, self._ends).view(pa.string()).dictionary_encode()
         codes = encoded.indices.to_numpy().astype(np.int64)
         escaped = pc.match_substring(encoded.dictionary, "\\").to_numpy(zero_copy_only=False)
         odd[self._owners[escaped[codes]]] = True
@@ -186,18 +186,18 @@ class _MemberNames:
         own = np.flatnonzero((at == 1) & ~odd[self._owners])
         closing = np.full(len(odd), -1, np.int64)
         closing[owners] = brackets  # The last bracket of a text stays.
-        mine, begins = self._owners[own], _skip_blanks(held, self._colons[own] + 1)
+        mine, begins = self._owners[own], _skip_blanks(chars, self._colons[own] + 1)
         follows = np.empty(len(own), np.int64)
         last = np.diff(mine, append=-1) != 0
         follows[last] = closing[mine[last]]
         # A comma is between a value and the next name.
-        follows[~last] = _skip_blanks_before(held, self._begins[own[1:]][~last[:-1]]) - 1
-        stops = _skip_blanks_before(held, follows)
+        follows[~last] = _skip_blanks_before(chars, self._begins[own[1:]][~last[:-1]]) - 1
+        stops = _skip_blanks_before(chars, follows)
         odd[mine[(begins < 0) | (stops < 0)]] = True
         kept = ~odd[mine]
         used, places = numbered(codes[own[kept]])
         names = encoded.dictionary.take(pa.array(used)).to_pylist()
-        return JsonMembers(odd, mine[kept], names, places, held, begins[kept], stops[kept])
+        return JsonMembers(odd, mine[kept], names, places, chars, begins[kept], stops[kept])
 
     def _mark_repeated_names(self, brackets: Int, levels: Int, before: Int, codes: Int, distinct: int) -> None:
         """Mark texts as fallback in which an object, at any depth, repeats a name."""
@@ -207,7 +207,7 @@ class _MemberNames:
             mine = np.flatnonzero(at == level)
             openings = np.flatnonzero(opening & (levels == level))
             opened = openings[np.searchsorted(openings, before[mine], "right") - 1]
-            find = _find_repeats_by_bits if distinct <= _FEW else _find_repeats_by_sort
+            find = _find_repeats_by_bits if distinct <= _MAX_BIT_NAMES else _find_repeats_by_sort
             self._odd[self._owners[mine[find(opened, codes[mine])]]] = True
 
 
@@ -238,12 +238,12 @@ def cut_ranges(data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> pa.Binary
     return both.take(pa.array(np.arange(0, 2 * len(begins), 2)))
 
 
-def _skip_blanks(held: npt.NDArray[np.uint8], places: Int) -> Int:
+def _skip_blanks(chars: npt.NDArray[np.uint8], places: Int) -> Int:
     """Return the first non-blank position at or after each position; -1 after too many blanks."""
     past = places.copy()
-    for _ in range(_MOST_BLANKS):
-        past[past >= len(held)] = -1
-        blank = np.flatnonzero((past >= 0) & _BLANK[held[past]])
+    for _ in range(_MAX_BLANKS):
+        past[past >= len(chars)] = -1
+        blank = np.flatnonzero((past >= 0) & _BLANK[chars[past]])
         if not len(blank):
             return past
         past[blank] += 1
@@ -251,11 +251,11 @@ def _skip_blanks(held: npt.NDArray[np.uint8], places: Int) -> Int:
     return past
 
 
-def _skip_blanks_before(held: npt.NDArray[np.uint8], places: Int) -> Int:
+def _skip_blanks_before(chars: npt.NDArray[np.uint8], places: Int) -> Int:
     """Return the start of the blanks before each position; -1 for too many blanks."""
     before = places.copy()
-    for _ in range(_MOST_BLANKS):
-        blank = np.flatnonzero((before > 0) & _BLANK[held[before - 1]])
+    for _ in range(_MAX_BLANKS):
+        blank = np.flatnonzero((before > 0) & _BLANK[chars[before - 1]])
         if not len(blank):
             return before
         before[blank] -= 1
@@ -427,7 +427,7 @@ def may_be_events(bodies: pa.BinaryArray) -> Bool:
 
 _NO_NUMBERS: Final = pa.array([text.decode() for text in NON_FINITE_TEXTS])
 _INITIALS: Final = np.frombuffer(b"".join(text[:1] for text in NON_FINITE_TEXTS), np.uint8)
-_ENVELOPES_FEW: Final = 64
+_MAX_ONE_BY_ONE: Final = 64
 """Maximum attributes that are checked for repeats one by one; for more, sorting all entries is faster."""
 _TYPED: Final = r"^(?:true|false|-?[0-9]{1,9})$"
 """The JSON texts of values that are not strings in CloudEvents; the codec checks integers that may exceed 32 bits."""
@@ -590,9 +590,9 @@ class Envelopes:
         """Mark events as fallback that lack a required attribute, repeat one, or have a value that needs decoding."""
         entries, mine = self.entries, self.attributes
         numbers = entries.numbers[mine]
-        held = entries.values.take(pa.array(mine))
-        bad = entries.are(BINARY_KIND)[mine] | self._is_doubtful(texts_of(held), mine, numbers)
-        bad[find_invalid_strings(held)] = True
+        chars = entries.values.take(pa.array(mine))
+        bad = entries.are(BINARY_KIND)[mine] | self._is_doubtful(texts_of(chars), mine, numbers)
+        bad[find_invalid_strings(chars)] = True
         self.odd[entries.owners[mine[bad]]] = True
         self.odd |= self._rows_with_repeats(numbers)
         sound = pc.equal(self._texts[VERSION_NAME], "1.0")
@@ -605,7 +605,7 @@ class Envelopes:
         owners, places = self.entries.owners[self.attributes], self._roles.attributes[numbers]
         repeated = np.zeros(self.entries.rows, bool)
         count = len(self._roles.places)
-        if count <= _ENVELOPES_FEW:
+        if count <= _MAX_ONE_BY_ONE:
             for place in range(count):
                 mine = owners[places == place]
                 repeated[mine[1:][mine[1:] == mine[:-1]]] = True

@@ -27,9 +27,9 @@ def split(native: Mapping[str, Any]) -> list[Part]:
     return parts_of(native, FORM)
 
 
-def build(taken: list[Part]) -> dict[str, Any]:
+def build(record_parts: list[Part]) -> dict[str, Any]:
     """Build a native record from parts: the inverse of :func:`split`."""
-    return native_of(taken, FORM)
+    return native_of(record_parts, FORM)
 
 
 # Addressing and building HTTP messages; :mod:`bindings.http.publisher` sends them.

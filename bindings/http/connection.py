@@ -51,7 +51,7 @@ class RequestReader:
     def __init__(self, limits: ServerLimits, address: str = "") -> None:
         self._limits = limits
         self._address = address
-        self._most_bytes, self._most_headers = limits.max_header_bytes, limits.max_headers
+        self._max_bytes, self._max_headers = limits.max_header_bytes, limits.max_headers
         self.events: deque[Event] = deque()
         self.failed = False
         self.in_head = False
@@ -108,7 +108,7 @@ class RequestReader:
         headers = self._headers
         headers.append((name.lower(), value.rstrip(b" \t")))
         self._size += len(name) + len(value) + 4
-        if self._size > self._most_bytes or len(headers) > self._most_headers:
+        if self._size > self._max_bytes or len(headers) > self._max_headers:
             raise self._headers_too_large()
 
     def on_headers_complete(self) -> None:

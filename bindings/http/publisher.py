@@ -158,39 +158,39 @@ class HttpPoster:
                 were.
         """
         lanes: dict[str, list[int]] = {}
-        for place, message in enumerate(messages):
-            lanes.setdefault(message.lane, []).append(place)
+        for index, message in enumerate(messages):
+            lanes.setdefault(message.lane, []).append(index)
         run = _SendRun(messages)
-        for done in [self._pool.submit(self._send_lane, run, places) for places in lanes.values()]:
+        for done in [self._pool.submit(self._send_lane, run, indexes) for indexes in lanes.values()]:
             done.result()
         for rest, trouble in run.unanswered:
             self._settle_alone(run, rest, trouble)
         if run.trouble:
             raise Unsettled(run.trouble, run.settled)
-        return [run.settled[place] for place in range(len(messages))]
+        return [run.settled[index] for index in range(len(messages))]
 
     def close(self) -> None:
         """Close all connections; requests in flight are finished."""
         self._pool.shutdown()
         self._client.close()
 
-    def _send_lane(self, run: _SendRun, places: list[int]) -> None:
-        for at, place in enumerate(places):
+    def _send_lane(self, run: _SendRun, indexes: list[int]) -> None:
+        for at, index in enumerate(indexes):
             if run.trouble:
                 return
             try:
-                settled = self._send_until_settled(run, run.messages[place])
+                settled = self._send_until_settled(run, run.messages[index])
             except _EndedAtEachTry as error:
-                run.postpone_lane(places[at:], str(error))
+                run.postpone_lane(indexes[at:], str(error))
                 return
             except Unsettled as error:
                 run.record_failure(str(error))
                 return
-            run.record_settled(place, settled)
+            run.record_settled(index, settled)
 
-    def _settle_alone(self, run: _SendRun, places: list[int], trouble: str) -> None:
+    def _settle_alone(self, run: _SendRun, indexes: list[int], trouble: str) -> None:
         """Settle the first of these messages with nothing else in flight, then the others of its lane."""
-        message = run.messages[places[0]]
+        message = run.messages[indexes[0]]
         others = _origin_of(message.url) in run.answering
         if run.trouble or not self._unanswered.may_be_at_fault(message, others=others):
             run.record_failure(trouble)
@@ -214,8 +214,8 @@ class HttpPoster:
             return
         reason = f"{shown_url(message.url)} ends the connection at this message without a response, and answers others"
         self._unanswered.forget_message(message)
-        run.record_settled(places[0], MessageRefusal(reason) if given_up else answers[0])
-        self._send_lane(run, places[1:])
+        run.record_settled(indexes[0], MessageRefusal(reason) if given_up else answers[0])
+        self._send_lane(run, indexes[1:])
 
     def _send_until_settled(self, run: _SendRun, message: OutRequest) -> MessageRefusal | None:
         fault = invalid_header_of(message)
@@ -257,14 +257,14 @@ class HttpPoster:
         """Send a request once; return the status, the target's text about it, and its ``Retry-After`` in seconds."""
         headers = [(name.encode("ascii"), value) for name, value in message.headers]
         with self._client.stream(message.method, message.url, headers=headers, content=message.body or b"") as answer:
-            said = b""
+            text = b""
             for chunk in answer.iter_raw(_SHOWN_BYTES):
-                said += chunk
-                if len(said) >= _SHOWN_BYTES:
+                text += chunk
+                if len(text) >= _SHOWN_BYTES:
                     break  # The connection is closed: the rest of the response may never end.
             return (
                 answer.status_code,
-                _format_detail(answer.reason_phrase, said),
+                _format_detail(answer.reason_phrase, text),
                 retry_after(answer.headers.get("retry-after")),
             )
 
@@ -284,16 +284,16 @@ class _SendRun:
     in_a_row: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def record_settled(self, place: int, settled: MessageRefusal | None) -> None:
+    def record_settled(self, index: int, settled: MessageRefusal | None) -> None:
         with self._lock:
-            self.settled[place] = settled
-            self.answering.add(_origin_of(self.messages[place].url))
+            self.settled[index] = settled
+            self.answering.add(_origin_of(self.messages[index].url))
             self.in_a_row = 0
 
-    def postpone_lane(self, places: list[int], trouble: str) -> None:
+    def postpone_lane(self, indexes: list[int], trouble: str) -> None:
         """Postpone the rest of a lane, because its first message got no response."""
         with self._lock:
-            self.unanswered.append((places, trouble))
+            self.unanswered.append((indexes, trouble))
             self.in_a_row += 1
             if self.in_a_row >= MAX_SUSPECTS_IN_A_ROW:
                 self.trouble = self.trouble or trouble
@@ -350,7 +350,7 @@ def _origin_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _format_detail(phrase: str, said: bytes) -> str:
-    text = " ".join(said.decode("utf-8", "replace").split())[:_SHOWN]
+def _format_detail(phrase: str, body: bytes) -> str:
+    text = " ".join(body.decode("utf-8", "replace").split())[:_SHOWN]
     shown = "".join(char if char.isprintable() else "?" for char in text)
     return f"{' ' if phrase else ''}{phrase}{': ' if shown else ''}{shown}"

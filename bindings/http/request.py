@@ -347,12 +347,12 @@ class _RouteTable:
         return self._settled.get((method, path)) or self._decide_route(method, path)
 
     def _decide_route(self, method: str, path: str) -> RouteMatch:
-        taking = list(self._plain.get(path, ()))
-        taking.extend((index, route) for index, route, template in self._templates if template.match(path) is not None)
-        ordered = [route for _, route in sorted(taking, key=lambda each: each[0])]
+        found = list(self._plain.get(path, ()))
+        found.extend((index, route) for index, route, template in self._templates if template.match(path) is not None)
+        ordered = [route for _, route in sorted(found, key=lambda each: each[0])]
         allowed = tuple(dict.fromkeys(each for route in ordered for each in route.methods))
-        taker = next((route for route in ordered if method in route.methods), None)
-        return RouteMatch(None, allowed) if taker is None else RouteMatch(taker.endpoint, allowed, taker.users)
+        route = next((route for route in ordered if method in route.methods), None)
+        return RouteMatch(None, allowed) if route is None else RouteMatch(route.endpoint, allowed, route.users)
 
 
 # Routes that accept more senders than a later route for the same path: the first route with a matching path decides.
@@ -369,20 +369,20 @@ def shadowing_routes(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRoute, H
     of the later.
     """
     patterns = [_split_segments(route.path) for route in routes]
-    for place, later in enumerate(routes):
+    for index, later in enumerate(routes):
         if later.users is None:
             continue
-        for at, earlier in enumerate(routes[:place]):
+        for at, earlier in enumerate(routes[:index]):
             open_to_more = earlier.users is None or not earlier.users <= later.users
-            if open_to_more and set(earlier.methods) & set(later.methods) and _overlap(patterns[at], patterns[place]):
+            if open_to_more and set(earlier.methods) & set(later.methods) and _overlap(patterns[at], patterns[index]):
                 yield earlier, later
 
 
 def _split_segments(path: str) -> list[Pattern]:
     """Split a template at its slashes, which no placeholder matches."""
     segments: list[list[str | None]] = [[]]
-    for place, token in enumerate(tokens_of(path)):
-        if place % 2:
+    for index, token in enumerate(tokens_of(path)):
+        if index % 2:
             segments[-1].append(_GAP)
             continue
         first, *rest = token.split("/")

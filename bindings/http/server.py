@@ -78,7 +78,7 @@ class Connections:
 
     def __init__(self, limits: ServerLimits, most: int) -> None:
         self._limits = limits
-        self._most = most
+        self._limit = most
         self._all = EvictionOrder()
         self._by_address: defaultdict[str, EvictionOrder] = defaultdict(EvictionOrder)
         self.held_bytes = 0
@@ -95,7 +95,7 @@ class Connections:
         """Whether an address may open one more connection; closes another one if needed."""
         if address in self._by_address and len(self._by_address[address]) >= self._limits.max_per_address:
             return self._close_one(self._by_address[address])
-        return len(self._all) < self._most or self.make_room()
+        return len(self._all) < self._limit or self.make_room()
 
     def add(self, connection: HttpConnection) -> None:
         """Add a connection."""

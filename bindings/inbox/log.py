@@ -73,7 +73,7 @@ def compact_segment(directory: Path, inbox: str, partition: int, segment: int) -
     batches = join_batches(read_rows(path, 0, rows, seed))
     first = 0
     try:
-        with replaced(path, path.with_suffix(".tmp"), anew=False) as file:
+        with replaced(path, path.with_suffix(".tmp"), create=False) as file:
             for batch in batches:
                 file.write(encode_frame(batch, first, seed))
                 first += batch.num_rows
@@ -84,17 +84,17 @@ def compact_segment(directory: Path, inbox: str, partition: int, segment: int) -
 
 def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join consecutive record batches to larger ones of about FRAME_ROWS rows or FRAME_BYTES bytes."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        held.append(batch)
+        pending.append(batch)
         rows += batch.num_rows
         size += batch.get_total_buffer_size()
         if rows >= FRAME_ROWS or size >= FRAME_BYTES:
-            yield _concat_batches(held)
-            held, rows, size = [], 0, 0
-    if held:
-        yield _concat_batches(held)
+            yield _concat_batches(pending)
+            pending, rows, size = [], 0, 0
+    if pending:
+        yield _concat_batches(pending)
 
 
 def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

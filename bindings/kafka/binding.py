@@ -41,17 +41,17 @@ def parts(native: Mapping[str, Any]) -> list[Part]:
             raise RecordError(f"native.{member} must be an integer")
         if value is not None and not -(1 << bits - 1) <= value < 1 << bits - 1:
             raise RecordError(f"native.{member} must be an integer of {bits} bits")
-    taken = parts_of(rest, FORM)
+    record_parts = parts_of(rest, FORM)
     key = bytes_of(native, "key")
     if key is not None:
-        taken.append(Part("key", key, BINARY_KIND))
-    return taken
+        record_parts.append(Part("key", key, BINARY_KIND))
+    return record_parts
 
 
-def native(taken: list[Part]) -> dict[str, Any]:
+def native(record_parts: list[Part]) -> dict[str, Any]:
     """Build a native record from parts: the inverse of :func:`parts`."""
-    key = next((part.value for part in taken if part.key == "key"), None)
-    form = native_of((part for part in taken if part.key != "key"), FORM)
+    key = next((part.value for part in record_parts if part.key == "key"), None)
+    form = native_of((part for part in record_parts if part.key != "key"), FORM)
     if key is not None:
         form.update(text_or_base64("key", key))
     return form
@@ -59,15 +59,15 @@ def native(taken: list[Part]) -> dict[str, Any]:
 
 def parts_of_row(row: Mapping[str, Any]) -> list[Part]:
     """Split a row of Spark's Kafka source into parts: topic, partition, offset, timestamp (ms), key, headers."""
-    taken = [Part("topic", row["topic"].encode())] if row.get("topic") is not None else []
+    record_parts = [Part("topic", row["topic"].encode())] if row.get("topic") is not None else []
     for member in ("partition", "offset", "timestamp"):
         if row.get(member) is not None:
-            taken.append(Part(member, str(row[member]).encode(), JSON_KIND))
+            record_parts.append(Part(member, str(row[member]).encode(), JSON_KIND))
     if row.get("key") is not None:
-        taken.append(Part("key", row["key"], BINARY_KIND))
+        record_parts.append(Part("key", row["key"], BINARY_KIND))
     for header in row.get("headers") or ():
-        taken.append(Part(f"headers.{header['key']}", header["value"]))
-    return taken
+        record_parts.append(Part(f"headers.{header['key']}", header["value"]))
+    return record_parts
 
 
 # The endpoint options of Kafka for reading and sending records. Case, dashes and dots in names do not count.
@@ -139,17 +139,17 @@ def brokers_of(addresses: Iterable[str]) -> Brokers:
         ValueError: two of them have different security protocols.
     """
     servers: list[str] = []
-    said: dict[str, None] = {}
+    schemes: dict[str, None] = {}
     for address in (part.strip() for each in addresses for part in each.split(",")):
         scheme, mark, rest = address.partition("://")
         if mark and scheme.upper() in SECURITY:
-            said[scheme.upper()] = None
+            schemes[scheme.upper()] = None
         server = rest.partition("/")[0] if mark else address
         if server:
             servers.append(server)
-    if len(said) > 1:
-        raise ValueError(f"its addresses name {' and '.join(said)}; use one security protocol")
-    return Brokers(",".join(servers), next(iter(said), ""))
+    if len(schemes) > 1:
+        raise ValueError(f"its addresses name {' and '.join(schemes)}; use one security protocol")
+    return Brokers(",".join(servers), next(iter(schemes), ""))
 
 
 def contradiction(security: str, *, tls: bool, login: bool, options: Mapping[str, object]) -> str:

@@ -49,8 +49,8 @@ class KafkaPublisher:
         settled: dict[int, MessageRefusal | None] = {}
         troubles: list[str] = []
         producer = self._producer = self._producer or Producer(self._config)
-        for place, message in enumerate(messages):
-            self._produce_record(producer, place, message, settled, troubles)
+        for index, message in enumerate(messages):
+            self._produce_record(producer, index, message, settled, troubles)
         left = producer.flush(self._timeout)
         if left or troubles:
             # The next call creates a new producer: records that this one still has must not arrive after later ones.
@@ -59,7 +59,7 @@ class KafkaPublisher:
             reason = troubles[0] if troubles else f"no answer in {self._timeout:g} s"
             missing = len(messages) - len(settled)
             raise Unsettled(f"Kafka at {self._servers} did not confirm {missing}: {reason}", settled)
-        return [settled[place] for place in range(len(messages))]
+        return [settled[index] for index in range(len(messages))]
 
     def close(self) -> None:
         """Disconnect; no record is in flight between two calls of :meth:`send`."""
@@ -68,14 +68,14 @@ class KafkaPublisher:
     def _produce_record(
         self,
         producer: Producer,
-        place: int,
+        index: int,
         message: Outbound,
         settled: dict[int, MessageRefusal | None],
         troubles: list[str],
     ) -> None:
         def delivered(error: KafkaError | None, _: object) -> None:
             if error is None or error.code() in _NEVER:
-                settled[place] = None if error is None else MessageRefusal(error.str())
+                settled[index] = None if error is None else MessageRefusal(error.str())
             else:
                 troubles.append(error.str())
 

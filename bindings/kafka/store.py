@@ -90,10 +90,10 @@ class KafkaStore:
         It fails with ``InboxFull`` if they do not accept them now, and ``InboxRowError`` for rows they never accept. It
         is not a transaction: rows of a failed call may be stored, and are stored twice after a retry.
         """
-        together = _DeliveryGroup(len(rows), self._set_trouble)
+        group = _DeliveryGroup(len(rows), self._set_trouble)
         if self._closed.is_set():
-            together.fail(InboxClosed("the inbox topic is closed"))
-            return together.future
+            group.fail(InboxClosed("the inbox topic is closed"))
+            return group.future
         for row in rows:
             try:
                 self._producer.produce(
@@ -102,17 +102,17 @@ class KafkaStore:
                     key=_message_key(row),
                     headers=build_headers(row),
                     timestamp=row.received // 1000,
-                    on_delivery=together.on_delivered,
+                    on_delivery=group.on_delivered,
                 )
             except BufferError:
-                together.fail(InboxFull("too many messages are waiting for the brokers of the inbox topic"))
+                group.fail(InboxFull("too many messages are waiting for the brokers of the inbox topic"))
                 break
             except KafkaException as error:
-                together.fail(_to_inbox_error(error.args[0]))
+                group.fail(_to_inbox_error(error.args[0]))
                 break
         if not rows:
-            together.future.set_result(None)
-        return together.future
+            group.future.set_result(None)
+        return group.future
 
     def refusal_reason(self) -> str:
         """Return why the brokers accept no rows now; empty if they do. They are asked at intervals."""
@@ -220,8 +220,8 @@ def build_headers(row: InboxRow) -> list[tuple[str, str | bytes | None]]:
 
 
 def _message_key(row: InboxRow) -> bytes:
-    place = next((part.value or b"" for part in row.properties if part.key in ORDER_KEYS), b"")
-    return f"{zlib.crc32(row.endpoint.encode() + bytes(1) + place):08x}".encode()
+    order_value = next((part.value or b"" for part in row.properties if part.key in ORDER_KEYS), b"")
+    return f"{zlib.crc32(row.endpoint.encode() + bytes(1) + order_value):08x}".encode()
 
 
 def _to_inbox_error(error: Any) -> InboxError:

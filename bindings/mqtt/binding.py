@@ -41,9 +41,9 @@ def split(native: Mapping[str, Any]) -> list[Part]:
     return parts_of(native, FORM)
 
 
-def build(taken: list[Part]) -> dict[str, Any]:
+def build(record_parts: list[Part]) -> dict[str, Any]:
     """Build a native record from parts: the inverse of :func:`split`."""
-    return native_of(taken, FORM)
+    return native_of(record_parts, FORM)
 
 
 # The receiving side of MQTT: topic filters for an endpoint, and the gateway; see :mod:`bindings.gateways`.
@@ -82,7 +82,7 @@ MQTT_3: Final = ReceivingBinding(_list_addresses, messages.overlap, partial(_cre
 # Addressing and building MQTT messages; :mod:`bindings.mqtt.publisher` sends them.
 
 _INVALID_ADDRESS: Final = "{address} is not a valid MQTT address"
-_MOST_BYTES: Final = 65_535
+_MAX_BYTES: Final = 65_535
 
 
 class MqttSending(SendingBinding):
@@ -101,7 +101,7 @@ class MqttSending(SendingBinding):
     )
     literal = (re.compile(r"[^+#\x00{}]*"), "no '+', '#' or braces")
     whole = (re.compile(r"[^+#\x00]+", re.DOTALL), "a topic must not be empty or have '+', '#' or NUL")
-    most_bytes = _MOST_BYTES
+    most_bytes = _MAX_BYTES
     address = "topic_name"
     by_channel = frozenset({"topic_name"})
     scalars = ("qos", "retain")
@@ -130,7 +130,7 @@ class MqttSending(SendingBinding):
 
 def _is_text(*parts: Part) -> bool:
     return all(
-        part.text is not None and "\0" not in part.text and len(part.value or b"") <= _MOST_BYTES for part in parts
+        part.text is not None and "\0" not in part.text and len(part.value or b"") <= _MAX_BYTES for part in parts
     )
 
 
@@ -168,11 +168,11 @@ def session_options(options: Mapping[str, Any]) -> SessionOptions:
 
 
 def _seconds_option(options: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
-    given = value = options.get(name)
+    written = value = options.get(name)
     if value is None:
         return default
     if isinstance(value, str):
         value = whole_number(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise GatewayError(f"option {name} must be a whole number of seconds from {low} to {high}, not {given!r:.40}")
+        raise GatewayError(f"option {name} must be a whole number of seconds from {low} to {high}, not {written!r:.40}")
     return value

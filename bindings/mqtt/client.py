@@ -95,8 +95,8 @@ class LinkClient(paho.Client):
             if len(data) <= bufsize:
                 return data
             self._ahead = memoryview(data)
-        taken, self._ahead = bytes(self._ahead[:bufsize]), self._ahead[bufsize:]
-        return taken
+        chunk, self._ahead = bytes(self._ahead[:bufsize]), self._ahead[bufsize:]
+        return chunk
 
     def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
         """Shake hands as paho does, but close the socket after a failure, and never retry without the server's name."""
@@ -171,14 +171,14 @@ def read_limits(properties: Properties | None) -> BrokerLimits:
     )
 
 
-def _disable_nagle(_client: object, _data: object, place: object) -> None:
+def _disable_nagle(_client: object, _data: object, sock: object) -> None:
     """Switch off Nagle's algorithm, which would delay small packets such as PUBACK."""
-    if isinstance(place, socket.socket):
-        place.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        place.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if isinstance(sock, socket.socket):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def _leave_to_owner(_client: object, _data: object, _place: object) -> None:
+def _leave_to_owner(_client: object, _data: object, _sock: object) -> None:
     """Do nothing: the owner writes in :meth:`MqttLink.serve_once`."""
 
 
@@ -258,19 +258,19 @@ class MqttLink:
 
         Nothing is read while *may_read* returns False, so that TCP's flow control makes the broker wait.
         """
-        place = self._client.socket()
-        if place is None or not self.alive:
+        sock = self._client.socket()
+        if sock is None or not self.alive:
             self.fault = self.fault or "the connection was closed"
             return
         reading = may_read()
         poll = select.poll()
         wanted = (select.POLLIN if reading else 0) | (select.POLLOUT if self._client.want_write() else 0)
-        poll.register(place.fileno(), wanted)
+        poll.register(sock.fileno(), wanted)
         if wake is not None:
             poll.register(wake.fileno(), select.POLLIN)
         patience = 0.0 if reading and self._unread else max(timeout, 0.0)
         ready = dict(poll.poll(patience * 1000))
-        events = ready.get(place.fileno(), 0)
+        events = ready.get(sock.fileno(), 0)
         if reading and (events or self._unread):
             self._read_packets(may_read)
         elif events & (select.POLLERR | select.POLLHUP | select.POLLNVAL):
@@ -314,25 +314,25 @@ class MqttLink:
     def disconnect(self, limit: float = 2.0) -> None:
         """Disconnect: send queued packets and DISCONNECT, and close once the broker did, within *limit* seconds."""
         deadline = time.monotonic() + limit
-        place = self._client.socket()
-        if place is None or not self.alive:
+        sock = self._client.socket()
+        if sock is None or not self.alive:
             return
-        with socket.socket(fileno=os.dup(place.fileno())) as kept:
+        with socket.socket(fileno=os.dup(sock.fileno())) as copy:
             self._client.disconnect()
             while self.alive and time.monotonic() < deadline:
                 self.serve_once(0.1, lambda: False)
             self.close("disconnected")
             # Closed with unread data, a connection is reset, and the broker may never see our last acknowledgements.
-            _discard_input(kept, deadline)
+            _discard_input(copy, deadline)
 
     def close(self, fault: str) -> None:
         """Close at once, without DISCONNECT; does nothing to a link that has ended."""
         self.fault = self.fault or fault
-        place = self._client.socket()
-        if place is not None:
+        sock = self._client.socket()
+        if sock is not None:
             # paho has no public way to end a connection without DISCONNECT. It keeps the closed socket, and none
             # of paho's is called any more.
-            place.close()
+            sock.close()
 
     def _read_packets(self, may_read: Callable[[], bool]) -> None:
         self._unread = True
@@ -412,12 +412,12 @@ class MqttLink:
         self._owner.on_published(self, mid, reason.value, str(reason) if reason.value >= _FAILED else "")
 
 
-def _discard_input(place: socket.socket, deadline: float) -> None:
+def _discard_input(sock: socket.socket, deadline: float) -> None:
     try:
-        place.shutdown(socket.SHUT_WR)
+        sock.shutdown(socket.SHUT_WR)
         while (left := deadline - time.monotonic()) > 0:
-            place.settimeout(left)
-            if not place.recv(2**16):
+            sock.settimeout(left)
+            if not sock.recv(2**16):
                 return
     except OSError:
         return  # the broker was faster, or slower than the limit
@@ -452,9 +452,9 @@ class LinkConnector:
             link.close("not connected")
             # Only the system error's text: an exception's other arguments may contain what was sent.
             checked = getattr(error, "verify_message", "")
-            said = f"its certificate is not valid: {checked}" if checked else getattr(error, "strerror", None)
-            said = said or type(error).__name__
-            raise LinkError(f"cannot connect to {address}: {said}") from None
+            reason = f"its certificate is not valid: {checked}" if checked else getattr(error, "strerror", None)
+            reason = reason or type(error).__name__
+            raise LinkError(f"cannot connect to {address}: {reason}") from None
         return link
 
 

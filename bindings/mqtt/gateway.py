@@ -63,11 +63,11 @@ class SubscriptionTable:
             return self._cache[topic]
         endpoint = next((endpoint for filter_, endpoint in self._pairs if matches(filter_, topic)), None)
         filters = tuple(filter_ for filter_ in self.filters if matches(filter_, topic))
-        taking = None if endpoint is None else TopicRoute(endpoint, filters)
+        route = None if endpoint is None else TopicRoute(endpoint, filters)
         if len(self._cache) >= _CACHED_TOPICS:
             self._cache.popitem(last=False)
-        self._cache[topic] = taking
-        return taking
+        self._cache[topic] = route
+        return route
 
 
 class SubscriptionTables:
@@ -88,9 +88,9 @@ class SubscriptionTables:
     def find_route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic in the newest table that has one."""
         for table in self._tables:
-            taking = table.find_route(topic)
-            if taking is not None:
-                return taking
+            route = table.find_route(topic)
+            if route is not None:
+                return route
         return None
 
 
@@ -115,14 +115,14 @@ class CopyDetector:
         if overlapping < 2 or not delivery.subscriptions:
             return False
         # The remaining expiry differs between copies that a broker sent at different times.
-        lasting = tuple(part for part in delivery.properties if part.key != "message_expiry_interval")
-        key = (delivery.topic, delivery.payload, delivery.retain, lasting)
-        brought = self._open.setdefault(key, {})
-        stored = max(brought.values(), default=0)
+        stable = tuple(part for part in delivery.properties if part.key != "message_expiry_interval")
+        key = (delivery.topic, delivery.payload, delivery.retain, stable)
+        counts = self._open.setdefault(key, {})
+        stored = max(counts.values(), default=0)
         for number in delivery.subscriptions:
-            brought[number] = brought.get(number, 0) + 1
-        repeat = max(brought.values()) == stored
-        if len(brought) >= overlapping and len(set(brought.values())) == 1:
+            counts[number] = counts.get(number, 0) + 1
+        repeat = max(counts.values()) == stored
+        if len(counts) >= overlapping and len(set(counts.values())) == 1:
             del self._open[key]  # every subscription delivered its copy
         elif len(self._open) > _OPEN_COPIES:
             self._open.popitem(last=False)
@@ -235,15 +235,15 @@ class MqttAckHandler:
         self._counters = counters
 
     def on_stored(self, messages: Sequence[UnstoredMessage]) -> None:
-        for held in messages:
-            if held.mid == 0 or held.link.acknowledge(held.mid):
-                self._counters.acknowledged(held.row.endpoint)
+        for message in messages:
+            if message.mid == 0 or message.link.acknowledge(message.mid):
+                self._counters.acknowledged(message.row.endpoint)
 
     def on_refused(self, message: UnstoredMessage) -> None:
         """Leave the message with the broker: MQTT has no refusal that would stop redelivery."""
 
     def select_retries(self, messages: Sequence[UnstoredMessage]) -> Sequence[UnstoredMessage]:
-        return [held for held in messages if not _will_be_redelivered(held)]
+        return [message for message in messages if not _will_be_redelivered(message)]
 
 
 class MqttGateway:
@@ -329,15 +329,15 @@ class MqttGateway:
         """Handle a message of the link; see :class:`bindings.mqtt.client.LinkOwner`."""
         if self._stop_at is not None:
             return  # not acknowledged, so it comes again after the next start
-        taking = self._tables.find_route(delivery.topic)
-        if taking is None:
+        route = self._tables.find_route(delivery.topic)
+        if route is None:
             self._drop_stray(link, delivery)
-        elif self._copies.is_repeat(delivery, len(taking.filters)):
+        elif self._copies.is_repeat(delivery, len(route.filters)):
             _acknowledge_unstored(link, delivery)
         else:
-            self._terms.counters.received(taking.endpoint)
+            self._terms.counters.received(route.endpoint)
             received = time.time_ns() // 1000
-            row = to_row(delivery, taking.endpoint, self._version, received, self._terms.limits.max_body_bytes)
+            row = to_row(delivery, route.endpoint, self._version, received, self._terms.limits.max_body_bytes)
             self._ack_queue.add(UnstoredMessage(row, link, delivery.mid))
 
     def on_subscribed(self, _link: MqttLink, mid: int, fault: str) -> None:
@@ -465,9 +465,9 @@ class MqttGateway:
         self._fault = fault
 
 
-def _will_be_redelivered(held: UnstoredMessage) -> bool:
+def _will_be_redelivered(message: UnstoredMessage) -> bool:
     """Whether a message's link has ended, so that the broker redelivers it."""
-    return held.mid != 0 and not held.link.alive
+    return message.mid != 0 and not message.link.alive
 
 
 def _acknowledge_unstored(link: MqttLink, delivery: MqttDelivery) -> None:

@@ -312,16 +312,16 @@ def matches(text: str, topic: str) -> bool:
 
     A wildcard in the first level does not match topics that begin with ``$``.
     """
-    wanted = unshared(text).split("/")
+    filter_levels = unshared(text).split("/")
     levels = topic.split("/")
-    if topic.startswith("$") and wanted[0] in ("+", "#"):
+    if topic.startswith("$") and filter_levels[0] in ("+", "#"):
         return False
-    for place, level in enumerate(wanted):
+    for index, level in enumerate(filter_levels):
         if level == "#":
             return True
-        if place >= len(levels) or (level not in ("+", levels[place])):
+        if index >= len(levels) or (level not in ("+", levels[index])):
             return False
-    return len(wanted) == len(levels)
+    return len(filter_levels) == len(levels)
 
 
 def covers(wide: str, narrow: str) -> bool:
@@ -333,10 +333,10 @@ def covers(wide: str, narrow: str) -> bool:
     outer, inner = wide.split("/"), narrow.split("/")
     if inner[0].startswith("$") and outer[0] in ("+", "#"):
         return False
-    for place, level in enumerate(outer):
+    for index, level in enumerate(outer):
         if level == "#":
             return True
-        if place >= len(inner) or inner[place] == "#" or (level != "+" and level != inner[place]):
+        if index >= len(inner) or inner[index] == "#" or (level != "+" and level != inner[index]):
             return False
     return len(outer) == len(inner)
 
@@ -347,8 +347,8 @@ def overlap(one: str, other: str) -> bool:
     for wild, plain in ((left[0], right[0]), (right[0], left[0])):
         if wild in ("+", "#") and plain.startswith("$"):
             return False
-    for place in range(max(len(left), len(right)) + 1):
-        here, there = left[place : place + 1], right[place : place + 1]
+    for index in range(max(len(left), len(right)) + 1):
+        here, there = left[index : index + 1], right[index : index + 1]
         if "#" in (*here, *there):
             return True  # it matches the level above it as well, so the other one may have ended there
         if not here or not there:

@@ -28,7 +28,7 @@ from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, 
 MAX_TEXT: Final = 65_535
 MAX_PACKET: Final = 2**28 - 1
 _USER: Final = "user_properties."
-_MOST_QOS: Final = 1
+_MAX_QOS: Final = 1
 _HEADER_BYTES: Final = 9  # type and length, length of the topic, packet identifier
 
 
@@ -63,7 +63,7 @@ def message_of(message: Outbound) -> MqttMessage:
     return MqttMessage(
         message.address,
         message.body or b"",
-        qos=_MOST_QOS if qos is None else min(qos, _MOST_QOS),
+        qos=_MAX_QOS if qos is None else min(qos, _MAX_QOS),
         retain=_text_of(scalars.get("retain")) == "true",
         content_type=_text_of(scalars.get("content_type")),
         user_properties=tuple((name, part.text or "") for name, part in headers_of(message.parts, _USER)),
@@ -101,8 +101,8 @@ def message_properties(message: MqttMessage) -> Properties | None:
     expiry = message.message_expiry_interval
     if expiry is not None and not 0 <= expiry < 2**32:
         raise ValueError(f"{expiry} is not a message expiry interval, which has 32 bits")
-    given = {name: value for name, value in values.items() if value is not None}
-    return build_properties(PacketTypes.PUBLISH, **given) if given else None
+    present = {name: value for name, value in values.items() if value is not None}
+    return build_properties(PacketTypes.PUBLISH, **present) if present else None
 
 
 def find_fault(message: MqttMessage, properties: Properties | None, limits: BrokerLimits) -> str:
@@ -116,8 +116,8 @@ def find_fault(message: MqttMessage, properties: Properties | None, limits: Brok
         return ""  # packing takes long, and paho packs once more
     packed = packed_size(properties) if properties is not None else 0
     size = _HEADER_BYTES + len(message.topic.encode("utf-8")) + packed + len(message.payload)
-    most = limits.packet or MAX_PACKET
-    return f"its packet of {size} bytes exceeds the broker's maximum ({most})" if size > most else ""
+    maximum = limits.packet or MAX_PACKET
+    return f"its packet of {size} bytes exceeds the broker's maximum ({maximum})" if size > maximum else ""
 
 
 def _text_of(part: Part | None) -> str | None:
@@ -184,13 +184,13 @@ class MqttPublisher:
         try:
             self._suspects.send(
                 [OutgoingMessage(message.lane, hash(message)) for message in messages],
-                lambda places: self._send(_SendState(messages, places, settled)),
+                lambda indexes: self._send(_SendState(messages, indexes, settled)),
                 settled,
             )
         except (Hangup, Unsettled) as error:
             missing = len(messages) - len(settled)
             raise Unsettled(f"{missing} of {len(messages)} messages were not confirmed: {error}", settled) from error
-        return [settled[place] for place in range(len(messages))]
+        return [settled[index] for index in range(len(messages))]
 
     def _send(self, sending: _SendState) -> None:
         """Send messages until each is settled.
@@ -301,11 +301,11 @@ class _SendState:
     """The state of messages being sent; ``held_up`` if the broker currently accepts none."""
 
     def __init__(
-        self, messages: Sequence[MqttMessage], places: Sequence[int], settled: dict[int, MessageRefusal | None]
+        self, messages: Sequence[MqttMessage], indexes: Sequence[int], settled: dict[int, MessageRefusal | None]
     ) -> None:
         self.messages = messages
         self.settled = settled
-        self.waiting = deque(places)
+        self.waiting = deque(indexes)
         self.unconfirmed: dict[int, int] = {}
         self.written: list[int] = []
         self.progress = time.monotonic()

@@ -30,9 +30,9 @@ def split(native: Mapping[str, Any]) -> list[Part]:
     return parts_of(native, FORM)
 
 
-def build(taken: list[Part]) -> dict[str, Any]:
+def build(record_parts: list[Part]) -> dict[str, Any]:
     """Build a native record from parts: the inverse of :func:`split`."""
-    return native_of(taken, FORM)
+    return native_of(record_parts, FORM)
 
 
 # Addressing and building NATS messages; :mod:`bindings.nats.publisher` sends them.
@@ -239,12 +239,12 @@ def subject_of_options(options: Mapping[str, Any]) -> str | None:
 def covers(wide: str, narrow: str) -> bool:
     """Whether *wide* matches everything that *narrow* matches."""
     outer, inner = wide.split("."), narrow.split(".")
-    for place, token in enumerate(outer):
-        if place >= len(inner):
+    for index, token in enumerate(outer):
+        if index >= len(inner):
             return False
         if token == ">":
             return True
-        if inner[place] == ">" or (token != "*" and token != inner[place]):
+        if inner[index] == ">" or (token != "*" and token != inner[index]):
             return False
     return len(outer) == len(inner)
 

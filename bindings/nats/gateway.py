@@ -162,7 +162,7 @@ class PendingAcks:
     def __init__(self, client: RawClient, ack_wait: float, counters: GatewayCounters) -> None:
         self._client = client
         self._counters = counters
-        self._held: dict[int, PulledMessage] = {}  # in order of the last answer about them
+        self._unstored: dict[int, PulledMessage] = {}  # in order of the last answer about them
         self._stored: list[PulledMessage] = []
         self._wake = asyncio.Event()
         self.ack_wait = ack_wait
@@ -171,11 +171,11 @@ class PendingAcks:
         """Called when messages are settled."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._unstored)
 
     def add_message(self, item: PulledMessage) -> None:
         """Report a message as in progress until it is stored."""
-        self._held[id(item)] = item
+        self._unstored[id(item)] = item
 
     def on_stored(self, items: Sequence[PulledMessage]) -> None:
         """Queue acknowledgements of these messages."""
@@ -185,7 +185,7 @@ class PendingAcks:
     def on_refused(self, items: Sequence[PulledMessage]) -> None:
         """Forget these messages; the server redelivers them."""
         for item in items:
-            self._held.pop(id(item), None)
+            self._unstored.pop(id(item), None)
         self.on_freed()
 
     async def run(self) -> None:
@@ -210,14 +210,14 @@ class PendingAcks:
             return
         await self._client.send_commands(b"".join([_publish_command(item.reply, _ACK) for item in items]))
         for item in items:
-            del self._held[id(item)]
+            del self._unstored[id(item)]
             self._counters.acknowledged(item.row.endpoint)
         self.on_freed()
 
     async def _report_progress(self) -> None:
         now = asyncio.get_running_loop().time()
         due: list[PulledMessage] = []
-        for item in self._held.values():
+        for item in self._unstored.values():
             if now - item.since < self.ack_wait / 3:
                 break
             due.append(item)
@@ -227,8 +227,8 @@ class PendingAcks:
         for item in due:
             item.since = now
             # Moved behind those that were answered earlier; one that was stored meanwhile is gone.
-            if self._held.pop(id(item), None) is not None:
-                self._held[id(item)] = item
+            if self._unstored.pop(id(item), None) is not None:
+                self._unstored[id(item)] = item
 
 
 def _publish_command(subject: bytes, payload: bytes) -> bytes:
@@ -456,7 +456,7 @@ class CoreIntake:
         self._storing = storing
         self._limits = limits
         self._counters = counters
-        self._held = 0
+        self._unstored = 0
         self.share = limits.max_in_flight
         self.dropped = 0
 
@@ -465,10 +465,10 @@ class CoreIntake:
 
         def arrived(arrival: NatsDelivery) -> None:
             self._counters.received(endpoint)
-            if self._held >= self.share:
+            if self._unstored >= self.share:
                 self.dropped += 1
                 return
-            self._held += 1
+            self._unstored += 1
             row = to_row(endpoint, arrival, None, time.time_ns() // 1000, self._limits.max_body_bytes)
             self._storing.add(PulledMessage(row, self))
 
@@ -476,13 +476,13 @@ class CoreIntake:
 
     def on_stored(self, items: Sequence[PulledMessage]) -> None:
         """Release their capacity; core NATS has no acknowledgements."""
-        self._held -= len(items)
+        self._unstored -= len(items)
         for item in items:
             self._counters.acknowledged(item.row.endpoint)
 
     def on_refused(self, items: Sequence[PulledMessage]) -> None:
         """Count messages that can never be stored as dropped."""
-        self._held -= len(items)
+        self._unstored -= len(items)
         self.dropped += len(items)
 
 
@@ -535,8 +535,8 @@ class NatsSession:
         self._following = False
         self.client.denied = ""
         wanted = frozenset(plans)
-        for gone in [plan for plan in self._pulling if plan not in wanted]:
-            puller, task = self._pulling.pop(gone)
+        for ended_plan in [plan for plan in self._pulling if plan not in wanted]:
+            puller, task = self._pulling.pop(ended_plan)
             puller.close()
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)

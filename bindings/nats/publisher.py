@@ -79,7 +79,7 @@ class RawClient(Client):
         super().__init__()
         self._address = address
         self._sinks: dict[int, Sink] = {}
-        self._taken: dict[int, ClientSubscription] = {}
+        self._subscriptions: dict[int, ClientSubscription] = {}
         self.ended = asyncio.Event()
         self.denied = ""
         """What the server last denied on this connection, without ending it."""
@@ -98,7 +98,7 @@ class RawClient(Client):
         number = self._sid + 1
         self._sinks[number] = sink
         try:
-            self._taken[number] = await self.subscribe(subject, queue=queue)
+            self._subscriptions[number] = await self.subscribe(subject, queue=queue)
         except errors.Error:
             del self._sinks[number]
             raise
@@ -111,7 +111,7 @@ class RawClient(Client):
             nats.errors.Error: the connection is closed, or does not answer.
         """
         try:
-            await self._taken.pop(number).unsubscribe()
+            await self._subscriptions.pop(number).unsubscribe()
             await self._flush_pending(force_flush=True)
             await self.flush()
         finally:
@@ -362,10 +362,10 @@ class NatsPublisher:
             OutgoingMessage(message.lane, hash((message.subject, message.data, message.id))) for message in messages
         ]
         try:
-            self._suspects.send(items, lambda places: self._run_in_loop(self._send(messages, places, settled)), settled)
+            self._suspects.send(items, lambda part: self._run_in_loop(self._send(messages, part, settled)), settled)
         except (Hangup, Unsettled) as error:
             raise Unsettled(str(error), settled) from error
-        return [settled[place] for place in range(len(messages))]
+        return [settled[index] for index in range(len(messages))]
 
     def close(self) -> None:
         """Disconnect; a later send reconnects."""
@@ -388,14 +388,14 @@ class NatsPublisher:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _send(
-        self, messages: Sequence[NatsMessage], places: Sequence[int], settled: dict[int, MessageRefusal | None]
+        self, messages: Sequence[NatsMessage], indexes: Sequence[int], settled: dict[int, MessageRefusal | None]
     ) -> None:
         try:
             client = await self._connect()
         except ConnectFault as error:
             raise Unsettled(str(error)) from error
         try:
-            for chunk in _split_into_chunks(messages, places):
+            for chunk in _split_into_chunks(messages, indexes):
                 async with asyncio.timeout(self._timeout):
                     await _unless_ended(client, self._send_chunk(client, {at: messages[at] for at in chunk}, settled))
         except (errors.Error, OSError, TimeoutError) as error:
@@ -409,22 +409,22 @@ class NatsPublisher:
     ) -> None:
         commands: list[bytes] = []
         answers: dict[int, asyncio.Future[MessageRefusal | None] | None] = {}
-        for place, message in chunk.items():
+        for index, message in chunk.items():
             reply = f"{self._inbox}.{next(self._numbers)}" if self._stream else message.reply
             try:
                 commands.append(_publish_command(message, reply, client.max_payload, with_id=self._stream))
             except ValueError as error:
-                settled[place] = MessageRefusal(f"{message.subject[:200]}: {error}")
+                settled[index] = MessageRefusal(f"{message.subject[:200]}: {error}")
             else:
-                answers[place] = self._expect_reply(reply) if self._stream else None
+                answers[index] = self._expect_reply(reply) if self._stream else None
         client.denied = ""
         try:
             await client.send_commands(b"".join(commands))
             await client.flush()  # after this, the server has reported whatever it denies
             if client.denied:
                 raise Unsettled(f"{self._name}: {client.denied}; permit it on the server")
-            for place, answer in answers.items():
-                settled[place] = None if answer is None else await answer
+            for index, answer in answers.items():
+                settled[index] = None if answer is None else await answer
         finally:
             self._forget_replies()
 
@@ -492,15 +492,15 @@ async def _unless_ended(client: RawClient, work: Coroutine[Any, Any, None]) -> N
         await asyncio.wait((working,))
 
 
-def _split_into_chunks(messages: Sequence[NatsMessage], places: Sequence[int]) -> list[list[int]]:
+def _split_into_chunks(messages: Sequence[NatsMessage], indexes: Sequence[int]) -> list[list[int]]:
     chunks: list[list[int]] = []
     size = 0
-    for place in places:
-        size += len(messages[place].data)
+    for index in indexes:
+        size += len(messages[index].data)
         if not chunks or len(chunks[-1]) >= CHUNK_MESSAGES or size > CHUNK_BYTES:
             chunks.append([])
-            size = len(messages[place].data)
-        chunks[-1].append(place)
+            size = len(messages[index].data)
+        chunks[-1].append(index)
     return chunks
 
 

@@ -345,23 +345,23 @@ class RouterSubscriptions:
         It never waits, and must be called repeatedly: replaced subscriptions end in their own threads, and their
         successors start with the first call after that.
         """
-        if sources is self._seen and not any(held.is_ending for held in self._running.values()):
+        if sources is self._seen and not any(running.is_ending for running in self._running.values()):
             return
         self._seen = sources
         wanted = {each.endpoint: each for each in sources if each.settings.subscription is not None}
-        for endpoint, held in tuple(self._running.items()):
-            if wanted.get(endpoint) != held.source:
-                held.ask_to_end(delete=endpoint not in wanted)
-            if held.has_ended:
+        for endpoint, running in tuple(self._running.items()):
+            if wanted.get(endpoint) != running.source:
+                running.ask_to_end(delete=endpoint not in wanted)
+            if running.has_ended:
                 del self._running[endpoint]
             if endpoint not in wanted:
                 self._status.no_gateway(status_name(endpoint))
         for endpoint in wanted.keys() - self._running.keys():
             if self._metrics is None:
                 self._metrics = self._make()
-            held = RunningSubscription(wanted[endpoint], self._folder, self._logins, self._status, self._metrics)
-            self._running[endpoint] = held
-            held.start()
+            running = RunningSubscription(wanted[endpoint], self._folder, self._logins, self._status, self._metrics)
+            self._running[endpoint] = running
+            running.start()
 
     def stop(self, seconds: float, *, in_order: bool) -> None:
         """Stop within *seconds*; with *in_order*, delete subscriptions that the settings do not keep.
@@ -369,8 +369,8 @@ class RouterSubscriptions:
         Subscriptions that are not deleted in time stay.
         """
         by = time.monotonic() + seconds
-        for held in self._running.values():
-            held.ask_to_end(delete=in_order and not held.chosen.keep, by=by)
-        for held in self._running.values():
-            held.join(max(0.0, by - time.monotonic()))
+        for running in self._running.values():
+            running.ask_to_end(delete=in_order and not running.chosen.keep, by=by)
+        for running in self._running.values():
+            running.join(max(0.0, by - time.monotonic()))
         self._running = {}
