@@ -57,9 +57,9 @@ class Retries:
 STEADY_SECONDS: Final = 60.0
 """Work that ran this long before an error restarts after the shortest pause."""
 _logger = logging.getLogger(__name__)
-PARTS: Final = ("gateway", "inbox", "inbox-compactor", "kafka-inbox", "upkeep", "dead-letter-retention")
+BACKGROUND_PARTS: Final = ("gateway", "inbox", "inbox-compactor", "kafka-inbox", "upkeep", "dead-letter-retention")
 """The background threads of every router; each count starts at 0, so that the first error shows up in a rate."""
-_faults: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
+_faults: Counter[str] = Counter(dict.fromkeys(BACKGROUND_PARTS, 0))
 _lock = threading.Lock()
 
 

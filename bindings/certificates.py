@@ -32,9 +32,9 @@ class CertificateCollector(Collector):
     """
 
     def __init__(self, kept: Mapping[str, Path], renewed: Mapping[str, Path] | None = None) -> None:
-        self._ends = {key: end for key, path in kept.items() if (end := _read_expiry(path)) is not None}
+        self._expiries = {key: end for key, path in kept.items() if (end := _read_expiry(path)) is not None}
         self._renewed = dict(renewed or {})
-        self._seen: dict[str, tuple[int, float | None]] = {}
+        self._cached: dict[str, tuple[int, float | None]] = {}
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Return the metric without values, which registers its name."""
@@ -43,7 +43,7 @@ class CertificateCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Return the current expiry times; an unreadable file has none."""
         family = self._create_metric()
-        for key, end in {**self._ends, **dict(self._read_renewed())}.items():
+        for key, end in {**self._expiries, **dict(self._read_renewed())}.items():
             family.add_metric([key], end)
         yield family
 
@@ -53,9 +53,9 @@ class CertificateCollector(Collector):
                 stamp = os.stat(path).st_mtime_ns
             except OSError:
                 continue
-            if self._seen.get(key, (None, None))[0] != stamp:
-                self._seen[key] = (stamp, _read_expiry(path))
-            end = self._seen[key][1]
+            if self._cached.get(key, (None, None))[0] != stamp:
+                self._cached[key] = (stamp, _read_expiry(path))
+            end = self._cached[key][1]
             if end is not None:
                 yield key, end
 

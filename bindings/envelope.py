@@ -41,7 +41,7 @@ UNESCAPED: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) 
 """Characters that the CloudEvents HTTP binding does not encode in a header value."""
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
-_WHOLE: Final = re.compile(rb"-?+[0-9]++")
+_INTEGER: Final = re.compile(rb"-?+[0-9]++")
 _INVALID_VALUE: Final = "a list, a map or a number with a fraction is not a CloudEvents value"
 NON_FINITE_TEXTS: Final = (b"NaN", b"Infinity", b"-Infinity")
 """Texts for AMQP numbers that JSON does not have."""
@@ -200,7 +200,7 @@ def _type_fault(name: str, part: Part, parts: Parts) -> str:
     A text, bytes, a boolean or an integer is valid, and only a text where CloudEvents requires one.
     """
     if part.kind == JSON_KIND:
-        if part.value not in (b"true", b"false") and not _WHOLE.fullmatch(part.value or b""):
+        if part.value not in (b"true", b"false") and not _INTEGER.fullmatch(part.value or b""):
             return _INVALID_VALUE
         if name in TEXTS:
             return "an AMQP number or boolean; it must be a string"

@@ -32,7 +32,7 @@ FORBIDDEN: Final = re.compile(
 )
 """Characters that a CloudEvents String must not contain: control characters and noncharacters."""
 _MAX_DIGITS: Final = len("-2147483648")
-_WHOLE: Final = re.compile(r"-?+[0-9]++", re.ASCII)
+_INTEGER: Final = re.compile(r"-?+[0-9]++", re.ASCII)
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -159,7 +159,7 @@ def with_types(attributes: Mapping[str, str], names: str | None) -> dict[str, st
 
 def number_fault(text: str) -> str:
     """Return why a number is not a CloudEvents Integer; empty if it is one."""
-    if not _WHOLE.fullmatch(text):
+    if not _INTEGER.fullmatch(text):
         return "a number that is not an integer is not a CloudEvents value"
     if len(text) > _MAX_DIGITS or not -(2**31) <= int(text) < 2**31:
         return "an integer beyond 32 bits is not a CloudEvents value"

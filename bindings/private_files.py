@@ -17,7 +17,7 @@ from typing import IO, Any, BinaryIO, Final, Literal
 from catalog.parsing.regular import kind_of, open_regular
 
 Readers = Literal["owner", "group", "everyone"]
-_DENIED: Final[Mapping[Readers, int]] = {"owner": 0o077, "group": 0o027, "everyone": 0o022}
+_DENIED_RIGHTS: Final[Mapping[Readers, int]] = {"owner": 0o077, "group": 0o027, "everyone": 0o022}
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _STATUS: Final = Path("/proc/self/status")
@@ -25,7 +25,7 @@ _STATUS: Final = Path("/proc/self/status")
 
 def set_umask_for(readers: Readers) -> None:
     """Set the umask so that only *readers* can read new files; a stricter umask is kept."""
-    os.umask(os.umask(0o077) | _DENIED[readers])
+    os.umask(os.umask(0o077) | _DENIED_RIGHTS[readers])
 
 
 def umask() -> int:

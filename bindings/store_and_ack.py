@@ -92,7 +92,7 @@ class AckAfterStore(Generic[M]):
         self._eager = eager
         self._waiting: deque[M] = deque()
         self._sent: list[tuple[list[M], Future[None]]] = []
-        self._under_way = 0  # messages
+        self._sent_count = 0  # messages
         self._single_groups = 0  # groups of one still to come, to find the message that cannot be stored
         self._max_rows = GROUP_ROWS
         self._retry_at = 0.0
@@ -102,7 +102,7 @@ class AckAfterStore(Generic[M]):
     @property
     def unstored_count(self) -> int:
         """The number of messages not stored yet."""
-        return len(self._waiting) + self._under_way
+        return len(self._waiting) + self._sent_count
 
     def add(self, message: M) -> None:
         """Add a message; the next :meth:`advance` passes it to the store."""
@@ -124,7 +124,7 @@ class AckAfterStore(Generic[M]):
         sent, self._sent = self._sent, []
         for group, done in sent:
             if done.done():
-                self._under_way -= len(group)
+                self._sent_count -= len(group)
                 self._settle_group(group, done)
             else:
                 self._sent.append((group, done))
@@ -140,7 +140,7 @@ class AckAfterStore(Generic[M]):
         held = [message for group, _ in self._sent for message in group] + list(self._waiting)
         self._sent.clear()
         self._waiting.clear()
-        self._under_way = self._single_groups = 0
+        self._sent_count = self._single_groups = 0
         return held
 
     def _send_group(self) -> None:
@@ -153,7 +153,7 @@ class AckAfterStore(Generic[M]):
             done = Future()
             done.set_exception(error)
         self._sent.append((group, done))
-        self._under_way += len(group)
+        self._sent_count += len(group)
         wake = self._wake  # no reference to messages: the owner may have to drop them on its own thread
         done.add_done_callback(lambda _done: wake())
 

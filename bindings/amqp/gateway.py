@@ -273,21 +273,21 @@ class ReceivingConnection(Handler):
 
     def __init__(self, shared: GatewayState, subscriptions: Sequence[EndpointSubscription]) -> None:
         self.mailbox = Mailbox()
-        self._shared = shared
+        self._state = shared
         self._inlets = [ReceivingLink(each, shared.terms.client_id) for each in subscriptions]
-        self._by_name: dict[str, ReceivingLink] = {}
+        self._links_by_name: dict[str, ReceivingLink] = {}
         wake = partial(self.mailbox.post_item, None)  # the queue has the answer of the store
         self._unstored = UnstoredDeliveries(shared.terms.store, shared.terms.counters, wake, shared.kept_rows)
         self._ack_queue = self._unstored.ack_queue
         self._reason = ""
-        self._refusing = self._probing = False
+        self._store_full = self._probing = False
         self._open = self._stopping = self._ended = False
         self._container: Container | None = None
         self._connection: proton.Connection | None = None
 
     def run(self) -> None:
         """Connect and serve; return when the connection has ended, for whatever reason."""
-        shared = self._shared
+        shared = self._state
         shared.opened = False
         self._container = Container(self, container_id=shared.terms.client_id)
         try:
@@ -310,7 +310,7 @@ class ReceivingConnection(Handler):
     def on_reactor_init(self, event: Any) -> None:
         container = event.container
         self.mailbox.attach(container)
-        self._connection = self._shared.dialer.dial(container)
+        self._connection = self._state.dialer.dial(container)
         self._schedule(OPEN_LIMIT_SECONDS, self._abort_unanswered)
 
     def on_connection_remote_open(self, event: Any) -> None:
@@ -334,14 +334,14 @@ class ReceivingConnection(Handler):
     # --- links
 
     def on_link_remote_open(self, event: Any) -> None:
-        inlet = self._by_name.get(event.link.name)
+        inlet = self._links_by_name.get(event.link.name)
         if inlet is None or inlet.receiver is None or event.link.remote_source.address is None:
             return  # refused: the detach that follows says why
         if ignored := inlet.find_ignored_filters():
             self._reject_unfiltered_link(inlet, ignored)
             return
         inlet.attached, inlet.problem = True, ""
-        self._shared.opened = True
+        self._state.opened = True
         inlet.backoff.reset()
         self._grant_credit(inlet)
         self._update_state()
@@ -355,7 +355,7 @@ class ReceivingConnection(Handler):
         self._update_state()
 
     def on_link_remote_close(self, event: Any) -> None:
-        inlet = self._by_name.pop(event.link.name, None)
+        inlet = self._links_by_name.pop(event.link.name, None)
         if inlet is None or inlet.receiver is None:
             event.link.close()
             return
@@ -380,16 +380,16 @@ class ReceivingConnection(Handler):
         received = time.time_ns() // 1000
         data = link.recv(delivery.pending) or b""
         link.advance()
-        inlet = self._by_name.get(link.name)
+        inlet = self._links_by_name.get(link.name)
         if inlet is None or inlet.receiver is None:
             return
         endpoint = inlet.subscription.endpoint
-        self._shared.terms.counters.received(endpoint)
+        self._state.terms.counters.received(endpoint)
         settled = delivery.settled
-        if not settled and (self._stopping or self._refusing or inlet.leaving):
+        if not settled and (self._stopping or self._store_full or inlet.leaving):
             delivery.update(Delivery.RELEASED)
         else:
-            row = to_row(data, endpoint, received, self._shared.terms.limits.max_body_bytes)
+            row = to_row(data, endpoint, received, self._state.terms.limits.max_body_bytes)
             self._unstored.add_delivery(AmqpDelivery(row, inlet, inlet.receiver, None if settled else delivery))
             if not settled:
                 return
@@ -414,8 +414,8 @@ class ReceivingConnection(Handler):
         """Settle stored messages and pass waiting ones to the store; request no more while it is full."""
         self._ack_queue.advance()
         pause = self._ack_queue.retry_delay
-        if pause and not self._refusing:
-            self._refusing = True
+        if pause and not self._store_full:
+            self._store_full = True
             for inlet in self._inlets:
                 inlet.withdraw_credit()
             self._schedule(pause, self._probe_store)
@@ -429,13 +429,13 @@ class ReceivingConnection(Handler):
         if pause := self._ack_queue.retry_delay:
             self._schedule(pause, self._probe_store)
             return
-        self._refusing, self._probing = False, True
+        self._store_full, self._probing = False, True
         self._advance_store()
         for inlet in self._inlets:
             self._grant_credit(inlet)
 
     def _grant_credit(self, inlet: ReceivingLink) -> None:
-        if not self._stopping and not self._refusing:
+        if not self._stopping and not self._store_full:
             inlet.grant_credit(1 if self._probing else inlet.window)
 
     # --- changes
@@ -448,12 +448,12 @@ class ReceivingConnection(Handler):
             if not inlet.leaving and inlet.receiver is None:
                 inlet.request_link(self._container, self._connection)
                 if inlet.receiver is not None:
-                    self._by_name[inlet.receiver.name] = inlet
+                    self._links_by_name[inlet.receiver.name] = inlet
 
     def _divide_window(self) -> None:
         """Divide the in-flight limit among the links."""
         for inlet in self._inlets:
-            inlet.window = max(1, self._shared.terms.limits.max_in_flight // len(self._inlets))
+            inlet.window = max(1, self._state.terms.limits.max_in_flight // len(self._inlets))
 
     def _replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         requested = list(subscriptions)
@@ -463,7 +463,7 @@ class ReceivingConnection(Handler):
                 inlet.withdraw_credit()
                 inlet.leaving = True
         known = [inlet.subscription for inlet in kept]
-        new = [ReceivingLink(each, self._shared.terms.client_id) for each in requested if each not in known]
+        new = [ReceivingLink(each, self._state.terms.client_id) for each in requested if each not in known]
         self._inlets += new
         if self._open:
             self._attach_links(new)
@@ -495,7 +495,7 @@ class ReceivingConnection(Handler):
             self._schedule(CLOSE_LIMIT_SECONDS if self._open else 0.0, self._abort_unanswered)
 
     def _update_state(self) -> None:
-        shared = self._shared
+        shared = self._state
         problems = [inlet.problem for inlet in self._inlets]
         shared.connected = self._open and all(inlet.attached for inlet in self._inlets if not inlet.leaving)
         shared.trouble = "; ".join(filter(None, [*problems, self._ack_queue.trouble]))
@@ -532,14 +532,14 @@ class AmqpGateway:
         self._stopped = threading.Event()
         self._grace = 0.0
         self._connection: ReceivingConnection | None = None
-        self._shared: GatewayState | None = None
+        self._state: GatewayState | None = None
         self._thread: threading.Thread | None = None
         self._failure = ""
 
     @property
     def connected(self) -> bool:
         """Whether the broker serves all subscriptions now."""
-        return self._shared is not None and self._shared.connected
+        return self._state is not None and self._state.connected
 
     @property
     def alive(self) -> bool:
@@ -549,7 +549,7 @@ class AmqpGateway:
     @property
     def trouble(self) -> str:
         """The reason why it cannot receive messages, in one line; empty if it can."""
-        return self._failure or (self._shared.trouble if self._shared is not None else "")
+        return self._failure or (self._state.trouble if self._state is not None else "")
 
     def start(self) -> None:
         """Start connecting, and return at once.
@@ -559,8 +559,8 @@ class AmqpGateway:
         """
         for subscription in self._subscriptions:
             check_subscription(subscription)
-        self._shared = GatewayState(Dialer(self._terms.connection, self._terms.client_id), self._terms)
-        self._thread = threading.Thread(target=self._run, args=(self._shared,), name="amqp-gateway", daemon=True)
+        self._state = GatewayState(Dialer(self._terms.connection, self._terms.client_id), self._terms)
+        self._thread = threading.Thread(target=self._run, args=(self._state,), name="amqp-gateway", daemon=True)
         self._thread.start()
 
     def replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:

@@ -161,7 +161,7 @@ class _MemberNames:
     """The names in the texts: strings that a colon follows."""
 
     def __init__(self, chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> None:
-        self._held, self._odd = chars, odd
+        self._chars, self._odd = chars, odd
         strings, ends = quotes[::2], quotes[1::2]
         colons = _skip_blanks(chars, ends + 1)
         owners = _find_owners(strings, bounds)
@@ -173,7 +173,7 @@ class _MemberNames:
 
     def build_members(self, brackets: Int, owners: Int, levels: Int) -> JsonMembers:
         """Return the members of the objects, given all brackets, the text of each, and the levels behind them."""
-        chars, odd = self._held, self._odd
+        chars, odd = self._chars, self._odd
         # Both are ascending, and there are more names than brackets.
         behind = np.diff(np.searchsorted(self._begins, brackets), append=len(self._begins))
         before = np.repeat(np.arange(len(brackets)), behind)
@@ -202,7 +202,7 @@ class _MemberNames:
     def _mark_repeated_names(self, brackets: Int, levels: Int, before: Int, codes: Int, distinct: int) -> None:
         """Mark texts as fallback in which an object, at any depth, repeats a name."""
         at = levels[before]
-        opening = _STEPS[self._held[brackets]] > 0
+        opening = _STEPS[self._chars[brackets]] > 0
         for level in np.flatnonzero(np.bincount(at)).tolist():
             mine = np.flatnonzero(at == level)
             openings = np.flatnonzero(opening & (levels == level))
@@ -289,8 +289,8 @@ class JsonEvents:
         self.odd, self.names = members.odd, members.names
         firsts = members.data[members.begins]
         there = firsts != _NULL
-        self._owners, self._codes, self._firsts = members.owners[there], members.codes[there], firsts[there]
-        quoted = self._firsts == _QUOTE
+        self._owners, self._codes, self._first_bytes = members.owners[there], members.codes[there], firsts[there]
+        quoted = self._first_bytes == _QUOTE
         begins, ends = members.begins[there], members.ends[there]
         special = np.isin(self._codes, [self.names.index(name) for name in (DATA, _ENCODED) if name in self.names])
         # Data is long, so it is extracted separately.
@@ -331,10 +331,10 @@ class JsonEvents:
         """Mark events as fallback that have an invalid attribute value or lack a required attribute."""
         wrong = np.array([not ATTRIBUTE_NAME.fullmatch(name) for name in self.names], bool)
         texts = np.array([name in TEXTS for name in self.names], bool)
-        bad = wrong[self._codes] | (texts[self._codes] & ~quoted) | np.isin(self._firsts, _NESTED)
+        bad = wrong[self._codes] | (texts[self._codes] & ~quoted) | np.isin(self._first_bytes, _NESTED)
         bad |= _contains_escape(self._inner, quoted)
         bad[find_invalid_strings(self._inner, np.flatnonzero(mine))] = True
-        numbers = np.flatnonzero(mine & np.isin(self._firsts, _DIGITS))
+        numbers = np.flatnonzero(mine & np.isin(self._first_bytes, _DIGITS))
         if len(numbers):
             whole = pc.match_substring_regex(self._inner.take(pa.array(numbers)).view(pa.string()), _WHOLE)
             bad[numbers] |= ~whole.to_numpy(zero_copy_only=False)
@@ -403,7 +403,7 @@ def _contains_escape(values: pa.BinaryArray, asked: Bool) -> Bool:
 
 _OPENING: Final = np.frombuffer(b"{ \t\r\n", np.uint8)
 """The first characters of an object, and of blanks before it."""
-MENTIONS: Final = (b"specversion", b"\\u")
+EVENT_MARKS: Final = (b"specversion", b"\\u")
 """Every event in JSON contains one of these: the name ``specversion``, or an escape that may spell it."""
 
 
@@ -416,7 +416,7 @@ def may_be_events(bodies: pa.BinaryArray) -> Bool:
         data, offsets = raw(chosen)
         text = data[offsets[0] : offsets[-1]].tobytes()
         places = np.flatnonzero(objects)
-        for sought in MENTIONS:
+        for sought in EVENT_MARKS:
             at = text.find(sought)
             while at >= 0:
                 row = int(np.searchsorted(offsets, at + offsets[0], "right")) - 1

@@ -174,7 +174,7 @@ class Permissions:
     def __init__(self, client: httpx.Client, origin: str) -> None:
         self._client = client
         self._origin = origin
-        self._given: set[str] = set()
+        self._granted: set[str] = set()
         self._lock = threading.Lock()
 
     def require_permission(self, url: str) -> None:
@@ -187,7 +187,7 @@ class Permissions:
         parts = urlsplit(url)
         target = f"{parts.scheme}://{parts.netloc}{parts.path}"
         with self._lock:
-            if target in self._given:
+            if target in self._granted:
                 return
             answer = self._client.options(url, headers={ASK: self._origin})
             allowed = [name.strip() for name in answer.headers.get(ALLOWED, "").split(",")]
@@ -196,7 +196,7 @@ class Permissions:
                     f"{shown_url(url)} responded {answer.status_code} to the webhook handshake and does not allow "
                     f"{self._origin}; allow it there, or remove webhook_origin"
                 )
-            self._given.add(target)
+            self._granted.add(target)
 
 
 # A client of the CloudEvents Subscriptions API: create, renew, find, and delete subscriptions.

@@ -75,7 +75,7 @@ class RequestReader:
         """Parse more bytes; does nothing after a problem."""
         if self.failed:
             return
-        self._wire += len(data)
+        self._unparsed_bytes += len(data)
         try:
             self._parser.feed_data(data)
             self._check_buffered()
@@ -97,8 +97,8 @@ class RequestReader:
     def on_url(self, url: bytes) -> None:
         """Add a piece of the target."""
         self._target.append(url)
-        self._size += len(url)
-        if self._size > self._limits.max_target:
+        self._head_bytes += len(url)
+        if self._head_bytes > self._limits.max_target:
             raise HttpProblem(HTTPStatus.REQUEST_URI_TOO_LONG, f"a target has at most {self._limits.max_target} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -107,15 +107,15 @@ class RequestReader:
             return
         headers = self._headers
         headers.append((name.lower(), value.rstrip(b" \t")))
-        self._size += len(name) + len(value) + 4
-        if self._size > self._max_bytes or len(headers) > self._max_headers:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._max_bytes or len(headers) > self._max_headers:
             raise self._headers_too_large()
 
     def on_headers_complete(self) -> None:
         """Add the head to the events."""
         self.in_head = False
         self._in_body = True
-        self._wire = 0
+        self._unparsed_bytes = 0
         if self._replayed:
             self._replayed = False
             return
@@ -124,13 +124,13 @@ class RequestReader:
 
     def on_body(self, body: bytes) -> None:
         """Add a piece of the body to the events."""
-        self._body += len(body)
+        self._body_bytes += len(body)
         self.events.append(body)
 
     def on_message_complete(self) -> None:
         """Add the end to the events, unless the parser only skipped the body of a request that offers an upgrade."""
         self._in_body = False
-        self._wire = 0
+        self._unparsed_bytes = 0
         if not (self._parser.should_upgrade() and self._head is not None and self._head.has_body):
             self.events.append(BodyEnd.END)
 
@@ -139,7 +139,7 @@ class RequestReader:
         self._headers: list[tuple[bytes, bytes]] = []
         self._head = None
         self._replayed = False
-        self._size = self._body = self._wire = 0
+        self._head_bytes = self._body_bytes = self._unparsed_bytes = 0
 
     def _add_failure(self, error: BaseException | None) -> None:
         self.failed = True
@@ -151,10 +151,10 @@ class RequestReader:
     def _check_buffered(self) -> None:
         """Raise if the parser buffers too much: an endless header, or endless chunk extensions."""
         if self.in_head:
-            if self._wire > self._limits.max_header_bytes + HEAD_SLICE:
+            if self._unparsed_bytes > self._limits.max_header_bytes + HEAD_SLICE:
                 raise self._headers_too_large()
         elif self._in_body and self._head is not None and self._head.chunked:
-            if self._wire > _CHUNK_ROOM + _CHUNK_FACTOR * self._body:
+            if self._unparsed_bytes > _CHUNK_ROOM + _CHUNK_FACTOR * self._body_bytes:
                 raise HttpProblem(HTTPStatus.BAD_REQUEST, "the chunks of this body are nearly empty; send larger ones")
 
     def _headers_too_large(self) -> HttpProblem:

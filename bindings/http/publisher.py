@@ -94,8 +94,8 @@ MAX_PAUSE: Final = 2.0
 """Maximum pause in seconds inside :meth:`HttpPoster.send`; a target that wants more ends the call."""
 MAX_RETRY_AFTER: Final = 300.0
 """Maximum ``Retry-After`` that is obeyed, in seconds; a longer one counts as this."""
-_SHOWN: Final = 200
-_SHOWN_BYTES: Final = 1024
+_MAX_DETAIL: Final = 200
+_MAX_DETAIL_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +258,9 @@ class HttpPoster:
         headers = [(name.encode("ascii"), value) for name, value in message.headers]
         with self._client.stream(message.method, message.url, headers=headers, content=message.body or b"") as answer:
             text = b""
-            for chunk in answer.iter_raw(_SHOWN_BYTES):
+            for chunk in answer.iter_raw(_MAX_DETAIL_BYTES):
                 text += chunk
-                if len(text) >= _SHOWN_BYTES:
+                if len(text) >= _MAX_DETAIL_BYTES:
                     break  # The connection is closed: the rest of the response may never end.
             return (
                 answer.status_code,
@@ -351,6 +351,6 @@ def _origin_of(url: str) -> str:
 
 
 def _format_detail(phrase: str, body: bytes) -> str:
-    text = " ".join(body.decode("utf-8", "replace").split())[:_SHOWN]
+    text = " ".join(body.decode("utf-8", "replace").split())[:_MAX_DETAIL]
     shown = "".join(char if char.isprintable() else "?" for char in text)
     return f"{' ' if phrase else ''}{phrase}{': ' if shown else ''}{shown}"

@@ -67,7 +67,7 @@ class RequestParts:
     """Converts requests to parts of records. *secret* are additional headers with credentials, in lower case."""
 
     def __init__(self, secret: frozenset[str] = frozenset()) -> None:
-        self._left_out = REQUEST_CREDENTIALS | secret
+        self._excluded = REQUEST_CREDENTIALS | secret
         self._keys: dict[bytes, str | None] = {}
 
     def parts_of_head(self, head: RequestHead) -> list[Part]:
@@ -89,7 +89,7 @@ class RequestParts:
     def _part_key(self, name: bytes) -> str | None:
         """Return the part key of a header; None if it is left out. Keys are cached, up to a limit."""
         text = name.decode("latin-1")
-        key = None if text in self._left_out else f"headers.{text}"
+        key = None if text in self._excluded else f"headers.{text}"
         if len(self._keys) < _MAX_CACHED_NAMES and len(name) <= _MAX_CACHED_BYTES:
             self._keys[name] = key
         return key
@@ -470,12 +470,12 @@ class Guard:
         self._header = given.api_key_header
         self._bearer = [(name, self._digest(token.encode())) for name, token in given.bearer.items()]
         self._basic = [(name, self._digest(f"{name}:{secret}".encode())) for name, secret in given.basic.items()]
-        self._keys = [(name, self._digest(key.encode())) for name, key in given.api_keys.items()]
+        self._api_keys = [(name, self._digest(key.encode())) for name, key in given.api_keys.items()]
 
     @property
     def secret_headers(self) -> frozenset[str]:
         """Headers, in lower case, that contain credentials here and so are not part of a record."""
-        return frozenset((self._header.lower(),)) if self._keys else frozenset()
+        return frozenset((self._header.lower(),)) if self._api_keys else frozenset()
 
     def admit(self, head: RequestHead) -> str | None:
         """Authenticate a request by its head; return the sender's name, or None if everybody may send.
@@ -503,8 +503,8 @@ class Guard:
 
     def _iter_secrets(self, head: RequestHead) -> Iterator[tuple[_KnownSecrets, bytes]]:
         """Yield each secret in a request, with the known digests of its kind."""
-        if self._keys and (key := head.header(self._header.lower().encode("ascii"))) is not None:
-            yield self._keys, key
+        if self._api_keys and (key := head.header(self._header.lower().encode("ascii"))) is not None:
+            yield self._api_keys, key
         if self._bearer and (token := find_access_token(head.query)) is not None:
             yield self._bearer, token
         if (value := head.header(b"authorization")) is not None:
@@ -536,7 +536,7 @@ class Guard:
         if self._basic:
             ways.append("user and password")
             challenges.append(f'Basic realm="{REALM}", charset="UTF-8"')
-        if self._keys:
+        if self._api_keys:
             ways.append(f"an API key in {self._header}")
             # No registered scheme has API keys, and RFC 9110 requires a challenge with every 401.
             challenges.append(f'ApiKey realm="{REALM}", header="{self._header}"')

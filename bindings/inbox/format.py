@@ -47,7 +47,7 @@ SCHEMA: Final = pa.schema(
 _ROW: Final = pa.struct(list(SCHEMA))
 _MAGIC: Final = b"XRF1"
 _HEADER: Final = struct.Struct("<4sIIIQ8x")
-_CHECKED: Final = struct.Struct("<IIQ")
+_CHECKSUM_FIELDS: Final = struct.Struct("<IIQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def find_intact_frame(data: pa.Buffer, start: int, end: int, seed: int) -> LogFr
 
 
 def _compute_checksum(length: int, rows: int, first: int, payload: memoryview | pa.Buffer, seed: int) -> int:
-    return zlib.crc32(payload, zlib.crc32(_CHECKED.pack(length, rows, first), seed))
+    return zlib.crc32(payload, zlib.crc32(_CHECKSUM_FIELDS.pack(length, rows, first), seed))
 
 
 # Segment files: names, listing, and reading.
@@ -379,7 +379,7 @@ def _create_layout(path: Path, layout: InboxLayout) -> None:
 # by one small write, which works on a full disk, and a checksum tells a reader that it caught a write in between.
 
 _END_FILE_NAME: Final = "durable"
-_RECORD: Final = struct.Struct("<4sQQQI")
+_END_RECORD: Final = struct.Struct("<4sQQQI")
 _END_MAGIC: Final = b"XRE1"
 _ATTEMPTS: Final = 100
 
@@ -404,7 +404,7 @@ class EndFile:
         Raises:
             OSError: the file could not be written; the previously published end stays.
         """
-        body = _RECORD.pack(_END_MAGIC, *end, 0)[:-4]
+        body = _END_RECORD.pack(_END_MAGIC, *end, 0)[:-4]
         os.pwrite(self._descriptor, body + zlib.crc32(body).to_bytes(4, "little"), 0)
 
     def close(self) -> None:
@@ -420,9 +420,9 @@ def read_published_end(directory: Path) -> DurableEnd | None:
         return None
     try:
         for _ in range(_ATTEMPTS):
-            record = os.pread(descriptor, _RECORD.size, 0)
-            if len(record) == _RECORD.size and zlib.crc32(record[:-4]) == int.from_bytes(record[-4:], "little"):
-                _, segment, rows, size, _ = _RECORD.unpack(record)
+            record = os.pread(descriptor, _END_RECORD.size, 0)
+            if len(record) == _END_RECORD.size and zlib.crc32(record[:-4]) == int.from_bytes(record[-4:], "little"):
+                _, segment, rows, size, _ = _END_RECORD.unpack(record)
                 return DurableEnd(segment, rows, size)
     finally:
         os.close(descriptor)

@@ -229,11 +229,11 @@ class PartitionLog:
         self._partition = partition
         self._limits = limits
         self._space = space
-        self._sealed = sealed
+        self._on_sealed = sealed
         self._waiting: queue.SimpleQueue[_QueuedRows | None] = queue.SimpleQueue()  # None is the last
         self._closing = False
         self._lock = threading.Lock()  # so that nothing waits behind the last
-        self._torn = False  # bytes may follow the durable end in the file, and must go before the next write
+        self._has_torn_tail = False  # bytes may follow the durable end in the file, and must go before the next write
         self._unpublished = False
         self._end_file = EndFile(directory)
         self._descriptor = -1
@@ -267,7 +267,7 @@ class PartitionLog:
             self._closing = True
             self._waiting.put(None)
         self._thread.join()
-        if self._torn:
+        if self._has_torn_tail:
             try:
                 self._cut_torn_tail()
             except OSError as error:
@@ -337,17 +337,17 @@ class PartitionLog:
     def _store_batch(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
-        if self._torn:
+        if self._has_torn_tail:
             self._cut_torn_tail()
         if self._end.size >= self._limits.segment_bytes:
             self._start_segment()
         seed = checksum_seed(self._inbox, self._partition, self._end.segment)
         frame = encode_frame(batch, self._end.rows, seed)
         self._space.require_space(len(frame))
-        self._torn = True
+        self._has_torn_tail = True
         _write_all(self._descriptor, frame, self._end.size)
         _sync(self._descriptor)
-        self._torn = False
+        self._has_torn_tail = False
         self._end = DurableEnd(self._end.segment, self._end.rows + batch.num_rows, self._end.size + len(frame))
         self._publish_end()
 
@@ -355,12 +355,12 @@ class PartitionLog:
         """Remove the bytes of a failed write or fsync, whose rows were never published or acknowledged."""
         os.ftruncate(self._descriptor, self._end.size)
         os.fsync(self._descriptor)
-        self._torn = False
+        self._has_torn_tail = False
 
     def _start_segment(self) -> None:
         closed = self._end.segment
         self._open_segment(closed + 1)
-        self._sealed(self._directory, closed)
+        self._on_sealed(self._directory, closed)
 
     def _open_segment(self, segment: int) -> None:
         path = segment_path(self._directory, segment)

@@ -63,7 +63,7 @@ class InboxView:
         self.layout = read_layout(path)
         self.partitions = range(self.layout.partitions)
         self._sealed_rows: dict[tuple[int, int], int] = {}
-        self._seen: dict[int, tuple[DurableEnd, ...]] = {}
+        self._seen_ends: dict[int, tuple[DurableEnd, ...]] = {}
 
     def first(self, partition: int) -> InboxPosition:
         """Return the position before the oldest stored row."""
@@ -77,9 +77,9 @@ class InboxView:
             # Not written yet, or lost in a power cut: nothing is certain until the writer has opened the log.
             return InboxPosition(0, 0)
         # The previous end as well: a batch begins there when its end is computed.
-        seen = self._seen.get(partition, ())
+        seen = self._seen_ends.get(partition, ())
         if not seen or published > seen[-1]:
-            self._seen[partition] = (*seen[-1:], published)
+            self._seen_ends[partition] = (*seen[-1:], published)
         return InboxPosition(published.segment, published.rows)
 
     def count(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
@@ -205,7 +205,7 @@ class InboxView:
 
     def _find_hint(self, partition: int, segment: int, row: int) -> int:
         """Return the byte at which a row starts, 0 if unknown; it saves scanning old frames."""
-        seen = (end for end in self._seen.get(partition, ()) if (end.segment, end.rows) == (segment, row))
+        seen = (end for end in self._seen_ends.get(partition, ()) if (end.segment, end.rows) == (segment, row))
         return next((end.size for end in seen), 0)
 
     def _segment_missing(self, path: Path, row: int) -> InboxDamaged:

@@ -76,7 +76,7 @@ class DiskSpace:
         self._limits = limits
         self._lock = threading.Lock()
         self._used = self.measure_size()
-        self._lacking = 0
+        self._refused_bytes = 0
         """Bytes of the last refused write, until there is space for them; 0 if nothing is refused."""
         self._refusal = ""
         """The disk's own error for it."""
@@ -105,14 +105,14 @@ class DiskSpace:
         A refused size must fit again with some spare space, so that the answer does not change with every message.
         """
         try:
-            self._check_space(max(1, self._lacking))
+            self._check_space(max(1, self._refused_bytes))
             if self._refusal:
                 self._probe_disk()
         except InboxFull as error:
             return str(error)
         except OSError as error:
             return self._refusal or f"{self._path}: {error.strerror or error}; repair the disk"
-        self._lacking, self._refusal = 0, ""
+        self._refused_bytes, self._refusal = 0, ""
         return ""
 
     def max_size(self) -> int:
@@ -122,7 +122,7 @@ class DiskSpace:
 
     def _record_refusal(self, size: int) -> None:
         spare = min(_SPARE_BYTES, self._limits.max_bytes // 20)
-        self._lacking = min(max(size, spare), self._limits.max_bytes // 8)
+        self._refused_bytes = min(max(size, spare), self._limits.max_bytes // 8)
 
     def _check_space(self, size: int, taken: int = 0) -> None:
         """Raise unless there is space for *size* bytes; then count *taken* bytes as used."""
@@ -151,7 +151,7 @@ class DiskSpace:
         try:
             descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
             try:
-                data = memoryview(bytes(min(self._lacking, _PROBE_BYTES)))
+                data = memoryview(bytes(min(self._refused_bytes, _PROBE_BYTES)))
                 while data:
                     data = data[os.write(descriptor, data) :]
                 os.fsync(descriptor)

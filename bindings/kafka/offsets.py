@@ -66,7 +66,7 @@ class KafkaOffsets:
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
         self._admin: AdminClient | None = None
-        self._troubles: list[KafkaError] = []
+        self._errors: list[KafkaError] = []
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Return the partitions of existing topics.
@@ -213,18 +213,18 @@ class KafkaOffsets:
         admin, self._admin = self._admin, None
         try:
             if admin is None:
-                troubles = self._troubles = list[KafkaError]()
+                troubles = self._errors = list[KafkaError]()
                 config = {**self._client.librdkafka(), "log_level": 0, "socket.timeout.ms": 5000}
                 config["error_cb"] = troubles.append
                 admin = AdminClient(config)
             else:
                 # Earlier errors do not matter any more, and a login may have to be renewed.
-                self._troubles.clear()
+                self._errors.clear()
                 admin.poll(0)
             yield admin
         except KafkaException as error:
             reason = self._most_telling_error() or (error.args[0].str() if error.args else str(error))
-            refused = any(each.code() in _REFUSED for each in self._troubles)
+            refused = any(each.code() in _REFUSED for each in self._errors)
             text = f"Kafka at {self._client.servers} does not answer: {reason}"
             raise KafkaUnreachable(text, refused=refused) from error
         self._admin = admin
@@ -241,7 +241,7 @@ class KafkaOffsets:
                 return admin.list_topics(timeout=1.0)
             except KafkaException:
                 admin.poll(0)
-                if time.monotonic() > deadline or any(each.code() in _REFUSED for each in self._troubles):
+                if time.monotonic() > deadline or any(each.code() in _REFUSED for each in self._errors):
                     raise
 
     def _list_offsets(
@@ -269,7 +269,7 @@ class KafkaOffsets:
 
     def _most_telling_error(self) -> str:
         """Return the client's most informative error: a refusal before a lost connection."""
-        ranked = sorted(self._troubles, key=lambda each: each.code() not in _REFUSED)
+        ranked = sorted(self._errors, key=lambda each: each.code() not in _REFUSED)
         return ranked[0].str() if ranked else ""
 
 
@@ -540,7 +540,7 @@ class FirstUnreadRecords:
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
         self._consumer: Consumer | None = None
-        self._known: dict[PartitionKey, tuple[int, FirstRecord]] = {}
+        self._cached: dict[PartitionKey, tuple[int, FirstRecord]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -556,20 +556,20 @@ class FirstUnreadRecords:
         Partitions are left out if the brokers do not answer within :data:`QUERY_SECONDS`. A position of the previous
         call costs nothing, unless there was no record and the end has moved.
         """
-        self._known = {
+        self._cached = {
             place: (start, head)
-            for place, (start, head) in self._known.items()
+            for place, (start, head) in self._cached.items()
             if place in places
             and places[place][0] == start
             and (head.arrived is not None or head.offset >= places[place][1])
         }
-        wanted = {place: start for place, (start, _) in places.items() if place not in self._known}
+        wanted = {place: start for place, (start, _) in places.items() if place not in self._cached}
         if wanted:
             try:
                 self._poll_first_records(wanted)
             except KafkaException:
                 self._close()
-        return {place: head for place, (_, head) in self._known.items()}
+        return {place: head for place, (_, head) in self._cached.items()}
 
     def _poll_first_records(self, wanted: dict[PartitionKey, int]) -> None:
         consumer = self._consumer = self._consumer or Consumer(self._consumer_config())
@@ -592,7 +592,7 @@ class FirstUnreadRecords:
                 consumer.pause([TopicPartition(topic, partition)])
                 kind, at = message.timestamp() if error is None else (TIMESTAMP_NOT_AVAILABLE, 0)
                 head = FirstRecord(offset, None if kind == TIMESTAMP_NOT_AVAILABLE else at)
-                self._known[topic, partition] = (start, head)
+                self._cached[topic, partition] = (start, head)
         finally:
             consumer.unassign()
 

@@ -28,7 +28,7 @@ from bindings.columns.entries import (
     valid,
     which_meet,
 )
-from bindings.columns.envelopes import MENTIONS, may_be_events
+from bindings.columns.envelopes import EVENT_MARKS, may_be_events
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
 from bindings.parts import NAME
 
@@ -93,7 +93,7 @@ class KafkaReader:
         headers = (key for key in self._keys if key.startswith((HEADER, HEADER_BYTES)))
         self._constrained = frozenset(key[len(HEADER) :] for key in headers)
         self._texts = sorted(key[len(HEADER) :] for key in self._keys if key.startswith(HEADER))
-        self._keyed = any(key in ("p.key", "p.key_base64") for key in self._keys)
+        self._needs_key = any(key in ("p.key", "p.key_base64") for key in self._keys)
 
     def read(self, rows: pa.RecordBatch) -> KafkaColumns:
         """Return the columns of rows of ``SOURCE_SCHEMA``; a body may be null where :func:`body_column` omits it."""
@@ -121,7 +121,7 @@ class KafkaReader:
         for name in REQUIRED:
             filled = pc.fill_null(pc.greater(pc.binary_length(seen.text_column(f"{ATTRIBUTE}{name}")), 0), False)
             yield events & ~filled.to_numpy(zero_copy_only=False)
-        if self._keyed:
+        if self._needs_key:
             yield valid(rows.column("key")) & ~valid(seen.key_column)
         if self.sniffs:
             yield self._may_be_event(seen, events)
@@ -207,7 +207,7 @@ def body_column(topics: Collection[str], *, sniffs: bool) -> Column:
     wanted = [F.col("topic").isin(sorted(topics))] if topics else []
     wanted += [F.octet_length(body) <= SMALL, F.exists(ENTRIES, carries_event)]
     if sniffs:
-        wanted += [F.contains(body, F.lit(bytearray(text))) for text in MENTIONS]
+        wanted += [F.contains(body, F.lit(bytearray(text))) for text in EVENT_MARKS]
     condition = none
     for each in wanted:
         condition = condition | F.coalesce(each, none)

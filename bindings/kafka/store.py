@@ -80,7 +80,7 @@ class KafkaStore:
         )
         self._closed = threading.Event()
         self._trouble = "the inbox topic has not answered yet; see its brokers"
-        self._asked = 0.0
+        self._checked_at = 0.0
         self._poller = Background("kafka-inbox", self._poll_producer)
         self._poller.start()
 
@@ -116,9 +116,9 @@ class KafkaStore:
 
     def refusal_reason(self) -> str:
         """Return why the brokers accept no rows now; empty if they do. They are asked at intervals."""
-        if self._trouble and time.monotonic() - self._asked > _ASK_SECONDS:
-            seconds = _ANSWER_SECONDS if self._asked else _ASK_SECONDS
-            self._asked = time.monotonic()
+        if self._trouble and time.monotonic() - self._checked_at > _ASK_SECONDS:
+            seconds = _ANSWER_SECONDS if self._checked_at else _ASK_SECONDS
+            self._checked_at = time.monotonic()
             with contextlib.suppress(KafkaException):
                 topic = self._producer.list_topics(self._topic, seconds).topics[self._topic]
                 led = [each.leader >= 0 for each in topic.partitions.values()]
@@ -146,11 +146,11 @@ class _DeliveryGroup:
     """One future for several deliveries, each of which the producer's thread reports."""
 
     def __init__(self, count: int, say: Callable[[str], None]) -> None:
-        self._say = say
+        self._set_trouble = say
         self.future: Future[None] = Future()
         # Nobody may cancel it: the rows are in flight, and the producer's thread must be able to answer.
         self.future.set_running_or_notify_cancel()
-        self._left = count
+        self._pending = count
         self._lock = threading.Lock()
 
     def on_delivered(self, error: KafkaError | None, _: Message) -> None:
@@ -158,15 +158,15 @@ class _DeliveryGroup:
             self.fail(_to_inbox_error(error))
             return
         with self._lock:
-            self._left -= 1
-            done = self._left == 0 and not self.future.done()
-        self._say("")
+            self._pending -= 1
+            done = self._pending == 0 and not self.future.done()
+        self._set_trouble("")
         if done:
             self.future.set_result(None)
 
     def fail(self, error: InboxError) -> None:
         if isinstance(error, InboxFull):
-            self._say(str(error))
+            self._set_trouble(str(error))
         with self._lock:
             if self.future.done():
                 return

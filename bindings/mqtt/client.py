@@ -29,7 +29,7 @@ from bindings.mqtt.messages import MalformedPublish, MqttDelivery, SubscribeRequ
 
 MAX_RECEIVE: Final = 65_535
 """The largest receive maximum, and the default if the broker names none."""
-_AHEAD_BYTES: Final = 2**16
+_READ_AHEAD_BYTES: Final = 2**16
 VERSIONS: Final = {"MQTT/5.0": MQTTProtocolVersion.MQTTv5, "MQTT/3.1.1": MQTTProtocolVersion.MQTTv311}
 
 
@@ -91,7 +91,7 @@ class LinkClient(paho.Client):
     def _sock_recv(self, bufsize: int) -> bytes:
         """Receive large chunks: paho asks for one byte, one more, and then the rest of each packet."""
         if not self._ahead:
-            data = super()._sock_recv(max(bufsize, _AHEAD_BYTES))
+            data = super()._sock_recv(max(bufsize, _READ_AHEAD_BYTES))
             if len(data) <= bufsize:
                 return data
             self._ahead = memoryview(data)

@@ -104,11 +104,11 @@ class CopyDetector:
     """
 
     def __init__(self) -> None:
-        self._open: OrderedDict[tuple[object, ...], dict[int, int]] = OrderedDict()
+        self._open_copies: OrderedDict[tuple[object, ...], dict[int, int]] = OrderedDict()
 
     def clear(self) -> None:
         """Forget all messages, because the connection or the subscriptions changed."""
-        self._open.clear()
+        self._open_copies.clear()
 
     def is_repeat(self, delivery: MqttDelivery, overlapping: int) -> bool:
         """Whether another delivery of the same message already arrived."""
@@ -117,15 +117,15 @@ class CopyDetector:
         # The remaining expiry differs between copies that a broker sent at different times.
         stable = tuple(part for part in delivery.properties if part.key != "message_expiry_interval")
         key = (delivery.topic, delivery.payload, delivery.retain, stable)
-        counts = self._open.setdefault(key, {})
+        counts = self._open_copies.setdefault(key, {})
         stored = max(counts.values(), default=0)
         for number in delivery.subscriptions:
             counts[number] = counts.get(number, 0) + 1
         repeat = max(counts.values()) == stored
         if len(counts) >= overlapping and len(set(counts.values())) == 1:
-            del self._open[key]  # every subscription delivered its copy
-        elif len(self._open) > _OPEN_COPIES:
-            self._open.popitem(last=False)
+            del self._open_copies[key]  # every subscription delivered its copy
+        elif len(self._open_copies) > _OPEN_COPIES:
+            self._open_copies.popitem(last=False)
         return repeat
 
 
@@ -152,7 +152,7 @@ class TopicSubscriber:
     _pending: dict[int, _PendingRequest] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
     _backoff: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
-    _again: float = 0.0
+    _retry_at: float = 0.0
 
     @property
     def is_complete(self) -> bool:
@@ -163,14 +163,14 @@ class TopicSubscriber:
         """Start on a new link; without its old session the broker has no subscription of ours."""
         self._pending.clear()
         self._refused.clear()
-        self._again = 0.0
+        self._retry_at = 0.0
         if not session_present:
             self._granted.clear()
 
     def send_requests(self, link: MqttLink) -> None:
         """Send the missing SUBSCRIBE and UNSUBSCRIBE requests."""
         busy = {pending.request.filter for pending in self._pending.values()}
-        if self._refused and time.monotonic() >= self._again:
+        if self._refused and time.monotonic() >= self._retry_at:
             self._refused.clear()
         for each in self.wanted:
             # Another SUBSCRIBE for a filter replaces the subscription, with its options.
@@ -191,7 +191,7 @@ class TopicSubscriber:
             return
         if fault:
             if not self._refused:
-                self._again = time.monotonic() + self._backoff.pause()
+                self._retry_at = time.monotonic() + self._backoff.pause()
             self._refused[pending.request.filter] = fault
         else:
             self._granted[pending.request.filter] = pending.request
@@ -267,9 +267,9 @@ class MqttGateway:
             terms.store, MqttAckHandler(terms.counters), self._wakeup.wake, Backoff(0.1, 10.0)
         )
         self._subscriber = TopicSubscriber(self._tables.current_table.requests)
-        self._copies = CopyDetector()
+        self._copy_detector = CopyDetector()
         self._backoff = Backoff()
-        self._strays: set[str] = set()
+        self._stray_topics: set[str] = set()
         self._thread: threading.Thread | None = None
         self._stop_at: float | None = None
         self._drained = False
@@ -332,7 +332,7 @@ class MqttGateway:
         route = self._tables.find_route(delivery.topic)
         if route is None:
             self._drop_stray(link, delivery)
-        elif self._copies.is_repeat(delivery, len(route.filters)):
+        elif self._copy_detector.is_repeat(delivery, len(route.filters)):
             _acknowledge_unstored(link, delivery)
         else:
             self._terms.counters.received(route.endpoint)
@@ -364,7 +364,7 @@ class MqttGateway:
             self._connected = False
 
     def _connect_and_serve(self, connector: LinkConnector) -> None:
-        self._copies.clear()
+        self._copy_detector.clear()
         try:
             link = connector.open_link(self._turn, self)
         except LinkError as error:
@@ -449,12 +449,12 @@ class MqttGateway:
         if table is not None:
             self._tables.add_table(table)
             self._subscriber.wanted = table.requests
-            self._copies.clear()
+            self._copy_detector.clear()
 
     def _drop_stray(self, link: MqttLink, delivery: MqttDelivery) -> None:
         """Drop a message without a subscription of ours: the session has one from earlier settings."""
-        if delivery.topic not in self._strays and len(self._strays) < _NAMED_STRAYS:
-            self._strays.add(delivery.topic)
+        if delivery.topic not in self._stray_topics and len(self._stray_topics) < _NAMED_STRAYS:
+            self._stray_topics.add(delivery.topic)
             text = "no source subscribes to topic %s any more, but session %s still does; its messages are dropped"
             _logger.warning(text, delivery.topic, self._terms.client_id)
         _acknowledge_unstored(link, delivery)

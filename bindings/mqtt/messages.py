@@ -19,8 +19,8 @@ from catalog.protocols.properties import PLACEHOLDER, SHARE, filter_fault, mqtt_
 
 Version = Literal["MQTT/5.0", "MQTT/3.1.1"]
 
-_SHORT: Final = struct.Struct("!H")
-_LONG: Final = struct.Struct("!I")
+_UINT16: Final = struct.Struct("!H")
+_UINT32: Final = struct.Struct("!I")
 _PAYLOAD_FORMAT: Final = 1
 _EXPIRY: Final = 2
 _CONTENT_TYPE: Final = 3
@@ -66,7 +66,7 @@ def read_publish(header: int, packet: bytes | bytearray, version: Version) -> Mq
         topic, at = _read_bytes(view, 0)
         mid = 0
         if qos:
-            (mid,), at = _SHORT.unpack_from(view, at), at + 2
+            (mid,), at = _UINT16.unpack_from(view, at), at + 2
         properties: tuple[Part, ...] = ()
         subscriptions: tuple[int, ...] = ()
         if version == "MQTT/5.0":
@@ -127,7 +127,7 @@ def _read_property(kind: int, view: memoryview, at: int) -> tuple[Part | None, i
     if kind == _PAYLOAD_FORMAT:
         return Part("payload_format", b"%d" % view[at], JSON_KIND), at + 1
     if kind == _EXPIRY:
-        (seconds,) = _LONG.unpack_from(view, at)
+        (seconds,) = _UINT32.unpack_from(view, at)
         return Part("message_expiry_interval", b"%d" % seconds, JSON_KIND), at + 4
     if kind == _RESPONSE_TOPIC:
         value, at = _read_bytes(view, at)
@@ -142,7 +142,7 @@ def _read_property(kind: int, view: memoryview, at: int) -> tuple[Part | None, i
 
 
 def _read_bytes(view: memoryview, at: int) -> tuple[bytes, int]:
-    (size,) = _SHORT.unpack_from(view, at)
+    (size,) = _UINT16.unpack_from(view, at)
     end = at + 2 + size
     if end > len(view):
         raise MalformedPublish("a text or binary value extends past its packet")

@@ -91,9 +91,9 @@ class NatsSending(SendingBinding):
 #     Where a consumer created here begins: ``all`` (the default) or ``new`` (also ``deliverpolicy``).
 
 DEFAULT_ACK_WAIT: Final = 30.0
-_QUEUE: Final = ("queue", "queuegroup", "consumergroup", "group")
-_DURABLE: Final = ("durable", "consumer", *_QUEUE)
-_DELIVER: Final = ("deliver", "deliverpolicy")
+_QUEUE_OPTIONS: Final = ("queue", "queuegroup", "consumergroup", "group")
+_DURABLE_OPTIONS: Final = ("durable", "consumer", *_QUEUE_OPTIONS)
+_DELIVER_OPTIONS: Final = ("deliver", "deliverpolicy")
 _MAX_SUBJECT: Final = 1024
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
 _CONSUMER_NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]{1,255}")
@@ -160,12 +160,12 @@ def _plan_of(one: EndpointSubscription, options: Mapping[str, Any]) -> Plan:
         )
     stream = _read_text(one, options, "stream")
     if not stream:
-        return CorePlan(one.endpoint, one.address, _read_text(one, options, *_QUEUE))
-    durable = _read_text(one, options, *_DURABLE) or _default_durable(one)
+        return CorePlan(one.endpoint, one.address, _read_text(one, options, *_QUEUE_OPTIONS))
+    durable = _read_text(one, options, *_DURABLE_OPTIONS) or _default_durable(one)
     for option, name in (("stream", stream), ("durable", durable)):
         if not _CONSUMER_NAME.fullmatch(name):
             raise GatewayError(f"{one.endpoint}: {name[:200]!r} cannot be a {option}; use letters, digits, - and _")
-    deliver = _read_text(one, options, *_DELIVER) or "all"
+    deliver = _read_text(one, options, *_DELIVER_OPTIONS) or "all"
     if deliver not in ("all", "new"):
         raise GatewayError(f"{one.endpoint}: option deliver must be all or new, not {deliver[:50]!r}")
     return StreamPlan(one.endpoint, one.address, stream, durable, _read_ack_wait(one, options), deliver == "all")

@@ -263,21 +263,21 @@ class StreamPuller:
         self.is_ready = False
         self.trouble = ""
         self._client = client
-        self._storing = storing
+        self._storer = storing
         self._limits = limits
         self._counters = counters
-        self._answers = PendingAcks(client, plan.ack_wait, counters)
+        self._pending_acks = PendingAcks(client, plan.ack_wait, counters)
         self._backoff = Backoff(_SHORTEST_PULL_SECONDS, _LONGEST_PULL_SECONDS)
         self._wake = asyncio.Event()
-        self._answers.on_freed = self._wake.set
+        self._pending_acks.on_freed = self._wake.set
         self._requested = 0
         self._last_seen = 0.0
-        self._interrupted = ""
+        self._interruption = ""
         self._closing = asyncio.Event()
 
     async def run(self) -> None:
         """Receive messages until the connection ends or :meth:`close`; wait for a missing stream."""
-        answering = asyncio.create_task(self._answers.run())
+        answering = asyncio.create_task(self._pending_acks.run())
         try:
             while not self._closing.is_set() and not self._client.ended.is_set():
                 try:
@@ -297,15 +297,15 @@ class StreamPuller:
 
     def on_stored(self, items: Sequence[PulledMessage]) -> None:
         """Acknowledge stored messages."""
-        self._answers.on_stored(items)
+        self._pending_acks.on_stored(items)
 
     def on_refused(self, items: Sequence[PulledMessage]) -> None:
         """Leave messages that can never be stored with the server."""
-        self._answers.on_refused(items)
+        self._pending_acks.on_refused(items)
 
     async def _finish_pending(self) -> None:
         try:
-            while len(self._answers) and not self._client.ended.is_set():
+            while len(self._pending_acks) and not self._client.ended.is_set():
                 await wait_for_event(self._wake, 1.0)
                 self._wake.clear()
             await self._client.flush()
@@ -343,12 +343,12 @@ class StreamPuller:
                 f"it is a {how} consumer of {subject} with acknowledgement {config.ack_policy}, but a pull consumer of "
                 f"{self.plan.subject} with explicit acknowledgement is required; delete it, or use another durable"
             )
-        self._answers.ack_wait = config.ack_wait or self.plan.ack_wait
+        self._pending_acks.ack_wait = config.ack_wait or self.plan.ack_wait
 
     async def _pull_messages(self) -> None:
         inbox = self._client.new_inbox()
         number = await self._client.subscribe_raw(inbox, "", self._handle_message)
-        self._requested, self._interrupted, self._last_seen = 0, "", self._now()
+        self._requested, self._interruption, self._last_seen = 0, "", self._now()
         self.is_ready, self.trouble = True, ""
         try:
             while not self._closing.is_set():
@@ -360,7 +360,7 @@ class StreamPuller:
                 await self._client.unsubscribe_raw(number)
 
     async def _request_messages(self, inbox: bytes) -> None:
-        room = self.share - len(self._answers) - self._requested
+        room = self.share - len(self._pending_acks) - self._requested
         if room < max(1, self.share // 4):
             return
         request = {
@@ -384,8 +384,8 @@ class StreamPuller:
         self._wake.clear()
         if self._client.ended.is_set():
             raise errors.ConnectionClosedError
-        if self._interrupted:
-            raise ConsumerGone(self._interrupted)
+        if self._interruption:
+            raise ConsumerGone(self._interruption)
         if self._requested and self._now() - self._last_seen > 2 * HEARTBEAT_SECONDS + 1:
             raise ConsumerGone("it was silent for too long")
 
@@ -400,8 +400,8 @@ class StreamPuller:
         received = time.time_ns() // 1000
         row = to_row(self.plan.endpoint, arrival, stored, received, self._limits.max_body_bytes)
         item = PulledMessage(row, self, arrival.reply, self._last_seen)
-        self._answers.add_message(item)
-        self._storing.add(item)
+        self._pending_acks.add_message(item)
+        self._storer.add(item)
         self._requested = max(0, self._requested - 1)
         if self._requested == 0:
             self._wake.set()
@@ -414,7 +414,7 @@ class StreamPuller:
         if status.code in (_NONE, _EXPIRED) and left is not None:
             self._requested = max(0, self._requested - left)
         else:
-            self._interrupted = f"{status.code} {status.description}".strip()
+            self._interruption = f"{status.code} {status.description}".strip()
         self._wake.set()
 
     def _describe_error(self, error: Exception) -> str:
@@ -453,7 +453,7 @@ class CoreIntake:
     """
 
     def __init__(self, storing: MessageStorer, limits: GatewayLimits, counters: GatewayCounters) -> None:
-        self._storing = storing
+        self._storer = storing
         self._limits = limits
         self._counters = counters
         self._unstored = 0
@@ -470,7 +470,7 @@ class CoreIntake:
                 return
             self._unstored += 1
             row = to_row(endpoint, arrival, None, time.time_ns() // 1000, self._limits.max_body_bytes)
-            self._storing.add(PulledMessage(row, self))
+            self._storer.add(PulledMessage(row, self))
 
         return arrived
 
@@ -499,13 +499,13 @@ class NatsSession:
     ) -> None:
         self.client = client
         self._core = core
-        self._storing = storing
+        self._storer = storing
         self._limits = limits
         self._counters = counters
         self._subscribed: dict[CorePlan, int] = {}
-        self._pulling: dict[StreamPlan, tuple[StreamPuller, asyncio.Task[None]]] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
-        self._following = False
+        self._pullers: dict[StreamPlan, tuple[StreamPuller, asyncio.Task[None]]] = {}
+        self._ending_tasks: set[asyncio.Task[None]] = set()
+        self._up_to_date = False
         self.crash: BaseException | None = None
         """The internal error that ended a consumer; the connection is closed then."""
 
@@ -513,10 +513,10 @@ class NatsSession:
     def is_ready(self) -> bool:
         """Whether the connection is open and everything is subscribed."""
         return (
-            self._following
+            self._up_to_date
             and not self.client.ended.is_set()
             and not self.client.denied
-            and all(puller.is_ready for puller, _ in tuple(self._pulling.values()))
+            and all(puller.is_ready for puller, _ in tuple(self._pullers.values()))
         )
 
     @property
@@ -524,7 +524,7 @@ class NatsSession:
         """The reason why it is not ready; empty if it is."""
         if self.client.denied:
             return self.client.denied
-        return next((puller.trouble for puller, _ in tuple(self._pulling.values()) if puller.trouble), "")
+        return next((puller.trouble for puller, _ in tuple(self._pullers.values()) if puller.trouble), "")
 
     async def replace_plans(self, plans: Sequence[Plan]) -> None:
         """Switch to exactly these plans; messages in flight of others are finished.
@@ -532,14 +532,14 @@ class NatsSession:
         Raises:
             nats.errors.Error: the connection is closed.
         """
-        self._following = False
+        self._up_to_date = False
         self.client.denied = ""
         wanted = frozenset(plans)
-        for ended_plan in [plan for plan in self._pulling if plan not in wanted]:
-            puller, task = self._pulling.pop(ended_plan)
+        for ended_plan in [plan for plan in self._pullers if plan not in wanted]:
+            puller, task = self._pullers.pop(ended_plan)
             puller.close()
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._ending_tasks.add(task)
+            task.add_done_callback(self._ending_tasks.discard)
         share = max(1, self._limits.max_in_flight // max(1, _count_shares(plans)))
         self._core.share = share
         for plan in plans:
@@ -552,7 +552,7 @@ class NatsSession:
         for unwanted in [plan for plan in self._subscribed if plan not in wanted]:
             await self.client.unsubscribe_raw(self._subscribed.pop(unwanted))
         await self.client.flush()
-        self._following = True
+        self._up_to_date = True
 
     async def finish(self) -> None:
         """Stop receiving, and wait until messages in flight are stored and acknowledged."""
@@ -560,26 +560,26 @@ class NatsSession:
             await self.replace_plans(())
         except (errors.Error, TimeoutError):
             return
-        if self._leaving:
-            await asyncio.wait(set(self._leaving))
-        await self._storing.wait_until_idle()
+        if self._ending_tasks:
+            await asyncio.wait(set(self._ending_tasks))
+        await self._storer.wait_until_idle()
 
     async def end(self) -> None:
         """Close the connection; unacknowledged messages will be redelivered."""
         await self.client.end_connection()
-        tasks = {*self._leaving, *(task for _, task in self._pulling.values())}
+        tasks = {*self._ending_tasks, *(task for _, task in self._pullers.values())}
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
     def _start_puller(self, plan: StreamPlan, share: int) -> None:
-        if plan not in self._pulling:
-            puller = StreamPuller(plan, self.client, self._storing, self._limits, self._counters)
+        if plan not in self._pullers:
+            puller = StreamPuller(plan, self.client, self._storer, self._limits, self._counters)
             task = asyncio.create_task(puller.run())
             task.add_done_callback(self._handle_task_end)
-            self._pulling[plan] = (puller, task)
-        self._pulling[plan][0].share = share
+            self._pullers[plan] = (puller, task)
+        self._pullers[plan][0].share = share
 
     def _handle_task_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -618,7 +618,7 @@ class NatsGateway:
         self._deadline = 0.0
         self._session: NatsSession | None = None
         self._core: CoreIntake | None = None
-        self._storing: MessageStorer | None = None
+        self._storer: MessageStorer | None = None
         self._fault = ""
 
     @property
@@ -640,7 +640,7 @@ class NatsGateway:
     @property
     def trouble(self) -> str:
         """The reason why it is not connected or cannot store; empty if all is well."""
-        session, storing = self._session, self._storing
+        session, storing = self._session, self._storer
         text = self._fault or (session.trouble if session is not None else "")
         text = text or (storing.trouble if storing is not None else "")
         if storing is not None and storing.trouble and self.dropped:
@@ -700,7 +700,7 @@ class NatsGateway:
 
     async def _run_connections(self, dialling: NatsDialer) -> None:
         self._loop = asyncio.get_running_loop()
-        self._storing = storing = MessageStorer(self._terms.store, self._loop)
+        self._storer = storing = MessageStorer(self._terms.store, self._loop)
         self._core = CoreIntake(storing, self._terms.limits, self._terms.counters)
         self._ready.set()
         backoff = Backoff(_MIN_RESTART_SECONDS, _MAX_RESTART_SECONDS)

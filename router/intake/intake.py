@@ -236,7 +236,7 @@ class _WatchedCounters:
 
 IDLE_SECONDS: Final = 5.0
 """With ``--once``: the time without messages after which broker gateways are closed."""
-STARTING: Final = "gateways"
+STARTING_NAME: Final = "gateways"
 """The status name of all gateways together before they are open."""
 _STOP_SECONDS: Final = 10.0
 _CHECK_SECONDS: Final = 1.0
@@ -312,9 +312,9 @@ class Intake:
         self._retries = Retries()
         self._size = 0
         self._limit = settings.inbox.max_bytes
-        self._looked = 0.0
+        self._checked_at = 0.0
         self._trouble = ""
-        self._since = 0.0
+        self._trouble_since = 0.0
 
     @property
     def http_port(self) -> int | None:
@@ -331,7 +331,7 @@ class Intake:
         if needed and self._open_store is not None:
             self._store = self._open_store()
             # The router does not report itself as ready before the gateways are.
-            self._status.gateway(STARTING, False, "not yet open")
+            self._status.gateway(STARTING_NAME, False, "not yet open")
             self._check_inbox()
 
     def take(self, plan: Plan) -> None:
@@ -355,11 +355,11 @@ class Intake:
             self._http.replace_routes(routes)
         elif routes and not self._once:
             self._http = self._start_http(store.rows, routes)
-        self._status.no_gateway(STARTING)
+        self._status.no_gateway(STARTING_NAME)
 
     def check(self) -> None:
         """Report the state of inbox and gateways, and reopen gateways that stopped after an internal error."""
-        if self._store is not None and time.monotonic() - self._looked >= _CHECK_SECONDS:
+        if self._store is not None and time.monotonic() - self._checked_at >= _CHECK_SECONDS:
             self._check_inbox()
         if self._http is not None and not self._http.alive and self._retries.may_retry("http"):
             self._reopen_http(self._http)
@@ -389,14 +389,14 @@ class Intake:
     def _check_inbox(self) -> None:
         """Report whether the inbox accepts messages, and log each change once."""
         assert self._store is not None
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
         before, self._trouble = self._trouble, self._store.refusal_reason()
         self._status.inbox(self._trouble)
         if self._trouble and not before:
-            self._since = time.monotonic()
+            self._trouble_since = time.monotonic()
             _log.error("inbox accepts no messages; senders must wait", reason=self._trouble)
         elif before and not self._trouble:
-            _log.info("inbox accepts messages again", seconds=round(time.monotonic() - self._since, 1))
+            _log.info("inbox accepts messages again", seconds=round(time.monotonic() - self._trouble_since, 1))
 
     def stop(self, grace: float) -> None:
         """Stop receiving; messages in flight are stored and answered within *grace* seconds."""

@@ -36,7 +36,7 @@ REQUEST_SECONDS: Final = 15.0
 ENDLESS_RENEWAL: Final = timedelta(minutes=5)
 """Time between two renewals of a subscription without expiry: its manager may have lost it."""
 _MIN_PAUSE: Final = 1.0
-_SILENT: Final = "its manager does not answer"
+_NO_ANSWER: Final = "its manager does not answer"
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 _log = get_logger()
@@ -67,13 +67,13 @@ class RunningSubscription:
         self._logins = logins
         self._manager = self._manager_at(source.manager)
         self._backoff = Backoff(1.0, 300.0)
-        self._until = _NEVER
+        self._expires = _NEVER
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._delete = False
         self._finished = False
         self._logged = False
-        self._by = math.inf
+        self._delete_deadline = math.inf
         self._thread = Background("subscriptions", self._run)
 
     def start(self) -> None:
@@ -99,7 +99,7 @@ class RunningSubscription:
         with self._lock:
             again = delete and not self._delete and self._finished
             self._delete |= delete
-            self._by = min(self._by, by)
+            self._delete_deadline = min(self._delete_deadline, by)
         self._stop.set()
         self._thread.ask_to_end()
         if again:
@@ -109,7 +109,7 @@ class RunningSubscription:
     def join(self, seconds: float) -> None:
         """Wait for the end, at most *seconds*."""
         if not self._thread.join(seconds) and self._delete:
-            self._log_not_deleted(SubscriptionFailed(_SILENT))
+            self._log_not_deleted(SubscriptionFailed(_NO_ANSWER))
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -143,7 +143,7 @@ class RunningSubscription:
         """Wait for these seconds or the stop; report the *problem* if the subscription expires before that."""
         until = time.monotonic() + seconds
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
-            lasts = (self._until - datetime.now(UTC)).total_seconds()
+            lasts = (self._expires - datetime.now(UTC)).total_seconds()
             if lasts <= 0:
                 self._report_status(problem)
             self._stop.wait(min(left, lasts) if lasts > 0 else left)
@@ -151,9 +151,9 @@ class RunningSubscription:
     def _delete_subscription(self) -> None:
         """Delete the subscription at its manager, and then its file."""
         try:
-            seconds = min(REQUEST_SECONDS, self._by - time.monotonic())
+            seconds = min(REQUEST_SECONDS, self._delete_deadline - time.monotonic())
             if seconds <= 0:
-                raise SubscriptionFailed(_SILENT)
+                raise SubscriptionFailed(_NO_ANSWER)
             note = self._stored_note()
             if note is not None and note.url:
                 self._count_request("delete", lambda: self._manager_at(note.manager, seconds).delete(note.url))
@@ -174,7 +174,7 @@ class RunningSubscription:
         """Report the status: a subscription that cannot be renewed now is up until it expires."""
         if self._stop.is_set():
             return
-        up = datetime.now(UTC) < self._until
+        up = datetime.now(UTC) < self._expires
         self._status.gateway(status_name(self.source.endpoint), up, "" if up else problem)
         self._metrics.up(self.source.endpoint, up)
 
@@ -189,7 +189,7 @@ class RunningSubscription:
         note, document = self._stored_note(), self._build_document()
         if note is not None and (note.manager, note.sink) != (self._manager.url, self.chosen.sink):
             self._delete_moved(note)
-            note, self._until = None, _NEVER
+            note, self._expires = None, _NEVER
         if note is not None and note.url:
             try:
                 url = note.url
@@ -197,7 +197,7 @@ class RunningSubscription:
             except SubscriptionFailed as error:
                 if not error.gone:
                     raise
-                self._until = _NEVER
+                self._expires = _NEVER
                 _log.warning("lost subscription created again", endpoint=self.source.endpoint, subscription=url)
         return self._schedule_renewal(self._create(document, sought=note is not None and not note.url))
 
@@ -261,7 +261,7 @@ class RunningSubscription:
                 hint="compare the clocks; until then the requested expiry is used",
             )
             end = now + timedelta(seconds=2 * asked)
-        self._until = _FOREVER if end is None else end
+        self._expires = _FOREVER if end is None else end
         left = asked if end is None else (end - now).total_seconds() / 2
         return max(_MIN_PAUSE, min(asked, left))
 
@@ -334,9 +334,9 @@ class RouterSubscriptions:
         self._folder = state / FOLDER_NAME
         self._logins = logins
         self._status = status
-        self._make = metrics
+        self._create_metrics = metrics
         self._metrics: SubscriptionMetrics | None = None
-        self._seen: tuple[Source, ...] | None = None
+        self._last_sources: tuple[Source, ...] | None = None
         self._running: dict[str, RunningSubscription] = {}
 
     def follow(self, sources: tuple[Source, ...]) -> None:
@@ -345,9 +345,9 @@ class RouterSubscriptions:
         It never waits, and must be called repeatedly: replaced subscriptions end in their own threads, and their
         successors start with the first call after that.
         """
-        if sources is self._seen and not any(running.is_ending for running in self._running.values()):
+        if sources is self._last_sources and not any(running.is_ending for running in self._running.values()):
             return
-        self._seen = sources
+        self._last_sources = sources
         wanted = {each.endpoint: each for each in sources if each.settings.subscription is not None}
         for endpoint, running in tuple(self._running.items()):
             if wanted.get(endpoint) != running.source:
@@ -358,7 +358,7 @@ class RouterSubscriptions:
                 self._status.no_gateway(status_name(endpoint))
         for endpoint in wanted.keys() - self._running.keys():
             if self._metrics is None:
-                self._metrics = self._make()
+                self._metrics = self._create_metrics()
             running = RunningSubscription(wanted[endpoint], self._folder, self._logins, self._status, self._metrics)
             self._running[endpoint] = running
             running.start()
