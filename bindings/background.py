@@ -32,20 +32,20 @@ class Backoff:
         self._next = self._first
 
     def pause(self) -> float:
-        """Return the seconds to wait now; the next pause is twice as long."""
+        """Return the pause in seconds, and double the next one."""
         pause, self._next = self._next, min(self._next * 2, self._most)
         return pause * random.uniform(self._least, 1.0)
 
 
 class Retries:
-    """When ended things may be restarted, by name: at once, then after growing pauses."""
+    """Decides when something that ended may be restarted: immediately, then after growing pauses."""
 
     def __init__(self, first: float = 1.0, most: float = 60.0) -> None:
         self._first, self._most = first, most
         self._next: dict[str, tuple[Backoff, float]] = {}
 
     def may_retry(self, name: str) -> bool:
-        """Whether *name* may be retried now; if so, the pause before the next retry starts."""
+        """Whether *name* may be retried now; if so, a longer pause begins."""
         backoff, at = self._next.get(name, (Backoff(self._first, self._most), 0.0))
         now = time.monotonic()
         if now < at:

@@ -1,4 +1,4 @@
-"""The contract of broker gateways: their configuration, and what they guarantee.
+"""The contract of broker gateways: configuration, and guarantees.
 
 A gateway is a client of one broker that receives messages and stores them in the inbox. It acknowledges a message only
 after it is on disk; the broker redelivers what was not acknowledged. HTTP, whose gateway is a server, has
@@ -111,11 +111,11 @@ class GatewayConfig:
 
 
 class Gateway(Protocol):
-    """A running client. All methods are called from one thread; its own work is on threads of its own."""
+    """A client that receives from one broker. All methods are called from one thread; it works on its own threads."""
 
     @property
     def connected(self) -> bool:
-        """Whether it is connected and subscribed now. It reconnects automatically while it runs."""
+        """Whether it is connected and subscribed. It reconnects automatically."""
         ...
 
     @property
@@ -129,7 +129,7 @@ class Gateway(Protocol):
         ...
 
     def start(self) -> None:
-        """Start connecting, and return at once; an unreachable broker is retried with backoff and jitter.
+        """Start connecting without waiting; an unreachable broker is retried with backoff and jitter.
 
         Raises:
             GatewayError: a fault that waiting does not fix: an unreadable certificate, a malformed address.

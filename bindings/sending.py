@@ -1,4 +1,4 @@
-"""The sending side of protocols: messages, their outcomes, and each protocol's own rules.
+"""Sending: messages, their outcomes, and the rules of each protocol.
 
 Sinks build :class:`Outbound` messages of parts, the form in which our codecs read records, and pass them to a
 :class:`Publisher`. How a protocol addresses and builds messages is in its :class:`SendingBinding`, in the protocol's

@@ -58,7 +58,7 @@ class AckHandler(Protocol[M]):
     """Answers the senders of messages; called within :meth:`AckAfterStore.advance`."""
 
     def on_stored(self, messages: Sequence[M]) -> None:
-        """Acknowledge these messages, which are durable now."""
+        """Acknowledge these messages, which are now durable."""
 
     def on_refused(self, message: M) -> None:
         """Refuse this message, which can never be stored. The log says why."""

@@ -26,7 +26,7 @@ from bindings.gateways import EndpointSubscription, GatewayConfig, GatewayCounte
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
 
-# One connection of the gateway: attach links, store what arrives, then accept it.
+# One connection of the gateway: attach links, store messages, then accept them.
 #
 # A connection is one run of a proton container, on one thread. A delivery is settled on the connection it came over,
 # or not at all: when the connection is lost, the broker takes back what was not settled.
@@ -72,7 +72,7 @@ class _ReceiverModes(ReceiverOption):
 
 
 class ReceivingLink:
-    """A receiving link, attached anew whenever the broker detaches it.
+    """A receiving link, which is attached again whenever the broker detaches it.
 
     ``window`` is the maximum number of messages requested or not stored yet; ``unstored_count`` counts the latter.
     ``attached`` says whether the broker serves it now, and ``problem`` why not. ``leaving``: no longer subscribed.
@@ -125,7 +125,7 @@ class ReceivingLink:
             self.receiver.drain(0)
 
     def end_link(self) -> None:
-        """End the link; the broker keeps a durable subscription."""
+        """End the link; a durable subscription stays at the broker."""
         if self.receiver is not None:
             if self._durable:
                 self.receiver.detach()
@@ -269,7 +269,7 @@ class _TimerHandler(Handler):
 
 
 class ReceivingConnection(Handler):
-    """One connection. :meth:`run` is called once, on a thread of its own; so is everything else except the mailbox."""
+    """One connection to the broker. Only the mailbox may be used by other threads than the one of :meth:`run`."""
 
     def __init__(self, shared: GatewayState, subscriptions: Sequence[EndpointSubscription]) -> None:
         self.mailbox = Mailbox()
@@ -286,7 +286,7 @@ class ReceivingConnection(Handler):
         self._connection: proton.Connection | None = None
 
     def run(self) -> None:
-        """Connect and serve; return when the connection has ended, for whatever reason."""
+        """Connect and serve; return when the connection has ended."""
         shared = self._state
         shared.opened = False
         self._container = Container(self, container_id=shared.terms.client_id)
@@ -552,7 +552,7 @@ class AmqpGateway:
         return self._failure or (self._state.trouble if self._state is not None else "")
 
     def start(self) -> None:
-        """Start connecting, and return at once.
+        """Start connecting without waiting.
 
         Raises:
             GatewayError: an address, certificate, node or option has a fault that waiting does not fix.

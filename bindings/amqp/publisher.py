@@ -314,7 +314,7 @@ class _SendingNode:
 
 
 class SendingConnection(Handler):
-    """One connection. :meth:`run` runs on its thread; :meth:`submit` and :meth:`close` are for other threads.
+    """A connection. :meth:`run` runs on its thread; :meth:`submit` and :meth:`close` are for other threads.
 
     The broker gets ``properties`` with every link.
     """
@@ -356,7 +356,7 @@ class SendingConnection(Handler):
         self._mailbox.post_item(None)
 
     def run(self) -> None:
-        """Connect and serve; return when the connection has ended, for whatever reason."""
+        """Connect and serve; return when the connection has ended."""
         self._container = Container(self, container_id=self._container_id)
         try:
             self._container.run()

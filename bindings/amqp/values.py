@@ -635,7 +635,7 @@ def decode_message(data: bytes, *, plain: bool = True) -> DecodedMessage:
 
 
 def to_row(data: bytes | bytearray, endpoint: str, received: int, max_body_bytes: int) -> InboxRow:
-    """Return the inbox row of a message.
+    """Convert an encoded message to an inbox row.
 
     Bytes that are not a message become a row with the part ``undecodable``, which says why, and with all bytes as body.
     A body of more than *max_body_bytes* is stored whole, with the part ``oversized``.

@@ -172,7 +172,7 @@ class _MemberNames:
         self._owners = owners[named]
 
     def build_members(self, brackets: Int, owners: Int, levels: Int) -> JsonMembers:
-        """Return the members of the objects, given all brackets, the text of each, and the levels behind them."""
+        """Return the members of the objects, from all brackets, their texts, and the nesting level after each."""
         chars, odd = self._chars, self._odd
         # Both are ascending, and there are more names than brackets.
         behind = np.diff(np.searchsorted(self._begins, brackets), append=len(self._begins))

@@ -94,7 +94,7 @@ class HttpSending(SendingBinding):
         return Part(name, part.value)
 
     def received(self, message: Outbound, *, binary: bool) -> Iterator[Part]:
-        """Yield the URL's path and query, and all parts except those that no request has."""
+        """Yield the path and query of the URL, and all parts that a request can have."""
         url = urlsplit(message.address)
         yield Part("path", (url.path or "/").encode())
         yield from iter_query_parts(url.query.encode())

@@ -22,7 +22,7 @@ from catalog.documents.connecting import Reach, origin_of
 
 # The HTTP client that sends messages: it keeps connections open, but stores no state of targets, such as cookies.
 
-# Connections to checked addresses only, for URLs that strangers name.
+# Connections to checked addresses only, for URLs of untrusted origin.
 #
 # A host is resolved for each request and all its addresses are checked; the connection goes to one of them, so that a
 # second look-up cannot give others. A host with one forbidden address is forbidden.
@@ -213,7 +213,7 @@ _MAX_RETRY_SECONDS: Final = 3600.0
 
 
 class SubscriptionFailed(Exception):
-    """A failed request; the message says what was requested and answered, without secrets.
+    """A failed request; the message names the request and the response, without secrets.
 
     ``gone``: the manager does not have the subscription. ``login``: it does not allow us this request. ``after``: the
     seconds that it tells us to wait.
@@ -269,7 +269,7 @@ class SubscriptionManager:
         return ManagedSubscription(url, _read_document(self._send_request("PUT", url, document)))
 
     def delete(self, url: str) -> None:
-        """Delete a subscription; one that is already gone counts as deleted.
+        """Delete a subscription; a missing one counts as deleted.
 
         Raises:
             SubscriptionFailed: it may still exist.

@@ -266,7 +266,7 @@ class AcceptedRequest(Protocol):
         """The maximum bytes of its body."""
 
     def take(self, body: bytes, answer: Answer) -> None:
-        """Handle the request with its complete body; *answer* is called at once or later."""
+        """Handle the request with its complete body; *answer* may be called later."""
 
     def late(self) -> Reply:
         """Return the response when no answer came in time; a later answer is dropped."""
@@ -405,7 +405,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Close at once, without a reply."""
+        """Close immediately, without a reply."""
         self.phase = Phase.CLOSED
         self._release_body()
         if self.opening is not None:

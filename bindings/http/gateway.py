@@ -119,7 +119,7 @@ class GroupStore:
             asyncio.get_running_loop().call_exception_handler(context)
 
 
-# How the gateway handles requests: one request, one row in the inbox, and only then the 202.
+# Handling requests: each is stored as one row of the inbox before it is answered with 202.
 #
 # A sender may rely on this: 202 means that the message is on disk and will have an outcome. Any other response means
 # that it was not accepted, with two exceptions that leave it open: a 503 after the inbox took too long, and a

@@ -37,7 +37,7 @@ from bindings.sending import (
     headers_of,
 )
 
-# Messages at which a target ends the connection instead of answering, and when that is the message's own fault.
+# Isolating messages at which a target ends the connection instead of answering.
 #
 # A reset alone proves nothing: a target that restarts, or a proxy without a backend, resets as well. So a message is
 # only given up when the target answers others and still ends this one, sent alone, after it answered a bare ``OPTIONS``

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 server for untrusted clients: its own thread and event loop, and a limit on everything.
+"""An HTTP/1.1 server for untrusted clients, with its own thread and event loop, and limits on every resource.
 
 Connections are accepted here and not by the event loop's own server, which would end when descriptors run out, and
 could not identify a client before the TLS handshake.

@@ -138,7 +138,7 @@ def iter_frames(data: pa.Buffer, start: int, end: int) -> Iterator[LogFrame]:
 
 
 def is_intact(data: pa.Buffer, frame: LogFrame, seed: int) -> bool:
-    """Whether header and payload of the frame are what was written for this segment."""
+    """Whether the checksum of the frame is correct for this segment."""
     with memoryview(data) as view, view[frame.start + _HEADER.size : frame.end] as payload:
         length = len(payload)
         return _compute_checksum(length, frame.rows, frame.first, payload, seed) == frame.checksum

@@ -455,7 +455,7 @@ class Inbox:
         return zlib.crc32(row.endpoint.encode("utf-8", "surrogatepass") + b"\0" + place) % len(self._logs)
 
     def measure_size(self) -> int:
-        """Return the bytes of all segments on disk now."""
+        """Return the size of all segments on disk, in bytes."""
         return self._space.measure_size()
 
     def max_size(self) -> int:

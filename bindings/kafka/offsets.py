@@ -1,4 +1,4 @@
-"""Ranges of Kafka partitions, read by our own client where Spark's source cannot.
+"""Kafka's offsets and topics, and ranges of records that our own client reads where Spark's source cannot.
 
 Spark converts each record's timestamp to microseconds first, and fails the batch if that overflows 64 bits: a sender
 that gives nanoseconds as milliseconds would block its topic for ever. This client passes timestamps on in milliseconds.
@@ -437,7 +437,7 @@ def _range_reader(
 
 
 def iter_records(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.RecordBatch]:
-    """Yield the records of one range in order; the client lives as long as the iteration.
+    """Yield the records of one range in order; the client is closed after the iteration.
 
     Raises:
         RangeLost: the first records are gone, and *config* does not allow that.

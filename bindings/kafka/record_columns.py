@@ -192,7 +192,7 @@ class _CachedBatch:
 
 
 def body_column(topics: Collection[str], *, sniffs: bool) -> Column:
-    """Return the bodies that evaluation needs: all of these topics, small ones, and those that may hold an event.
+    """Return the bodies that evaluation needs: all bodies of these topics, small ones, and possible events.
 
     ``sniffs`` is as for :class:`KafkaReader`, which needs nothing from the bodies omitted here.
     """

@@ -1,4 +1,4 @@
-"""The MQTT client: paho without its own threads, one link to a broker, and the choice of the next address."""
+"""The MQTT client: paho without threads, a link to a broker, and a connector that tries addresses in turn."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ class MqttLink:
             _discard_input(copy, deadline)
 
     def close(self, fault: str) -> None:
-        """Close at once, without DISCONNECT; does nothing to a link that has ended."""
+        """Close immediately, without DISCONNECT; does nothing if the link has ended."""
         self.fault = self.fault or fault
         sock = self._client.socket()
         if sock is not None:
@@ -528,7 +528,7 @@ class Wakeup:
                 self._sender.send(b"\0")
 
     def clear_calls(self) -> None:
-        """Discard all calls of :meth:`wake` until now."""
+        """Discard all earlier calls of :meth:`wake`."""
         if self._receiver is not None:
             with contextlib.suppress(BlockingIOError):
                 self._receiver.recv(4096)

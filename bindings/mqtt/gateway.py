@@ -427,7 +427,7 @@ class MqttGateway:
             link.disconnect()
 
     def _wait_for_retry(self, seconds: float) -> None:
-        """Wait before the next attempt, and continue storing meanwhile."""
+        """Wait before the next attempt, while messages are still stored."""
         until = time.monotonic() + seconds
         while self._stop_at is None and (left := until - time.monotonic()) > 0:
             self._wakeup.wait(self._ack_queue.seconds_until_due(left))

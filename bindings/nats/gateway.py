@@ -57,7 +57,7 @@ from catalog.values import whole_number
 
 # Receiving a JetStream stream through a durable pull consumer.
 #
-# The server sends only what was requested, and no more is requested than may be unstored: so a full inbox slows the
+# The server sends only requested messages, and requests are limited by the unstored ones: so a full inbox slows the
 # stream down. Requests overlap, so that the server need not wait for the next one; this module counts how many messages
 # are still requested, and the server says so when a request ends unfilled.
 
@@ -487,7 +487,7 @@ class CoreIntake:
 
 
 class NatsSession:
-    """The subscriptions on one connection; created anew with each."""
+    """The subscriptions on one connection; each connection has a new session."""
 
     def __init__(
         self,
@@ -648,7 +648,7 @@ class NatsGateway:
         return text
 
     def start(self) -> None:
-        """Start connecting, and return at once.
+        """Start connecting without waiting.
 
         Raises:
             GatewayError: an address, option, certificate or credentials file has a fault that waiting does not fix.

@@ -30,7 +30,7 @@ from bindings.nats.binding import NatsDelivery, NatsSending, build_header_block,
 from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, headers_of
 from catalog.parsing.regular import read_regular
 
-# One connection to a NATS server: its address, its login, and what nats-py does not do by itself.
+# One connection to a NATS server: address, login, and workarounds for nats-py.
 #
 # A client lives for one connection. Its owner reconnects (:mod:`bindings.nats.gateway`), because nats-py gives up
 # permanently on errors that an operator can fix, such as a changed password.

@@ -140,7 +140,7 @@ class RunningSubscription:
             self._delete_subscription()
 
     def _wait_until_due(self, seconds: float, problem: str) -> None:
-        """Wait for these seconds or the stop; report the *problem* if the subscription expires before that."""
+        """Wait until the time has passed or the stop; report the *problem* if the subscription expires earlier."""
         until = time.monotonic() + seconds
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
             lasts = (self._expires - datetime.now(UTC)).total_seconds()
@@ -171,7 +171,7 @@ class RunningSubscription:
             _log.warning("subscription not deleted", endpoint=self.source.endpoint, problem=str(error), hint=hint)
 
     def _report_status(self, problem: str) -> None:
-        """Report the status: a subscription that cannot be renewed now is up until it expires."""
+        """Report the status: a subscription that cannot be renewed counts as up until it expires."""
         if self._stop.is_set():
             return
         up = datetime.now(UTC) < self._expires
