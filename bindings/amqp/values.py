@@ -83,26 +83,26 @@ def _constant_reader(value: AmqpValue) -> ValueReader:
 def _sized_reader(kind: str, width: int, convert: Callable[[bytes], Any]) -> ValueReader:
     """Return a reader of a value that begins with its length in *width* bytes."""
 
-    def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
+    def read_at(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         start = at + width
         stop = start + int.from_bytes(data[at:start], "big")
         if stop > end or start > end:
             raise MalformedValue(f"the {kind} at byte {at} is truncated")
         return AmqpValue(kind, convert(data[start:stop])), stop
 
-    return read
+    return read_at
 
 
 def _fixed_reader(kind: str, layout: str) -> ValueReader:
     unpack, size = struct.Struct(layout).unpack_from, struct.calcsize(layout)
 
-    def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
+    def read_at(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         stop = at + size
         if stop > end:
             raise MalformedValue(f"the {kind} at byte {at} is truncated")
         return AmqpValue(kind, unpack(data, at)[0]), stop
 
-    return read
+    return read_at
 
 
 def decode_text(raw: bytes) -> str | bytes:
@@ -116,12 +116,12 @@ def decode_text(raw: bytes) -> str | bytes:
 def _raw_reader(kind: str, size: int, convert: Callable[[bytes], Any]) -> ValueReader:
     """Return a reader of exactly *size* bytes for a type that no ``struct`` format converts."""
 
-    def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
+    def read_at(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         if at + size > end:
             raise MalformedValue(f"the {kind} at byte {at} is truncated")
         return AmqpValue(kind, convert(data[at : at + size])), at + size
 
-    return read
+    return read_at
 
 
 def _decode_float(raw: bytes) -> float:
@@ -140,7 +140,7 @@ def _decode_float(raw: bytes) -> float:
 
 
 def _compound_reader(width: int, build: Callable[[list[AmqpValue], int], AmqpValue]) -> ValueReader:
-    def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
+    def read_at(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         count, start, stop = _read_extent(data, at, end, width)
         inner, items = _check_depth(depth, at), []
         for _ in range(count):
@@ -150,7 +150,7 @@ def _compound_reader(width: int, build: Callable[[list[AmqpValue], int], AmqpVal
             raise MalformedValue(f"the list or map at byte {at} has {stop - start} extra bytes")
         return build(items, at), stop
 
-    return read
+    return read_at
 
 
 def _read_extent(data: bytes, at: int, end: int, width: int) -> tuple[int, int, int]:
@@ -169,7 +169,7 @@ def _build_map(items: list[AmqpValue], at: int) -> AmqpValue:
 
 
 def _array_reader(width: int) -> ValueReader:
-    def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
+    def read_at(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         count, start, stop = _read_extent(data, at, end, width)
         if start >= stop:
             raise MalformedValue(f"the array at byte {at} has no constructor")
@@ -189,7 +189,7 @@ def _array_reader(width: int) -> ValueReader:
             raise MalformedValue(f"the array at byte {at} has {stop - start} extra bytes")
         return AmqpValue("array", items), stop
 
-    return read
+    return read_at
 
 
 def _read_described(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:

@@ -311,7 +311,7 @@ class JsonEvents:
         The content type is not such an attribute; see above.
         """
         mine = np.flatnonzero(self.codes == self._number_of_name(name))
-        return _values_at(self.values, self._by_body(self.owners[mine], mine)).view(pa.string()) if len(mine) else None
+        return _values_at(self.values, self._scatter(self.owners[mine], mine)).view(pa.string()) if len(mine) else None
 
     def _number_of_name(self, name: str) -> int:
         return self.names.index(name) if name in self.names else -1
@@ -319,9 +319,9 @@ class JsonEvents:
     def _find_member(self, name: str) -> Int:
         """Return the member with that name in every body, -1 for none; names do not repeat."""
         mine = np.flatnonzero(self._codes == self._number_of_name(name))
-        return self._by_body(self._owners[mine], mine)
+        return self._scatter(self._owners[mine], mine)
 
-    def _by_body(self, owners: Int, entries: Int) -> Int:
+    def _scatter(self, owners: Int, entries: Int) -> Int:
         """Return the entry of each body, -1 for none; *owners* are the bodies of the entries."""
         places = np.full(self._rows, -1, np.int64)
         places[owners] = entries
@@ -358,7 +358,7 @@ class JsonEvents:
         own, bare = places[rows], inner[rows]
         data = cut_ranges(text, begins[own] + bare, ends[own] - bare)
         self.odd[rows[_contains_escape(data, bare)]] = True
-        self.data = self._decode_base64(_values_at(data, self._by_body(rows, np.arange(len(rows)))), text, begins, ends)
+        self.data = self._decode_base64(_values_at(data, self._scatter(rows, np.arange(len(rows)))), text, begins, ends)
 
     def _decode_base64(
         self, data: pa.BinaryArray, text: npt.NDArray[np.uint8], begins: Int, ends: Int

@@ -86,14 +86,14 @@ class GroupStore:
             stored = Future()
             stored.set_exception(error)
 
-        def ended(done: Future[None]) -> None:
+        def on_stored(done: Future[None]) -> None:
             self._ended.append((group, done))
             if not self._called:  # else a call is pending, and sees this group too
                 self._called = True
                 with contextlib.suppress(RuntimeError):  # The server has stopped, and nobody waits any more.
                     loop.call_soon_threadsafe(self._settle_finished)
 
-        stored.add_done_callback(ended)
+        stored.add_done_callback(on_stored)
 
     def _settle_finished(self) -> None:
         """Settle all groups that the store has finished; it commits several at once."""

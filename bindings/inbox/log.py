@@ -497,7 +497,7 @@ def _combine_futures(futures: Sequence[Future[None]]) -> Future[None]:
     failures: list[BaseException] = []
     left = len(futures)
 
-    def ended(future: Future[None]) -> None:
+    def on_ended(future: Future[None]) -> None:
         nonlocal left
         error = future.exception()
         with lock:
@@ -514,5 +514,5 @@ def _combine_futures(futures: Sequence[Future[None]]) -> Future[None]:
     if not futures:
         total.set_result(None)
     for future in futures:
-        future.add_done_callback(ended)
+        future.add_done_callback(on_ended)
     return total

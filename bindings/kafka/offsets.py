@@ -428,12 +428,12 @@ def reading(client: KafkaClient, *, elsewhere: bool = False, lossy: bool = True)
 def _range_reader(
     config: Mapping[str, Any], ranges: tuple[KafkaRange, ...]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(places: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read_all(places: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in places:
             for place in batch.column(0).to_pylist():
                 yield from iter_records(config, ranges[place])
 
-    return read
+    return read_all
 
 
 def iter_records(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.RecordBatch]:

@@ -73,7 +73,7 @@ class KafkaPublisher:
         settled: dict[int, MessageRefusal | None],
         troubles: list[str],
     ) -> None:
-        def delivered(error: KafkaError | None, _: object) -> None:
+        def on_delivered(error: KafkaError | None, _: object) -> None:
             if error is None or error.code() in _NEVER:
                 settled[index] = None if error is None else MessageRefusal(error.str())
             else:
@@ -81,13 +81,13 @@ class KafkaPublisher:
 
         while not troubles:
             try:
-                producer.produce(message.address, message.body, on_delivery=delivered, **record_of(message.parts))
+                producer.produce(message.address, message.body, on_delivery=on_delivered, **record_of(message.parts))
                 producer.poll(0)
                 return
             except BufferError:
                 producer.poll(_SERVED)
             except KafkaException as error:
-                delivered(error.args[0], None)
+                on_delivered(error.args[0], None)
                 return
 
 

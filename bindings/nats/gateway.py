@@ -463,7 +463,7 @@ class CoreIntake:
     def create_sink(self, endpoint: str) -> Sink:
         """Return the handler of a subscription's messages."""
 
-        def arrived(arrival: NatsDelivery) -> None:
+        def handle(arrival: NatsDelivery) -> None:
             self._counters.received(endpoint)
             if self._unstored >= self.share:
                 self.dropped += 1
@@ -472,7 +472,7 @@ class CoreIntake:
             row = to_row(endpoint, arrival, None, time.time_ns() // 1000, self._limits.max_body_bytes)
             self._storer.add(PulledMessage(row, self))
 
-        return arrived
+        return handle
 
     def on_stored(self, items: Sequence[PulledMessage]) -> None:
         """Release their capacity; core NATS has no acknowledgements."""

@@ -156,7 +156,7 @@ class RunningSubscription:
                 raise SubscriptionFailed(_NO_ANSWER)
             note = self._stored_note()
             if note is not None and note.url:
-                self._count_request("delete", lambda: self._manager_at(note.manager, seconds).delete(note.url))
+                self._run_request("delete", lambda: self._manager_at(note.manager, seconds).delete(note.url))
                 self._path.unlink(missing_ok=True)
                 _log.info("subscription deleted", endpoint=self.source.endpoint, subscription=note.url)
         except (SubscriptionFailed, DocumentError, StateError, OSError) as error:
@@ -193,7 +193,7 @@ class RunningSubscription:
         if note is not None and note.url:
             try:
                 url = note.url
-                return self._schedule_renewal(self._count_request("renew", lambda: self._manager.renew(url, document)))
+                return self._schedule_renewal(self._run_request("renew", lambda: self._manager.renew(url, document)))
             except SubscriptionFailed as error:
                 if not error.gone:
                     raise
@@ -210,9 +210,9 @@ class RunningSubscription:
         for other in existing[1:]:
             self._manager.delete(other.url)
         if existing:
-            subscription = self._count_request("renew", lambda: self._manager.renew(existing[0].url, document))
+            subscription = self._run_request("renew", lambda: self._manager.renew(existing[0].url, document))
         else:
-            subscription = self._count_request("create", lambda: self._manager.create(document))
+            subscription = self._run_request("create", lambda: self._manager.create(document))
         self._store_note(subscription.url)
         _log.info("subscribed", endpoint=self.source.endpoint, subscription=subscription.url)
         return subscription
@@ -274,7 +274,7 @@ class RunningSubscription:
             seconds=seconds,
         )
 
-    def _count_request(self, action: str, work: Callable[[], T]) -> T:
+    def _run_request(self, action: str, work: Callable[[], T]) -> T:
         """Run a request to the manager, and count its result."""
         try:
             done = work()
