@@ -1,4 +1,4 @@
-"""Background threads that run as long as the router; an error does not end them.
+"""Background threads that restart after an error, until the router stops.
 
 Nobody waits for these threads. One that died silently would leave tables unmerged or senders without an answer until
 the next restart. So an error is logged and counted, and the work restarts after a pause.
@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-# How long to wait before a retry.
+# Pauses before a retry.
 
 
 class Backoff:
     """Pauses that double from *first* to *most* seconds, each shortened at random so that clients spread out.
 
-    The random part leaves at least *least* of a pause; 0 is full jitter.
+    *least* is the minimum share of a pause that remains; 0 is full jitter.
     """
 
     def __init__(self, first: float = 0.25, most: float = 30.0, least: float = 0.5) -> None:
@@ -32,20 +32,20 @@ class Backoff:
         self._next = self._first
 
     def pause(self) -> float:
-        """Return the seconds to wait now; the next pause is twice as long."""
+        """Return the pause in seconds, and double the next one."""
         pause, self._next = self._next, min(self._next * 2, self._most)
         return pause * random.uniform(self._least, 1.0)
 
 
 class Retries:
-    """When things that ended may be retried: at once, then after growing pauses, each on its own."""
+    """Decides when something that ended may be restarted: immediately, then after growing pauses."""
 
     def __init__(self, first: float = 1.0, most: float = 60.0) -> None:
         self._first, self._most = first, most
         self._next: dict[str, tuple[Backoff, float]] = {}
 
-    def due(self, name: str) -> bool:
-        """Whether *name* may be retried now; if so, the pause before the next retry starts."""
+    def may_retry(self, name: str) -> bool:
+        """Whether *name* may be retried now; if so, a longer pause begins."""
         backoff, at = self._next.get(name, (Backoff(self._first, self._most), 0.0))
         now = time.monotonic()
         if now < at:
@@ -57,9 +57,9 @@ class Retries:
 STEADY_SECONDS: Final = 60.0
 """Work that ran this long before an error restarts after the shortest pause."""
 _logger = logging.getLogger(__name__)
-PARTS: Final = ("gateway", "inbox", "inbox-compactor", "kafka-inbox", "upkeep", "dead-letter-retention")
+BACKGROUND_PARTS: Final = ("gateway", "inbox", "inbox-compactor", "kafka-inbox", "upkeep", "dead-letter-retention")
 """The background threads of every router; each count starts at 0, so that the first error shows up in a rate."""
-_faults: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
+_faults: Counter[str] = Counter(dict.fromkeys(BACKGROUND_PARTS, 0))
 _lock = threading.Lock()
 
 

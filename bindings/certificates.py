@@ -1,4 +1,4 @@
-"""The expiry of our certificates, as a metric."""
+"""The expiry of our certificates as a metric, broker addresses, and TLS contexts of clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from catalog.values import over_websockets
 
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]{1,100000}-----END CERTIFICATE-----")
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERAL_TIME = 0x30, 0xA0, 0x17, 0x18
-_LARGEST: Final = 1 << 20
+_MAX_FILE_BYTES: Final = 1 << 20
 """Maximum bytes read from a certificate file."""
 
 
@@ -32,40 +32,40 @@ class CertificateCollector(Collector):
     """
 
     def __init__(self, kept: Mapping[str, Path], renewed: Mapping[str, Path] | None = None) -> None:
-        self._ends = {key: end for key, path in kept.items() if (end := _end_of(path)) is not None}
+        self._expiries = {key: end for key, path in kept.items() if (end := _read_expiry(path)) is not None}
         self._renewed = dict(renewed or {})
-        self._seen: dict[str, tuple[int, float | None]] = {}
+        self._cached: dict[str, tuple[int, float | None]] = {}
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Register the name, so that no other collector can use it."""
-        yield self._family()
+        """Return the metric without values, which registers its name."""
+        yield self._create_metric()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Return the current expiry times; an unreadable file has none."""
-        family = self._family()
-        for key, end in {**self._ends, **dict(self._ends_now())}.items():
+        family = self._create_metric()
+        for key, end in {**self._expiries, **dict(self._read_renewed())}.items():
             family.add_metric([key], end)
         yield family
 
-    def _ends_now(self) -> Iterator[tuple[str, float]]:
+    def _read_renewed(self) -> Iterator[tuple[str, float]]:
         for key, path in self._renewed.items():
             try:
                 stamp = os.stat(path).st_mtime_ns
             except OSError:
                 continue
-            if self._seen.get(key, (None, None))[0] != stamp:
-                self._seen[key] = (stamp, _end_of(path))
-            end = self._seen[key][1]
+            if self._cached.get(key, (None, None))[0] != stamp:
+                self._cached[key] = (stamp, _read_expiry(path))
+            end = self._cached[key][1]
             if end is not None:
                 yield key, end
 
     @staticmethod
-    def _family() -> GaugeMetricFamily:
+    def _create_metric() -> GaugeMetricFamily:
         text = "When a certificate of this router expires, in seconds since 1970."
         return GaugeMetricFamily("xrouter_certificate_end_timestamp_seconds", text, labels=["certificate"])
 
 
-def end_of(pem: str) -> float:
+def parse_expiry(pem: str) -> float:
     """Return when the first certificate of a PEM text expires, in seconds since 1970.
 
     Raises:
@@ -75,26 +75,26 @@ def end_of(pem: str) -> float:
     if block is None:
         raise ValueError("no certificate found")
     # The standard library only gives the expiry of a peer's certificate; finding it takes few steps (RFC 5280, 4.1).
-    certificate = _part(ssl.PEM_cert_to_DER_cert(block[0]), _SEQUENCE)[0]
-    rest = _part(certificate, _SEQUENCE)[0]
+    certificate = _read_der_element(ssl.PEM_cert_to_DER_cert(block[0]), _SEQUENCE)[0]
+    rest = _read_der_element(certificate, _SEQUENCE)[0]
     if rest[:1] == bytes((_VERSION,)):
-        rest = _part(rest, _VERSION)[1]
+        rest = _read_der_element(rest, _VERSION)[1]
     for _ in ("serial number", "signature", "issuer"):
-        rest = _part(rest)[1]
-    validity = _part(rest, _SEQUENCE)[0]
-    return _time(_part(validity)[1])
+        rest = _read_der_element(rest)[1]
+    validity = _read_der_element(rest, _SEQUENCE)[0]
+    return _parse_der_time(_read_der_element(validity)[1])
 
 
-def _end_of(path: Path) -> float | None:
+def _read_expiry(path: Path) -> float | None:
     try:
         with open(path, "rb", opener=open_regular) as file:
-            return end_of(file.read(_LARGEST).decode("ascii", "replace"))
+            return parse_expiry(file.read(_MAX_FILE_BYTES).decode("ascii", "replace"))
     except (OSError, ValueError):
         return None  # The server that uses the certificate reports what is wrong with it.
 
 
-def _part(text: bytes, kind: int | None = None) -> tuple[bytes, bytes]:
-    """Return the content of the first DER element, and what follows it."""
+def _read_der_element(text: bytes, kind: int | None = None) -> tuple[bytes, bytes]:
+    """Return the content of the first DER element, and the bytes after it."""
     if len(text) < 2 or (kind is not None and text[0] != kind):
         raise ValueError("not a certificate")
     length, start = text[1], 2
@@ -106,8 +106,8 @@ def _part(text: bytes, kind: int | None = None) -> tuple[bytes, bytes]:
     return text[start : start + length], text[start + length :]
 
 
-def _time(element: bytes) -> float:
-    content = _part(element)[0].decode("ascii")
+def _parse_der_time(element: bytes) -> float:
+    content = _read_der_element(element)[0].decode("ascii")
     if element[0] == _UTC_TIME:
         content = ("19" if content[:2] >= "50" else "20") + content
     elif element[0] != _GENERAL_TIME:
@@ -143,45 +143,45 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class AddressForm:
-    """How a protocol writes addresses: ports by scheme, without TLS (``plain``) and with it (``secure``).
+    """How a protocol writes addresses: ports by scheme, without TLS (``plain_ports``) and with it (``secure_ports``).
 
-    ``bare`` is the scheme of an address without one; if empty, a scheme is required. With ``raised``, TLS settings make
-    plain addresses use TLS: a login that was meant to be protected must not be sent in the clear. The texts say what is
-    wrong with an address; ``{address}`` in them is without login.
+    ``default_scheme`` is the scheme of an address without one; if empty, a scheme is required. With
+    ``upgrades_to_tls``, TLS settings make plain addresses use TLS: a login that was meant to be protected must not be
+    sent in the clear. The texts say what is wrong with an address; ``{address}`` in them is without login.
     """
 
     protocol: str
-    plain: Mapping[str, int]
-    secure: Mapping[str, int]
+    plain_ports: Mapping[str, int]
+    secure_ports: Mapping[str, int]
     unknown_scheme: str = ""
     no_port: str = ""
     no_host: str = ""
-    bare: str = ""
-    raised: bool = False
+    default_scheme: str = ""
+    upgrades_to_tls: bool = False
 
     @property
     def ports(self) -> Mapping[str, int]:
         """The default port of each scheme."""
-        return {**self.plain, **self.secure}
+        return {**self.plain_ports, **self.secure_ports}
 
     @property
     def secure_port(self) -> int:
         """The default port for TLS."""
-        return next(iter(self.secure.values()))
+        return next(iter(self.secure_ports.values()))
 
     def is_plain(self, address: str, *, tls: bool) -> bool:
         """Whether a connection to *address* would not use TLS; *tls* is whether TLS is configured."""
-        scheme = address.partition("://")[0].lower() if "://" in address else self.bare
-        return scheme in self.plain and not (tls and self.raised)
+        scheme = address.partition("://")[0].lower() if "://" in address else self.default_scheme
+        return scheme in self.plain_ports and not (tls and self.upgrades_to_tls)
 
-    def read(self, uri: str, *, tls: bool) -> Address:
+    def parse_address(self, uri: str, *, tls: bool) -> Address:
         """Split an address; *tls* is whether TLS is configured.
 
         Raises:
             GatewayError: it is not an address of this protocol.
         """
         scheme, mark, place = uri.strip().partition("://")
-        scheme, place = (scheme.lower(), place) if mark else (self.bare, scheme)
+        scheme, place = (scheme.lower(), place) if mark else (self.default_scheme, scheme)
         shown = f"{scheme}{mark}" if mark else ""
         shown = f"{shown}{place.rpartition('@')[2]}"[:200]
         try:
@@ -193,11 +193,11 @@ class AddressForm:
             raise GatewayError(self.no_host.format(address=shown))
         if scheme not in self.ports:
             raise GatewayError(self.unknown_scheme.format(address=shown, host=host, scheme=scheme))
-        secure = scheme in self.secure or (tls and self.raised)
+        secure = scheme in self.secure_ports or (tls and self.upgrades_to_tls)
         username = unquote(parts.username) if parts.username else None
         password = unquote(parts.password) if parts.password is not None else None
         usual = self.secure_port if secure else self.ports[scheme]
-        spoken = next(iter(self.secure if secure else self.plain))
+        spoken = next(iter(self.secure_ports if secure else self.plain_ports))
         return Address(spoken, host, port or usual, secure, username, password)
 
 
@@ -209,14 +209,14 @@ def addresses_of(form: AddressForm, connection: Connection) -> tuple[Address, ..
     """
     uris = [uri for uri in connection.uris if not over_websockets(uri)]
     if connection.uris and not uris:
-        example = f"{next(iter(form.secure))}://host:{form.secure_port}"
+        example = f"{next(iter(form.secure_ports))}://host:{form.secure_port}"
         text = f"{form.protocol} over WebSockets (ws, wss) is not supported; use an address such as {example}"
         raise GatewayError(text)
-    return tuple(form.read(uri, tls=connection.tls is not None) for uri in uris)
+    return tuple(form.parse_address(uri, tls=connection.tls is not None) for uri in uris)
 
 
 def with_login(address: Address, login: BrokerLogin) -> Address:
-    """Return an address with the login of the settings, which overrides its own."""
+    """Return an address with the login of the settings in place of its own."""
     username = login.username if login.username is not None else address.username
     given = login.username is not None or login.password is not None
     return replace(address, username=username, password=login.password if given else address.password)

@@ -14,7 +14,7 @@ from catalog.values import is_timestamp
 
 
 def to_cloudevent(attributes: Mapping[str, str | int], data: bytes | None = None) -> CloudEvent:
-    """Return the SDK's event for *attributes*, as in ``cloudevent`` of an outcome, and the bytes of its data.
+    """Return an SDK event with these attributes (``cloudevent`` of an outcome) and data.
 
     Values stay strings, integers and booleans. ``time`` becomes a :class:`datetime` with its original offset; digits
     beyond microseconds are cut off. An event without ``time`` gets none, while the SDK alone would set the current
@@ -27,14 +27,14 @@ def to_cloudevent(attributes: Mapping[str, str | int], data: bytes | None = None
     """
     members: dict[str, Any] = {"id": "", "specversion": "", **attributes}  # missing ones stay invalid
     if "time" in attributes:
-        members["time"] = _moment(str(attributes["time"]))
+        members["time"] = _parse_time(str(attributes["time"]))
     event = CloudEvent(members, data)
     if "time" not in attributes:
         del event.get_attributes()["time"]
     return event
 
 
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     if not is_timestamp(text):
         raise ValueError(f"time is not an RFC 3339 timestamp: {text[:40]!r}")
     return datetime.fromisoformat(text.upper())

@@ -1,6 +1,6 @@
 """Whether a record is a CloudEvent, and in which mode (MATCHING.md#cloudevents, CloudEvents 1.0.2 protocol bindings).
 
-The exact reader of one record. ``match`` and ``run`` use it for every record that columns alone cannot decide;
+The exact reader of one record. ``match`` and ``run`` use it for each record that columns alone cannot decide;
 :mod:`bindings.kafka.record_columns` and :mod:`bindings.columns.envelopes` read the others, and tests check that they
 agree.
 """
@@ -26,7 +26,7 @@ from bindings.events import (
     looks_like_event,
     number_fault,
 )
-from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts, first, values
+from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts, first, parts_with_key
 from catalog.values import media_type_of, percent_decoded
 
 Mode = Literal["native", "binary", "structured", "batch", "undecodable"]
@@ -41,9 +41,9 @@ UNESCAPED: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) 
 """Characters that the CloudEvents HTTP binding does not encode in a header value."""
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
-_WHOLE: Final = re.compile(rb"-?+[0-9]++")
-_NO_VALUE: Final = "a list, a map or a number with a fraction is not a CloudEvents value"
-NO_NUMBERS: Final = (b"NaN", b"Infinity", b"-Infinity")
+_INTEGER: Final = re.compile(rb"-?+[0-9]++")
+_INVALID_VALUE: Final = "a list, a map or a number with a fraction is not a CloudEvents value"
+NON_FINITE_TEXTS: Final = (b"NaN", b"Infinity", b"-Infinity")
 """Texts for AMQP numbers that JSON does not have."""
 
 
@@ -86,7 +86,7 @@ class Envelope:
         return self.mode in ("binary", "structured")
 
 
-def envelope_of(
+def read_envelope(
     parts: Parts, body: bytes | None, rule: AttributeRule, sniff: Callable[[], bool], *, binary: bool = True
 ) -> Envelope:
     """Read the envelope of a record.
@@ -94,31 +94,31 @@ def envelope_of(
     ``sniff`` returns whether the record's channel allows a JSON body to be a structured event without its media type;
     ``binary`` is False for MQTT 3.1.1, which has no headers.
     """
-    content_part = next((part for part in values(parts, rule.content_type) if part.value is not None), None)
+    content_part = next((part for part in parts_with_key(parts, rule.content_type) if part.value is not None), None)
     content_type = content_part.text if content_part else None
     media = media_type_of(content_type)
     if media == BATCH:
         return Envelope("batch", data=body, content_type=content_type)
     if media == STRUCTURED:
-        return _structured(body, content_type)
+        return _read_structured(body, content_type)
     if media == EVENT_MEDIA or media.startswith(("application/cloudevents+", "application/cloudevents-")):
         detail = f"content type {media} is not supported; only {STRUCTURED} and {BATCH} are"
         return Envelope("undecodable", data=body, content_type=content_type, detail=detail)
     if binary:
-        attributes, faults = binary_attributes(parts, rule)
+        attributes, faults = read_binary_attributes(parts, rule)
         if "specversion" in attributes or any(fault.startswith("specversion:") for fault in faults):
             if content_part is not None and content_type is None:
                 faults.append("datacontenttype: the value is not UTF-8")
             if content_type is not None and not (rule.own_datacontenttype and "datacontenttype" in attributes):
                 attributes["datacontenttype"] = content_type
-            return Envelope("binary", attributes, body, (*faults, *core_faults(attributes, faults)), content_type)
+            return Envelope("binary", attributes, body, (*faults, *find_core_faults(attributes, faults)), content_type)
     if media in ("", "application/json") and sniff() and looks_like_event(body):
-        return _structured(body, content_type)
+        return _read_structured(body, content_type)
     return Envelope("native", data=body, content_type=content_type)
 
 
-def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str], list[str]]:
-    """Return the attributes of binary mode, the first value of each name, and the faults of names and values.
+def read_binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str], list[str]]:
+    """Return the attributes in binary mode (the first value of each name), and the faults in names and values.
 
     A header without a value counts as absent.
     """
@@ -179,14 +179,14 @@ def attribute_parts(rule: AttributeRule, attributes: Mapping[str, str]) -> list[
 
 
 def name_fault(name: str) -> str:
-    """Return what is wrong with the name of an attribute."""
+    """Return why an attribute name is invalid."""
     if name == DATA:
         return f"{DATA}: reserved for the event's data, and not an attribute name"
     return f"{name[:40]}: not an attribute name; use lower-case letters and digits"
 
 
 def header_text(value: str) -> str | None:
-    """Return the attribute value in an HTTP or NATS header: unquoted, then percent-decoded.
+    """Decode an attribute value of an HTTP or NATS header: unquote it, then percent-decode it.
 
     None if the percent-decoded bytes are not UTF-8. Unterminated quotes and malformed sequences stay unchanged.
     """
@@ -195,35 +195,35 @@ def header_text(value: str) -> str | None:
 
 
 def _type_fault(name: str, part: Part, parts: Parts) -> str:
-    """Return why a typed value is not valid in CloudEvents; empty if it is. ``types`` has what JSON loses.
+    """Return why a typed value is invalid in CloudEvents; empty if it is valid. The part ``types`` has the AMQP types.
 
     A text, bytes, a boolean or an integer is valid, and only a text where CloudEvents requires one.
     """
     if part.kind == JSON_KIND:
-        if part.value not in (b"true", b"false") and not _WHOLE.fullmatch(part.value or b""):
-            return _NO_VALUE
+        if part.value not in (b"true", b"false") and not _INTEGER.fullmatch(part.value or b""):
+            return _INVALID_VALUE
         if name in TEXTS:
             return "an AMQP number or boolean; it must be a string"
         return "" if part.value in (b"true", b"false") else number_fault(part.text or "")
-    if part.kind is not None or part.value not in NO_NUMBERS:
+    if part.kind is not None or part.value not in NON_FINITE_TEXTS:
         return ""
     types = first(parts, "types")
     try:
         known = msgspec.json.decode(types.value or b"", type=dict[str, str]) if types is not None else {}
     except msgspec.DecodeError:
         return ""
-    return _NO_VALUE if known.get(part.key) in ("float", "double") else ""
+    return _INVALID_VALUE if known.get(part.key) in ("float", "double") else ""
 
 
 def attribute_name(key: str, rule: AttributeRule) -> str | None:
-    """Return the attribute that a part key stands for; None if the part is not an attribute."""
+    """Return the attribute name in a part key; None if the part is not an attribute."""
     for prefix in rule.prefixes:
         if key.startswith(prefix):
             return key[len(prefix) :]
     return None
 
 
-def core_faults(attributes: Mapping[str, str], known: list[str]) -> list[str]:
+def find_core_faults(attributes: Mapping[str, str], known: list[str]) -> list[str]:
     """Return what makes an event invalid in CloudEvents 1.0.2: missing or empty required attributes, an unknown
     version, and characters that a String must not contain.
     """
@@ -245,7 +245,7 @@ def core_faults(attributes: Mapping[str, str], known: list[str]) -> list[str]:
     return faults
 
 
-def _structured(body: bytes | None, content_type: str | None) -> Envelope:
+def _read_structured(body: bytes | None, content_type: str | None) -> Envelope:
     try:
         event: CloudEvent = decode_event(body)
     except NotAnEvent as error:
@@ -253,5 +253,5 @@ def _structured(body: bytes | None, content_type: str | None) -> Envelope:
     attributes = event.attributes
     faults = list(event.faults)
     faults += [name_fault(name) for name in attributes if not ATTRIBUTE_NAME.fullmatch(name)]
-    faults += core_faults(attributes, faults)
+    faults += find_core_faults(attributes, faults)
     return Envelope("structured", attributes, event.data, tuple(faults), content_type)

@@ -19,10 +19,10 @@ from catalog.record import MAX_DEPTH
 from catalog.schemas.contract import is_json, is_json_data
 
 DEFAULT_CONTENT_TYPE: Final = "application/json"
-_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_OBJECT_DECODER: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ARRAY_DECODER: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _SPACE: Final = " \t\r\n"
-_VALUE: Final = json.JSONDecoder(parse_int=str, parse_float=str)
+_VALUE_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str)
 TEXTS: Final = frozenset(("id", "source", "type", "subject", "time", "dataschema", "datacontenttype"))
 """Attributes that are strings, never numbers or booleans that read like one (MATCHING.md#cloudevents)."""
 FORBIDDEN: Final = re.compile(
@@ -31,8 +31,8 @@ FORBIDDEN: Final = re.compile(
     + "]"
 )
 """Characters that a CloudEvents String must not contain: control characters and noncharacters."""
-_MOST_DIGITS: Final = len("-2147483648")
-_WHOLE: Final = re.compile(r"-?+[0-9]++", re.ASCII)
+_MAX_DIGITS: Final = len("-2147483648")
+_INTEGER: Final = re.compile(r"-?+[0-9]++", re.ASCII)
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -61,7 +61,7 @@ class TypedText(str):
 
     @property
     def value(self) -> int | bool:
-        """The value that the text stands for."""
+        """The integer or boolean value."""
         return self == "true" if self in ("true", "false") else int(self)
 
 
@@ -77,26 +77,26 @@ def decode_event(body: bytes | None) -> CloudEvent:
     Raises:
         NotAnEvent: not a JSON object, duplicate keys, NaN, more than 512 levels, not UTF-8, or trailing bytes.
     """
-    members = _parse(body, dict)
+    members = _parse_body(body, dict)
     try:
-        raw = _OBJECT.decode(_required(body))
+        raw = _OBJECT_DECODER.decode(_require_body(body))
     except msgspec.DecodeError:
-        raw = dict(zip(members, _slices(_required(body).decode("utf-8")), strict=True))
-    return _event(members, raw)
+        raw = dict(zip(members, _slice_values(_require_body(body).decode("utf-8")), strict=True))
+    return _build_event(members, raw)
 
 
 def decode_batch(body: bytes | None) -> list[bytes]:
-    """Return the raw text of each event of a batch; an event's own faults are found when it is decoded.
+    """Return the raw text of each event of a batch; the events are checked when they are decoded.
 
     Raises:
         NotAnEvent: the body is not a JSON array, or not valid in the way that :func:`decode_event` requires.
     """
-    if not _parse(body, list):
+    if not _parse_body(body, list):
         return []
     try:
-        return [bytes(raw) for raw in _ARRAY.decode(_required(body))]
+        return [bytes(raw) for raw in _ARRAY_DECODER.decode(_require_body(body))]
     except msgspec.DecodeError:
-        return [bytes(raw) for raw in _slices(_required(body).decode("utf-8"))]
+        return [bytes(raw) for raw in _slice_values(_require_body(body).decode("utf-8"))]
 
 
 def looks_like_event(body: bytes | None) -> bool:
@@ -106,7 +106,7 @@ def looks_like_event(body: bytes | None) -> bool:
     if body.lstrip(b" \t\r\n")[:1] != b"{":
         return False
     try:
-        version = _parse(body, dict).get("specversion")
+        version = _parse_body(body, dict).get("specversion")
     except NotAnEvent:
         return False
     return isinstance(version, str) and not isinstance(version, _Number)
@@ -121,14 +121,14 @@ def encode_event(attributes: Mapping[str, str], data: bytes | None) -> bytes:
 
 
 def data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
-    """Return ``data`` or ``data_base64`` such that decoding the event gives the same bytes and content type.
+    """Return the member ``data`` or ``data_base64`` from which decoding restores the same bytes and content type.
 
     Data without a content type becomes ``data_base64``: in ``data`` it would be JSON.
     """
     if is_json(content_type):
         try:
             text = data.decode("utf-8")
-            _load(text, MAX_DEPTH - 1)
+            _load_json(text, MAX_DEPTH - 1)
             if text == text.strip(" \t\r\n") and text not in ("", "null"):
                 return {"data": msgspec.Raw(data)}
         except (UnicodeDecodeError, NotAnEvent):
@@ -159,14 +159,14 @@ def with_types(attributes: Mapping[str, str], names: str | None) -> dict[str, st
 
 def number_fault(text: str) -> str:
     """Return why a number is not a CloudEvents Integer; empty if it is one."""
-    if not _WHOLE.fullmatch(text):
+    if not _INTEGER.fullmatch(text):
         return "a number that is not an integer is not a CloudEvents value"
-    if len(text) > _MOST_DIGITS or not -(2**31) <= int(text) < 2**31:
+    if len(text) > _MAX_DIGITS or not -(2**31) <= int(text) < 2**31:
         return "an integer beyond 32 bits is not a CloudEvents value"
     return ""
 
 
-def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> CloudEvent:
+def _build_event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> CloudEvent:
     attributes: dict[str, str] = {}
     faults: list[str] = []
     for name, value in members.items():
@@ -184,17 +184,17 @@ def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> CloudEvent:
                 faults.append(f"{name}: {fault}")
         elif isinstance(value, str):
             attributes[name] = value
-            if not _encodable(value):
+            if not _is_encodable(value):
                 faults.append(f"{name}: a lone surrogate is not valid Unicode")
         else:
             faults.append(f"{name}: an array or object is not a CloudEvents value")
-    data = _data(members, raw, attributes.get("datacontenttype"), faults)
+    data = _read_data(members, raw, attributes.get("datacontenttype"), faults)
     if members.get("data") is not None and members.get("data_base64") is None:
         attributes.setdefault("datacontenttype", DEFAULT_CONTENT_TYPE)
     return CloudEvent(attributes, data, tuple(faults))
 
 
-def _data(
+def _read_data(
     members: dict[str, Any], raw: dict[str, msgspec.Raw], content_type: str | None, faults: list[str]
 ) -> bytes | None:
     encoded = members.get("data_base64")
@@ -212,13 +212,13 @@ def _data(
     if data is None:
         return None
     if isinstance(data, str) and not isinstance(data, _Number) and not is_json_data(content_type):
-        if not _encodable(data):
+        if not _is_encodable(data):
             faults.append("data: a lone surrogate is not valid Unicode")
         return data.encode("utf-8", "replace")
     return bytes(raw["data"])
 
 
-def _encodable(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -226,31 +226,31 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def _required(body: bytes | None) -> bytes:
+def _require_body(body: bytes | None) -> bytes:
     if not body:
         raise NotAnEvent("the body is empty")
     return body
 
 
-def _parse(body: bytes | None, kind: type) -> Any:
+def _parse_body(body: bytes | None, kind: type) -> Any:
     try:
-        text = _required(body).decode("utf-8")
+        text = _require_body(body).decode("utf-8")
     except UnicodeDecodeError as error:
         raise NotAnEvent(f"the body is not UTF-8 at byte {error.start}") from error
-    value = _load(text)
+    value = _load_json(text)
     if not isinstance(value, kind):
         raise NotAnEvent(f"the body is not a JSON {'object' if kind is dict else 'array'}")
     return value
 
 
-def _load(text: str, levels: int = MAX_DEPTH) -> Any:
+def _load_json(text: str, levels: int = MAX_DEPTH) -> Any:
     if text.count("{") + text.count("[") > levels:
         _check_depth(text, levels)
     try:
         return json.loads(
             text,
-            object_pairs_hook=_unique,
-            parse_constant=_no_constant,
+            object_pairs_hook=_reject_repeated_keys,
+            parse_constant=_reject_constant,
             parse_int=_Number,
             parse_float=_Number,
         )
@@ -262,26 +262,26 @@ def _load(text: str, levels: int = MAX_DEPTH) -> Any:
         raise NotAnEvent(f"not valid JSON{place}: {reason}") from error
 
 
-def _slices(text: str) -> list[msgspec.Raw]:
-    """Extract the values of a valid object or array, in order, when msgspec cannot.
+def _slice_values(text: str) -> list[msgspec.Raw]:
+    """Extract the values of a valid object or array, in order, where msgspec fails.
 
     It treats the escape of a lone surrogate, which RFC 8259 allows, as invalid JSON.
     """
     slices: list[msgspec.Raw] = []
     named = text.lstrip(_SPACE)[0] == "{"
-    at = _skip(text, _skip(text, 0) + 1)
+    at = _skip_space(text, _skip_space(text, 0) + 1)
     while text[at] not in "]}":
         if named:
-            at = _skip(text, _skip(text, _VALUE.raw_decode(text, at)[1]) + 1)
-        end = _VALUE.raw_decode(text, at)[1]
+            at = _skip_space(text, _skip_space(text, _VALUE_DECODER.raw_decode(text, at)[1]) + 1)
+        end = _VALUE_DECODER.raw_decode(text, at)[1]
         slices.append(msgspec.Raw(text[at:end].encode("utf-8")))
-        at = _skip(text, end)
+        at = _skip_space(text, end)
         if text[at] == ",":
-            at = _skip(text, at + 1)
+            at = _skip_space(text, at + 1)
     return slices
 
 
-def _skip(text: str, at: int) -> int:
+def _skip_space(text: str, at: int) -> int:
     while text[at] in _SPACE:
         at += 1
     return at
@@ -299,12 +299,12 @@ def _check_depth(text: str, levels: int) -> None:
             depth -= 1
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("a key occurs twice in one object")
     return members
 
 
-def _no_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")

@@ -1,4 +1,4 @@
-"""The contract of broker gateways: their configuration, and what they guarantee.
+"""The contract of broker gateways: configuration, and guarantees.
 
 A gateway is a client of one broker that receives messages and stores them in the inbox. It acknowledges a message only
 after it is on disk; the broker redelivers what was not acknowledged. HTTP, whose gateway is a server, has
@@ -111,16 +111,16 @@ class GatewayConfig:
 
 
 class Gateway(Protocol):
-    """A running client. All methods are called from one thread; its own work is on threads of its own."""
+    """A client that receives from one broker. All methods are called from one thread; it works on its own threads."""
 
     @property
     def connected(self) -> bool:
-        """Whether it is connected and subscribed now. It reconnects automatically while it runs."""
+        """Whether it is connected and subscribed. It reconnects automatically."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Whether it runs at all; False after an internal error ended it."""
+        """Whether it runs; False after an internal error."""
         ...
 
     @property
@@ -129,27 +129,27 @@ class Gateway(Protocol):
         ...
 
     def start(self) -> None:
-        """Start connecting, and return at once; an unreachable broker is retried with backoff and jitter.
+        """Start connecting without waiting; an unreachable broker is retried with backoff and jitter.
 
         Raises:
             GatewayError: a fault that waiting does not fix: an unreadable certificate, a malformed address.
         """
         ...
 
-    def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
-        """Use other subscriptions from now on; what is in flight is finished."""
+    def replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
+        """Switch to these subscriptions; messages in flight are finished."""
         ...
 
     def stop(self, grace: float) -> None:
-        """Stop receiving, store and acknowledge what is in flight for up to *grace* seconds, and disconnect."""
+        """Stop receiving, store and acknowledge messages in flight within *grace* seconds, and disconnect."""
         ...
 
 
 class GatewayError(Exception):
-    """A gateway that can never work with its settings; the message says what is wrong and how to fix it."""
+    """The settings of a gateway are wrong; the message says what is wrong and how to fix it."""
 
 
-# Receiving from brokers: what to subscribe to for an endpoint, and the gateway that does it.
+# Receiving from brokers: what to subscribe to for an endpoint, and how to create the gateway.
 #
 # Each protocol's folder implements it, and :data:`bindings.protocols.BINDINGS` lists it.
 
@@ -176,8 +176,8 @@ class ReceivingBinding:
     check: Callable[[Sequence[EndpointSubscription]], None] = _accept_all
 
 
-def paths_of(endpoint: Endpoint) -> Iterator[str]:
-    """Yield the addresses in the paths of an endpoint's URIs."""
+def iter_paths(endpoint: Endpoint) -> Iterator[str]:
+    """Yield the paths of an endpoint's URIs, which are addresses."""
     for uri in endpoint.uris:
         path = unquote(urlsplit(uri).path).strip("/")
         if path:

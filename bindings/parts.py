@@ -81,17 +81,17 @@ def parts_of(native: Mapping[str, Any], form: NativeForm) -> list[Part]:
         if value is None:
             continue
         if member in form.lists:
-            parts.extend(_listed(member, value, lower=member in form.lower))
+            parts.extend(_iter_list_parts(member, value, lower=member in form.lower))
         elif member in form.maps:
             if not isinstance(value, dict):
                 raise RecordError(f"native.{member} must be a JSON object")
-            parts.extend(_scalar(f"{member}.{name}", entry) for name, entry in value.items() if entry is not None)
+            parts.extend(_to_part(f"{member}.{name}", entry) for name, entry in value.items() if entry is not None)
         elif member in form.binary:
             parts.append(Part(member, bytes_of({f"{member}_base64": value}, member), BINARY_KIND))
         elif member.partition(".")[0] in (*form.lists, *form.maps):
             raise RecordError(f"native has no member {member}: what is listed goes into a list or map of its own")
         else:
-            parts.append(_scalar(member, value))
+            parts.append(_to_part(member, value))
     return parts
 
 
@@ -102,12 +102,12 @@ def native_of(parts: Iterable[Part], form: NativeForm) -> dict[str, Any]:
         member, _, name = part.key.partition(".")
         if member in form.lists:
             entry: dict[str, Any] = {"name": name}
-            entry.update(_valued(part))
+            entry.update(_value_member(part))
             native.setdefault(member, []).append(entry)
         elif member in form.maps:
-            native.setdefault(member, {})[name] = _plain(part)
+            native.setdefault(member, {})[name] = _to_plain_value(part)
         else:
-            native[part.key] = _plain(part)
+            native[part.key] = _to_plain_value(part)
     return native
 
 
@@ -120,14 +120,14 @@ def first(parts: Parts, key: str) -> Part | None:
     return None
 
 
-def values(parts: Parts, key: str) -> list[Part]:
+def parts_with_key(parts: Parts, key: str) -> list[Part]:
     """Return all parts with that key, in order; ``headers.content-type`` in any case."""
     if key == "headers.content-type":
         return [part for part in parts if part.key.lower() == key]
     return [part for part in parts if part.key == key]
 
 
-def _listed(member: str, entries: Any, *, lower: bool) -> Iterable[Part]:
+def _iter_list_parts(member: str, entries: Any, *, lower: bool) -> Iterable[Part]:
     if not isinstance(entries, list):
         raise RecordError(f"native.{member} must be a list of {{name, value}} objects")
     for entry in entries:
@@ -139,7 +139,7 @@ def _listed(member: str, entries: Any, *, lower: bool) -> Iterable[Part]:
         yield Part(f"{member}.{name}", bytes_of(entry, "value"), kind)
 
 
-def _scalar(key: str, value: Any) -> Part:
+def _to_part(key: str, value: Any) -> Part:
     if isinstance(value, str):
         return Part(key, bytes_of({key: value}, key))
     if isinstance(value, dict) and set(value) == {"base64"}:
@@ -147,27 +147,27 @@ def _scalar(key: str, value: Any) -> Part:
     return Part(key, msgspec.json.encode(value), JSON_KIND)
 
 
-def _valued(part: Part) -> dict[str, Any]:
+def _value_member(part: Part) -> dict[str, Any]:
     if part.value is None:
         return {"value": None}
     if part.kind == JSON_KIND:
-        return {"value": json_of(part.value)}
+        return {"value": decode_json(part.value)}
     return text_or_base64("value", part.value)
 
 
-def _plain(part: Part) -> Any:
+def _to_plain_value(part: Part) -> Any:
     if part.value is None:
         return None
     if part.kind == JSON_KIND:
-        return json_of(part.value)
+        return decode_json(part.value)
     if part.kind == BINARY_KIND:
         encoded = base64.b64encode(part.value).decode("ascii")
         return {"base64": encoded} if "." in part.key else encoded
     return part.value.decode("utf-8", "replace")
 
 
-def json_of(text: bytes) -> Any:
-    """Return the value of a JSON text; invalid JSON, which only others write to an inbox topic, as text."""
+def decode_json(text: bytes) -> Any:
+    """Decode a JSON text; invalid JSON, which only others write to an inbox topic, is returned as text."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -183,5 +183,5 @@ KEYS: Final = frozenset({f"headers.{NAME}", f"properties.{NAME}", f"user_propert
 
 
 def coding_of(parts: Parts) -> str:
-    """Return the content coding of a message's body, empty if none is named; the first of several counts."""
+    """Return the content coding of a message's body; empty if there is none, the first of several."""
     return next((part.text or "" for part in parts if part.key in KEYS and part.value is not None), "")

@@ -1,4 +1,4 @@
-"""Files and folders for their owner only, whatever the process's umask, and durable replacement of files.
+"""Files and folders with access for their owner only, durable replacement of files, and locks.
 
 The umask decides who may read the files of local sinks. State contains payloads and references to secrets.
 """
@@ -17,19 +17,19 @@ from typing import IO, Any, BinaryIO, Final, Literal
 from catalog.parsing.regular import kind_of, open_regular
 
 Readers = Literal["owner", "group", "everyone"]
-_DENIED: Final[Mapping[Readers, int]] = {"owner": 0o077, "group": 0o027, "everyone": 0o022}
+_DENIED_RIGHTS: Final[Mapping[Readers, int]] = {"owner": 0o077, "group": 0o027, "everyone": 0o022}
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _STATUS: Final = Path("/proc/self/status")
 
 
 def set_umask_for(readers: Readers) -> None:
-    """Deny access to all but *readers* on files created from now on; a stricter umask is kept."""
-    os.umask(os.umask(0o077) | _DENIED[readers])
+    """Set the umask so that only *readers* can read new files; a stricter umask is kept."""
+    os.umask(os.umask(0o077) | _DENIED_RIGHTS[readers])
 
 
 def umask() -> int:
-    """Return the umask: the rights that this process denies others on files that it creates."""
+    """Return the umask of this process."""
     with suppress(OSError, ValueError):
         return int(_STATUS.read_bytes().partition(b"\nUmask:")[2].partition(b"\n")[0], 8)
     mask = os.umask(0o077)  # Not Linux: for a moment, other threads deny more.
@@ -39,7 +39,7 @@ def umask() -> int:
 
 @contextmanager
 def denying(mask: int) -> Iterator[None]:
-    """Create files with that umask; for processes of one thread."""
+    """Use that umask within the block; only for single-threaded processes."""
     before = os.umask(mask)
     try:
         yield
@@ -57,7 +57,7 @@ def private_folder(path: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Make a file's bytes durable, or a folder's entries: what was created, renamed or removed in it."""
+    """Flush a file, or the entries of a folder (files created, renamed or removed in it), to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -71,14 +71,14 @@ def private_file(path: Path, mode: str) -> IO[Any]:
 
 
 @contextmanager
-def replaced(path: Path, temporary: Path, *, private: bool = True, anew: bool = True) -> Iterator[BinaryIO]:
-    """Replace *path* by what the block writes: after a crash it is the old or the new, the new once this returns.
+def replaced(path: Path, temporary: Path, *, private: bool = True, create: bool = True) -> Iterator[BinaryIO]:
+    """Replace *path* atomically and durably by the bytes that the block writes.
 
-    The block writes to *temporary*, in the same folder, which goes when the block fails; what a crash left of it is
-    written over. Without *anew*, a file that was removed meanwhile does not come back.
+    The block writes to *temporary*, in the same folder, which is removed if the block fails. Without *create*, a file
+    that was removed meanwhile is not created again.
 
     Raises:
-        FileNotFoundError: it was removed meanwhile, without *anew*.
+        FileNotFoundError: it was removed meanwhile, without *create*.
         OSError: the disk refuses; *path* is as it was.
     """
     try:
@@ -86,7 +86,7 @@ def replaced(path: Path, temporary: Path, *, private: bool = True, anew: bool = 
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if not anew:
+        if not create:
             path.stat()
         os.replace(temporary, path)
     except BaseException:
@@ -96,7 +96,7 @@ def replaced(path: Path, temporary: Path, *, private: bool = True, anew: bool = 
 
 
 def restrict_to_owner(root: Path) -> int:
-    """Remove all rights of others than the owner from *root* and what is below; return how many entries had some.
+    """Remove the rights of all but the owner from *root* and everything below it; return the number of changed entries.
 
     Links are skipped. An entry that vanishes meanwhile is not an error.
 
@@ -104,9 +104,9 @@ def restrict_to_owner(root: Path) -> int:
         OSError: an entry belongs to somebody else, or is neither file nor folder: whoever reads it would wait for ever.
     """
     # The root comes first: from then on nobody else gets to what is below.
-    changed = int(_narrow_entry(root))
+    changed = int(_restrict_entry(root))
     for folder, folders, files in os.walk(root):
-        changed += sum(_narrow_entry(Path(folder, name)) for name in (*folders, *files))
+        changed += sum(_restrict_entry(Path(folder, name)) for name in (*folders, *files))
     return changed
 
 
@@ -114,7 +114,7 @@ def _open_private(path: str, flags: int) -> int:
     return open_regular(path, flags, FILE_MODE)
 
 
-def _narrow_entry(path: Path) -> bool:
+def _restrict_entry(path: Path) -> bool:
     try:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
@@ -133,18 +133,18 @@ def _narrow_entry(path: Path) -> bool:
 
 
 class InUse(Exception):
-    """Another process holds the lock; the message is its number, or ``unknown``."""
+    """Another process holds the lock; the message is its process id, or ``unknown``."""
 
 
 def take_lock(path: Path) -> IO[str]:
-    """Return *path* as a file that is locked until it is closed, and holds the number of this process.
+    """Lock the file *path* until it is closed, write our process id to it, and return it.
 
     Raises:
         OSError: the file cannot be used.
         InUse: another process holds the lock.
     """
     # A link would lead the lock to another folder, where another router may hold it.
-    if kind := _kind(path):
+    if kind := _irregular_kind(path):
         raise OSError(errno.EINVAL, f"it is {kind} and no regular file", str(path))
     file: IO[str] = private_file(path, "a+")
     try:
@@ -159,7 +159,7 @@ def take_lock(path: Path) -> IO[str]:
     return file
 
 
-def _kind(path: Path) -> str:
+def _irregular_kind(path: Path) -> str:
     try:
         return kind_of(path.lstat().st_mode)
     except FileNotFoundError:
@@ -180,7 +180,7 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def waiting_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of *path* within the block; wait for as long as another process holds it."""
+    """Hold the lock of *path* within the block; first wait until no other process holds it."""
     with open(path, "a", opener=open_regular) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

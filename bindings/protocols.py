@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from bindings.amqp import binding as amqp
 from bindings.amqp.binding import AMQP, AmqpSending
-from bindings.envelope import AttributeRule, Envelope, envelope_of
+from bindings.envelope import AttributeRule, Envelope, read_envelope
 from bindings.gateways import ReceivingBinding
 from bindings.http import binding as http
 from bindings.http.binding import HttpSending
@@ -24,7 +24,7 @@ from bindings.sending import SendingBinding
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """How one protocol's records are split into parts and built, and where it puts CloudEvents attributes.
+    """A protocol: how its records are split into parts and built from them, and where it puts CloudEvents attributes.
 
     ``id_key`` and ``time_key`` are the parts that give a mapped event its ``id`` and ``time``; ``partition_key`` is the
     one for its ``partitionkey``, in both directions. ``binary`` is False if the protocol has no headers for attributes.
@@ -49,7 +49,7 @@ class Binding:
     form: NativeForm | None = None
 
     def is_called(self, name: str) -> bool:
-        """Whether *name*, in lower case, means this protocol."""
+        """Whether *name* (in lower case) is a name of this protocol."""
         own = self.protocol.lower()
         return name == own or name in self.aliases or (self.versioned and name.startswith(f"{own}/"))
 
@@ -59,8 +59,8 @@ class Binding:
         return self.rule.prefixes[0].partition(".")[0]
 
     def envelope(self, parts: Parts, body: bytes | None, sniff: Callable[[], bool]) -> Envelope:
-        """Read the envelope of a record of this protocol; see :func:`bindings.envelope.envelope_of`."""
-        return envelope_of(parts, body, self.rule, sniff, binary=self.binary)
+        """Read the envelope of a record of this protocol; see :func:`bindings.envelope.read_envelope`."""
+        return read_envelope(parts, body, self.rule, sniff, binary=self.binary)
 
 
 BINDINGS: Final[dict[str, Binding]] = {
@@ -76,11 +76,11 @@ BINDINGS: Final[dict[str, Binding]] = {
             partition_key=KafkaSending.key,
             versioned=True,
         ),
-        Binding("HTTP", http.parts, http.native, http.RULE, HttpSending(), versioned=True, form=http.FORM),
+        Binding("HTTP", http.split, http.build, http.RULE, HttpSending(), versioned=True, form=http.FORM),
         Binding(
             "AMQP/1.0",
-            amqp.parts,
-            amqp.native,
+            amqp.split,
+            amqp.build,
             amqp.RULE,
             AmqpSending(),
             AMQP,
@@ -91,10 +91,10 @@ BINDINGS: Final[dict[str, Binding]] = {
             form=amqp.FORM,
         ),
         Binding(
-            "MQTT/5.0", mqtt.parts, mqtt.native, mqtt.RULE, MqttSending(), MQTT_5, aliases=("mqtt",), form=mqtt.FORM
+            "MQTT/5.0", mqtt.split, mqtt.build, mqtt.RULE, MqttSending(), MQTT_5, aliases=("mqtt",), form=mqtt.FORM
         ),
-        Binding("MQTT/3.1.1", mqtt.parts, mqtt.native, mqtt.RULE, MqttSending(), MQTT_3, binary=False, form=mqtt.FORM),
-        Binding("NATS", nats.parts, nats.native, nats.RULE, NatsSending(), NATS, versioned=True, form=nats.FORM),
+        Binding("MQTT/3.1.1", mqtt.split, mqtt.build, mqtt.RULE, MqttSending(), MQTT_3, binary=False, form=mqtt.FORM),
+        Binding("NATS", nats.split, nats.build, nats.RULE, NatsSending(), NATS, versioned=True, form=nats.FORM),
     )
 }
 

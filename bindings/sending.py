@@ -1,4 +1,4 @@
-"""The sending side of protocols: messages, their outcomes, and each protocol's own rules.
+"""Sending: messages, their outcomes, and the rules of each protocol.
 
 Sinks build :class:`Outbound` messages of parts, the form in which our codecs read records, and pass them to a
 :class:`Publisher`. How a protocol addresses and builds messages is in its :class:`SendingBinding`, in the protocol's
@@ -47,8 +47,8 @@ class MessageRefusal:
 
 
 class Unsettled(Exception):
-    """Some messages were not settled, for a temporary reason: send again what is not in ``settled``, which has the
-    outcomes of the others by index; None is delivered. The message says what is wrong, in one line without secrets.
+    """Some messages were not settled, for a temporary reason, and must be sent again. ``settled`` has the outcomes of
+    the others by index; None is delivered. The message says what is wrong, in one line without secrets.
     """
 
     def __init__(self, message: str, settled: Mapping[int, MessageRefusal | None] | None = None) -> None:
@@ -79,7 +79,7 @@ Publisher = SendingClient[Outbound]
 
 @dataclass(frozen=True, slots=True)
 class Translating(Generic[M]):
-    """A :class:`Publisher` that uses a *client* with its own form of messages."""
+    """A :class:`Publisher` over a *client* with its own class of messages."""
 
     client: SendingClient[M]
     message_of: Callable[[Outbound], M]
@@ -104,13 +104,13 @@ class SendingBinding:
     form: ClassVar[AddressForm]
     """How addresses of its servers are written; Kafka has its own form."""
     literal: ClassVar[tuple[re.Pattern[str], str]]
-    """What an address template may have between its variables, as a pattern and in words."""
+    """The allowed text of an address template between its variables, as a pattern and in words."""
     whole: ClassVar[tuple[re.Pattern[str], str]]
-    """What an address may be, as a pattern and in words."""
+    """The allowed addresses, as a pattern and in words."""
     most_bytes: ClassVar[int]
     """The maximum length of an address, in bytes of UTF-8."""
     authority: ClassVar[re.Pattern[str] | None] = None
-    """What must precede the first variable of a template; None if a variable may be anywhere."""
+    """The required text before the first variable of a template; None if a variable may be anywhere."""
     escape: ClassVar[str] = "%"
     """The escape character of values in addresses."""
     dotted: ClassVar[bool] = False
@@ -126,24 +126,24 @@ class SendingBinding:
     scalars: ClassVar[tuple[str, ...]] = ()
     """Options of an endpoint that become parts of each message, unless a definition has them."""
     least: ClassVar[Mapping[str, int]] = {}
-    """Minimum values of numeric parts: with lower ones nothing would be confirmed."""
-    blobs: ClassVar[frozenset[str]] = frozenset()
+    """Minimum values of numeric parts; with lower ones the broker would confirm nothing."""
+    binary_options: ClassVar[frozenset[str]] = frozenset()
     """Options that are bytes in the protocol, and base64 in a record, whatever type is declared."""
-    texts: ClassVar[tuple[str, ...]] = ("headers.",)
+    text_keys: ClassVar[tuple[str, ...]] = ("headers.",)
     """Prefixes of options whose values are texts, whatever type is declared."""
-    bare: ClassVar[frozenset[str]] = frozenset()
+    headerless_keys: ClassVar[frozenset[str]] = frozenset()
     """Parts that a protocol version without headers carries."""
 
     def escaped(self, value: str) -> str:
-        """Return a value as one level of an address; it is already escaped to ``[A-Za-z0-9._-]``."""
+        """Return a value as one level of an address; *value* has only ``[A-Za-z0-9._-]``."""
         return value.replace(".", "%2E") if self.dotted else value
 
     def encoded(self, value: str) -> str:
-        """Percent-encode a value for an endpoint's address, as RFC 6570 does, and dots if they separate levels."""
+        """Percent-encode a value for an endpoint's address (RFC 6570), including dots if they separate levels."""
         return self.escaped(percent_encode(value))
 
     def exposed(self, addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
-        """Return the first address without TLS, less user, path and query; empty if there is none.
+        """Return the first address without TLS, without its user, path and query; empty if all use TLS.
 
         *tls* and *login* say whether the settings have certificates and a user; *options* are the client's.
         """
@@ -157,10 +157,10 @@ class SendingBinding:
 
     def option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:
         """Return the parts for protocol options and their texts."""
-        return [self._part(prop, text) for prop, text in options]
+        return [self._build_part(prop, text) for prop, text in options]
 
     def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
-        """Return a record's address parts by its channel, for what the definition leaves open; values are templates.
+        """Return the address parts that a definition leaves open, as templates, from the record's channel.
 
         Without an endpoint, or an endpoint's own address, the address is the message's name. With *connected* the
         record is sent to the endpoint's own addresses, whose paths then count.
@@ -178,29 +178,29 @@ class SendingBinding:
 
     def carries_bytes(self, key: str) -> bool:
         """Whether this part may be bytes that are not text."""
-        return key.startswith("headers.") or key in self.blobs or key == self.key
+        return key.startswith("headers.") or key in self.binary_options or key == self.key
 
     def header(self, name: str, part: Part) -> Part | None:
-        """Return the part for a header of another record, under its name here; None if it cannot be carried."""
+        """Convert a header of another protocol to a part; None if it cannot be carried."""
         return Part(name, part.value)
 
     def received(self, message: Outbound, *, binary: bool) -> Iterator[Part]:
-        """Yield the parts that a receiver of the message reads; *binary*: the version has headers."""
+        """Yield the parts that a receiver of the message gets; *binary*: the protocol version has headers."""
         if self.address:
             yield Part(self.address, message.address.encode())
         for part in message.parts:
-            if part.key != self.address and (binary or part.key in self.bare):
+            if part.key != self.address and (binary or part.key in self.headerless_keys):
                 yield part
 
-    def _part(self, prop: Property, text: str) -> Part:
+    def _build_part(self, prop: Property, text: str) -> Part:
         """Return the part for one option; numbers and booleans keep their type if the protocol has types.
 
         A text of type ``binary`` is the base64 of the bytes to send.
         """
-        if prop.type == "binary" or prop.name in self.blobs:
+        if prop.type == "binary" or prop.name in self.binary_options:
             return Part(prop.name, binary_value(text), BINARY_KIND)
         typed = prop.type in ("integer", "number", "boolean") and is_valid(prop.type, text)
-        return Part(prop.name, text.encode(), JSON_KIND if typed and not prop.name.startswith(self.texts) else None)
+        return Part(prop.name, text.encode(), JSON_KIND if typed and not prop.name.startswith(self.text_keys) else None)
 
 
 Expand = Callable[[str], str]
@@ -231,7 +231,7 @@ def headers_of(parts: Iterable[Part], prefix: str = "headers.") -> Iterator[tupl
     return ((part.key.removeprefix(prefix), part) for part in parts if part.key.startswith(prefix))
 
 
-# Messages at which a broker ends the connection, and when that is the message's own fault.
+# Isolating messages at which a broker ends the connection.
 #
 # An ended connection alone proves nothing: a broker that restarts ends connections as well. So the messages in flight
 # are sent again, fewer at a time, until one is alone on an accepted connection. If that one ends it again and again,
@@ -240,27 +240,27 @@ def headers_of(parts: Iterable[Part], prefix: str = "headers.") -> Iterator[tupl
 # broker works, that needs many calls.
 
 MAX_SOLO_ATTEMPTS: Final = 3
-"""Times that a message alone ends the connection before it is a suspect."""
+"""How often a message alone ends the connection before it is a suspect."""
 MAX_CALLS_WITHOUT_PROOF: Final = 10
-"""Calls in which a message was a suspect before it is given up without another message to compare with."""
-IN_A_ROW: Final = 8
+"""Calls in which a message was a suspect before it is given up although no other message was accepted."""
+MAX_SUSPECTS_IN_A_ROW: Final = 8
 """Consecutive suspects after which the broker counts as down."""
-PAUSE: Final = 0.1
+SOLO_PAUSE: Final = 0.1
 """Seconds between the tries of a message alone, longer each time."""
 _REMEMBERED: Final = 1000
 
 R = TypeVar("R")
 
 
-class Ended(Exception):
+class Hangup(Exception):
     """The broker ended a connection that it had accepted, with messages in flight; the text has no secrets.
 
-    *sure*: the broker says that a message is at fault.
+    *at_fault*: the broker says that a message is at fault.
     """
 
-    def __init__(self, text: str, *, sure: bool = False) -> None:
+    def __init__(self, text: str, *, at_fault: bool = False) -> None:
         super().__init__(text)
-        self.sure = sure
+        self.at_fault = at_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,15 +271,15 @@ class OutgoingMessage:
     key: int
 
 
-class Calls:
-    """How often messages were suspects; thread-safe and bounded."""
+class SuspectCalls:
+    """Counts how often each message was a suspect; thread-safe and bounded."""
 
     def __init__(self) -> None:
         self._calls: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def count(self, key: int) -> int:
-        """Count one more call, and return the total."""
+        """Count a call, and return the total."""
         with self._lock:
             if len(self._calls) >= _REMEMBERED:
                 self._calls.clear()
@@ -293,12 +293,12 @@ class Calls:
 
 
 class PoisonIsolator(Generic[R]):
-    """Sends messages past those at which the broker ends the connection. *refusal* turns a reason into an outcome."""
+    """Finds messages at which the broker ends the connection, and sends the others. *refusal* makes an outcome."""
 
-    def __init__(self, refusal: Callable[[str], R], *, pause: float = PAUSE) -> None:
+    def __init__(self, refusal: Callable[[str], R], *, pause: float = SOLO_PAUSE) -> None:
         self._refusal = refusal
         self._pause = pause
-        self._calls = Calls()
+        self._calls = SuspectCalls()
 
     def send(
         self, items: Sequence[OutgoingMessage], exchange: Callable[[Sequence[int]], None], settled: dict[int, R | None]
@@ -311,25 +311,25 @@ class PoisonIsolator(Generic[R]):
         Raises:
             Ended: by *exchange*, if the broker may be at fault and not a message. Some items may be settled.
         """
-        run = _Run(items, exchange, settled, self._pause)
-        held = run.pass_through({})
-        while held:
-            for lane, (place, ended) in list(held.items()):
-                key = items[place].key
-                works = ended.sure or any(outcome is None for outcome in settled.values())
+        run = _IsolationRun(items, exchange, settled, self._pause)
+        suspects = run.send_past_suspects({})
+        while suspects:
+            for lane, (index, ended) in list(suspects.items()):
+                key = items[index].key
+                works = ended.at_fault or any(outcome is None for outcome in settled.values())
                 if not works and self._calls.count(key) < MAX_CALLS_WITHOUT_PROOF:
                     raise ended
                 try:
-                    exchange((place,))
-                except Ended as error:
-                    if place not in settled:
-                        settled[place] = self._refusal(f"the broker ends the connection at this message: {error}")
+                    exchange((index,))
+                except Hangup as error:
+                    if index not in settled:
+                        settled[index] = self._refusal(f"the broker ends the connection at this message: {error}")
                 self._calls.forget(key)
-                del held[lane]
-            held = run.pass_through(held)
+                del suspects[lane]
+            suspects = run.send_past_suspects(suspects)
 
 
-class _Run(Generic[R]):
+class _IsolationRun(Generic[R]):
     """One call of :meth:`PoisonIsolator.send`."""
 
     def __init__(
@@ -344,15 +344,15 @@ class _Run(Generic[R]):
         self._exchange = exchange
         self._settled = settled
 
-    def pass_through(self, held: dict[str, tuple[int, Ended]]) -> dict[str, tuple[int, Ended]]:
-        """Send all that is not behind a suspect; return suspects by lane, with what is known about each."""
-        held = dict(held)
+    def send_past_suspects(self, suspects: dict[str, tuple[int, Hangup]]) -> dict[str, tuple[int, Hangup]]:
+        """Send all messages that no suspect blocks; return the suspects (index and error) by lane."""
+        suspects = dict(suspects)
         size, tries, in_a_row = len(self._items), 0, 0
-        while part := self._open(held)[:size]:
+        while part := self._sendable_indexes(suspects)[:size]:
             before = len(self._settled)
             try:
                 self._exchange(part)
-            except Ended as error:
+            except Hangup as error:
                 if len(self._settled) > before:
                     tries = in_a_row = 0
                 if len(part) > 1 or part[0] in self._settled:
@@ -363,14 +363,14 @@ class _Run(Generic[R]):
                     # Jitter is for other clients' sake and changes nothing that is sent.
                     time.sleep(self._pause * tries * random.uniform(0.5, 1.0))
                     continue
-                held[self._items[part[0]].lane] = (part[0], error)
+                suspects[self._items[part[0]].lane] = (part[0], error)
                 tries, in_a_row = 0, in_a_row + 1
-                if in_a_row >= IN_A_ROW:
+                if in_a_row >= MAX_SUSPECTS_IN_A_ROW:
                     raise
             else:
                 tries = in_a_row = 0
                 size *= 2
-        return held
+        return suspects
 
-    def _open(self, held: dict[str, tuple[int, Ended]]) -> list[int]:
-        return [place for place, item in enumerate(self._items) if place not in self._settled and item.lane not in held]
+    def _sendable_indexes(self, suspects: dict[str, tuple[int, Hangup]]) -> list[int]:
+        return [at for at, item in enumerate(self._items) if at not in self._settled and item.lane not in suspects]

@@ -1,7 +1,7 @@
 """Store received messages in groups, and acknowledge each only after it is stored.
 
-One group is with the store at a time; what arrives meanwhile is the next. So many messages share one fsync, groups grow
-with the duration of a commit, and order is kept, also when a group fails and is retried. To find a message that can
+One group is stored at a time; messages that arrive meanwhile are the next group. So many messages share one fsync, and
+order is kept, even if a group fails and is retried. To find a message that can
 never be stored, its group is stored one by one; that message alone is refused.
 """
 
@@ -20,7 +20,7 @@ from bindings.gateways import RowStore
 from bindings.inbox.space import InboxError, InboxRowError
 from bindings.parts import InboxRow
 
-# How waiting messages are grouped: one append, one commit, one fsync per group.
+# Groups of waiting messages: one append, one commit, one fsync per group.
 
 GROUP_ROWS: Final = 5_000
 GROUP_BYTES: Final = 8 * 2**20
@@ -28,7 +28,7 @@ GROUP_BYTES: Final = 8 * 2**20
 
 
 class UnstoredRow(Protocol):
-    """A waiting message: a row, and whatever its owner needs to answer the sender."""
+    """A waiting message: its row, and what its owner needs to answer the sender."""
 
     @property
     def row(self) -> InboxRow:
@@ -39,11 +39,11 @@ class UnstoredRow(Protocol):
 M = TypeVar("M", bound=UnstoredRow)
 
 
-def next_group(waiting: deque[M], most: int = GROUP_ROWS) -> list[M]:
-    """Remove and return the next group of waiting messages, in order: at least one, at most *most*."""
+def take_group(waiting: deque[M], limit: int = GROUP_ROWS) -> list[M]:
+    """Remove and return the next group of waiting messages, in order: at least one, at most *limit*."""
     group: list[M] = []
     size = 0
-    while waiting and len(group) < most:
+    while waiting and len(group) < limit:
         size += len(waiting[0].row.body or b"")
         if group and size > GROUP_BYTES:
             break
@@ -55,21 +55,21 @@ _logger = logging.getLogger(__name__)
 
 
 class AckHandler(Protocol[M]):
-    """The owner of messages, which answers their senders; called within :meth:`AckAfterStore.advance`."""
+    """Answers the senders of messages; called within :meth:`AckAfterStore.advance`."""
 
-    def stored(self, messages: Sequence[M]) -> None:
-        """Acknowledge these messages, which are durable now."""
+    def on_stored(self, messages: Sequence[M]) -> None:
+        """Acknowledge these messages, which are now durable."""
 
-    def refused(self, message: M) -> None:
+    def on_refused(self, message: M) -> None:
         """Refuse this message, which can never be stored. The log says why."""
 
-    def held_back(self, messages: Sequence[M]) -> Sequence[M]:
+    def select_retries(self, messages: Sequence[M]) -> Sequence[M]:
         """Return which of these messages to retry while the store accepts none."""
         ...
 
 
 class AckAfterStore(Generic[M]):
-    """Holds an owner's messages until they are stored. All methods are called from the owner's thread.
+    """Queues messages until they are stored, and has their owner acknowledge them. Used on the owner's thread.
 
     ``wake`` is called from any thread when :meth:`advance` has something to do. With ``eager``, another group goes to
     the store before the previous one is stored, once that many messages wait; order is then not kept when a group
@@ -92,60 +92,60 @@ class AckAfterStore(Generic[M]):
         self._eager = eager
         self._waiting: deque[M] = deque()
         self._sent: list[tuple[list[M], Future[None]]] = []
-        self._under_way = 0  # messages
-        self._singly = 0  # groups of one still to come, to find the message that cannot be stored
-        self._most = GROUP_ROWS
+        self._sent_count = 0  # messages
+        self._single_groups = 0  # groups of one still to come, to find the message that cannot be stored
+        self._max_rows = GROUP_ROWS
         self._retry_at = 0.0
         self.trouble = ""
-        """Why the store accepts nothing at present; empty if it does."""
+        """Why the store currently accepts nothing; empty if it does."""
 
     @property
-    def held(self) -> int:
+    def unstored_count(self) -> int:
         """The number of messages not stored yet."""
-        return len(self._waiting) + self._under_way
+        return len(self._waiting) + self._sent_count
 
     def add(self, message: M) -> None:
         """Add a message; the next :meth:`advance` passes it to the store."""
         self._waiting.append(message)
 
-    def patience(self, most: float) -> float:
-        """Return the seconds, up to *most*, after which :meth:`advance` is due even without ``wake``."""
+    def seconds_until_due(self, limit: float) -> float:
+        """Return the seconds, up to *limit*, after which :meth:`advance` is due even without ``wake``."""
         if self._waiting and not self._sent:
-            return min(most, self.pause)
-        return most
+            return min(limit, self.retry_delay)
+        return limit
 
     @property
-    def pause(self) -> float:
+    def retry_delay(self) -> float:
         """Seconds until the store is tried again after a failure."""
         return max(0.0, self._retry_at - time.monotonic())
 
     def advance(self) -> None:
-        """Let the owner answer what the store has finished, and send the store the next group."""
+        """Report finished groups to the owner, and send the next group to the store."""
         sent, self._sent = self._sent, []
         for group, done in sent:
             if done.done():
-                self._under_way -= len(group)
-                self._settle(group, done)
+                self._sent_count -= len(group)
+                self._settle_group(group, done)
             else:
                 self._sent.append((group, done))
-        while self._waiting and not self.pause and (not self._sent or len(self._waiting) >= self._eager):
-            self._send()
+        while self._waiting and not self.retry_delay and (not self._sent or len(self._waiting) >= self._eager):
+            self._send_group()
 
-    def drop(self, unwanted: Callable[[M], bool]) -> None:
-        """Drop waiting messages; those with the store stay."""
+    def drop_waiting(self, unwanted: Callable[[M], bool]) -> None:
+        """Drop unwanted messages, except those being stored."""
         self._waiting = deque(message for message in self._waiting if not unwanted(message))
 
     def abandon(self) -> list[M]:
-        """Stop holding messages, whatever the store says later, and return those that were held."""
+        """Forget all messages, even those being stored, and return them."""
         held = [message for group, _ in self._sent for message in group] + list(self._waiting)
         self._sent.clear()
         self._waiting.clear()
-        self._under_way = self._singly = 0
+        self._sent_count = self._single_groups = 0
         return held
 
-    def _send(self) -> None:
-        group = next_group(self._waiting, 1 if self._singly else self._most)
-        self._singly = max(0, self._singly - 1)
+    def _send_group(self) -> None:
+        group = take_group(self._waiting, 1 if self._single_groups else self._max_rows)
+        self._single_groups = max(0, self._single_groups - 1)
         try:
             done = self._store.append_many([message.row for message in group])
         except Exception as error:
@@ -153,33 +153,33 @@ class AckAfterStore(Generic[M]):
             done = Future()
             done.set_exception(error)
         self._sent.append((group, done))
-        self._under_way += len(group)
+        self._sent_count += len(group)
         wake = self._wake  # no reference to messages: the owner may have to drop them on its own thread
         done.add_done_callback(lambda _done: wake())
 
-    def _settle(self, group: list[M], done: Future[None]) -> None:
+    def _settle_group(self, group: list[M], done: Future[None]) -> None:
         error = InboxError("the store gave up") if done.cancelled() else done.exception()
         if error is None:
             self.trouble = ""
             self._backoff.reset()
-            self._most = min(self._most * 2, GROUP_ROWS)
-            self._owner.stored(group)
+            self._max_rows = min(self._max_rows * 2, GROUP_ROWS)
+            self._owner.on_stored(group)
         elif not isinstance(error, InboxRowError):
             self._hold_back(group, error)
         elif len(group) > 1:
             self._waiting.extendleft(reversed(group))
-            self._singly += len(group)
+            self._single_groups += len(group)
         else:
             _logger.error("a message for %s cannot be stored and is rejected: %s", group[0].row.endpoint, error)
-            self._owner.refused(group[0])
+            self._owner.on_refused(group[0])
 
     def _hold_back(self, group: list[M], error: BaseException) -> None:
-        """Retry a group later, before what arrived after it; in smaller groups, since a few messages may fit where all
-        of them do not.
+        """Retry a group later, before messages that arrived after it, and in smaller groups, since a few messages may
+        fit where all do not.
         """
-        self._waiting.extendleft(reversed(self._owner.held_back(group)))
-        self._most = max(1, len(group) // 2)
-        if not self.pause:
+        self._waiting.extendleft(reversed(self._owner.select_retries(group)))
+        self._max_rows = max(1, len(group) // 2)
+        if not self.retry_delay:
             self._retry_at = time.monotonic() + self._backoff.pause()
         if not isinstance(error, InboxError):
             _logger.error("the store failed; retrying", exc_info=error)

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bindings.amqp.values import HEADER_FIELDS, PROPERTY_FIELDS, TYPES, AmqpValue, milliseconds
-from bindings.amqp.values import part as part_of
+from bindings.amqp.values import HEADER_FIELDS, PROPERTY_FIELDS, TYPES, AmqpValue, decode_text, parse_milliseconds
+from bindings.amqp.values import to_part as part_of
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
-from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, ReceivingBinding, paths_of
-from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, json_of, native_of, parts_of
+from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, ReceivingBinding, iter_paths
+from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, decode_json, native_of, parts_of
 from bindings.sending import Expand, SendingBinding
 from catalog.model import Catalog, Endpoint, Property
 from catalog.protocols.properties import AMQP_SECTIONS, squash
@@ -33,14 +33,14 @@ RULE: Final = AttributeRule(
 )
 
 
-def parts(native: Mapping[str, Any]) -> list[Part]:
+def split(native: Mapping[str, Any]) -> list[Part]:
     """Split a native record into parts."""
     return parts_of(native, FORM)
 
 
-def native(taken: list[Part]) -> dict[str, Any]:
-    """Build a native record from parts: the inverse of :func:`parts`."""
-    return native_of(taken, FORM)
+def build(record_parts: list[Part]) -> dict[str, Any]:
+    """Build a native record from parts: the inverse of :func:`split`."""
+    return native_of(record_parts, FORM)
 
 
 # Declared properties as AMQP values of the declared type (MATCHING.md#sending).
@@ -48,7 +48,6 @@ def native(taken: list[Part]) -> dict[str, Any]:
 # The specification's type wins for fields that have one. For others: an AMQP type that the definition names, else the
 # type that the CloudEvents AMQP binding gives: ``integer`` is an int (a long, or ulong, beyond 32 bits), ``number`` a
 # double, anything else a string.
-# ``number`` a double, what is no other a string.
 
 FIELD_TYPES: Final[Mapping[str, str]] = {
     f"{section}.{name}": usual
@@ -59,83 +58,76 @@ FIELD_TYPES: Final[Mapping[str, str]] = {
 """Field types fixed by the specification."""
 _IDENTIFIERS: Final = frozenset({"properties.message-id", "properties.correlation-id"})
 _IDENTIFIER_TYPES: Final = frozenset({"ulong", "uuid", "binary", "string"})
-_BY_TYPE: Final[Mapping[str, str]] = {
+_DEFAULT_TYPES: Final[Mapping[str, str]] = {
     "binary": "binary",
     "boolean": "boolean",
     "number": "double",
     "symbol": "symbol",
     "timestamp": "timestamp",
 }
-_DIGITS: Final = 40
+_MAX_DIGITS: Final = 40
 
 
-def typed_value(prop: Property, text: str) -> AmqpValue:
+def to_amqp_value(prop: Property, text: str) -> AmqpValue:
     """Return *text* as a value of the property's type; as a string if it does not fit, so that the receiver notices."""
-    kind = _kind(prop, text)
+    kind = _choose_type(prop, text)
     if prop.type == "binary" and kind in ("string", "symbol"):
-        return _bytes_as_text(kind, binary_value(text))
-    value = _READ.get(kind, str)(text)
+        return AmqpValue(kind, decode_text(binary_value(text)))
+    value = _PARSERS.get(kind, str)(text)
     return AmqpValue("string", text) if value is None else AmqpValue(kind, value)
 
 
-def _kind(prop: Property, text: str) -> str:
+def _choose_type(prop: Property, text: str) -> str:
     usual = FIELD_TYPES.get(prop.name)
     if usual is not None:
         return usual
-    kind = prop.wire or _by_type(prop, text)
+    kind = prop.wire or _default_type(prop, text)
     if prop.name in _IDENTIFIERS and kind not in _IDENTIFIER_TYPES:
         return "ulong" if prop.type == "integer" else "string"
     return kind
 
 
-def _bytes_as_text(kind: str, data: bytes) -> AmqpValue:
-    try:
-        return AmqpValue(kind, data.decode("utf-8"))
-    except UnicodeDecodeError:
-        return AmqpValue(kind, data)
-
-
-def _by_type(prop: Property, text: str) -> str:
+def _default_type(prop: Property, text: str) -> str:
     if prop.type == "any" and isinstance(prop.value, (bool, int, float)):
         return {bool: "boolean", int: "long"}.get(type(prop.value), "double")
     if prop.type != "integer":
-        return _BY_TYPE.get(prop.type, "string")
-    number = _integer(text) or 0
+        return _DEFAULT_TYPES.get(prop.type, "string")
+    number = _parse_integer(text) or 0
     return "int" if INT32_MIN <= number <= INT32_MAX else "long" if number <= INT64_MAX else "ulong"
 
 
-def _integer(text: str) -> int | None:
-    return int(text) if len(text) <= _DIGITS and is_valid("integer", text) else None
+def _parse_integer(text: str) -> int | None:
+    return int(text) if len(text) <= _MAX_DIGITS and is_valid("integer", text) else None
 
 
-def _fraction(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     return float(text) if is_valid("number", text) else None
 
 
-def _boolean(text: str) -> bool | None:
+def _parse_boolean(text: str) -> bool | None:
     return {"true": True, "false": False}.get(text)
 
 
-def _uuid(text: str) -> str | None:
+def _parse_uuid(text: str) -> str | None:
     try:
         return str(uuid.UUID(text))
     except ValueError:
         return None
 
 
-def _character(text: str) -> int | None:
+def _parse_character(text: str) -> int | None:
     return ord(text) if len(text) == 1 else None
 
 
-_READ: Final[Mapping[str, Callable[[str], Any]]] = {
-    **dict.fromkeys(("byte", "short", "int", "long", "ubyte", "ushort", "uint", "ulong"), _integer),
-    "float": _fraction,
-    "double": _fraction,
-    "boolean": _boolean,
-    "timestamp": milliseconds,
-    "uuid": _uuid,
+_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(("byte", "short", "int", "long", "ubyte", "ushort", "uint", "ulong"), _parse_integer),
+    "float": _parse_number,
+    "double": _parse_number,
+    "boolean": _parse_boolean,
+    "timestamp": parse_milliseconds,
+    "uuid": _parse_uuid,
     "binary": binary_value,
-    "char": _character,
+    "char": _parse_character,
 }
 
 
@@ -146,7 +138,7 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
 # Real catalogs also write ``address`` for ``node``.
 
 _NODE_OPTIONS: Final = ("node", "address")
-_MODES: Final = ("move", "copy")
+_DISTRIBUTION_MODES: Final = ("move", "copy")
 _DESCRIPTORS: Final[Mapping[str, str]] = {
     "selector": "apache.org:selector-filter:string",
     "jmsselector": "apache.org:selector-filter:string",
@@ -168,8 +160,8 @@ class SourceFilter:
     value: Any
 
 
-def option(options: Mapping[str, Any], name: str) -> Any:
-    """Return the endpoint option with this normalized name, or None."""
+def find_option(options: Mapping[str, Any], name: str) -> Any:
+    """Return the value of the option with this normalized name; None if it is not set."""
     for key, value in options.items():
         if squash(key) == name:
             return value
@@ -177,18 +169,18 @@ def option(options: Mapping[str, Any], name: str) -> Any:
 
 
 def node_of(options: Mapping[str, Any]) -> str | None:
-    """Return the node that the options name; None if they name none and the address's path is the node."""
-    values = (option(options, name) for name in _NODE_OPTIONS)
+    """Return the node in the options; None if there is none, and the path of the address is the node."""
+    values = (find_option(options, name) for name in _NODE_OPTIONS)
     return next((str(value) for value in values if value), None)
 
 
-def option_map(options: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return an option that is a map of strings.
+def read_string_map(options: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return the value of an option that is a map of strings.
 
     Raises:
         GatewayError: it is not such a map.
     """
-    value = option(options, name)
+    value = find_option(options, name)
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(each, str) for pair in value.items() for each in pair):
@@ -196,21 +188,21 @@ def option_map(options: Mapping[str, Any], name: str) -> dict[str, str]:
     return dict(value)
 
 
-def source_filters(options: Mapping[str, Any]) -> tuple[SourceFilter, ...]:
+def parse_filters(options: Mapping[str, Any]) -> tuple[SourceFilter, ...]:
     """Return the filters of ``source-filters``, given by short name, by descriptor, or as ``{descriptor, value}``.
 
     Raises:
         GatewayError: it is not a map, or a filter has no descriptor or value.
     """
-    written = option(options, "sourcefilters")
+    written = find_option(options, "sourcefilters")
     if written is None:
         return ()
     if not isinstance(written, Mapping):
         raise GatewayError("the option source-filters must be a map, such as {selector: EXPRESSION}")
-    return tuple(_filter(str(name), value) for name, value in written.items() if value is not None)
+    return tuple(_parse_filter(str(name), value) for name, value in written.items() if value is not None)
 
 
-def _filter(name: str, written: Any) -> SourceFilter:
+def _parse_filter(name: str, written: Any) -> SourceFilter:
     if isinstance(written, Mapping) and "descriptor" in written:
         descriptor, value = written["descriptor"], written.get("value")
     else:
@@ -237,15 +229,15 @@ def capabilities_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     Raises:
         GatewayError: it is neither.
     """
-    written = option(options, "nodecapabilities")
+    written = find_option(options, "nodecapabilities")
     listed = [] if written is None else [written] if isinstance(written, str) else written
     if not isinstance(listed, list) or not all(isinstance(each, str) and each.isascii() for each in listed):
         raise GatewayError("the option node-capabilities must be a list of strings, such as [queue]")
     return tuple(listed)
 
 
-def check_options(subscription: EndpointSubscription) -> None:
-    """Raise if a subscription can never be attached.
+def check_subscription(subscription: EndpointSubscription) -> None:
+    """Raise if a broker can never accept the subscription.
 
     Raises:
         GatewayError: it has no address, or an option has a value that AMQP does not define.
@@ -253,36 +245,36 @@ def check_options(subscription: EndpointSubscription) -> None:
     if not subscription.address:
         raise GatewayError(f"{subscription.endpoint} has no AMQP node; set the endpoint's option node")
     try:
-        option_map(subscription.options, "linkproperties")
-        source_filters(subscription.options)
+        read_string_map(subscription.options, "linkproperties")
+        parse_filters(subscription.options)
         capabilities_of(subscription.options)
     except GatewayError as error:
         raise GatewayError(f"{subscription.endpoint}: {error}") from error
-    mode = option(subscription.options, "distributionmode")
-    if mode is not None and mode not in _MODES:
+    mode = find_option(subscription.options, "distributionmode")
+    if mode is not None and mode not in _DISTRIBUTION_MODES:
         raise GatewayError(f"{subscription.endpoint}: distributionmode must be move or copy, not {mode!r}")
 
 
 # Receiving over AMQP 1.0: an endpoint's nodes, and the gateway; see :mod:`bindings.gateways`.
 
 
-def _addresses(endpoint: Endpoint, _catalog: Catalog) -> tuple[str, ...]:
+def _list_addresses(endpoint: Endpoint, _catalog: Catalog) -> tuple[str, ...]:
     node = node_of(endpoint.options)
-    return (node,) if node is not None else tuple(dict.fromkeys(paths_of(endpoint)))
+    return (node,) if node is not None else tuple(dict.fromkeys(iter_paths(endpoint)))
 
 
-def _gateway(terms: GatewayConfig) -> Gateway:
+def _create_gateway(terms: GatewayConfig) -> Gateway:
     from bindings.amqp.gateway import AmqpGateway
 
     return AmqpGateway(terms)
 
 
-def _check(subscriptions: Sequence[EndpointSubscription]) -> None:
+def _check_all(subscriptions: Sequence[EndpointSubscription]) -> None:
     for subscription in subscriptions:
-        check_options(subscription)
+        check_subscription(subscription)
 
 
-AMQP: Final = ReceivingBinding(_addresses, operator.eq, _gateway, _check)
+AMQP: Final = ReceivingBinding(_list_addresses, operator.eq, _create_gateway, _check_all)
 
 
 # Addressing and building AMQP 1.0 messages; :mod:`bindings.amqp.publisher` sends them.
@@ -306,19 +298,19 @@ class AmqpSending(SendingBinding):
         types: dict[str, str] = {}
         parts: list[Part] = []
         for prop, text in options:
-            part = part_of(prop.name, typed_value(prop, text), types, FIELD_TYPES.get(prop.name))
+            part = part_of(prop.name, to_amqp_value(prop, text), types, FIELD_TYPES.get(prop.name))
             parts += [] if part is None else [part]
         return [*parts, Part(TYPES, msgspec.json.encode(types), JSON_KIND)] if types else parts
 
     def address_of(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand) -> str:
-        """Return the node: the endpoint's, else its address's path, else the property ``to``."""
+        """Return the node: the endpoint's option, else the path of its address, else the property ``to``."""
         to = next((part.text for part in parts if part.key == "properties.to"), None)
         path = next((urlsplit(uri).path.lstrip("/") for uri in endpoint.uris if urlsplit(uri).path), "")
         node = node_of(endpoint.options) or path
         return expand(node) if node else to or ""
 
     def carries_bytes(self, key: str) -> bool:
-        """Return True: types are checked when a message is encoded."""
+        """Return True: values are checked when a message is encoded."""
         return True
 
     def header(self, name: str, part: Part) -> Part | None:
@@ -327,6 +319,6 @@ class AmqpSending(SendingBinding):
             return Part(name, part.value, BINARY_KIND)
         if part.kind != JSON_KIND:
             return Part(name, part.value, part.kind)
-        value = json_of(part.value or b"null")
+        value = decode_json(part.value or b"null")
         typed = isinstance(value, (bool, float)) or (isinstance(value, int) and -_LONG_LIMIT <= value < _LONG_LIMIT)
         return Part(name, part.value, JSON_KIND if typed else None)

@@ -12,7 +12,7 @@ import proton
 from proton import SSLDomain, SSLException, symbol
 from proton.reactor import ApplicationEvent, Container, EventInjector
 
-from bindings.amqp.binding import AmqpSending, option_map
+from bindings.amqp.binding import AmqpSending, read_string_map
 from bindings.background import Backoff
 from bindings.certificates import addresses_of, with_login
 from bindings.gateways import Connection, GatewayError, Tls
@@ -26,8 +26,8 @@ LONGEST_WAIT_SECONDS: Final = 15.0
 MAX_REASON: Final = 300
 
 
-def reconnecting() -> Backoff:
-    """Return the pauses between attempts to connect or attach."""
+def create_backoff() -> Backoff:
+    """Return a new backoff for attempts to connect or attach."""
     return Backoff(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
 
 
@@ -49,15 +49,15 @@ class Dialer:
             with_login(each, connection.login) for each in addresses_of(AmqpSending.form, connection)
         )
         self._container_id = container_id
-        self._properties = option_map(connection.options, "connectionproperties")
+        self._properties = read_string_map(connection.options, "connectionproperties")
         self._certified = connection.tls is not None and connection.tls.certificate is not None
         plain = next((address for address in self.addresses if not address.tls), None)
         if connection.tls is not None and plain is not None:
             raise GatewayError(f"tls is set, but {plain.url} does not use TLS; write amqps, or remove tls")
         secure = any(address.tls for address in self.addresses)
-        self._ssl_domain = _ssl_domain(connection.tls or Tls()) if secure else None
+        self._ssl_domain = _create_ssl_domain(connection.tls or Tls()) if secure else None
         self._attempts = 0
-        self.last = ""
+        self.last_url = ""
         """The address dialled last, without credentials."""
 
     def dial(self, container: Container) -> proton.Connection:
@@ -68,7 +68,7 @@ class Dialer:
         """
         address = self.addresses[self._attempts % len(self.addresses)]
         self._attempts += 1
-        self.last = address.url
+        self.last_url = address.url
         # proton resolves the name again, and an error there would end its thread
         socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         mechanism = "PLAIN" if address.username else "ANONYMOUS"
@@ -88,8 +88,8 @@ class Dialer:
         )
 
 
-def hang_up(container: Container, connection: proton.Connection | None) -> None:
-    """End a container's run without waiting for the broker, and close the socket."""
+def abort_connection(container: Container, connection: proton.Connection | None) -> None:
+    """Stop a container without waiting for the broker, and close the socket."""
     transport = connection.transport if connection is not None else None
     if transport is not None:
         transport.close_tail()
@@ -97,8 +97,8 @@ def hang_up(container: Container, connection: proton.Connection | None) -> None:
     container.stop()
 
 
-def reason_of(*conditions: proton.Condition | None) -> str:
-    """Return the first of these conditions as one line, or an empty string."""
+def condition_text(*conditions: proton.Condition | None) -> str:
+    """Return the first condition as one line of text; empty if there is none."""
     for condition in conditions:
         if condition is not None:
             text = ": ".join(filter(None, (condition.name, condition.description)))
@@ -106,7 +106,7 @@ def reason_of(*conditions: proton.Condition | None) -> str:
     return ""
 
 
-def _ssl_domain(tls: Tls) -> SSLDomain:
+def _create_ssl_domain(tls: Tls) -> SSLDomain:
     domain = SSLDomain(SSLDomain.MODE_CLIENT)
     try:
         if tls.ca is not None:
@@ -127,16 +127,16 @@ def _ssl_domain(tls: Tls) -> SSLDomain:
     return domain
 
 
-# Messages to a proton container's thread: the only way for other threads to use what the container owns.
+# Messages to a proton container's thread. Other threads must not use the container's objects directly.
 
-EVENT: Final = "mail"
-"""The container's handler gets ``on_mail`` when :meth:`Mailbox.take` has something to return."""
+MAIL_EVENT: Final = "mail"
+"""The container's handler gets ``on_mail`` when :meth:`Mailbox.take_items` has something to return."""
 
 
 class Mailbox:
     """The mailbox of one container. Items posted after :meth:`close` are dropped.
 
-    Any number of posts before the container reads costs one wake-up, so the pipe never fills and blocks a poster.
+    All posts before the next read cause one wake-up, so the pipe never fills up and blocks the caller.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class Mailbox:
         """Register the mailbox with *container*; called once, on the container's thread."""
         container.selectable(self._injector)
 
-    def post(self, item: Any) -> None:
+    def post_item(self, item: Any) -> None:
         """Pass *item* to the container's thread; callable from any thread."""
         with self._lock:
             if self._closed:
@@ -158,9 +158,9 @@ class Mailbox:
             self._waiting.append(item)
             if not self._signalled:
                 self._signalled = True
-                self._injector.trigger(ApplicationEvent(EVENT))
+                self._injector.trigger(ApplicationEvent(MAIL_EVENT))
 
-    def take(self) -> list[Any]:
+    def take_items(self) -> list[Any]:
         """Return the items posted since the last call, in order."""
         with self._lock:
             self._signalled = False

@@ -21,12 +21,12 @@ import proton
 from proton import Data, Delivery, Described, Handler, ProtonException, symbol, ulong
 from proton.reactor import Container, SenderOption
 
-from bindings.amqp.binding import FIELD_TYPES, option_map
-from bindings.amqp.client import Dialer, Mailbox, hang_up, reason_of
-from bindings.amqp.values import DESCRIPTORS, HEADER_FIELDS, PROPERTY_FIELDS, AmqpValue, Fields, typed_of, types_of
+from bindings.amqp.binding import FIELD_TYPES, read_string_map
+from bindings.amqp.client import Dialer, Mailbox, abort_connection, condition_text
+from bindings.amqp.values import DESCRIPTORS, HEADER_FIELDS, PROPERTY_FIELDS, AmqpValue, Fields, types_of, value_of_part
 from bindings.gateways import Connection
 from bindings.parts import Part
-from bindings.sending import Ended, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled
+from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled
 from catalog.protocols.properties import AMQP_SECTIONS
 
 # A message that a sink sends, and its encoding.
@@ -87,13 +87,13 @@ class AmqpMessage:
 
 
 def message_of(message: Outbound) -> AmqpMessage:
-    """Return the client's message; the part ``types`` gives the type of each value."""
+    """Convert an outbound message; its part ``types`` has the AMQP type of each value."""
     types = types_of(message.parts)
     sections: dict[str, dict[str, Any]] = {section: {} for section in AMQP_SECTIONS}
     for part in message.parts:
         section, _, name = part.key.partition(".")
         if section in sections:
-            sections[section].setdefault(name, _value(part, types))
+            sections[section].setdefault(name, _to_encodable(part, types))
     return AmqpMessage(
         message.address,
         message.body,
@@ -107,57 +107,57 @@ def message_of(message: Outbound) -> AmqpMessage:
     )
 
 
-def encode(message: AmqpMessage) -> bytes:
-    """Return the bytes of the message's sections.
+def encode_message(message: AmqpMessage) -> bytes:
+    """Encode all sections of a message.
 
     Raises:
         EncodingError: an unknown property, or a value that is not of its type.
     """
-    sections = [_section("header", _listed({"durable": True, **message.header}, "header", HEADER_FIELDS))]
-    sections += _annotations(message.delivery_annotations, "delivery-annotations")
-    sections += _annotations(message.message_annotations, "message-annotations")
+    sections = [_encode_section("header", _to_fields({"durable": True, **message.header}, "header", HEADER_FIELDS))]
+    sections += _encode_annotations(message.delivery_annotations, "delivery-annotations")
+    sections += _encode_annotations(message.message_annotations, "message-annotations")
     properties = dict(message.properties)
     if message.content_type is not None:
         properties["content-type"] = message.content_type
     if properties:
-        sections.append(_section("properties", _listed(properties, "properties", PROPERTY_FIELDS)))
+        sections.append(_encode_section("properties", _to_fields(properties, "properties", PROPERTY_FIELDS)))
     if message.application_properties:
-        mapped = _map(message.application_properties, "application-properties")
-        sections.append(_section("application-properties", mapped))
+        mapped = _convert_map(message.application_properties, "application-properties")
+        sections.append(_encode_section("application-properties", mapped))
     # Some brokers reject a message without a body section; clients send null for no body.
-    body = _section("amqp-value", None) if message.body is None else _section("data", message.body)
-    return b"".join((*sections, body, *_annotations(message.footer, "footer")))
+    body = _encode_section("amqp-value", None) if message.body is None else _encode_section("data", message.body)
+    return b"".join((*sections, body, *_encode_annotations(message.footer, "footer")))
 
 
-def _value(part: Part, types: Mapping[str, str]) -> Any:
-    """Return a value for the encoder, which rejects one that is not of its field's type."""
+def _to_encodable(part: Part, types: Mapping[str, str]) -> Any:
+    """Return a part's value for the encoder, which rejects values of a wrong type."""
     usual = FIELD_TYPES.get(part.key)
     if part.kind is None and part.key not in types and usual in _TEXTS:
         return part.text  # most values of most messages
     if usual is None:
-        return typed_of(part, types)
+        return value_of_part(part, types)
     if usual in _TEXTS and part.text is not None:
         return AmqpValue(usual, part.text)
-    return AmqpValue(usual, typed_of(part, {part.key: usual}).value)
+    return AmqpValue(usual, value_of_part(part, {part.key: usual}).value)
 
 
-def _annotations(values: Mapping[str, Any], section: str) -> list[bytes]:
-    """Return a section whose keys are symbols; nothing if it is empty."""
+def _encode_annotations(values: Mapping[str, Any], section: str) -> list[bytes]:
+    """Return an encoded section whose keys are symbols; an empty list if it has no values."""
     if not values:
         return []
     strange = next((name for name in values if not name.isascii()), None)
     if strange is not None:
         raise EncodingError(f"{section}: names must be ASCII, and {strange[:40]!r} is not")
-    return [_section(section, {symbol(name): value for name, value in _map(values, section).items()})]
+    return [_encode_section(section, {symbol(name): value for name, value in _convert_map(values, section).items()})]
 
 
-def _listed(properties: dict[str, Any], section: str, known: Fields) -> list[Any]:
+def _to_fields(properties: dict[str, Any], section: str, known: Fields) -> list[Any]:
     fields = []
     for name, usual in known:
         value = properties.pop(name, None)
         if usual is not None and value is not None and not isinstance(value, AmqpValue):
-            value = AmqpValue(usual, _milliseconds(value) if isinstance(value, datetime) else value)
-        fields.append(_convert(value, f"{section}.{name}"))
+            value = AmqpValue(usual, _to_milliseconds(value) if isinstance(value, datetime) else value)
+        fields.append(_convert_value(value, f"{section}.{name}"))
     if properties:
         what = "property" if section == "properties" else f"{section} field"
         raise EncodingError(f"AMQP messages have no {what} {', '.join(map(str, properties))}")
@@ -166,58 +166,58 @@ def _listed(properties: dict[str, Any], section: str, known: Fields) -> list[Any
     return fields
 
 
-def _map(values: Mapping[str, Any], section: str) -> dict[str, Any]:
-    return {str(name): _convert(value, f"{section}.{name}") for name, value in values.items()}
+def _convert_map(values: Mapping[str, Any], section: str) -> dict[str, Any]:
+    return {str(name): _convert_value(value, f"{section}.{name}") for name, value in values.items()}
 
 
-def _convert(value: Any, place: str) -> Any:
-    """Return what proton encodes as the required type."""
+def _convert_value(value: Any, path: str) -> Any:
+    """Return a value that proton encodes as the required AMQP type."""
     if isinstance(value, AmqpValue):
-        return _typed(value, place)
+        return _convert_typed(value, path)
     if isinstance(value, datetime):
-        return proton.timestamp(_milliseconds(value))
+        return proton.timestamp(_to_milliseconds(value))
     if isinstance(value, int) and not isinstance(value, bool):
-        return _typed(AmqpValue("long", value), place)
+        return _convert_typed(AmqpValue("long", value), path)
     if value is None or isinstance(value, (str, bool, float, bytes, uuid.UUID)):
         return value
-    raise EncodingError(f"{place}: AMQP has no type for a {type(value).__name__}; use an AmqpValue to name one")
+    raise EncodingError(f"{path}: AMQP has no type for a {type(value).__name__}; use an AmqpValue to name one")
 
 
-def _typed(typed: AmqpValue, place: str) -> Any:
+def _convert_typed(typed: AmqpValue, path: str) -> Any:
     kind, value = typed
     if kind == "null" or value is None:
         return None
     if kind == "binary" and isinstance(value, str):
         value = value.encode("utf-8")
-    low, high = _range(kind)
+    low, high = _integer_range(kind)
     if high and not (isinstance(value, int) and low <= value < high):
-        raise EncodingError(f"{place}: {str(value)[:40]!r} is not a valid {kind}")
+        raise EncodingError(f"{path}: {str(value)[:40]!r} is not a valid {kind}")
     if kind in ("string", "symbol") and isinstance(value, bytes):
-        raise EncodingError(f"{place}: a {kind} must be text, but {value[:40]!r} is bytes")
+        raise EncodingError(f"{path}: a {kind} must be text, but {value[:40]!r} is bytes")
     if kind == "boolean" and not isinstance(value, bool):
-        raise EncodingError(f"{place}: {str(value)[:40]!r} is not a boolean")
+        raise EncodingError(f"{path}: {str(value)[:40]!r} is not a boolean")
     if kind == "symbol" and not str(value).isascii():
-        raise EncodingError(f"{place}: a symbol must be ASCII, and {str(value)[:40]!r} is not")
+        raise EncodingError(f"{path}: a symbol must be ASCII, and {str(value)[:40]!r} is not")
     conversion = _CONVERSIONS.get(kind)
     if conversion is None:
-        raise EncodingError(f"{place}: values of type {kind} cannot be sent")
+        raise EncodingError(f"{path}: values of type {kind} cannot be sent")
     try:
         return conversion(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise EncodingError(f"{place}: {str(value)[:40]!r} is not a valid {kind}") from error
+        raise EncodingError(f"{path}: {str(value)[:40]!r} is not a valid {kind}") from error
 
 
-def _range(kind: str) -> tuple[int, int]:
+def _integer_range(kind: str) -> tuple[int, int]:
     if kind in _SIGNED_BITS:
         return -(2 ** _SIGNED_BITS[kind]), 2 ** _SIGNED_BITS[kind]
     return 0, 2 ** _UNSIGNED_BITS[kind] if kind in _UNSIGNED_BITS else 0
 
 
-def _milliseconds(at: datetime) -> int:
+def _to_milliseconds(at: datetime) -> int:
     return round((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _section(name: str, value: Any) -> bytes:
+def _encode_section(name: str, value: Any) -> bytes:
     data = Data()
     try:
         data.put_object(Described(ulong(DESCRIPTORS[name]), value))
@@ -228,12 +228,12 @@ def _section(name: str, value: Any) -> bytes:
 
 # One connection of the sender: links to nodes, and one job of messages at a time.
 
-TOO_LARGE: Final = "amqp:link:message-size-exceeded"
-AT_FAULT: Final = frozenset(
-    {TOO_LARGE, "amqp:decode-error", "amqp:invalid-field", "amqp:not-implemented", "amqp:frame-size-too-small"}
+MESSAGE_TOO_LARGE: Final = "amqp:link:message-size-exceeded"
+MESSAGE_FAULTS: Final = frozenset(
+    {MESSAGE_TOO_LARGE, "amqp:decode-error", "amqp:invalid-field", "amqp:not-implemented", "amqp:frame-size-too-small"}
 )
 """Conditions with which a broker ends a connection or link because of a message (AMQP 1.0 part 2 section 2.8)."""
-TO_WAIT_FOR: Final = frozenset(
+STATE_CONDITIONS: Final = frozenset(
     {
         "amqp:not-found",
         "amqp:unauthorized-access",
@@ -247,16 +247,16 @@ TO_WAIT_FOR: Final = frozenset(
     }
 )
 """Conditions about a node or the broker's state, not about a message."""
-OUTCOMES: Final = frozenset((Delivery.ACCEPTED, Delivery.REJECTED, Delivery.RELEASED, Delivery.MODIFIED))
+DELIVERY_OUTCOMES: Final = frozenset((Delivery.ACCEPTED, Delivery.REJECTED, Delivery.RELEASED, Delivery.MODIFIED))
 CLOSE_LIMIT_SECONDS: Final = 2.0
 MAX_LINKS: Final = 200
 """Links kept open between two jobs. Beyond this they are closed, since templates may name any number of nodes."""
 
-Refused = tuple[int, str, str]
+RejectedMessage = tuple[int, str, str]
 
 
 class _LinkModes(SenderOption):
-    """At least once, with every outcome understood: otherwise a broker would end the link to reject a message."""
+    """Delivery at least once, with all outcomes: otherwise a broker ends the link to reject a message."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
@@ -275,36 +275,36 @@ class _LinkModes(SenderOption):
 
 
 class LinkLost(Exception):
-    """A job was cut off; the text says why. Messages that it did not settle must be sent again.
+    """A job ended early; the text says why. Its unsettled messages must be sent again.
 
-    ``ended``: the broker ended the connection or link with messages in flight, and named no other cause. ``sure``: the
-    broker said that a message is at fault.
+    ``broker_ended``: the broker ended the connection or link with messages in flight, and named no other cause.
+    ``at_fault``: the broker said that a message is at fault.
     """
 
-    def __init__(self, reason: str, *, ended: bool = False, sure: bool = False) -> None:
+    def __init__(self, reason: str, *, broker_ended: bool = False, at_fault: bool = False) -> None:
         super().__init__(reason)
-        self.ended = ended
-        self.sure = sure
+        self.broker_ended = broker_ended
+        self.at_fault = at_fault
 
 
 @dataclass(slots=True)
-class Job:
-    """Messages (index, node, bytes) to send, and the future of those that the broker rejected.
+class SendJob:
+    """Messages to send (index, node, bytes), and a future with the rejected ones.
 
-    The future fails with LinkLost when the outcome of a message stays unknown; ``accepted`` and ``refused`` then have
+    The future fails with LinkLost if the outcome of a message is unknown; ``accepted`` and ``refused`` then have
     the messages with a known outcome.
     """
 
     messages: list[tuple[int, str, bytes]]
-    done: Future[list[Refused]]
-    refused: list[Refused] = field(default_factory=list)
+    done: Future[list[RejectedMessage]]
+    refused: list[RejectedMessage] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     released: int = 0
-    left: int = 0
+    unanswered: int = 0
 
 
 @dataclass(slots=True)
-class _Node:
+class _SendingNode:
     link: proton.Sender
     waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
     open: bool = False
@@ -314,7 +314,7 @@ class _Node:
 
 
 class SendingConnection(Handler):
-    """One connection. :meth:`live` runs on its thread; :meth:`submit` and :meth:`close` are for other threads.
+    """A connection. :meth:`run` runs on its thread; :meth:`submit` and :meth:`close` are for other threads.
 
     The broker gets ``properties`` with every link.
     """
@@ -332,10 +332,10 @@ class SendingConnection(Handler):
         self._container_id = container_id
         self._max_in_flight = max_in_flight
         self._mailbox = Mailbox()
-        self._nodes: dict[str, _Node] = {}
-        self._flying: dict[str, int] = {}
+        self._nodes: dict[str, _SendingNode] = {}
+        self._in_flight: dict[str, int] = {}
         self._tags = itertools.count()
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[SendJob] = deque()
         self._open = False
         self._closed = False
         self._reason = ""
@@ -343,32 +343,32 @@ class SendingConnection(Handler):
         self._container: Container | None = None
         self._connection: proton.Connection | None = None
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: SendJob) -> None:
         """Send a job; its future always completes, at the latest when the connection ends."""
-        self._mailbox.post(job)
+        self._mailbox.post_item(job)
         if not self.usable:
-            _fail(job, LinkLost(self._reason))
+            _fail_job(job, LinkLost(self._reason))
 
     def close(self) -> None:
         """End the connection; the job fails."""
         self.usable = False
         self._closed = True
-        self._mailbox.post(None)
+        self._mailbox.post_item(None)
 
-    def live(self) -> None:
-        """Connect and serve; return when the connection has ended, for whatever reason."""
+    def run(self) -> None:
+        """Connect and serve; return when the connection has ended."""
         self._container = Container(self, container_id=self._container_id)
         try:
             self._container.run()
         except (ProtonException, OSError) as error:
             self._reason = self._reason or " ".join(str(error).split())
         finally:
-            reason = f"{self._dialer.last}: {self._reason or 'the connection was closed'}"
+            reason = f"{self._dialer.last_url}: {self._reason or 'the connection was closed'}"
             self.usable = False
-            waiting = [item for item in self._mailbox.take() if item is not None]
+            waiting = [item for item in self._mailbox.take_items() if item is not None]
             self._mailbox.close()
             for job in (*self._jobs, *waiting):
-                _fail(job, self._lost(reason))
+                _fail_job(job, self._to_link_lost(reason))
             self._reason = reason
 
     def on_reactor_init(self, event: Any) -> None:
@@ -377,55 +377,55 @@ class SendingConnection(Handler):
 
     def on_connection_remote_open(self, event: Any) -> None:
         self._open = True
-        self._begin()
+        self._begin_first_job()
 
     def on_connection_remote_close(self, event: Any) -> None:
         self._record_condition(event.connection.remote_condition)
-        self._end(reason_of(event.connection.remote_condition) or "the broker closed the connection")
+        self._end_connection(condition_text(event.connection.remote_condition) or "the broker closed the connection")
         event.connection.close()
 
     def on_transport_error(self, event: Any) -> None:
         self._record_condition(event.transport.condition)
-        self._reason = self._reason or reason_of(event.transport.condition)
+        self._reason = self._reason or condition_text(event.transport.condition)
 
     def on_transport_closed(self, event: Any) -> None:
         self.usable = False
         event.container.stop()
 
     def on_mail(self, event: Any) -> None:
-        for item in self._mailbox.take():
+        for item in self._mailbox.take_items():
             if item is None:
-                self._end("the sender was closed")
+                self._end_connection("the sender was closed")
                 self._wait_for_close()
             else:
                 self._jobs.append(item)
-                self._begin()
+                self._begin_first_job()
 
     def on_timer_task(self, event: Any) -> None:
         """Stop waiting for the broker to close its side."""
         if self._container is not None:
-            hang_up(self._container, self._connection)
+            abort_connection(self._container, self._connection)
 
     def on_link_remote_open(self, event: Any) -> None:
-        node = self._node_of(event.link)
+        node = self._find_node(event.link)
         if node is not None and event.link.remote_target.address is not None:
             node.open = True
-            self._pump(node)
+            self._send_waiting(node)
 
     def on_link_flow(self, event: Any) -> None:
-        node = self._node_of(event.link)
+        node = self._find_node(event.link)
         if node is not None:
-            self._pump(node)
+            self._send_waiting(node)
 
     def on_link_remote_close(self, event: Any) -> None:
-        reason = reason_of(event.link.remote_condition) or "the broker ended the link"
-        node = self._node_of(event.link)
+        reason = condition_text(event.link.remote_condition) or "the broker ended the link"
+        node = self._find_node(event.link)
         self._record_condition(event.link.remote_condition)
         event.link.close()
         if node is not None:
             address = event.link.target.address
             self._nodes.pop(address, None)
-            self._end(f"node {address}: {reason}")
+            self._end_connection(f"node {address}: {reason}")
 
     def on_link_remote_detach(self, event: Any) -> None:
         self.on_link_remote_close(event)
@@ -435,87 +435,87 @@ class SendingConnection(Handler):
         if not delivery.updated:
             return
         state = delivery.remote_state
-        if not delivery.settled and state not in OUTCOMES:
+        if not delivery.settled and state not in DELIVERY_OUTCOMES:
             return
-        place = self._flying.pop(delivery.tag, None)
-        if place is not None and self._jobs:
+        index = self._in_flight.pop(delivery.tag, None)
+        if index is not None and self._jobs:
             job = self._jobs[0]
-            job.left -= 1
+            job.unanswered -= 1
             if state == Delivery.REJECTED:
                 condition = delivery.remote.condition
                 name = condition.name if condition is not None else "amqp:rejected"
-                job.refused.append((place, name or "amqp:rejected", (condition and condition.description) or ""))
+                job.refused.append((index, name or "amqp:rejected", (condition and condition.description) or ""))
             elif state == Delivery.ACCEPTED:
-                job.accepted.append(place)
+                job.accepted.append(index)
             else:
                 job.released += 1
         delivery.settle()
-        self._advance()
+        self._advance_jobs()
 
-    def _begin(self) -> None:
+    def _begin_first_job(self) -> None:
         """Assign the first job's messages to their nodes, unless already done."""
-        if not self._open or not self._jobs or self._jobs[0].left or self._container is None:
+        if not self._open or not self._jobs or self._jobs[0].unanswered or self._container is None:
             return
         job = self._jobs[0]
-        job.left = len(job.messages)
+        job.unanswered = len(job.messages)
         if len(self._nodes) > MAX_LINKS:
             for node in self._nodes.values():
                 node.link.close()
             self._nodes.clear()
-        for place, address, data in job.messages:
-            node = self._nodes.get(address) or self._attach(address)
-            node.waiting.append((place, data))
+        for index, address, data in job.messages:
+            node = self._nodes.get(address) or self._attach_node(address)
+            node.waiting.append((index, data))
         for node in list(self._nodes.values()):
-            self._pump(node)
+            self._send_waiting(node)
 
-    def _attach(self, address: str) -> _Node:
+    def _attach_node(self, address: str) -> _SendingNode:
         assert self._container is not None and self._connection is not None
         name = f"{self._container_id}|{address}|{next(self._tags)}"
         link = self._container.create_sender(self._connection, address, name=name, options=_LinkModes(self._properties))
-        node = self._nodes[address] = _Node(link)
+        node = self._nodes[address] = _SendingNode(link)
         return node
 
-    def _pump(self, node: _Node) -> None:
-        while node.open and node.waiting and node.link.credit > 0 and len(self._flying) < self._max_in_flight:
-            place, data = node.waiting.popleft()
+    def _send_waiting(self, node: _SendingNode) -> None:
+        while node.open and node.waiting and node.link.credit > 0 and len(self._in_flight) < self._max_in_flight:
+            index, data = node.waiting.popleft()
             largest = node.link.remote_max_message_size
             if largest and len(data) > largest and self._jobs:
                 # sent anyway, the broker would detach the link, again and again
                 job = self._jobs[0]
-                job.left -= 1
-                job.refused.append((place, TOO_LARGE, f"{len(data)} bytes, and the node accepts {largest}"))
+                job.unanswered -= 1
+                job.refused.append((index, MESSAGE_TOO_LARGE, f"{len(data)} bytes, and the node accepts {largest}"))
                 continue
             tag = str(next(self._tags))
             node.link.delivery(tag)
-            self._flying[tag] = place
+            self._in_flight[tag] = index
             node.link.stream(data)
             node.link.advance()
-        if self._jobs and self._jobs[0].left == 0:
-            self._advance()
+        if self._jobs and self._jobs[0].unanswered == 0:
+            self._advance_jobs()
 
-    def _advance(self) -> None:
-        """Complete the first job if all of it is answered, else send what has become possible."""
+    def _advance_jobs(self) -> None:
+        """Complete the first job if all its messages are answered; else send more of them."""
         if not self._jobs:
             return
         job = self._jobs[0]
-        if job.left:
-            if len(self._flying) < self._max_in_flight:
+        if job.unanswered:
+            if len(self._in_flight) < self._max_in_flight:
                 for node in [each for each in self._nodes.values() if each.waiting]:
-                    self._pump(node)
+                    self._send_waiting(node)
             return
         self._jobs.popleft()
         if job.released:
-            _fail(job, LinkLost(f"the broker released {job.released} of {len(job.messages)} messages"))
+            _fail_job(job, LinkLost(f"the broker released {job.released} of {len(job.messages)} messages"))
         elif not job.done.done():
             job.done.set_result(job.refused)
-        self._begin()
+        self._begin_first_job()
 
-    def _end(self, reason: str) -> None:
+    def _end_connection(self, reason: str) -> None:
         """Fail the jobs and end the connection: a late answer must not be attributed to another job."""
         self._reason = self._reason or reason
         self.usable = False
         for job in self._jobs:
-            _fail(job, self._lost(reason))
+            _fail_job(job, self._to_link_lost(reason))
         self._jobs.clear()
         if self._connection is not None:
             self._connection.close()
@@ -523,20 +523,20 @@ class SendingConnection(Handler):
     def _record_condition(self, condition: proton.Condition | None) -> None:
         self._condition = self._condition or (condition.name if condition is not None else "")
 
-    def _lost(self, reason: str) -> LinkLost:
-        ended = self._open and bool(self._flying) and not self._closed and self._condition not in TO_WAIT_FOR
-        return LinkLost(reason, ended=ended, sure=ended and self._condition in AT_FAULT)
+    def _to_link_lost(self, reason: str) -> LinkLost:
+        ended = self._open and bool(self._in_flight) and not self._closed and self._condition not in STATE_CONDITIONS
+        return LinkLost(reason, broker_ended=ended, at_fault=ended and self._condition in MESSAGE_FAULTS)
 
     def _wait_for_close(self) -> None:
         if self._container is not None:
             self._container.schedule(CLOSE_LIMIT_SECONDS if self._open else 0.0, self)
 
-    def _node_of(self, link: Any) -> _Node | None:
+    def _find_node(self, link: Any) -> _SendingNode | None:
         node = self._nodes.get(link.target.address)
         return node if node is not None and node.link.name == link.name else None
 
 
-def _fail(job: Job, lost: LinkLost) -> None:
+def _fail_job(job: SendJob, lost: LinkLost) -> None:
     try:
         job.done.set_exception(lost)
     except InvalidStateError:
@@ -544,21 +544,21 @@ def _fail(job: Job, lost: LinkLost) -> None:
         return
 
 
-ENCODING: Final = "amqp:encode-error"
-ENDED: Final = "amqp:connection:framing-error"
-"""The condition of a message over which the broker ended the connection each time; the description has the broker's."""
+ENCODING_ERROR: Final = "amqp:encode-error"
+CONNECTION_ENDED: Final = "amqp:connection:framing-error"
+"""The condition of a message at which the broker ended the connection each time; the description says why."""
 _JOIN_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
-class _Run:
+class _ConnectionThread:
     """One connection and its thread."""
 
-    outlet: SendingConnection
+    connection: SendingConnection
     thread: threading.Thread = field(init=False)
 
     def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self.outlet.live, name="amqp-sender", daemon=True)
+        self.thread = threading.Thread(target=self.connection.run, name="amqp-sender", daemon=True)
         self.thread.start()
 
 
@@ -579,14 +579,14 @@ class AmqpSender:
         self._container_id = container_id
         self._timeout = timeout
         self._max_in_flight = max_in_flight
-        self._properties = option_map(connection.options, "linkproperties")
+        self._properties = read_string_map(connection.options, "linkproperties")
         self._lock = threading.Lock()
-        self._run: _Run | None = None
+        self._run: _ConnectionThread | None = None
         self._closed = False
-        self._suspects = PoisonIsolator(_given_up)
+        self._suspects = PoisonIsolator(lambda reason: _to_refusal(CONNECTION_ENDED, reason))
 
     def send(self, messages: Sequence[AmqpMessage]) -> list[MessageRefusal | None]:
-        """Send messages in order per node, and wait; return None for an accepted message, else why it never will be.
+        """Send messages in order per node, and wait; return None for accepted ones, a refusal for the others.
 
         Messages of other lanes may overtake one over which the broker ends the connection.
 
@@ -595,40 +595,41 @@ class AmqpSender:
         """
         settled: dict[int, MessageRefusal | None] = {}
         encoded: dict[int, tuple[int, str, bytes]] = {}
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             try:
-                encoded[place] = (place, message.address, encode(message))
+                encoded[index] = (index, message.address, encode_message(message))
             except EncodingError as error:
-                settled[place] = _refusal(ENCODING, str(error))
+                settled[index] = _to_refusal(ENCODING_ERROR, str(error))
         items = [
-            OutgoingMessage(message.lane, hash(encoded[place][1:]) if place in encoded else 0)
-            for place, message in enumerate(messages)
+            OutgoingMessage(message.lane, hash(encoded[index][1:]) if index in encoded else 0)
+            for index, message in enumerate(messages)
         ]
         with self._lock:
             try:
                 self._suspects.send(
-                    items, lambda places: self._sent([encoded[place] for place in places], settled), settled
+                    items, lambda indexes: self._exchange([encoded[index] for index in indexes], settled), settled
                 )
-            except (Ended, Unsettled) as error:
+            except (Hangup, Unsettled) as error:
                 raise Unsettled(f"{error}; send again", settled) from error
-        return [settled[place] for place in range(len(messages))]
+        return [settled[index] for index in range(len(messages))]
 
     def close(self) -> None:
         """Close the connection; messages being sent fail with Unsettled."""
         self._closed = True
         run = self._run
         if run is not None:
-            run.outlet.close()
+            run.connection.close()
             run.thread.join(_JOIN_SECONDS)
 
-    def _sent(self, encoded: list[tuple[int, str, bytes]], settled: dict[int, MessageRefusal | None]) -> None:
+    def _exchange(self, encoded: list[tuple[int, str, bytes]], settled: dict[int, MessageRefusal | None]) -> None:
         if self._closed:
             raise Unsettled("the sender is closed")
-        if self._run is None or not self._run.outlet.usable:
-            self._run = _Run(SendingConnection(self._dialer, self._container_id, self._max_in_flight, self._properties))
-        outlet = self._run.outlet
+        if self._run is None or not self._run.connection.usable:
+            opened = SendingConnection(self._dialer, self._container_id, self._max_in_flight, self._properties)
+            self._run = _ConnectionThread(opened)
+        outlet = self._run.connection
         done: Future[list[tuple[int, str, str]]] = Future()
-        job = Job(encoded, done)
+        job = SendJob(encoded, done)
         outlet.submit(job)
         try:
             done.result(self._timeout)
@@ -636,18 +637,15 @@ class AmqpSender:
             outlet.close()
             raise Unsettled(f"no answer from the broker within {self._timeout:g} s") from None
         except LinkLost as error:
-            raise (Ended(str(error), sure=error.sure) if error.ended else Unsettled(str(error))) from error
+            text = str(error)
+            raise (Hangup(text, at_fault=error.at_fault) if error.broker_ended else Unsettled(text)) from error
         finally:
             settled.update(dict.fromkeys(job.accepted))
             settled.update(
-                (place, _refusal(condition, description)) for place, condition, description in list(job.refused)
+                (index, _to_refusal(condition, description)) for index, condition, description in list(job.refused)
             )
 
 
-def _given_up(reason: str) -> MessageRefusal:
-    return _refusal(ENDED, reason)
-
-
-def _refusal(condition: str, description: str) -> MessageRefusal:
+def _to_refusal(condition: str, description: str) -> MessageRefusal:
     """Return the AMQP condition and the broker's description as a refusal."""
     return MessageRefusal(f"the broker rejected it: {condition} {description}".strip())

@@ -1,1 +1,1 @@
-"""Read many records at once as columns; the exact codec reads the rows that columns cannot decide."""
+"""Reads many records at once as columns. The exact codec reads rows that columns cannot decide."""

@@ -1,4 +1,4 @@
-"""Whole columns of bytes, texts and named entries."""
+"""Columns of bytes, texts and named entries: conversions and conditions for all rows at once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 
 # Named entries of many records as columns, such as headers, read without a loop over rows.
 #
-# A record has a list of entries, each with a name and bytes. Producers share names, so what depends on a name alone is
-# computed once per distinct name of a batch, and looked up for its entries.
+# A record has a list of entries, each with a name and bytes. Names repeat between records, so what depends on a name
+# alone is computed once per distinct name of a batch.
 
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
-_SMALL: Final = 1 << 20
-_FEW: Final = 64
-"""Up to this many names are looked up one by one, which is faster than sorting the entries."""
+_MAX_UNSORTED: Final = 1 << 20
+_MAX_NAMES_ONE_BY_ONE: Final = 64
+"""Maximum names that are looked up one by one; for more, sorting the entries is faster."""
 
 
 class Entries:
@@ -52,7 +52,7 @@ class Entries:
     def meanings(self, numbers: Int) -> tuple[list[tuple[int, str]], Int]:
         """Return the distinct pairs of a row's number and a name in it, and the index of each entry's pair.
 
-        For names whose meaning also depends on the row, such as on its protocol: evaluate it once per pair.
+        If a name's meaning also depends on the row, such as its protocol, it can be evaluated once per pair.
         """
         pairs = numbers[self.owners] * len(self.names) + self.codes
         distinct, places = numbered(pairs)
@@ -64,7 +64,7 @@ class Entries:
         flags = np.fromiter((bool(condition(name)) for name in self.names), bool, len(self.names))
         return np.flatnonzero(flags[self.codes]) if flags.any() else np.zeros(0, np.int64)
 
-    def of(self, name: str) -> Int:
+    def entries_named(self, name: str) -> Int:
         """Return the entries with that name, ascending."""
         number = self._numbers.get(name)
         return np.zeros(0, np.int64) if number is None else np.flatnonzero(self.codes == number)
@@ -72,7 +72,7 @@ class Entries:
     def first(self, name: str) -> Int:
         """Return each row's first entry with that name, -1 for none."""
         places = np.full(self.rows, -1, np.int64)
-        mine = self.of(name)[::-1]
+        mine = self.entries_named(name)[::-1]
         places[self.owners[mine]] = mine
         return places
 
@@ -90,9 +90,9 @@ class Entries:
         """Return which rows have two entries with one name that meets a condition."""
         rows = np.zeros(self.rows, bool)
         names = [name for name in self.names if condition(name)]
-        if len(names) <= _FEW:
+        if len(names) <= _MAX_NAMES_ONE_BY_ONE:
             for name in names:
-                owners = self.owners[self.of(name)]
+                owners = self.owners[self.entries_named(name)]
                 rows[owners[1:][owners[1:] == owners[:-1]]] = True
             return rows
         entries = self.named(condition)
@@ -106,7 +106,7 @@ def numbered(codes: Int) -> tuple[Int, Int]:
 
     Small non-negative numbers need no sorting.
     """
-    if not len(codes) or int(codes.min()) < 0 or int(codes.max()) >= _SMALL:
+    if not len(codes) or int(codes.min()) < 0 or int(codes.max()) >= _MAX_UNSORTED:
         return np.unique(codes, return_inverse=True)
     there = np.zeros(int(codes.max()) + 1, bool)
     there[codes] = True
@@ -116,7 +116,7 @@ def numbered(codes: Int) -> tuple[Int, Int]:
     return distinct, places[codes]
 
 
-def distinct(values: pa.StringArray, condition: Callable[[pa.StringArray], pa.BooleanArray]) -> Bool:
+def which_meet(values: pa.StringArray, condition: Callable[[pa.StringArray], pa.BooleanArray]) -> Bool:
     """Return which values meet a condition, evaluated once per distinct value; a null meets none."""
     encoded = values.dictionary_encode()
     met = pc.fill_null(condition(encoded.dictionary), False).take(encoded.indices)
@@ -124,7 +124,7 @@ def distinct(values: pa.StringArray, condition: Callable[[pa.StringArray], pa.Bo
     return answer
 
 
-def any_of(conditions: Iterable[Bool], rows: int) -> Bool:
+def any_true(conditions: Iterable[Bool], rows: int) -> Bool:
     """Return which rows meet one of the conditions."""
     met = np.zeros(rows, bool)
     for each in conditions:
@@ -161,14 +161,14 @@ def valid(values: pa.Array) -> Bool:
     return values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else np.ones(len(values), bool)
 
 
-def holding(values: pa.BinaryArray | pa.StringArray, character: str) -> Int:
+def find_containing(values: pa.BinaryArray | pa.StringArray, character: str) -> Int:
     """Return the indexes of the values, none of them null, that contain an ASCII character."""
     data, offsets = raw(values)
     marks = np.flatnonzero(data[offsets[0] : offsets[-1]] == ord(character)) + offsets[0]
     return np.unique(np.searchsorted(offsets, marks, "right") - 1)
 
 
-def beginnings(values: pa.BinaryArray | pa.StringArray) -> npt.NDArray[np.uint8]:
+def first_byte_of_each(values: pa.BinaryArray | pa.StringArray) -> npt.NDArray[np.uint8]:
     """Return the first byte of every value; 0 for an empty value or a null."""
     data, offsets = raw(values)
     firsts = np.zeros(len(values), np.uint8)
@@ -179,9 +179,9 @@ def beginnings(values: pa.BinaryArray | pa.StringArray) -> npt.NDArray[np.uint8]
 
 def texts_of(values: pa.BinaryArray) -> pa.StringArray:
     """Return bytes as text; null for bytes that are not UTF-8."""
-    doubtful = beyond_ascii(values)
+    doubtful = find_non_ascii(values)
     if len(doubtful):
-        wrong = doubtful[~_is_text(values.take(pa.array(doubtful)))]
+        wrong = doubtful[~_is_utf8(values.take(pa.array(doubtful)))]
         if len(wrong):
             there = np.ones(len(values), bool)
             there[wrong] = False
@@ -189,7 +189,7 @@ def texts_of(values: pa.BinaryArray) -> pa.StringArray:
     return values.view(pa.string())
 
 
-def beyond_ascii(values: pa.BinaryArray | pa.StringArray) -> Int:
+def find_non_ascii(values: pa.BinaryArray | pa.StringArray) -> Int:
     """Return the indexes of values that are not all ASCII; nulls may be among them."""
     data, bounds = raw(values)
     held = data[bounds[0] : bounds[-1]]
@@ -200,7 +200,7 @@ def beyond_ascii(values: pa.BinaryArray | pa.StringArray) -> Int:
     return filled[tops >= _ASCII_END]
 
 
-def unusual(values: pa.BinaryArray | pa.StringArray) -> Int:
+def find_unprintable(values: pa.BinaryArray | pa.StringArray) -> Int:
     """Return the indexes of values that are not all printable ASCII; nulls may be among them."""
     data, bounds = raw(values)
     held = data[bounds[0] : bounds[-1]]
@@ -214,16 +214,18 @@ def unusual(values: pa.BinaryArray | pa.StringArray) -> Int:
 
 def printable(values: pa.StringArray) -> pa.BooleanArray:
     """Return which texts are valid CloudEvents Strings; null for a null."""
-    return pc.invert(pc.match_substring_regex(values, _FORBIDDEN)) if len(unusual(values)) else _true_if_valid(values)
+    if not len(find_unprintable(values)):
+        return _true_unless_null(values)
+    return pc.invert(pc.match_substring_regex(values, _FORBIDDEN))
 
 
-def forbidden(values: pa.BinaryArray | pa.StringArray, at: Int | None = None) -> Int:
+def find_invalid_strings(values: pa.BinaryArray | pa.StringArray, at: Int | None = None) -> Int:
     """Return the indexes of values that are not valid CloudEvents Strings, ascending; nulls are not included.
 
     They are not UTF-8, or contain control characters or noncharacters. With *at*, only values at these indexes are
     checked.
     """
-    doubtful = unusual(values)
+    doubtful = find_unprintable(values)
     if at is not None and len(doubtful):
         doubtful = np.intersect1d(doubtful, at, assume_unique=True)
     if not len(doubtful):
@@ -234,20 +236,20 @@ def forbidden(values: pa.BinaryArray | pa.StringArray, at: Int | None = None) ->
     return wrong
 
 
-def _true_if_valid(values: pa.Array) -> pa.BooleanArray:
+def _true_unless_null(values: pa.Array) -> pa.BooleanArray:
     return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
 
 
-def _is_text(values: pa.BinaryArray) -> Bool:
+def _is_utf8(values: pa.BinaryArray) -> Bool:
     """Return which values are UTF-8; all are checked at once, and one by one only if some are not."""
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
-        return np.fromiter((value is None or _decodes(value) for value in values.to_pylist()), bool, len(values))
+        return np.fromiter((value is None or _can_decode(value) for value in values.to_pylist()), bool, len(values))
     return np.ones(len(values), bool)
 
 
-def _decodes(value: bytes) -> bool:
+def _can_decode(value: bytes) -> bool:
     try:
         value.decode("utf-8")
     except UnicodeDecodeError:
@@ -287,15 +289,15 @@ class PartEntries(Entries):
         super().__init__(lists)
         flat = lists.flatten()
         self._kinds: pa.StringArray = flat.field("type")
-        self._are: dict[str, Bool] = {}
-        self.broken = ~valid(lists)
+        self._cache: dict[str, Bool] = {}
+        self.broken_rows = ~valid(lists)
         """Rows that are not a list of named entries."""
         nameless = ~valid(flat) | ~valid(flat.field("key"))
-        self.broken[self.owners[nameless]] = True
-        self.pairs, self.numbers = _pairs(self, groups)
+        self.broken_rows[self.owners[nameless]] = True
+        self.pairs, self.numbers = _number_pairs(self, groups)
 
     @cached_property
-    def filled(self) -> Bool | None:
+    def has_value(self) -> Bool | None:
         """Which entries have a value; None if all have one."""
         return valid(self.values) if self.values.null_count else None
 
@@ -309,7 +311,7 @@ class PartEntries(Entries):
             wanted = np.zeros(len(self.pairs), bool)
             wanted[numbers] = True
             entries = np.flatnonzero(wanted[self.numbers])
-        return entries if empty or self.filled is None else entries[self.filled[entries]]
+        return entries if empty or self.has_value is None else entries[self.has_value[entries]]
 
     def leading(self, entries: Int) -> tuple[Int, Int]:
         """Return the first of these ascending entries in every row (-1: none), and the rows that have more of them."""
@@ -324,13 +326,13 @@ class PartEntries(Entries):
 
     def are(self, kind: str) -> Bool:
         """Return which entries are of a kind."""
-        known = self._are.get(kind)
+        known = self._cache.get(kind)
         if known is None:
-            known = self._are[kind] = pc.fill_null(pc.equal(self._kinds, kind), False).to_numpy(zero_copy_only=False)
+            known = self._cache[kind] = pc.fill_null(pc.equal(self._kinds, kind), False).to_numpy(zero_copy_only=False)
         return known
 
 
-def _pairs(entries: Entries, groups: Int) -> tuple[list[tuple[int, str]], Int]:
+def _number_pairs(entries: Entries, groups: Int) -> tuple[list[tuple[int, str]], Int]:
     present = np.unique(groups).tolist()
     if len(present) > 1:
         return entries.meanings(groups)

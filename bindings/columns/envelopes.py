@@ -1,7 +1,7 @@
-"""Read the CloudEvents envelopes of many records as columns: a second evaluation of ``AttributeRule``.
+"""Read the CloudEvents envelopes of many records as columns: the column form of ``AttributeRule``.
 
-:func:`bindings.envelope.envelope_of` reads one record; this module reads the parts of many. It decides binary mode and
-its absence, for names and values as clients usually write them, and events in JSON. A *fallback* row is one that
+:func:`bindings.envelope.read_envelope` reads one record; this module reads the parts of many. It decides binary mode
+and its absence, for usual names and values, and events in JSON. A *fallback* row is one that
 columns cannot decide: events in other modes, anything that makes an event invalid, and encoded values. A fallback row
 costs time and changes nothing else, so a row may be one needlessly, never the reverse; a property test compares both.
 """
@@ -23,9 +23,9 @@ from bindings.columns.entries import (
     Bool,
     Int,
     PartEntries,
-    beginnings,
-    forbidden,
-    holding,
+    find_containing,
+    find_invalid_strings,
+    first_byte_of_each,
     numbered,
     printable,
     raw,
@@ -36,7 +36,7 @@ from bindings.envelope import (
     ATTRIBUTE_NAME,
     DATA,
     EVENT_MEDIA,
-    NO_NUMBERS,
+    NON_FINITE_TEXTS,
     REQUIRED,
     STRUCTURED,
     AttributeRule,
@@ -47,7 +47,7 @@ from bindings.parts import BINARY_KIND, JSON_KIND
 from catalog.schemas.contract import is_json_data
 from catalog.values import media_type_of
 
-# CloudEvents in JSON as columns: a second evaluation of :func:`bindings.events.decode_event`.
+# CloudEvents in JSON as columns: the column form of :func:`bindings.events.decode_event`.
 #
 # Fallback rows here: values with escapes or of types that no attribute has, and events that break a rule.
 #
@@ -71,14 +71,14 @@ _BLANK[list(b" \t\r\n")] = True
 _STEPS: Final = np.zeros(256, np.int8)
 _STEPS[list(b"{[")] = 1
 _STEPS[list(b"}]")] = -1
-_MOST_BLANKS: Final = 32
+_MAX_BLANKS: Final = 32
 """Maximum blanks in a row read here."""
-_FEW: Final = 32
-"""Up to this many distinct names are bits of one number; more are sorted to find repeats, which is slower."""
+_MAX_BIT_NAMES: Final = 32
+"""Maximum distinct names that are checked as bits of one number; more are sorted to find repeats, which is slower."""
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class JsonMembers:
     """The top-level members of JSON objects, in ascending order.
 
     ``odd`` marks texts that are not JSON objects or that the codec must read: repeated names, names with an escape,
@@ -95,24 +95,24 @@ class Members:
     ends: Int
 
 
-def members_of(texts: pa.BinaryArray) -> Members:
+def read_members(texts: pa.BinaryArray) -> JsonMembers:
     """Return the members of the JSON objects in these texts."""
     odd = ~valid(texts_of(texts))
     data, offsets = raw(texts)
     low, high = int(offsets[0]), int(offsets[-1])
-    held, bounds = data[low:high], offsets.astype(np.int64) - low
-    _check(held, bounds, odd)
-    quotes = _quotes(held, bounds, odd)
-    brackets, owners = _brackets(held, bounds, odd, quotes)
-    levels = np.cumsum(_STEPS[held[brackets]], dtype=np.int64)
+    chars, bounds = data[low:high], offsets.astype(np.int64) - low
+    _mark_invalid_json(chars, bounds, odd)
+    quotes = _find_quotes(chars, bounds, odd)
+    brackets, owners = _find_brackets(chars, bounds, odd, quotes)
+    levels = np.cumsum(_STEPS[chars[brackets]], dtype=np.int64)
     odd[owners[levels > MAX_LEVELS]] = True
-    _find_no_objects(odd, held, brackets, owners)
-    return _Names(held, bounds, odd, quotes).members(brackets, owners, levels)
+    _mark_non_objects(odd, chars, brackets, owners)
+    return _MemberNames(chars, bounds, odd, quotes).build_members(brackets, owners, levels)
 
 
-def _check(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> None:
+def _mark_invalid_json(chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> None:
     """Mark texts that are not JSON as fallback."""
-    view, places, decode = held.data, bounds.tolist(), _CHECK.decode
+    view, places, decode = chars.data, bounds.tolist(), _CHECK.decode
     for at in np.flatnonzero(~odd).tolist():
         try:
             decode(view[places[at] : places[at + 1]])
@@ -120,98 +120,98 @@ def _check(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> None:
             odd[at] = True
 
 
-def _quotes(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> Int:
+def _find_quotes(chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> Int:
     """Return the first and last quote of each string of the texts that are not fallback."""
-    quotes = np.flatnonzero(held == _MEMBER_QUOTE)
-    escapes = np.flatnonzero(held == _ESCAPE)
+    quotes = np.flatnonzero(chars == _MEMBER_QUOTE)
+    escapes = np.flatnonzero(chars == _ESCAPE)
     if len(escapes):
         # In a run of backslashes every second one is itself escaped; a run never leaves its text, which is JSON.
         begins = np.flatnonzero(np.diff(escapes, prepend=-2) != 1)
         places = np.arange(len(escapes)) - np.repeat(begins, np.diff(begins, append=len(escapes)))
-        escaped = np.zeros(len(held) + 1, bool)
+        escaped = np.zeros(len(chars) + 1, bool)
         escaped[escapes[places % 2 == 0] + 1] = True
         quotes = quotes[~escaped[quotes]]
-    return quotes[~odd[_owners(quotes, bounds)]] if odd.any() else quotes
+    return quotes[~odd[_find_owners(quotes, bounds)]] if odd.any() else quotes
 
 
-def _brackets(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> tuple[Int, Int]:
+def _find_brackets(chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> tuple[Int, Int]:
     """Return the brackets outside strings of the texts that are not fallback, and the text of each."""
-    brackets = np.flatnonzero((held | _SHARED) == _MARK)
-    brackets = brackets[_STEPS[held[brackets]] != 0]
+    brackets = np.flatnonzero((chars | _SHARED) == _MARK)
+    brackets = brackets[_STEPS[chars[brackets]] != 0]
     brackets = brackets[np.searchsorted(quotes, brackets) % 2 == 0]
-    owners = _owners(brackets, bounds)
+    owners = _find_owners(brackets, bounds)
     sound = ~odd[owners]
     return brackets[sound], owners[sound]
 
 
-def _owners(places: Int, bounds: Int) -> Int:
+def _find_owners(places: Int, bounds: Int) -> Int:
     """Return the index of the text of each of these ascending positions."""
     return np.repeat(np.arange(len(bounds) - 1), np.diff(np.searchsorted(places, bounds)))
 
 
-def _find_no_objects(odd: Bool, held: npt.NDArray[np.uint8], brackets: Int, owners: Int) -> None:
+def _mark_non_objects(odd: Bool, chars: npt.NDArray[np.uint8], brackets: Int, owners: Int) -> None:
     """Mark texts as fallback whose first bracket does not begin an object: lists, and other values."""
     objects = np.zeros(len(odd), bool)
     leads = np.diff(owners, prepend=-1) != 0
-    objects[owners[leads]] = held[brackets[leads]] == _OBJECT
+    objects[owners[leads]] = chars[brackets[leads]] == _OBJECT
     odd |= ~objects
 
 
-class _Names:
+class _MemberNames:
     """The names in the texts: strings that a colon follows."""
 
-    def __init__(self, held: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> None:
-        self._held, self._odd = held, odd
+    def __init__(self, chars: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> None:
+        self._chars, self._odd = chars, odd
         strings, ends = quotes[::2], quotes[1::2]
-        colons = _past_blanks(held, ends + 1)
-        owners = _owners(strings, bounds)
+        colons = _skip_blanks(chars, ends + 1)
+        owners = _find_owners(strings, bounds)
         odd[owners[colons < 0]] = True
         named = np.flatnonzero(~odd[owners])
-        named = named[held[colons[named]] == _COLON]
+        named = named[chars[colons[named]] == _COLON]
         self._begins, self._ends, self._colons = strings[named], ends[named], colons[named]
         self._owners = owners[named]
 
-    def members(self, brackets: Int, owners: Int, levels: Int) -> Members:
-        """Return the members of the objects, given all brackets, the text of each, and the levels behind them."""
-        held, odd = self._held, self._odd
+    def build_members(self, brackets: Int, owners: Int, levels: Int) -> JsonMembers:
+        """Return the members of the objects, from all brackets, their texts, and the nesting level after each."""
+        chars, odd = self._chars, self._odd
         # Both are ascending, and there are more names than brackets.
         behind = np.diff(np.searchsorted(self._begins, brackets), append=len(self._begins))
         before = np.repeat(np.arange(len(brackets)), behind)
         at = levels[before]
-        encoded = cut(held, self._begins + 1, self._ends).view(pa.string()).dictionary_encode()
+        encoded = cut_ranges(chars, self._begins + 1, self._ends).view(pa.string()).dictionary_encode()
         codes = encoded.indices.to_numpy().astype(np.int64)
         escaped = pc.match_substring(encoded.dictionary, "\\").to_numpy(zero_copy_only=False)
         odd[self._owners[escaped[codes]]] = True
-        self._find_repeated(brackets, levels, before, codes, len(encoded.dictionary))
+        self._mark_repeated_names(brackets, levels, before, codes, len(encoded.dictionary))
         own = np.flatnonzero((at == 1) & ~odd[self._owners])
         closing = np.full(len(odd), -1, np.int64)
         closing[owners] = brackets  # The last bracket of a text stays.
-        mine, begins = self._owners[own], _past_blanks(held, self._colons[own] + 1)
+        mine, begins = self._owners[own], _skip_blanks(chars, self._colons[own] + 1)
         follows = np.empty(len(own), np.int64)
         last = np.diff(mine, append=-1) != 0
         follows[last] = closing[mine[last]]
         # A comma is between a value and the next name.
-        follows[~last] = _before_blanks(held, self._begins[own[1:]][~last[:-1]]) - 1
-        stops = _before_blanks(held, follows)
+        follows[~last] = _skip_blanks_before(chars, self._begins[own[1:]][~last[:-1]]) - 1
+        stops = _skip_blanks_before(chars, follows)
         odd[mine[(begins < 0) | (stops < 0)]] = True
         kept = ~odd[mine]
         used, places = numbered(codes[own[kept]])
         names = encoded.dictionary.take(pa.array(used)).to_pylist()
-        return Members(odd, mine[kept], names, places, held, begins[kept], stops[kept])
+        return JsonMembers(odd, mine[kept], names, places, chars, begins[kept], stops[kept])
 
-    def _find_repeated(self, brackets: Int, levels: Int, before: Int, codes: Int, distinct: int) -> None:
+    def _mark_repeated_names(self, brackets: Int, levels: Int, before: Int, codes: Int, distinct: int) -> None:
         """Mark texts as fallback in which an object, at any depth, repeats a name."""
         at = levels[before]
-        opening = _STEPS[self._held[brackets]] > 0
+        opening = _STEPS[self._chars[brackets]] > 0
         for level in np.flatnonzero(np.bincount(at)).tolist():
             mine = np.flatnonzero(at == level)
             openings = np.flatnonzero(opening & (levels == level))
             opened = openings[np.searchsorted(openings, before[mine], "right") - 1]
-            repeated = _repeated_bits(opened, codes[mine]) if distinct <= _FEW else _repeated(opened, codes[mine])
-            self._odd[self._owners[mine[repeated]]] = True
+            find = _find_repeats_by_bits if distinct <= _MAX_BIT_NAMES else _find_repeats_by_sort
+            self._odd[self._owners[mine[find(opened, codes[mine])]]] = True
 
 
-def _repeated_bits(opened: Int, codes: Int) -> Int:
+def _find_repeats_by_bits(opened: Int, codes: Int) -> Int:
     """Return one name of each object that repeats one; an object's names are adjacent."""
     begins = np.flatnonzero(np.diff(opened, prepend=-1))
     bits = np.left_shift(1, codes)
@@ -220,15 +220,15 @@ def _repeated_bits(opened: Int, codes: Int) -> Int:
     return twice
 
 
-def _repeated(opened: Int, codes: Int) -> Int:
-    """Do the same for any number of distinct names."""
+def _find_repeats_by_sort(opened: Int, codes: Int) -> Int:
+    """Return one name of each object that repeats one, for any number of distinct names."""
     order = np.lexsort((codes, opened))
     same = (np.diff(opened[order]) == 0) & (np.diff(codes[order]) == 0)
     twice: Int = order[1:][same]
     return twice
 
 
-def cut(data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> pa.BinaryArray:
+def cut_ranges(data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> pa.BinaryArray:
     """Return the bytes between each begin and end; these are ascending and do not overlap."""
     bounds = np.empty(2 * len(begins) + 1, np.int32)
     bounds[0:-1:2], bounds[1::2] = begins, ends
@@ -238,12 +238,12 @@ def cut(data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> pa.BinaryArray:
     return both.take(pa.array(np.arange(0, 2 * len(begins), 2)))
 
 
-def _past_blanks(held: npt.NDArray[np.uint8], places: Int) -> Int:
-    """Return the first position from each of these on that is not blank; -1 after too many blanks."""
+def _skip_blanks(chars: npt.NDArray[np.uint8], places: Int) -> Int:
+    """Return the first non-blank position at or after each position; -1 after too many blanks."""
     past = places.copy()
-    for _ in range(_MOST_BLANKS):
-        past[past >= len(held)] = -1
-        blank = np.flatnonzero((past >= 0) & _BLANK[held[past]])
+    for _ in range(_MAX_BLANKS):
+        past[past >= len(chars)] = -1
+        blank = np.flatnonzero((past >= 0) & _BLANK[chars[past]])
         if not len(blank):
             return past
         past[blank] += 1
@@ -251,11 +251,11 @@ def _past_blanks(held: npt.NDArray[np.uint8], places: Int) -> Int:
     return past
 
 
-def _before_blanks(held: npt.NDArray[np.uint8], places: Int) -> Int:
-    """Return these positions without the blanks before them; -1 for too many blanks."""
+def _skip_blanks_before(chars: npt.NDArray[np.uint8], places: Int) -> Int:
+    """Return the start of the blanks before each position; -1 for too many blanks."""
     before = places.copy()
-    for _ in range(_MOST_BLANKS):
-        blank = np.flatnonzero((before > 0) & _BLANK[held[before - 1]])
+    for _ in range(_MAX_BLANKS):
+        blank = np.flatnonzero((before > 0) & _BLANK[chars[before - 1]])
         if not len(blank):
             return before
         before[blank] -= 1
@@ -263,7 +263,7 @@ def _before_blanks(held: npt.NDArray[np.uint8], places: Int) -> Int:
     return before
 
 
-VERSION: Final = "specversion"
+VERSION_NAME: Final = "specversion"
 CONTENT: Final = "datacontenttype"
 _ENCODED: Final = "data_base64"
 _QUOTE, _NULL = (ord(mark) for mark in '"n')
@@ -285,86 +285,86 @@ class JsonEvents:
 
     def __init__(self, bodies: pa.BinaryArray) -> None:
         self._rows = len(bodies)
-        members = members_of(bodies)
+        members = read_members(bodies)
         self.odd, self.names = members.odd, members.names
         firsts = members.data[members.begins]
         there = firsts != _NULL
-        self._owners, self._codes, self._firsts = members.owners[there], members.codes[there], firsts[there]
-        quoted = self._firsts == _QUOTE
+        self._owners, self._codes, self._first_bytes = members.owners[there], members.codes[there], firsts[there]
+        quoted = self._first_bytes == _QUOTE
         begins, ends = members.begins[there], members.ends[there]
         special = np.isin(self._codes, [self.names.index(name) for name in (DATA, _ENCODED) if name in self.names])
         # Data is long, so it is extracted separately.
-        self._inner = cut(members.data, begins + quoted, np.where(special, begins + quoted, ends - quoted))
-        versions = self._place(VERSION)
-        self.events = _at(quoted, versions) & ~self.odd
+        self._inner = cut_ranges(members.data, begins + quoted, np.where(special, begins + quoted, ends - quoted))
+        versions = self._find_member(VERSION_NAME)
+        self.events = _flags_at(quoted, versions) & ~self.odd
         mine = self.events[self._owners]
-        self._hold(mine & ~special, quoted)
-        self._set_data(members.data, begins, ends, quoted)
-        contents = self._codes == self._number(CONTENT)
+        self._mark_invalid_events(mine & ~special, quoted)
+        self._extract_data(members.data, begins, ends, quoted)
+        contents = self._codes == self._number_of_name(CONTENT)
         kept = np.flatnonzero(mine & ~special & ~contents & ~self.odd[self._owners])
         self.owners, self.codes, self.typed = self._owners[kept], self._codes[kept], ~quoted[kept]
         self.values = self._inner.take(pa.array(kept))
 
-    def text(self, name: str) -> pa.StringArray | None:
+    def attribute_column(self, name: str) -> pa.StringArray | None:
         """Return an attribute as a column, null for a body without it; None if no body has it.
 
         The content type is not such an attribute; see above.
         """
-        mine = np.flatnonzero(self.codes == self._number(name))
-        return _taken(self.values, self._places(self.owners[mine], mine)).view(pa.string()) if len(mine) else None
+        mine = np.flatnonzero(self.codes == self._number_of_name(name))
+        return _values_at(self.values, self._scatter(self.owners[mine], mine)).view(pa.string()) if len(mine) else None
 
-    def _number(self, name: str) -> int:
+    def _number_of_name(self, name: str) -> int:
         return self.names.index(name) if name in self.names else -1
 
-    def _place(self, name: str) -> Int:
+    def _find_member(self, name: str) -> Int:
         """Return the member with that name in every body, -1 for none; names do not repeat."""
-        mine = np.flatnonzero(self._codes == self._number(name))
-        return self._places(self._owners[mine], mine)
+        mine = np.flatnonzero(self._codes == self._number_of_name(name))
+        return self._scatter(self._owners[mine], mine)
 
-    def _places(self, owners: Int, entries: Int) -> Int:
-        """Return the entry of each body, given the owners of some; -1 for none."""
+    def _scatter(self, owners: Int, entries: Int) -> Int:
+        """Return the entry of each body, -1 for none; *owners* are the bodies of the entries."""
         places = np.full(self._rows, -1, np.int64)
         places[owners] = entries
         return places
 
-    def _hold(self, mine: Bool, quoted: Bool) -> None:
+    def _mark_invalid_events(self, mine: Bool, quoted: Bool) -> None:
         """Mark events as fallback that have an invalid attribute value or lack a required attribute."""
         wrong = np.array([not ATTRIBUTE_NAME.fullmatch(name) for name in self.names], bool)
         texts = np.array([name in TEXTS for name in self.names], bool)
-        bad = wrong[self._codes] | (texts[self._codes] & ~quoted) | np.isin(self._firsts, _NESTED)
-        bad |= _escaped(self._inner, quoted)
-        bad[forbidden(self._inner, np.flatnonzero(mine))] = True
-        numbers = np.flatnonzero(mine & np.isin(self._firsts, _DIGITS))
+        bad = wrong[self._codes] | (texts[self._codes] & ~quoted) | np.isin(self._first_bytes, _NESTED)
+        bad |= _contains_escape(self._inner, quoted)
+        bad[find_invalid_strings(self._inner, np.flatnonzero(mine))] = True
+        numbers = np.flatnonzero(mine & np.isin(self._first_bytes, _DIGITS))
         if len(numbers):
             whole = pc.match_substring_regex(self._inner.take(pa.array(numbers)).view(pa.string()), _WHOLE)
             bad[numbers] |= ~whole.to_numpy(zero_copy_only=False)
         self.odd[self._owners[bad & mine]] = True
         filled = pc.binary_length(self._inner).to_numpy(zero_copy_only=False) > 0
         for name in REQUIRED:
-            self.odd |= self.events & ~_at(filled, self._place(name))
-        versions = pc.equal(_taken(self._inner, self._place(VERSION)), b"1.0")
+            self.odd |= self.events & ~_flags_at(filled, self._find_member(name))
+        versions = pc.equal(_values_at(self._inner, self._find_member(VERSION_NAME)), b"1.0")
         self.odd |= self.events & ~pc.fill_null(versions, False).to_numpy(zero_copy_only=False)
 
-    def _set_data(self, text: npt.NDArray[np.uint8], begins: Int, ends: Int, quoted: Bool) -> None:
+    def _extract_data(self, text: npt.NDArray[np.uint8], begins: Int, ends: Int, quoted: Bool) -> None:
         """Extract the data, and set their content types."""
-        places = np.where(self.events, self._place(DATA), -1)
-        given = _taken(self._inner, self._place(CONTENT)).view(pa.string())
+        places = np.where(self.events, self._find_member(DATA), -1)
+        given = _values_at(self._inner, self._find_member(CONTENT)).view(pa.string())
         self.types = pc.if_else(pa.array(places >= 0), pc.fill_null(given, DEFAULT_CONTENT_TYPE), given)
         self.types = pc.if_else(pa.array(self.events), self.types, None)
         encoded = pc.dictionary_encode(given, null_encoding="encode")
         json = np.array([is_json_data(name) for name in encoded.dictionary.to_pylist()], bool)
-        inner = _at(quoted, places) & ~json[encoded.indices.to_numpy()]
+        inner = _flags_at(quoted, places) & ~json[encoded.indices.to_numpy()]
         rows = np.flatnonzero(places >= 0)
         own, bare = places[rows], inner[rows]
-        data = cut(text, begins[own] + bare, ends[own] - bare)
-        self.odd[rows[_escaped(data, bare)]] = True
-        self.data = self._with_encoded(_taken(data, self._places(rows, np.arange(len(rows)))), text, begins, ends)
+        data = cut_ranges(text, begins[own] + bare, ends[own] - bare)
+        self.odd[rows[_contains_escape(data, bare)]] = True
+        self.data = self._decode_base64(_values_at(data, self._scatter(rows, np.arange(len(rows)))), text, begins, ends)
 
-    def _with_encoded(
+    def _decode_base64(
         self, data: pa.BinaryArray, text: npt.NDArray[np.uint8], begins: Int, ends: Int
     ) -> pa.BinaryArray:
-        """Return the data with base64 data decoded."""
-        places = np.where(self.events & ~self.odd, self._place(_ENCODED), -1)
+        """Return the data column with the decoded ``data_base64`` added."""
+        places = np.where(self.events & ~self.odd, self._find_member(_ENCODED), -1)
         rows = np.flatnonzero(places >= 0)
         if not len(rows):
             return data
@@ -383,19 +383,19 @@ class JsonEvents:
         return pc.replace_with_mask(data, pa.array(mask), pa.array(decoded, pa.binary()))
 
 
-def _at(flags: Bool, places: Int) -> Bool:
+def _flags_at(flags: Bool, places: Int) -> Bool:
     """Return the flags at these indexes; False for -1."""
     return np.append(flags, False)[places]
 
 
-def _taken(values: pa.BinaryArray, places: Int) -> pa.BinaryArray:
+def _values_at(values: pa.BinaryArray, places: Int) -> pa.BinaryArray:
     return values.take(pa.array(places, mask=places < 0))
 
 
-def _escaped(values: pa.BinaryArray, asked: Bool) -> Bool:
-    """Mark those of the *asked* values that contain an escape."""
+def _contains_escape(values: pa.BinaryArray, asked: Bool) -> Bool:
+    """Return which of the *asked* values contain an escape."""
     escaped = np.zeros(len(values), bool)
-    escaped[holding(values, "\\")] = True
+    escaped[find_containing(values, "\\")] = True
     return escaped & asked
 
 
@@ -403,20 +403,20 @@ def _escaped(values: pa.BinaryArray, asked: Bool) -> Bool:
 
 _OPENING: Final = np.frombuffer(b"{ \t\r\n", np.uint8)
 """The first characters of an object, and of blanks before it."""
-MENTIONS: Final = (b"specversion", b"\\u")
+EVENT_MARKS: Final = (b"specversion", b"\\u")
 """Every event in JSON contains one of these: the name ``specversion``, or an escape that may spell it."""
 
 
 def may_be_events(bodies: pa.BinaryArray) -> Bool:
     """Return which bodies may be a JSON object with the member ``specversion``; never False for one that is."""
     mentions = np.zeros(len(bodies), bool)
-    objects = np.isin(beginnings(bodies), _OPENING)
+    objects = np.isin(first_byte_of_each(bodies), _OPENING)
     if objects.any():
         chosen = bodies.filter(pa.array(objects))
         data, offsets = raw(chosen)
         text = data[offsets[0] : offsets[-1]].tobytes()
         places = np.flatnonzero(objects)
-        for sought in MENTIONS:
+        for sought in EVENT_MARKS:
             at = text.find(sought)
             while at >= 0:
                 row = int(np.searchsorted(offsets, at + offsets[0], "right")) - 1
@@ -425,16 +425,16 @@ def may_be_events(bodies: pa.BinaryArray) -> Bool:
     return mentions
 
 
-_NO_NUMBERS: Final = pa.array([text.decode() for text in NO_NUMBERS])
-_INITIALS: Final = np.frombuffer(b"".join(text[:1] for text in NO_NUMBERS), np.uint8)
-_ENVELOPES_FEW: Final = 64
-"""Up to this many attributes are checked for repeats one by one, which is faster than sorting all entries."""
+_NO_NUMBERS: Final = pa.array([text.decode() for text in NON_FINITE_TEXTS])
+_INITIALS: Final = np.frombuffer(b"".join(text[:1] for text in NON_FINITE_TEXTS), np.uint8)
+_MAX_ONE_BY_ONE: Final = 64
+"""Maximum attributes that are checked for repeats one by one; for more, sorting all entries is faster."""
 _TYPED: Final = r"^(?:true|false|-?[0-9]{1,9})$"
 """The JSON texts of values that are not strings in CloudEvents; the codec checks integers that may exceed 32 bits."""
 
 
 @dataclass(slots=True)
-class _Roles:
+class _NameRoles:
     """The meaning of names, by number.
 
     ``attributes`` is the index of the attribute in ``places``, -1 for none; ``prefixed`` marks names with the attribute
@@ -465,25 +465,25 @@ class Envelopes:
 
     def __init__(self, entries: PartEntries, rules: Sequence[AttributeRule], binary: Sequence[bool]) -> None:
         self.entries = entries
-        self._roles = _roles(entries, rules, binary)
+        self._roles = _assign_roles(entries, rules, binary)
         self._texts: dict[str, pa.StringArray] = {}
-        self.odd = entries.broken.copy()
+        self.odd = entries.broken_rows.copy()
         self.contents, _ = entries.leading(entries.called(self._roles.contents))
-        self.types = self._content_types()
+        self.types = self._read_content_types()
         self.json: JsonEvents | None = None
         self.json_rows: Int = np.zeros(0, np.int64)
         """The rows of :attr:`json`, ascending."""
-        plain, self.structured = self._media()
-        self.binary = self._events()
+        plain, self.structured = self._classify_media_types()
+        self.binary = self._find_binary_events()
         self.events = self.binary
         self.sniffable = plain & ~self.events
-        self.attributes = self._attributes()
+        self.attributes = self._find_attributes()
         """The entries that are attributes of events, except the content type; ascending."""
-        self._hold_values()
-        self._own_content()
+        self._mark_doubtful_rows()
+        self._apply_content_type()
 
     def hold(self, rows: Int, json: JsonEvents) -> None:
-        """Use these events in JSON for these rows; rows that are not events stay unchanged."""
+        """Add the events in JSON of these rows; rows that are not events stay unchanged."""
         mine = np.flatnonzero(json.events & ~json.odd)
         self.json, self.json_rows = json, rows
         self.odd[rows[json.odd]] = True
@@ -491,7 +491,7 @@ class Envelopes:
         self.events = self.binary.copy()
         self.events[rows[mine]] = True
         self.contents[rows[mine]] = -1
-        self.types = self._with_json(self.types, json.types)
+        self.types = self._fill_json_rows(self.types, json.types)
         self._texts.clear()
 
     def attribute(self, name: str) -> pa.StringArray:
@@ -500,28 +500,28 @@ class Envelopes:
             return pc.if_else(pa.array(self.events), self.types, pa.scalar(None, pa.string()))
         known = self._texts.get(name)
         if known is None:
-            known = texts_of(self.entries.bytes_of(self.entry_of(name)))
-            if self.json is not None and (own := self.json.text(name)) is not None:
-                known = self._with_json(known, own)
+            known = texts_of(self.entries.bytes_of(self.attribute_entries(name)))
+            if self.json is not None and (own := self.json.attribute_column(name)) is not None:
+                known = self._fill_json_rows(known, own)
             self._texts[name] = known
         return known
 
-    def entry_of(self, name: str) -> Int:
+    def attribute_entries(self, name: str) -> Int:
         """Return the entry of every binary-mode event with this attribute, -1 for none."""
-        places, _ = self.entries.leading(self._called(name))
+        places, _ = self.entries.leading(self._find_entries(name))
         return np.where(self.binary, places, -1)
 
     @property
     def from_json(self) -> Bool:
-        """Mark the events in JSON."""
+        """Whether each row is an event in JSON."""
         return self.events & ~self.binary
 
     def data_or(self, bodies: pa.BinaryArray) -> pa.BinaryArray:
-        """Return bodies, with the data in place of the bodies of events in JSON."""
-        return bodies if self.json is None else self._with_json(bodies, self.json.data)
+        """Return the bodies, those of events in JSON replaced by the event's data."""
+        return bodies if self.json is None else self._fill_json_rows(bodies, self.json.data)
 
-    def _with_json(self, values: pa.Array, own: pa.Array) -> pa.Array:
-        """Return a column with the values of the events in JSON in their rows."""
+    def _fill_json_rows(self, values: pa.Array, own: pa.Array) -> pa.Array:
+        """Return a column, with the values of the events in JSON put in their rows."""
         assert self.json is not None
         mask = np.zeros(self.entries.rows, bool)
         mask[self.json_rows] = self.json.events
@@ -539,21 +539,21 @@ class Envelopes:
 
     @property
     def attribute_names(self) -> list[str]:
-        """The attribute that each name, by number, stands for; empty for none."""
+        """The attribute of each name, by number; empty for none."""
         names = [*self._roles.places, ""]
         return [names[place] for place in self._roles.attributes.tolist()]
 
-    def _called(self, name: str) -> Int:
+    def _find_entries(self, name: str) -> Int:
         place = self._roles.places.get(name)
         numbers = np.flatnonzero(self._roles.attributes == place) if place is not None else np.zeros(0, np.int64)
         return self.entries.called(numbers.tolist())
 
-    def _content_types(self) -> pa.StringArray:
+    def _read_content_types(self) -> pa.StringArray:
         types = texts_of(self.entries.bytes_of(self.contents))
         self.odd |= (self.contents >= 0) & ~valid(types)
         return types
 
-    def _media(self) -> tuple[Bool, Bool]:
+    def _classify_media_types(self) -> tuple[Bool, Bool]:
         """Mark rows as fallback whose media type is one of events, other than a single event in JSON.
 
         Returns the rows without a media type or with that of JSON, and those with that of an event in JSON.
@@ -568,44 +568,44 @@ class Envelopes:
         structured: Bool = np.array([each == STRUCTURED for each in media], bool)[places]
         return plain, structured
 
-    def _events(self) -> Bool:
-        """Mark the events in binary mode: those with a version."""
-        places, _ = self.entries.leading(self._called(VERSION))
-        versions = self._texts[VERSION] = texts_of(self.entries.bytes_of(places))
+    def _find_binary_events(self) -> Bool:
+        """Return which rows are events in binary mode: those with a version."""
+        places, _ = self.entries.leading(self._find_entries(VERSION_NAME))
+        versions = self._texts[VERSION_NAME] = texts_of(self.entries.bytes_of(places))
         events = valid(versions)
         self.odd |= (places >= 0) & (~events | self.structured)
         return events & ~self.structured
 
-    def _attributes(self) -> Int:
+    def _find_attributes(self) -> Int:
         roles, entries = self._roles, self.entries
         mine = (roles.attributes >= 0)[entries.numbers] & self.events[entries.owners]
-        if entries.filled is not None:
-            mine &= entries.filled
+        if entries.has_value is not None:
+            mine &= entries.has_value
         if roles.malformed.any():
             bad = roles.malformed[entries.numbers] & self.events[entries.owners]
             self.odd[entries.owners[bad]] = True
         return np.flatnonzero(mine)
 
-    def _hold_values(self) -> None:
+    def _mark_doubtful_rows(self) -> None:
         """Mark events as fallback that lack a required attribute, repeat one, or have a value that needs decoding."""
         entries, mine = self.entries, self.attributes
         numbers = entries.numbers[mine]
-        held = entries.values.take(pa.array(mine))
-        bad = entries.are(BINARY_KIND)[mine] | self._doubtful(texts_of(held), mine, numbers)
-        bad[forbidden(held)] = True
+        chars = entries.values.take(pa.array(mine))
+        bad = entries.are(BINARY_KIND)[mine] | self._is_doubtful(texts_of(chars), mine, numbers)
+        bad[find_invalid_strings(chars)] = True
         self.odd[entries.owners[mine[bad]]] = True
-        self.odd |= self._repeated(numbers)
-        sound = pc.equal(self._texts[VERSION], "1.0")
+        self.odd |= self._rows_with_repeats(numbers)
+        sound = pc.equal(self._texts[VERSION_NAME], "1.0")
         for name in REQUIRED:
             sound = pc.and_(sound, pc.greater(pc.binary_length(self.attribute(name)), 0))
         self.odd |= self.events & ~pc.fill_null(sound, False).to_numpy(zero_copy_only=False)
 
-    def _repeated(self, numbers: Int) -> Bool:
-        """Mark rows that have two entries for one attribute."""
+    def _rows_with_repeats(self, numbers: Int) -> Bool:
+        """Return which rows have two entries for one attribute."""
         owners, places = self.entries.owners[self.attributes], self._roles.attributes[numbers]
         repeated = np.zeros(self.entries.rows, bool)
         count = len(self._roles.places)
-        if count <= _ENVELOPES_FEW:
+        if count <= _MAX_ONE_BY_ONE:
             for place in range(count):
                 mine = owners[places == place]
                 repeated[mine[1:][mine[1:] == mine[:-1]]] = True
@@ -614,15 +614,15 @@ class Envelopes:
             repeated[pairs[1:][pairs[1:] == pairs[:-1]] // count] = True
         return repeated
 
-    def _doubtful(self, texts: pa.StringArray, mine: Int, numbers: Int) -> Bool:
-        """Mark values that are not text, that HTTP or NATS would decode, or whose type CloudEvents may not have."""
+    def _is_doubtful(self, texts: pa.StringArray, mine: Int, numbers: Int) -> Bool:
+        """Return which values are not text, need decoding (HTTP, NATS), or may be of a type that events cannot have."""
         bad = ~valid(texts)
         if texts.null_count:
             texts = pc.fill_null(texts, "")
         encoded, typed = self._roles.encoded[numbers], self._roles.typed[numbers]
-        firsts = beginnings(texts)
+        firsts = first_byte_of_each(texts)
         if encoded.any():
-            percent = holding(texts, "%")
+            percent = find_containing(texts, "%")
             bad[percent] |= encoded[percent]
             bad |= encoded & (firsts == ord('"'))
         if typed.any():
@@ -633,9 +633,9 @@ class Envelopes:
             bad[json] = ~known.to_numpy(zero_copy_only=False) | self._roles.texts[numbers[json]]
         return bad
 
-    def _own_content(self) -> None:
-        """Replace the native content type of events by an attribute ``datacontenttype``, if they have one."""
-        own = self.entry_of(CONTENT)
+    def _apply_content_type(self) -> None:
+        """Use the attribute ``datacontenttype`` of events that have one in place of the native content type."""
+        own = self.attribute_entries(CONTENT)
         named = own >= 0
         if named.any():
             self.contents = np.where(named, own, self.contents)
@@ -645,10 +645,10 @@ class Envelopes:
             self.attributes = self.attributes[self._roles.attributes[numbers] != place]
 
 
-def _roles(entries: PartEntries, rules: Sequence[AttributeRule], binary: Sequence[bool]) -> _Roles:
+def _assign_roles(entries: PartEntries, rules: Sequence[AttributeRule], binary: Sequence[bool]) -> _NameRoles:
     size = len(entries.pairs)
     flags = [np.zeros(size, bool) for _ in range(5)]
-    roles = _Roles(np.full(size, -1, np.int64), flags[0], flags[1], flags[2], flags[3], flags[4])
+    roles = _NameRoles(np.full(size, -1, np.int64), flags[0], flags[1], flags[2], flags[3], flags[4])
     for number, (group, key) in enumerate(entries.pairs):
         rule = rules[group]
         if key == rule.content_type or (rule.content_type == "headers.content-type" == key.lower()):

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
-from bindings.http.request import query_parts
+from bindings.http.request import iter_query_parts
 from bindings.parts import NativeForm, Part, native_of, parts_of
 from bindings.sending import Expand, Outbound, SendingBinding
 from catalog.model import Definition, Endpoint
@@ -22,14 +22,14 @@ FORM: Final = NativeForm(lists=("headers", "query"), lower=("headers",))
 RULE: Final = AttributeRule(prefixes=("headers.ce-",), content_type="headers.content-type", encoded=True)
 
 
-def parts(native: Mapping[str, Any]) -> list[Part]:
+def split(native: Mapping[str, Any]) -> list[Part]:
     """Split a native record into parts; header names become lower case."""
     return parts_of(native, FORM)
 
 
-def native(taken: list[Part]) -> dict[str, Any]:
-    """Build a native record from parts: the inverse of :func:`parts`."""
-    return native_of(taken, FORM)
+def build(record_parts: list[Part]) -> dict[str, Any]:
+    """Build a native record from parts: the inverse of :func:`split`."""
+    return native_of(record_parts, FORM)
 
 
 # Addressing and building HTTP messages; :mod:`bindings.http.publisher` sends them.
@@ -57,10 +57,10 @@ class HttpSending(SendingBinding):
     authority = re.compile(r"https?://[^/?#@\s]+[/?#].*", re.IGNORECASE | re.DOTALL)
     by_channel = frozenset({"path", "method", "status"})
     listed = ("headers", "query")
-    texts = ("headers.", _QUERY)
+    text_keys = ("headers.", _QUERY)
 
     def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
-        """Return method and path; a response (a definition with ``status``) has neither."""
+        """Return method and path; none for a response (a definition with ``status``)."""
         if any(prop.name == "status" for prop in definition.protocoloptions):
             return {}
         options = endpoint.options if endpoint else {}
@@ -69,7 +69,7 @@ class HttpSending(SendingBinding):
         return {"method": str(options.get("method") or _DEFAULT_METHOD).upper(), "path": str(path or fallback)}
 
     def address_of(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand) -> str:
-        """Return the URL: that of *base* or the endpoint, with the path and query of the parts."""
+        """Return the URL: *base* or the endpoint's, with the path and query of the parts."""
         url = urlsplit(base or next(iter(endpoint.uris), ""))
         path = url.path
         if declared or endpoint.options.get("path") or path.strip("/"):
@@ -94,13 +94,13 @@ class HttpSending(SendingBinding):
         return Part(name, part.value)
 
     def received(self, message: Outbound, *, binary: bool) -> Iterator[Part]:
-        """Yield the URL's path and query, and all parts except those that no request has."""
+        """Yield the path and query of the URL, and all parts that a request can have."""
         url = urlsplit(message.address)
         yield Part("path", (url.path or "/").encode())
-        yield from query_parts(url.query.encode())
+        yield from iter_query_parts(url.query.encode())
         yield from (part for part in message.parts if part.key not in _NEVER_SENT)
 
 
 def path_of(uris: Sequence[str]) -> str:
-    """Return the path of the first address that has one."""
+    """Return the first path in these addresses; empty if there is none."""
     return next((path for path in (urlsplit(uri).path for uri in uris) if path not in ("", "/")), "")

@@ -20,9 +20,9 @@ import msgspec
 from bindings.gateways import Tls
 from catalog.documents.connecting import Reach, origin_of
 
-# The HTTP client that sends messages: it keeps connections, but no state from targets.
+# The HTTP client that sends messages: it keeps connections open, but stores no state of targets, such as cookies.
 
-# Connections to checked addresses only, for URLs that strangers name.
+# Connections to checked addresses only, for URLs of untrusted origin.
 #
 # A host is resolved for each request and all its addresses are checked; the connection goes to one of them, so that a
 # second look-up cannot give others. A host with one forbidden address is forbidden.
@@ -33,7 +33,7 @@ class OutOfReach(Exception):
 
 
 class CheckedTransport(httpx.BaseTransport):
-    """Sends with *inner* to the addresses that *reach* allows."""
+    """A transport that connects only to addresses that *reach* allows."""
 
     def __init__(self, inner: httpx.BaseTransport, reach: Reach) -> None:
         self._inner = inner
@@ -48,7 +48,7 @@ class CheckedTransport(httpx.BaseTransport):
         """
         url = request.url
         host = url.raw_host.decode("ascii")
-        addresses = allowed_addresses(host, url.port, self._reach)
+        addresses = resolve_allowed(host, url.port, self._reach)
         for number, address in enumerate(addresses, 1):
             # The header Host comes from the name, and the certificate is verified for the name.
             judged = httpx.Request(
@@ -70,21 +70,21 @@ class CheckedTransport(httpx.BaseTransport):
         self._inner.close()
 
 
-def allowed_addresses(host: str, port: int | None, reach: Reach) -> list[str]:
-    """Return the addresses of a host, all of which are allowed.
+def resolve_allowed(host: str, port: int | None, reach: Reach) -> list[str]:
+    """Resolve a host, all of whose addresses must be allowed.
 
     Raises:
         OutOfReach: one of them is not.
         httpx.ConnectError: it has none.
     """
-    addresses = addresses_of(host, port)
+    addresses = resolve_addresses(host, port)
     if not all(reach.admits(host, address) for address in addresses):
         raise OutOfReach(f"{host} is not a public host, and not in the list of allowed hosts")
     return addresses
 
 
-def addresses_of(host: str, port: int | None) -> list[str]:
-    """Return the addresses of a host.
+def resolve_addresses(host: str, port: int | None) -> list[str]:
+    """Resolve a host to its addresses.
 
     Raises:
         httpx.ConnectError: it has none.
@@ -106,7 +106,7 @@ class _NoCookies(httpx.Cookies):
         """Ignore the cookies of a response."""
 
 
-class _Client(httpx.Client):
+class _CookielessClient(httpx.Client):
     @property
     def cookies(self) -> httpx.Cookies:
         return _NoCookies()
@@ -134,13 +134,13 @@ def client(
         OSError, ssl.SSLError: a certificate file that cannot be read.
     """
     transport = httpx.HTTPTransport(
-        verify=_context(tls),
+        verify=_create_tls_context(tls),
         http1=version != "2",
         http2=version != "1.1",
         limits=httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight),
         trust_env=False,
     )
-    return _Client(
+    return _CookielessClient(
         headers=[("user-agent", "xrouter"), *headers],
         auth=basic,
         timeout=timeout,
@@ -150,7 +150,7 @@ def client(
     )
 
 
-def _context(tls: Tls | None) -> ssl.SSLContext:
+def _create_tls_context(tls: Tls | None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(tls.ca) if tls and tls.ca else None)
     if tls and tls.certificate:
         context.load_cert_chain(tls.certificate, tls.key)
@@ -174,11 +174,11 @@ class Permissions:
     def __init__(self, client: httpx.Client, origin: str) -> None:
         self._client = client
         self._origin = origin
-        self._given: set[str] = set()
+        self._granted: set[str] = set()
         self._lock = threading.Lock()
 
-    def ensure(self, url: str) -> None:
-        """Return if the target of *url* allows us; its query is ignored.
+    def require_permission(self, url: str) -> None:
+        """Raise unless the target of *url* allows us to send; its query is ignored.
 
         Raises:
             NotPermitted: it does not, or does not support the handshake.
@@ -187,17 +187,16 @@ class Permissions:
         parts = urlsplit(url)
         target = f"{parts.scheme}://{parts.netloc}{parts.path}"
         with self._lock:
-            if target in self._given:
+            if target in self._granted:
                 return
             answer = self._client.options(url, headers={ASK: self._origin})
             allowed = [name.strip() for name in answer.headers.get(ALLOWED, "").split(",")]
             if not answer.is_success or not {"*", self._origin} & set(allowed):
-                shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
                 raise NotPermitted(
-                    f"{shown} responded {answer.status_code} to the webhook handshake and does not allow "
+                    f"{shown_url(url)} responded {answer.status_code} to the webhook handshake and does not allow "
                     f"{self._origin}; allow it there, or remove webhook_origin"
                 )
-            self._given.add(target)
+            self._granted.add(target)
 
 
 # A client of the CloudEvents Subscriptions API: create, renew, find, and delete subscriptions.
@@ -209,12 +208,12 @@ MEDIA: Final = "application/cloudevents-subscription+json"
 MAX_ANSWER_BYTES: Final = 1 << 20
 _GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
 _NO_LIST: Final = _GONE | {HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
-_SHOWN: Final = 200
-_LATER: Final = 3600.0
+_MAX_TEXT: Final = 200
+_MAX_RETRY_SECONDS: Final = 3600.0
 
 
 class SubscriptionFailed(Exception):
-    """A failed request; the message says what was requested and answered, without secrets.
+    """A failed request; the message names the request and the response, without secrets.
 
     ``gone``: the manager does not have the subscription. ``login``: it does not allow us this request. ``after``: the
     seconds that it tells us to wait.
@@ -257,9 +256,9 @@ class SubscriptionManager:
         Raises:
             SubscriptionFailed: there is none, or it may exist and the manager did not say so in time.
         """
-        answer = self._asked("POST", self.url, document)
-        created = _document(answer)
-        return ManagedSubscription(self._place(answer.headers.get("location", ""), created), created)
+        answer = self._send_request("POST", self.url, document)
+        created = _read_document(answer)
+        return ManagedSubscription(self._subscription_url(answer.headers.get("location", ""), created), created)
 
     def renew(self, url: str, document: Mapping[str, Any]) -> ManagedSubscription:
         """Replace a subscription, which restarts its lifetime.
@@ -267,36 +266,38 @@ class SubscriptionManager:
         Raises:
             SubscriptionFailed: it is unchanged, or ``gone``.
         """
-        return ManagedSubscription(url, _document(self._asked("PUT", url, document)))
+        return ManagedSubscription(url, _read_document(self._send_request("PUT", url, document)))
 
     def delete(self, url: str) -> None:
-        """Delete a subscription; one that is already gone counts as deleted.
+        """Delete a subscription; a missing one counts as deleted.
 
         Raises:
             SubscriptionFailed: it may still exist.
         """
         try:
-            self._asked("DELETE", url)
+            self._send_request("DELETE", url)
         except SubscriptionFailed as error:
             if not error.gone:
                 raise
 
-    def delivering(self, sink: str) -> list[ManagedSubscription]:
-        """Return the subscriptions that deliver to a sink; none if the manager does not list any.
+    def list_delivering_to(self, sink: str) -> list[ManagedSubscription]:
+        """Return the subscriptions that deliver to a sink; empty if the manager lists none.
 
         Raises:
             SubscriptionFailed: the manager cannot be asked now.
         """
-        answer = self._asked("GET", self.url, also=_NO_LIST)
-        listed = _decoded(answer) if answer.is_success else []
+        answer = self._send_request("GET", self.url, also=_NO_LIST)
+        listed = _decode_json(answer) if answer.is_success else []
         subscriptions = listed.get("subscriptions", list(listed.values())) if isinstance(listed, dict) else listed
         each = (one for one in subscriptions if isinstance(one, dict)) if isinstance(subscriptions, list) else ()
         return [
-            ManagedSubscription(self._place("", one), one) for one in each if one.get("sink") == sink and one.get("id")
+            ManagedSubscription(self._subscription_url("", one), one)
+            for one in each
+            if one.get("sink") == sink and one.get("id")
         ]
 
-    def _place(self, location: str, document: Mapping[str, Any]) -> str:
-        """Return a subscription's URL: the location if it is on the manager's server, else its id below the manager."""
+    def _subscription_url(self, location: str, document: Mapping[str, Any]) -> str:
+        """Return a subscription's URL: the location if it is on the manager's server, else manager and id."""
         try:
             url = urljoin(self.url, location)
             if location and origin_of(url) == origin_of(self.url):
@@ -308,7 +309,7 @@ class SubscriptionManager:
             raise SubscriptionFailed(f"{shown_url(self.url)} did not say which subscription it created")
         return f"{self.url.partition('?')[0].rstrip('/')}/{quote(name, safe='')}"
 
-    def _asked(
+    def _send_request(
         self, method: str, url: str, document: Mapping[str, Any] | None = None, *, also: frozenset[int] = frozenset()
     ) -> httpx.Response:
         headers = {"accept": "application/json", "user-agent": "xrouter"}
@@ -321,25 +322,25 @@ class SubscriptionManager:
         try:
             with asyncio.Runner() as runner:
                 runner.get_loop().set_default_executor(_Resolver(1))
-                answer = runner.run(self._answer(method, url, headers, content, deadline))
+                answer = runner.run(self._exchange(method, url, headers, content, deadline))
         except TimeoutError as error:
             raise SubscriptionFailed(f"{method} {shown_url(url)}: the response takes too long") from error
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, ValueError) as error:
-            text = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+            text = " ".join(str(error).split())[:_MAX_TEXT] or type(error).__name__
             raise SubscriptionFailed(f"{method} {shown_url(url)}: {text}") from error
         if answer.is_success or answer.status_code in also:
             return answer
         raise SubscriptionFailed(
-            f"{method} {shown_url(url)} returned {answer.status_code}{_said(answer)}",
+            f"{method} {shown_url(url)} returned {answer.status_code}{_error_text(answer)}",
             gone=method != "POST" and answer.status_code in _GONE,
             login=answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN),
-            after=_after(answer),
+            after=_retry_seconds(answer),
         )
 
-    async def _answer(
+    async def _exchange(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, deadline: float
     ) -> httpx.Response:
-        """Send a request, and read no more of the response than a subscription's maximum size.
+        """Send a request, and read at most ``MAX_ANSWER_BYTES`` of the response.
 
         Raises:
             TimeoutError: the whole exchange, including a head that arrives byte by byte, took too long.
@@ -355,7 +356,7 @@ class SubscriptionManager:
                 body += chunk
                 if len(body) > MAX_ANSWER_BYTES:
                     raise ValueError("the response is too long")
-        return httpx.Response(answer.status_code, headers=_plain(answer.headers), content=bytes(body))
+        return httpx.Response(answer.status_code, headers=_drop_body_headers(answer.headers), content=bytes(body))
 
 
 def shown_url(url: str) -> str:
@@ -365,42 +366,42 @@ def shown_url(url: str) -> str:
 
 
 class _Resolver(ThreadPoolExecutor):
-    """Resolves names for an event loop, which does not wait at its end for a slow one."""
+    """Resolves names for an event loop; the loop does not wait for slow look-ups when it ends."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Shut down without waiting."""
         super().shutdown(wait=False, cancel_futures=True)
 
 
-def _plain(headers: httpx.Headers) -> list[tuple[str, str]]:
-    """Return the headers without those about the body's encoding."""
-    return [(name, value) for name, value in headers.multi_items() if name.lower() not in _OF_BODIES]
+def _drop_body_headers(headers: httpx.Headers) -> list[tuple[str, str]]:
+    """Return the headers, except those about the length and encoding of the body."""
+    return [(name, value) for name, value in headers.multi_items() if name.lower() not in _BODY_HEADERS]
 
 
-_OF_BODIES: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+_BODY_HEADERS: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
-def _document(answer: httpx.Response) -> dict[str, Any]:
-    document = _decoded(answer)
+def _read_document(answer: httpx.Response) -> dict[str, Any]:
+    document = _decode_json(answer)
     return document if isinstance(document, dict) else {}
 
 
-def _decoded(answer: httpx.Response) -> Any:
+def _decode_json(answer: httpx.Response) -> Any:
     try:
         return msgspec.json.decode(answer.content) if answer.content else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
 
 
-def _said(answer: httpx.Response) -> str:
-    """Return an error response's text, in one line of limited length."""
-    document = _document(answer)
+def _error_text(answer: httpx.Response) -> str:
+    """Return the text of an error response, as one line of limited length."""
+    document = _read_document(answer)
     text = next((document[name] for name in ("detail", "title", "error") if isinstance(document.get(name), str)), "")
-    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())[:_SHOWN]
+    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())[:_MAX_TEXT]
     return f": {line}" if line else ""
 
 
-def _after(answer: httpx.Response) -> float:
-    """Return the seconds that a response tells us to wait; 0 if it is not a number."""
+def _retry_seconds(answer: httpx.Response) -> float:
+    """Return the seconds in ``Retry-After``; 0 if there is no number."""
     text = answer.headers.get("retry-after", "")
-    return min(float(text), _LATER) if text.isascii() and text.isdecimal() and len(text) < 10 else 0.0
+    return min(float(text), _MAX_RETRY_SECONDS) if text.isascii() and text.isdecimal() and len(text) < 10 else 0.0

@@ -18,13 +18,13 @@ import httptools
 
 from bindings.http.request import HttpProblem, Reply, RequestHead, ServerLimits
 
-# From bytes to requests, strictly: anything that two parsers could read differently is rejected.
+# Strict parsing of requests: anything that two parsers could read differently is rejected.
 #
 # The parser (llhttp, through ``httptools``) rejects bare line feeds, folded headers, control characters, and lengths
 # that are repeated or combined with a transfer coding. This module checks the rest: versions, transfer codings other
 # than ``chunked``, hosts, forms of the target, and all limits.
 
-SLICE: Final = 4096
+HEAD_SLICE: Final = 4096
 """Bytes of heads parsed at a time, so that few pipelined requests are in memory as objects."""
 BODY_SLICE: Final = 64 * 2**10
 _FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
@@ -46,59 +46,59 @@ Event = RequestHead | bytes | BodyEnd | HttpProblem
 
 
 class RequestReader:
-    """Parses the bytes of one connection; the caller takes the resulting ``events``, in order."""
+    """Parses the bytes of one connection; the resulting ``events`` are in order."""
 
     def __init__(self, limits: ServerLimits, address: str = "") -> None:
         self._limits = limits
         self._address = address
-        self._most_bytes, self._most_headers = limits.max_header_bytes, limits.max_headers
+        self._max_bytes, self._max_headers = limits.max_header_bytes, limits.max_headers
         self.events: deque[Event] = deque()
         self.failed = False
         self.in_head = False
         self._in_body = False
         self._replayed = False
         self._head: RequestHead | None = None
-        self._begin()
+        self._reset_request()
         self._parser = httptools.HttpRequestParser(self)
 
     @property
-    def slice(self) -> int:
-        """The number of bytes to feed at once."""
-        return BODY_SLICE if self._in_body else SLICE
+    def slice_bytes(self) -> int:
+        """The maximum bytes of one call of :meth:`feed`."""
+        return BODY_SLICE if self._in_body else HEAD_SLICE
 
     @property
-    def begun(self) -> RequestHead:
-        """A head with headers only: those of the last request that have been read."""
+    def partial_head(self) -> RequestHead:
+        """The head of an incomplete request, with the headers read so far only."""
         return RequestHead("", b"", b"", tuple(self._headers))
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Parse more bytes; after a problem, nothing."""
+        """Parse more bytes; does nothing after a problem."""
         if self.failed:
             return
-        self._wire += len(data)
+        self._unparsed_bytes += len(data)
         try:
             self._parser.feed_data(data)
-            self._bound()
+            self._check_buffered()
         except httptools.HttpParserUpgrade as upgrade:
-            self._without_upgrade(data, int(upgrade.args[0]))
+            self._ignore_upgrade(data, int(upgrade.args[0]))
         except httptools.HttpParserCallbackError as error:
-            self._fail(error.__context__)
+            self._add_failure(error.__context__)
         except httptools.HttpParserError as error:
             # The text is one of the parser's own, and quotes nothing of the request.
-            self._fail(HttpProblem(HTTPStatus.BAD_REQUEST, f"not a well-formed HTTP/1.1 request: {error}"))
+            self._add_failure(HttpProblem(HTTPStatus.BAD_REQUEST, f"not a well-formed HTTP/1.1 request: {error}"))
         except HttpProblem as problem:
-            self._fail(problem)
+            self._add_failure(problem)
 
     def on_message_begin(self) -> None:
         """Begin a request; called by the parser, as are the methods below."""
-        self._begin()
+        self._reset_request()
         self.in_head = True
 
     def on_url(self, url: bytes) -> None:
         """Add a piece of the target."""
         self._target.append(url)
-        self._size += len(url)
-        if self._size > self._limits.max_target:
+        self._head_bytes += len(url)
+        if self._head_bytes > self._limits.max_target:
             raise HttpProblem(HTTPStatus.REQUEST_URI_TOO_LONG, f"a target has at most {self._limits.max_target} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -107,54 +107,54 @@ class RequestReader:
             return
         headers = self._headers
         headers.append((name.lower(), value.rstrip(b" \t")))
-        self._size += len(name) + len(value) + 4
-        if self._size > self._most_bytes or len(headers) > self._most_headers:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._max_bytes or len(headers) > self._max_headers:
             raise self._headers_too_large()
 
     def on_headers_complete(self) -> None:
-        """Emit the head."""
+        """Add the head to the events."""
         self.in_head = False
         self._in_body = True
-        self._wire = 0
+        self._unparsed_bytes = 0
         if self._replayed:
             self._replayed = False
             return
-        self._head = self._checked()
+        self._head = self._build_head()
         self.events.append(self._head)
 
     def on_body(self, body: bytes) -> None:
-        """Emit a piece of the body."""
-        self._body += len(body)
+        """Add a piece of the body to the events."""
+        self._body_bytes += len(body)
         self.events.append(body)
 
     def on_message_complete(self) -> None:
-        """Emit the end, unless the parser only skipped a body that follows an offer to upgrade."""
+        """Add the end to the events, unless the parser only skipped the body of a request that offers an upgrade."""
         self._in_body = False
-        self._wire = 0
+        self._unparsed_bytes = 0
         if not (self._parser.should_upgrade() and self._head is not None and self._head.has_body):
             self.events.append(BodyEnd.END)
 
-    def _begin(self) -> None:
+    def _reset_request(self) -> None:
         self._target: list[bytes] = []
         self._headers: list[tuple[bytes, bytes]] = []
         self._head = None
         self._replayed = False
-        self._size = self._body = self._wire = 0
+        self._head_bytes = self._body_bytes = self._unparsed_bytes = 0
 
-    def _fail(self, error: BaseException | None) -> None:
+    def _add_failure(self, error: BaseException | None) -> None:
         self.failed = True
         fault = (
             error if isinstance(error, HttpProblem) else HttpProblem(HTTPStatus.BAD_REQUEST, "not an HTTP/1.1 request")
         )
         self.events.append(fault)
 
-    def _bound(self) -> None:
-        """Limit what the parser buffers until it is complete: an endless header, or endless chunk extensions."""
+    def _check_buffered(self) -> None:
+        """Raise if the parser buffers too much: an endless header, or endless chunk extensions."""
         if self.in_head:
-            if self._wire > self._limits.max_header_bytes + SLICE:
+            if self._unparsed_bytes > self._limits.max_header_bytes + HEAD_SLICE:
                 raise self._headers_too_large()
         elif self._in_body and self._head is not None and self._head.chunked:
-            if self._wire > _CHUNK_ROOM + _CHUNK_FACTOR * self._body:
+            if self._unparsed_bytes > _CHUNK_ROOM + _CHUNK_FACTOR * self._body_bytes:
                 raise HttpProblem(HTTPStatus.BAD_REQUEST, "the chunks of this body are nearly empty; send larger ones")
 
     def _headers_too_large(self) -> HttpProblem:
@@ -162,10 +162,10 @@ class RequestReader:
         detail = f"a request may have at most {limits.max_headers} headers and {limits.max_header_bytes} bytes of them"
         return HttpProblem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
 
-    def _checked(self) -> RequestHead:
+    def _build_head(self) -> RequestHead:
         version = self._parser.get_http_version()
         if version not in ("1.0", "1.1"):
-            raise _bad("only HTTP/1.1 and HTTP/1.0 are supported")
+            raise _bad_request("only HTTP/1.1 and HTTP/1.0 are supported")
         method = self._parser.get_method().decode("ascii")
         named: dict[bytes, list[bytes]] = {}
         for name, value in self._headers:
@@ -173,8 +173,8 @@ class RequestReader:
                 named.setdefault(name, []).append(value)
         hosts = named.get(b"host", ())
         if len(hosts) > 1 or (not hosts and version == "1.1"):
-            raise _bad("a request needs exactly one Host header")
-        path, query = _parsed_target(method, b"".join(self._target))
+            raise _bad_request("a request needs exactly one Host header")
+        path, query = _parse_target(method, b"".join(self._target))
         if self._parser.should_upgrade():
             _check_upgrade(method, named.get(b"upgrade", []))
         length = named.get(b"content-length")
@@ -191,8 +191,8 @@ class RequestReader:
             address=self._address,
         )
 
-    def _without_upgrade(self, data: bytes | memoryview, rest: int) -> None:
-        """Continue as if no upgrade were offered, which every server may do (RFC 9110 section 7.8).
+    def _ignore_upgrade(self, data: bytes | memoryview, rest: int) -> None:
+        """Parse on as if no upgrade were offered, as every server may (RFC 9110 section 7.8).
 
         The parser skips the body in that case, so a second parser reads it, from a head that has only the body's
         length.
@@ -210,19 +210,19 @@ class RequestReader:
         self.feed(data[rest:])
 
 
-def _parsed_target(method: str, target: bytes) -> tuple[bytes, bytes]:
+def _parse_target(method: str, target: bytes) -> tuple[bytes, bytes]:
     """Return the raw path and query of a target in origin, absolute or asterisk form (RFC 9112 section 3.2)."""
     if b"#" in target:
-        raise _bad("a target must not have a fragment")
+        raise _bad_request("a target must not have a fragment")
     if not target.startswith(b"/") and not (target == b"*" and method == "OPTIONS"):
         scheme = next((each for each in _SCHEMES if target[: len(each)].lower() == each), None)
         if scheme is None:
-            raise _bad("a target must be a path or an http URL")
+            raise _bad_request("a target must be a path or an http URL")
         rest = target[len(scheme) :]
         ends = [place for place in (rest.find(b"/"), rest.find(b"?")) if place >= 0]
         start = min(ends, default=len(rest))
         if not start or b"@" in rest[:start]:
-            raise _bad("a target's URL needs a host and must not have a user")
+            raise _bad_request("a target's URL needs a host and must not have a user")
         target = rest[start:] if rest[start : start + 1] == b"/" else b"/" + rest[start:]
     path, _, query = target.partition(b"?")
     return path, query
@@ -232,30 +232,30 @@ def _is_chunked(codings: list[bytes], version: str) -> bool:
     if not codings:
         return False
     if version == "1.0":
-        raise _bad("HTTP/1.0 has no Transfer-Encoding")
+        raise _bad_request("HTTP/1.0 has no Transfer-Encoding")
     if len(codings) > 1 or codings[0].lower() != b"chunked":
-        raise _bad("the only supported transfer coding is chunked")
+        raise _bad_request("the only supported transfer coding is chunked")
     return True
 
 
 def _check_upgrade(method: str, tokens: list[bytes]) -> None:
     if method == "CONNECT":
-        raise _bad("this server is not a proxy")
+        raise _bad_request("this server is not a proxy")
     if any(b"websocket" in token.lower() for token in tokens):
-        raise _bad("WebSocket is not supported; send each message as a request")
+        raise _bad_request("WebSocket is not supported; send each message as a request")
 
 
-def _bad(detail: str) -> HttpProblem:
+def _bad_request(detail: str) -> HttpProblem:
     return HttpProblem(HTTPStatus.BAD_REQUEST, detail)
 
 
-MAX_DROPPED: Final = 16 * 2**20
+MAX_DROPPED_BYTES: Final = 16 * 2**20
 """Maximum bytes of a refused body that are read and dropped."""
-TURN: Final = 50
+REQUESTS_PER_TURN: Final = 50
 """Requests of one connection that are handled before other connections get their turn."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 Answer = Callable[[Reply], None]
-"""Call it once, on the server's thread."""
+"""Sends the answer; to be called once, on the server's thread."""
 
 
 class AcceptedRequest(Protocol):
@@ -266,38 +266,38 @@ class AcceptedRequest(Protocol):
         """The maximum bytes of its body."""
 
     def take(self, body: bytes, answer: Answer) -> None:
-        """Handle the request with its complete body; *answer* is called at once or later."""
+        """Handle the request with its complete body; *answer* may be called later."""
 
     def late(self) -> Reply:
         """Return the response when no answer came in time; a later answer is dropped."""
 
 
-class Handler(Protocol):
+class RequestHandler(Protocol):
     """The application of a server. Called on the server's thread."""
 
     def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
-        """Decide by the head alone; with a reply the body is not read."""
+        """Accept a request, or return the reply that refuses it; the body is not read then."""
 
 
 class ConnectionPool(Protocol):
     """State that all connections share."""
 
     limits: ServerLimits
-    handler: Handler
+    handler: RequestHandler
     stopping: bool
     date: bytes
 
-    def hold(self, size: int) -> bool:
-        """Add bytes of bodies to those in memory (or subtract, below 0); False if there are too many."""
+    def reserve_bytes(self, size: int) -> bool:
+        """Count bytes of bodies in memory (negative to release them); return False if there are too many."""
 
-    def accepted(self, connection: HttpConnection) -> None:
-        """Record that a connection has sent a request that was accepted."""
+    def record_accepted(self, connection: HttpConnection) -> None:
+        """Record that a request of a connection was accepted."""
 
-    def gone(self, connection: HttpConnection) -> None:
+    def remove_connection(self, connection: HttpConnection) -> None:
         """Remove a connection."""
 
-    def shown(self, head: RequestHead, reply: Reply) -> Reply:
-        """Return a reply made without the handler, in the handler's form; only the headers of *head* are reliable."""
+    def finish_reply(self, head: RequestHead, reply: Reply) -> Reply:
+        """Add the handler's headers to a reply made without it; of *head* only the headers are reliable."""
 
 
 class Phase(Enum):
@@ -318,16 +318,16 @@ _UNREADY: Final = (Phase.ANSWER, Phase.LINGER, Phase.CLOSED)
 class HttpConnection(asyncio.Protocol):
     """A connection.
 
-    ``address`` is the address or network under which its client is counted; :meth:`expire` is due at ``deadline`` (loop
-    time).
+    ``address`` is the address or network under which its client is counted; :meth:`end_expired_wait` is due at
+    ``deadline`` (loop time).
     """
 
     def __init__(self, ledger: ConnectionPool, address: str, loop: asyncio.AbstractEventLoop) -> None:
         self.address = address
         self.phase = Phase.OPENING
-        self.held = 0
+        self.held_bytes = 0
         self.opening: asyncio.Task[None] | None = None
-        self._ledger = ledger
+        self._pool = ledger
         self._limits = ledger.limits
         self._loop = loop
         self.deadline = loop.time() + self._limits.header_timeout
@@ -342,7 +342,7 @@ class HttpConnection(asyncio.Protocol):
         self._skipping = self._pumping = self._paused = self._blocked = self._ended = False
 
     @property
-    def waiting(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether it has a complete request that is not yet answered."""
         return self.phase is Phase.ANSWER
 
@@ -354,91 +354,91 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
         else:
             # The first byte may take as long as the rest of a head; then the time starts anew.
-            self._wait(Phase.IDLE, self._limits.header_timeout)
+            self._enter_phase(Phase.IDLE, self._limits.header_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._release()
+        self._release_body()
         self.phase = Phase.CLOSED
-        self._ledger.gone(self)
+        self._pool.remove_connection(self)
         self._request = self._transport = None
         self._reader.events.clear()
 
     def data_received(self, data: bytes) -> None:
         if self.phase is Phase.LINGER:
             self._dropped += len(data)
-            if self._dropped > MAX_DROPPED:
+            if self._dropped > MAX_DROPPED_BYTES:
                 self.abort()
         elif self.phase is not Phase.CLOSED:
             self._unread = self._unread + data if self._unread else data
-            self._pump()
+            self._process_input()
 
     def eof_received(self) -> bool:
         self._ended = True
         if self.phase is Phase.BODY:
-            self._refuse(HttpProblem(HTTPStatus.BAD_REQUEST, "the request ended before its body was complete"))
+            self._reject(HttpProblem(HTTPStatus.BAD_REQUEST, "the request ended before its body was complete"))
             return False
         # A sender may close its side after a request and still read the response.
-        return self.waiting and self._plain
+        return self.is_waiting and self._is_plain
 
     def pause_writing(self) -> None:
         self._blocked = True
-        if not self.waiting:
+        if not self.is_waiting:
             self.deadline = self._loop.time() + self._limits.header_timeout
 
     def resume_writing(self) -> None:
         self._blocked = False
         if self.phase is Phase.IDLE:
-            self._wait(Phase.IDLE, self._limits.idle_timeout)
-        self._pump()
+            self._enter_phase(Phase.IDLE, self._limits.idle_timeout)
+        self._process_input()
 
-    def expire(self) -> None:
-        """End a wait that took too long."""
+    def end_expired_wait(self) -> None:
+        """Reply or close, because a wait took too long."""
         phase = self.phase
         if phase is Phase.ANSWER and self._request is not None:
-            self._answer(self._request, self._request.late())
+            self._send_answer(self._request, self._request.late())
         elif phase is Phase.BODY and not self._blocked:
             timeout = self._limits.request_timeout
-            self._refuse(HttpProblem(HTTPStatus.BAD_REQUEST, f"the body did not arrive within {timeout:g} seconds"))
+            self._reject(HttpProblem(HTTPStatus.BAD_REQUEST, f"the body did not arrive within {timeout:g} seconds"))
         elif phase is Phase.HEAD and not self._blocked:
-            self._refuse(HttpProblem(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time"))
+            self._reject(HttpProblem(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time"))
         else:
             self.abort()
 
     def abort(self) -> None:
-        """Close at once, whatever is in progress."""
+        """Close immediately, without a reply."""
         self.phase = Phase.CLOSED
-        self._release()
+        self._release_body()
         if self.opening is not None:
             self.opening.cancel()
         if self._transport is not None:
             self._transport.abort()
 
-    def hurry(self) -> None:
-        """Give an arriving body no more than :attr:`ServerLimits.linger` seconds."""
+    def shorten_deadline(self) -> None:
+        """Limit the wait for the rest of a body to :attr:`ServerLimits.linger` seconds."""
         if self.phase is Phase.BODY:
             self.deadline = min(self.deadline, self._loop.time() + self._limits.linger)
 
     @property
-    def _plain(self) -> bool:
+    def _is_plain(self) -> bool:
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is None
 
-    def _pump(self) -> None:
-        """Handle what has arrived, until a request must wait."""
+    def _process_input(self) -> None:
+        """Handle received bytes, until a request waits for its answer."""
         if self._pumping:
             return
         self._pumping = True
         events = self._reader.events
-        left = TURN
+        left = REQUESTS_PER_TURN
         while not self._blocked and self.phase not in _UNREADY:
             if events:
                 event = events.popleft()
-                self._handle(event)
+                self._handle_event(event)
                 left -= isinstance(event, RequestHead)
                 if not left:
-                    self._loop.call_soon(self._pump)
+                    self._loop.call_soon(self._process_input)
                     break
             elif self._unread:
-                size = self._reader.slice
+                size = self._reader.slice_bytes
                 if len(self._unread) <= size:
                     data, self._unread = self._unread, b""
                 else:
@@ -448,10 +448,10 @@ class HttpConnection(asyncio.Protocol):
                 break
         self._pumping = False
         if self.phase is Phase.IDLE and self._reader.in_head:
-            self._wait(Phase.HEAD, self._limits.header_timeout)
-        self._read_on(bool(left) and not self._unread)
+            self._enter_phase(Phase.HEAD, self._limits.header_timeout)
+        self._set_reading(bool(left) and not self._unread)
 
-    def _read_on(self, wanted: bool) -> None:
+    def _set_reading(self, wanted: bool) -> None:
         if wanted is self._paused and self._transport is not None and not self._transport.is_closing():
             self._paused = not wanted
             if wanted:
@@ -459,103 +459,103 @@ class HttpConnection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
-    def _handle(self, event: RequestHead | bytes | BodyEnd | HttpProblem) -> None:
+    def _handle_event(self, event: RequestHead | bytes | BodyEnd | HttpProblem) -> None:
         if isinstance(event, bytes):
-            self._take_piece(event)
+            self._handle_piece(event)
         elif isinstance(event, RequestHead):
-            self._take_head(event)
+            self._handle_head(event)
         elif isinstance(event, BodyEnd):
-            self._take_end()
+            self._handle_end()
         else:
-            self._refuse(event)
+            self._reject(event)
 
-    def _take_head(self, head: RequestHead) -> None:
+    def _handle_head(self, head: RequestHead) -> None:
         if self._peer:
             head = head._replace(peer=self._peer)
         self._head = head
-        answer = self._ledger.handler.admit(head)
+        answer = self._pool.handler.admit(head)
         if isinstance(answer, Reply):
             # A body that is already here costs nothing, and the connection can continue.
             self._skipping = BodyEnd.END in self._reader.events
-            self._send(answer, close=not self._skipping)
+            self._send_reply(answer, close=not self._skipping)
             return
         self._request = answer
-        self._wait(Phase.BODY, self._limits.request_timeout)
+        self._enter_phase(Phase.BODY, self._limits.request_timeout)
         if head.expects_continue and head.has_body and not self._reader.events and self._transport is not None:
             self._transport.write(_CONTINUE)
 
-    def _take_piece(self, piece: bytes) -> None:
+    def _handle_piece(self, piece: bytes) -> None:
         if self._skipping or self._request is None:
             return
-        self.held += len(piece)
-        held = self._ledger.hold(len(piece))
+        self.held_bytes += len(piece)
+        held = self._pool.reserve_bytes(len(piece))
         if self.phase is not Phase.BODY:
             return  # freeing memory has ended this connection
         self._body += piece
-        if self.held > self._request.max_body:
-            self._refuse(too_large(self._request.max_body))
+        if self.held_bytes > self._request.max_body:
+            self._reject(too_large(self._request.max_body))
         elif not held:
-            self._refuse(HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being received; retry later"))
+            self._reject(HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being received; retry later"))
 
-    def _take_end(self) -> None:
+    def _handle_end(self) -> None:
         request = self._request
         if self._skipping or request is None:
             self._skipping = False
             return
-        self._wait(Phase.ANSWER, self._limits.request_timeout)
+        self._enter_phase(Phase.ANSWER, self._limits.request_timeout)
         body = bytes(self._body)
         self._body.clear()
-        request.take(body, partial(self._answer, request))
+        request.take(body, partial(self._send_answer, request))
 
-    def _answer(self, request: AcceptedRequest, reply: Reply) -> None:
-        """Send a response, unless its request no longer waits for one."""
+    def _send_answer(self, request: AcceptedRequest, reply: Reply) -> None:
+        """Send the answer to a request, unless it was already answered."""
         if self.phase is not Phase.ANSWER or request is not self._request:
             return
         if reply.status == HTTPStatus.ACCEPTED:
-            self._ledger.accepted(self)
-        self._send(reply, close=False)
-        self._pump()
+            self._pool.record_accepted(self)
+        self._send_reply(reply, close=False)
+        self._process_input()
 
-    def _refuse(self, problem: HttpProblem) -> None:
-        head = self._head if self._head is not None else self._reader.begun
-        self._send(self._ledger.shown(head, problem.reply()), close=True)
+    def _reject(self, problem: HttpProblem) -> None:
+        head = self._head if self._head is not None else self._reader.partial_head
+        self._send_reply(self._pool.finish_reply(head, problem.reply()), close=True)
 
-    def _send(self, reply: Reply, *, close: bool) -> None:
-        """Send a response; with *close* the connection ends: the rest of the request is unwanted or unreadable."""
+    def _send_reply(self, reply: Reply, *, close: bool) -> None:
+        """Send a response; *close* ends the connection, because the rest of the request is unwanted or unreadable."""
         head, transport = self._head, self._transport
-        self._release()
+        self._release_body()
         self._head = self._request = None
         if transport is None or transport.is_closing():
             return
-        last = close or self._ended or self._ledger.stopping or (head is not None and not head.keep_alive)
+        last = close or self._ended or self._pool.stopping or (head is not None and not head.keep_alive)
         old = head is not None and head.version == "1.0"
         connection = b"close" if last else b"keep-alive" if old else b""
-        transport.write(reply.encoded(self._ledger.date, connection, body=head is None or head.method != "HEAD"))
+        transport.write(reply.encode(self._pool.date, connection, body=head is None or head.method != "HEAD"))
         if close and not self._ended:
-            self._wait(Phase.LINGER, self._limits.linger)
+            self._enter_phase(Phase.LINGER, self._limits.linger)
             self._unread = b""
-            self._read_on(True)
-            if self._plain:
+            self._set_reading(True)
+            if self._is_plain:
                 transport.write_eof()
         elif last:
-            self._wait(Phase.CLOSED, self._limits.linger)
+            self._enter_phase(Phase.CLOSED, self._limits.linger)
             transport.close()
         else:
-            self._wait(Phase.IDLE, self._limits.idle_timeout)
+            self._enter_phase(Phase.IDLE, self._limits.idle_timeout)
 
-    def _release(self) -> None:
+    def _release_body(self) -> None:
         self._body.clear()
-        if self.held:
-            self._ledger.hold(-self.held)
-            self.held = 0
+        if self.held_bytes:
+            self._pool.reserve_bytes(-self.held_bytes)
+            self.held_bytes = 0
 
-    def _wait(self, phase: Phase, seconds: float) -> None:
+    def _enter_phase(self, phase: Phase, seconds: float) -> None:
         self.phase = phase
         self.deadline = self._loop.time() + seconds
 
 
 def _common_name(certificate: Mapping[str, Any] | None) -> str:
-    """Return the verified common name of a client's certificate; '' without one."""
+    """Return the verified common name of a client's certificate; empty without one."""
     for part in (certificate or {}).get("subject", ()):
         for key, value in part:
             if key == "commonName":

@@ -35,24 +35,24 @@ from bindings.http.request import (
 from bindings.http.server import HttpServer
 from bindings.inbox.space import InboxError, InboxRowError
 from bindings.parts import InboxRow
-from bindings.store_and_ack import next_group
+from bindings.store_and_ack import take_group
 
-# Messages on their way to the inbox: those of one turn of the event loop are one group.
+# Storing received messages: those of one turn of the event loop are one group.
 #
-# The store gets each group at once and commits all that it has together. So it never waits for the server while
-# requests wait for it, and many of them share one fsync. Everything here runs on the server's thread.
+# The store gets each group at once and commits all waiting groups together, so that many requests share one fsync.
+# Everything here runs on the server's thread.
 
-Settle = Callable[[BaseException | None], None]
+SettleCallback = Callable[[BaseException | None], None]
 """Called on the server's thread with the outcome of a message: None if it is durable, else why it is not stored."""
 
 
 class _UnstoredMessage(NamedTuple):
     row: InboxRow
-    settle: Settle
+    settle: SettleCallback
 
 
 class GroupStore:
-    """Stores messages in groups; each is settled when it is durable or refused.
+    """Stores messages in groups, and reports the outcome of each.
 
     A message that can never be stored is refused alone. When a group fails for another reason, all of it is refused,
     although some may be stored: their senders repeat them.
@@ -65,19 +65,19 @@ class GroupStore:
         self._ended: deque[tuple[Sequence[_UnstoredMessage], Future[None]]] = deque()
         self._called = False
 
-    def add(self, row: InboxRow, settle: Settle) -> None:
-        """Store a message, with the others of this turn of the running event loop."""
+    def add_message(self, row: InboxRow, settle: SettleCallback) -> None:
+        """Store a message, grouped with the others of this turn of the event loop."""
         self._waiting.append(_UnstoredMessage(row, settle))
         if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._advance)
+            asyncio.get_running_loop().call_soon(self._send_waiting)
 
-    def _advance(self) -> None:
+    def _send_waiting(self) -> None:
         self._due = False
         while self._waiting:
-            self._send(next_group(self._waiting))
+            self._send_group(take_group(self._waiting))
 
-    def _send(self, group: Sequence[_UnstoredMessage]) -> None:
+    def _send_group(self, group: Sequence[_UnstoredMessage]) -> None:
         loop = asyncio.get_running_loop()
         try:
             stored = self._store.append_many([each.row for each in group])
@@ -86,31 +86,31 @@ class GroupStore:
             stored = Future()
             stored.set_exception(error)
 
-        def ended(done: Future[None]) -> None:
+        def on_stored(done: Future[None]) -> None:
             self._ended.append((group, done))
             if not self._called:  # else a call is pending, and sees this group too
                 self._called = True
                 with contextlib.suppress(RuntimeError):  # The server has stopped, and nobody waits any more.
-                    loop.call_soon_threadsafe(self._settle_ended)
+                    loop.call_soon_threadsafe(self._settle_finished)
 
-        stored.add_done_callback(ended)
+        stored.add_done_callback(on_stored)
 
-    def _settle_ended(self) -> None:
-        """Answer all groups that the store has finished: it commits several at once."""
+    def _settle_finished(self) -> None:
+        """Settle all groups that the store has finished; it commits several at once."""
         self._called = False  # first, so that no group is missed
         while self._ended:
-            self._settle(*self._ended.popleft())
+            self._settle_group(*self._ended.popleft())
 
-    def _settle(self, group: Sequence[_UnstoredMessage], done: Future[None]) -> None:
+    def _settle_group(self, group: Sequence[_UnstoredMessage], done: Future[None]) -> None:
         error = InboxError("the store gave up") if done.cancelled() else done.exception()
         if isinstance(error, InboxRowError) and len(group) > 1:
             for each in group:
-                self._send([each])
+                self._send_group([each])
         else:
             for each in group:
-                self._answer(each, error)
+                self._settle_message(each, error)
 
-    def _answer(self, message: _UnstoredMessage, error: BaseException | None) -> None:
+    def _settle_message(self, message: _UnstoredMessage, error: BaseException | None) -> None:
         try:
             message.settle(error)
         except Exception as fault:
@@ -119,7 +119,7 @@ class GroupStore:
             asyncio.get_running_loop().call_exception_handler(context)
 
 
-# How the gateway handles requests: one request, one row in the inbox, and only then the 202.
+# Handling requests: each is stored as one row of the inbox before it is answered with 202.
 #
 # A sender may rely on this: 202 means that the message is on disk and will have an outcome. Any other response means
 # that it was not accepted, with two exceptions that leave it open: a 503 after the inbox took too long, and a
@@ -146,7 +146,7 @@ class MessageLimits:
 
 
 class GatewayApplication:
-    """Accepts requests for the given routes; see the comment above for its guarantee. Used on the server's thread.
+    """Handles the requests for these routes, with the guarantee above. Used on the server's thread.
 
     The sender is checked before anything else, so that strangers learn nothing of paths and cost next to nothing.
     ``stopping`` refuses new messages.
@@ -167,48 +167,48 @@ class GatewayApplication:
         self.stopping = False
 
     def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
-        """Return the message to come, or the reply that refuses it."""
+        """Return the accepted request, or the reply that refuses it."""
         try:
-            return self._admitted(head)
+            return self._admit_message(head)
         except HttpProblem as problem:
             return problem.reply()
 
-    def store(self, endpoint: str, head: RequestHead, body: bytes, answer: Answer) -> None:
-        """Append a message to the inbox, and answer when it is durable or refused."""
+    def store_message(self, endpoint: str, head: RequestHead, body: bytes, answer: Answer) -> None:
+        """Store a message in the inbox, and answer once it is durable or refused."""
         if self._in_flight >= self._limits.max_in_flight:
             problem = unavailable("too many requests are in flight; retry later", self._limits.retry_after)
             answer(problem.reply())
             return
         received = time.time_ns() // 1000
         self._in_flight += 1
-        row = InboxRow(endpoint, PROTOCOL, received, self._parts.of(head), body or None)
-        self._store.add(row, lambda error: answer(self._settled(endpoint, error)))
+        row = InboxRow(endpoint, PROTOCOL, received, self._parts.parts_of_head(head), body or None)
+        self._store.add_message(row, lambda error: answer(self._reply_to_outcome(endpoint, error)))
 
-    def late(self) -> Reply:
-        """Return the response to a message that the inbox has had for too long."""
+    def timeout_reply(self) -> Reply:
+        """Return the response to a message that the inbox did not store in time."""
         detail = "the inbox took too long; the message may have been stored"
         return unavailable(detail, self._limits.retry_after).reply()
 
-    def _admitted(self, head: RequestHead) -> AcceptedRequest | Reply:
+    def _admit_message(self, head: RequestHead) -> AcceptedRequest | Reply:
         try:
             sender = self._guard.admit(head)
         except HttpProblem:
             if head.method == "OPTIONS" and (origin := head.header(_ORIGIN)) is not None:
                 # The validation handshake of webhooks needs no credentials. Every path gets the same response.
-                return Reply(HTTPStatus.OK, _permission(origin))
+                return Reply(HTTPStatus.OK, _permission_headers(origin))
             raise
-        match = self._routes.find(head.method, head.path.decode("latin-1"))
+        match = self._routes.find_route(head.method, head.path.decode("latin-1"))
         if head.method == "OPTIONS" and match.allowed and match.endpoint is None:
-            return _handshake(head, match)
-        endpoint = _endpoint(head, match)
-        self._guard.allow(sender, match.users)
+            return _answer_options(head, match)
+        endpoint = _find_endpoint(head, match)
+        self._guard.check_allowed(sender, match.users)
         self._counters.received(endpoint)
         if self.stopping:
             raise unavailable("the router is stopping; retry later", self._limits.retry_after)
         _check_length(head, self._limits.max_body)
-        return _Message(self, endpoint, head, self._limits.max_body)
+        return _AcceptedMessage(self, endpoint, head, self._limits.max_body)
 
-    def _settled(self, endpoint: str, error: BaseException | None) -> Reply:
+    def _reply_to_outcome(self, endpoint: str, error: BaseException | None) -> Reply:
         self._in_flight -= 1
         if error is None:
             self._counters.acknowledged(endpoint)
@@ -223,7 +223,7 @@ class GatewayApplication:
         return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "the message was not stored").reply()
 
     def _log_refusal(self, endpoint: str, error: BaseException) -> None:
-        """Log why messages are refused, at intervals: impatient senders send thousands a second."""
+        """Log at intervals why messages are refused: senders may repeat thousands of times a second."""
         self._refused += 1
         now = time.monotonic()
         if now >= self._complain_at:
@@ -231,8 +231,8 @@ class GatewayApplication:
             self._refused, self._complain_at = 0, now + _LOG_SECONDS
 
 
-class _Message(NamedTuple):
-    """A message whose body is still to come."""
+class _AcceptedMessage(NamedTuple):
+    """An accepted request whose body has not arrived yet."""
 
     application: GatewayApplication
     endpoint: str
@@ -240,15 +240,15 @@ class _Message(NamedTuple):
     max_body: int
 
     def take(self, body: bytes, answer: Answer) -> None:
-        """Store it."""
-        self.application.store(self.endpoint, self.head, body, answer)
+        """Store the message."""
+        self.application.store_message(self.endpoint, self.head, body, answer)
 
     def late(self) -> Reply:
-        """Tell the sender that it is unknown whether the message was stored."""
-        return self.application.late()
+        """Return the response that says that the message may have been stored."""
+        return self.application.timeout_reply()
 
 
-def _endpoint(head: RequestHead, match: RouteMatch) -> str:
+def _find_endpoint(head: RequestHead, match: RouteMatch) -> str:
     if match.endpoint is not None:
         return match.endpoint
     if not match.allowed:
@@ -265,20 +265,20 @@ def _check_length(head: RequestHead, limit: int) -> None:
         raise HttpProblem(HTTPStatus.LENGTH_REQUIRED, "send Content-Length (0 for no body) or a chunked body")
 
 
-def _handshake(head: RequestHead, match: RouteMatch) -> Reply:
-    """Answer OPTIONS; with an origin it is the CloudEvents webhook validation, and permission is granted."""
+def _answer_options(head: RequestHead, match: RouteMatch) -> Reply:
+    """Answer OPTIONS; a request with an origin is a CloudEvents webhook validation, which is granted."""
     allow = ", ".join(dict.fromkeys((*match.allowed, "OPTIONS"))).encode("ascii")
     origin = head.header(_ORIGIN)
-    return Reply(HTTPStatus.OK, ((b"allow", allow), *(_permission(origin) if origin is not None else ())))
+    return Reply(HTTPStatus.OK, ((b"allow", allow), *(_permission_headers(origin) if origin is not None else ())))
 
 
-def _permission(origin: bytes) -> tuple[tuple[bytes, bytes], ...]:
+def _permission_headers(origin: bytes) -> tuple[tuple[bytes, bytes], ...]:
     return (b"webhook-allowed-origin", origin), (b"webhook-allowed-rate", b"*")
 
 
 @dataclass(frozen=True, slots=True)
 class HttpGatewayConfig:
-    """How to listen, and which limits apply.
+    """Address, limits, TLS and access of the HTTP gateway.
 
     ``port`` 0 uses a free one. ``max_body_bytes`` limits one message, ``max_in_flight`` how many wait for the inbox at
     once; ``limits`` are for requests and connections of every kind. ``retry_after`` (seconds) goes with every 503.
@@ -330,7 +330,7 @@ class HttpGateway:
         self.port = chosen.port
 
     def start(self) -> None:
-        """Listen; on return, requests are accepted, and ``port`` is the one in use.
+        """Start listening; on return, requests are accepted, and ``port`` is the actual one.
 
         Raises:
             GatewayError: the address is in use, or the certificate or key cannot be used.
@@ -347,17 +347,17 @@ class HttpGateway:
 
     @property
     def alive(self) -> bool:
-        """Whether it is listening; False before start, after stop, and when it ended on its own."""
+        """Whether it is listening; False before start, after stop, and after an internal error."""
         return self._server is not None and self._server.alive
 
-    def replace(self, routes: Sequence[HttpRoute]) -> None:
-        """Use these routes from the next request on; what is in flight finishes under the old ones."""
-        self._routes.replace(routes)
+    def replace_routes(self, routes: Sequence[HttpRoute]) -> None:
+        """Switch to these routes for later requests; requests in flight finish with the old ones."""
+        self._routes.replace_routes(routes)
 
     def stop(self, grace: float = 10.0) -> None:
-        """Refuse new messages (503), finish those in flight for up to *grace* seconds, then close all connections.
+        """Refuse new messages (503), finish those in flight within *grace* seconds, then close all connections.
 
-        What is in flight after that gets no answer, so its sender repeats it. Does nothing when not running.
+        Later ones get no answer, so their senders repeat them. Does nothing when not running.
         """
         self._application.stopping = True
         if self._server is not None:

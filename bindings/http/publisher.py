@@ -4,8 +4,8 @@
 about our settings and not the message. Any other 4xx: the target will never accept the message. Redirects are not
 followed, because they would carry credentials elsewhere; cookies are not stored.
 
-A message at which the target ends the connection does not stop those of other lanes. It is tried alone after them, and
-given up if the target answers everything else.
+A message at which the target ends the connection does not block other lanes. It is tried alone after them, and given up
+if the target answers everything else.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from bindings.gateways import Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
 from bindings.http.client import NotPermitted, Permissions, Version, client, shown_url
 from bindings.sending import (
-    IN_A_ROW,
     MAX_CALLS_WITHOUT_PROOF,
     MAX_SOLO_ATTEMPTS,
-    Calls,
+    MAX_SUSPECTS_IN_A_ROW,
     MessageRefusal,
     Outbound,
+    SuspectCalls,
     Unsettled,
     headers_of,
 )
 
-# Messages at which a target ends the connection instead of answering, and when that is the message's own fault.
+# Isolating messages at which a target ends the connection instead of answering.
 #
 # A reset alone proves nothing: a target that restarts, or a proxy without a backend, resets as well. So a message is
 # only given up when the target answers others and still ends this one, sent alone, after it answered a bare ``OPTIONS``
 # request before each try. Where no other message shows that the target works, that needs many calls.
 
-ENDED: Final = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
+ENDED_ERRORS: Final = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 """Errors of a connection that ended in the middle of an exchange."""
 
 
@@ -52,33 +52,33 @@ class UnansweredMessages:
 
     def __init__(self, client: httpx.Client) -> None:
         self._client = client
-        self._calls = Calls()
+        self._calls = SuspectCalls()
 
     def may_be_at_fault(self, message: object, *, others: bool) -> bool:
-        """Count a call that ended without a response; return whether to try the message alone.
+        """Count a send without a response; return whether to try the message alone.
 
-        *others*: the target answered other messages in this call.
+        *others*: the target answered other messages of this send.
         """
         calls = self._calls.count(hash(message))
         return others or calls >= MAX_CALLS_WITHOUT_PROOF
 
-    def settled(self, message: object) -> None:
+    def forget_message(self, message: object) -> None:
         """Forget a settled message."""
         self._calls.forget(hash(message))
 
-    def never_answered(self, url: str, attempt: Callable[[], bool]) -> bool | None:
+    def is_never_answered(self, url: str, attempt: Callable[[], bool]) -> bool | None:
         """Try a message alone, repeatedly; *attempt* makes one try and returns whether it was answered.
 
-        Returns whether none was answered; None if the target answers nothing else either.
+        Returns True if no try was answered; None if the target answers nothing else either.
         """
         for _ in range(MAX_SOLO_ATTEMPTS):
-            if not self._answers(url):
+            if not self._target_answers(url):
                 return None
             if attempt():
                 return False
-        return True if self._answers(url) else None
+        return True if self._target_answers(url) else None
 
-    def _answers(self, url: str) -> bool:
+    def _target_answers(self, url: str) -> bool:
         try:
             with self._client.stream("OPTIONS", url) as answer:
                 return answer.status_code < 500
@@ -86,16 +86,16 @@ class UnansweredMessages:
             return False
 
 
-TRY_AGAIN: Final = frozenset({401, 407, 408, 425, 429})
-TRIES: Final = 3
+RETRY_STATUSES: Final = frozenset({401, 407, 408, 425, 429})
+MAX_TRIES: Final = 3
 """Requests for one message before :meth:`HttpPoster.send` gives up for now."""
 FIRST_PAUSE: Final = 0.2
-PATIENCE: Final = 2.0
+MAX_PAUSE: Final = 2.0
 """Maximum pause in seconds inside :meth:`HttpPoster.send`; a target that wants more ends the call."""
-LONGEST_PAUSE: Final = 300.0
+MAX_RETRY_AFTER: Final = 300.0
 """Maximum ``Retry-After`` that is obeyed, in seconds; a longer one counts as this."""
-_SHOWN: Final = 200
-_SHOWN_BYTES: Final = 1024
+_MAX_DETAIL: Final = 200
+_MAX_DETAIL_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,13 @@ class OutRequest:
 
 
 def request_of(method: str, message: Outbound) -> OutRequest:
-    """Return the request for a message; *method* is the default."""
+    """Convert an outbound message to a request; *method* is the default."""
     headers = tuple((name, part.value or b"") for name, part in headers_of(message.parts))
     own = next((part.text for part in message.parts if part.key == "method"), None)
     return OutRequest(message.address, headers, message.body, own or method, message.lane)
 
 
-class _Ended(Unsettled):
+class _EndedAtEachTry(Unsettled):
     """The target ended the connection at each try of one message."""
 
 
@@ -144,7 +144,7 @@ class HttpPoster:
     ) -> None:
         self._client = client(headers, basic, tls, timeout=timeout, in_flight=in_flight, version=version)
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="http-poster")
-        self._pauses = _Pauses()
+        self._pauses = _TargetPauses()
         self._permissions = Permissions(self._client, origin) if origin else None
         self._unanswered = UnansweredMessages(self._client)
 
@@ -158,80 +158,80 @@ class HttpPoster:
                 were.
         """
         lanes: dict[str, list[int]] = {}
-        for place, message in enumerate(messages):
-            lanes.setdefault(message.lane, []).append(place)
-        run = _Run(messages)
-        for done in [self._pool.submit(self._lane, run, places) for places in lanes.values()]:
+        for index, message in enumerate(messages):
+            lanes.setdefault(message.lane, []).append(index)
+        run = _SendRun(messages)
+        for done in [self._pool.submit(self._send_lane, run, indexes) for indexes in lanes.values()]:
             done.result()
         for rest, trouble in run.unanswered:
             self._settle_alone(run, rest, trouble)
         if run.trouble:
             raise Unsettled(run.trouble, run.settled)
-        return [run.settled[place] for place in range(len(messages))]
+        return [run.settled[index] for index in range(len(messages))]
 
     def close(self) -> None:
         """Close all connections; requests in flight are finished."""
         self._pool.shutdown()
         self._client.close()
 
-    def _lane(self, run: _Run, places: list[int]) -> None:
-        for at, place in enumerate(places):
+    def _send_lane(self, run: _SendRun, indexes: list[int]) -> None:
+        for at, index in enumerate(indexes):
             if run.trouble:
                 return
             try:
-                settled = self._settle(run, run.messages[place])
-            except _Ended as error:
-                run.ended(places[at:], str(error))
+                settled = self._send_until_settled(run, run.messages[index])
+            except _EndedAtEachTry as error:
+                run.postpone_lane(indexes[at:], str(error))
                 return
             except Unsettled as error:
-                run.failed(str(error))
+                run.record_failure(str(error))
                 return
-            run.done(place, settled)
+            run.record_settled(index, settled)
 
-    def _settle_alone(self, run: _Run, places: list[int], trouble: str) -> None:
-        """Settle the first message of the rest of a lane with nothing else in flight; then continue with the lane."""
-        message = run.messages[places[0]]
-        others = _origin(message.url) in run.answering
+    def _settle_alone(self, run: _SendRun, indexes: list[int], trouble: str) -> None:
+        """Settle the first of these messages with nothing else in flight, then the others of its lane."""
+        message = run.messages[indexes[0]]
+        others = _origin_of(message.url) in run.answering
         if run.trouble or not self._unanswered.may_be_at_fault(message, others=others):
-            run.failed(trouble)
+            run.record_failure(trouble)
             return
         answers: list[MessageRefusal | None] = []
 
         def attempt() -> bool:
             try:
-                answers.append(self._settle(run, message))
-            except _Ended:
+                answers.append(self._send_until_settled(run, message))
+            except _EndedAtEachTry:
                 return False
             return True
 
         try:
-            given_up = self._unanswered.never_answered(message.url, attempt)
+            given_up = self._unanswered.is_never_answered(message.url, attempt)
         except Unsettled as error:
-            run.failed(str(error))
+            run.record_failure(str(error))
             return
         if given_up is None:
-            run.failed(trouble)
+            run.record_failure(trouble)
             return
         reason = f"{shown_url(message.url)} ends the connection at this message without a response, and answers others"
-        self._unanswered.settled(message)
-        run.done(places[0], MessageRefusal(reason) if given_up else answers[0])
-        self._lane(run, places[1:])
+        self._unanswered.forget_message(message)
+        run.record_settled(indexes[0], MessageRefusal(reason) if given_up else answers[0])
+        self._send_lane(run, indexes[1:])
 
-    def _settle(self, run: _Run, message: OutRequest) -> MessageRefusal | None:
+    def _send_until_settled(self, run: _SendRun, message: OutRequest) -> MessageRefusal | None:
         fault = invalid_header_of(message)
         if fault:
             return MessageRefusal(fault)
         ended = True
-        for attempt in range(TRIES):
-            self._pauses.check(shown_url(message.url))
+        for attempt in range(MAX_TRIES):
+            self._pauses.check_pause(shown_url(message.url))
             try:
                 if self._permissions is not None:
-                    self._permissions.ensure(message.url)
-                status, detail, after = self._request(message)
+                    self._permissions.require_permission(message.url)
+                status, detail, after = self._send_once(message)
             except httpx.TransportError as error:
                 trouble, after = f"{shown_url(message.url)} does not answer: {type(error).__name__}: {error}", None
                 late = isinstance(error, httpx.TimeoutException)  # it used up its time, and other messages wait
-                ended = ended and isinstance(error, ENDED)
+                ended = ended and isinstance(error, ENDED_ERRORS)
             except httpx.InvalidURL as error:
                 return MessageRefusal(f"cannot be sent: {error}")
             except NotPermitted as error:
@@ -239,41 +239,41 @@ class HttpPoster:
             else:
                 if 200 <= status < 300:
                     return None
-                if 400 <= status < 500 and status not in TRY_AGAIN:
+                if 400 <= status < 500 and status not in RETRY_STATUSES:
                     return MessageRefusal(f"{shown_url(message.url)} answers {status}{detail}")
                 trouble, late, ended = f"{shown_url(message.url)} answers {status}{detail}", False, False
                 if status in (401, 407) or status < 400:
                     raise Unsettled(f"{trouble}; correct its address or our credentials")
-            if after is not None and after > PATIENCE:
-                self._pauses.put(shown_url(message.url), after)
+            if after is not None and after > MAX_PAUSE:
+                self._pauses.set_pause(shown_url(message.url), after)
                 break
-            if attempt == TRIES - 1 or late or run.trouble:
+            if attempt == MAX_TRIES - 1 or late or run.trouble:
                 break
             # Jitter is for other routers' sake and changes nothing that is sent.
             time.sleep(after if after is not None else FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.0))
-        raise _Ended(trouble) if ended and not run.trouble else Unsettled(trouble)
+        raise _EndedAtEachTry(trouble) if ended and not run.trouble else Unsettled(trouble)
 
-    def _request(self, message: OutRequest) -> tuple[int, str, float | None]:
-        """Return the status, the target's text about it, and the seconds after which to retry if it names them."""
+    def _send_once(self, message: OutRequest) -> tuple[int, str, float | None]:
+        """Send a request once; return the status, the target's text about it, and its ``Retry-After`` in seconds."""
         headers = [(name.encode("ascii"), value) for name, value in message.headers]
         with self._client.stream(message.method, message.url, headers=headers, content=message.body or b"") as answer:
-            said = b""
-            for chunk in answer.iter_raw(_SHOWN_BYTES):
-                said += chunk
-                if len(said) >= _SHOWN_BYTES:
+            text = b""
+            for chunk in answer.iter_raw(_MAX_DETAIL_BYTES):
+                text += chunk
+                if len(text) >= _MAX_DETAIL_BYTES:
                     break  # The connection is closed: the rest of the response may never end.
             return (
                 answer.status_code,
-                _detail(answer.reason_phrase, said),
+                _format_detail(answer.reason_phrase, text),
                 retry_after(answer.headers.get("retry-after")),
             )
 
 
 @dataclass(slots=True)
-class _Run:
+class _SendRun:
     """One call of ``send``, shared by its lanes.
 
-    ``answering`` are the origins that settled a message; ``unanswered`` is the rest of lanes that a message blocks.
+    ``answering`` are the origins that answered a message; ``unanswered`` are the remaining messages of blocked lanes.
     """
 
     messages: Sequence[OutRequest]
@@ -284,38 +284,38 @@ class _Run:
     in_a_row: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def done(self, place: int, settled: MessageRefusal | None) -> None:
+    def record_settled(self, index: int, settled: MessageRefusal | None) -> None:
         with self._lock:
-            self.settled[place] = settled
-            self.answering.add(_origin(self.messages[place].url))
+            self.settled[index] = settled
+            self.answering.add(_origin_of(self.messages[index].url))
             self.in_a_row = 0
 
-    def ended(self, places: list[int], trouble: str) -> None:
-        """Postpone the rest of a lane, since its first message had no response."""
+    def postpone_lane(self, indexes: list[int], trouble: str) -> None:
+        """Postpone the rest of a lane, because its first message got no response."""
         with self._lock:
-            self.unanswered.append((places, trouble))
+            self.unanswered.append((indexes, trouble))
             self.in_a_row += 1
-            if self.in_a_row >= IN_A_ROW:
+            if self.in_a_row >= MAX_SUSPECTS_IN_A_ROW:
                 self.trouble = self.trouble or trouble
 
-    def failed(self, trouble: str) -> None:
+    def record_failure(self, trouble: str) -> None:
         with self._lock:
             self.trouble = self.trouble or trouble
 
 
-class _Pauses:
-    """Targets that told us to pause, and until when; thread-safe."""
+class _TargetPauses:
+    """The pauses that targets asked for; thread-safe."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def put(self, target: str, seconds: float | None) -> None:
+    def set_pause(self, target: str, seconds: float | None) -> None:
         if seconds is not None:
             with self._lock:
-                self._until[target] = time.monotonic() + min(seconds, LONGEST_PAUSE)
+                self._until[target] = time.monotonic() + min(seconds, MAX_RETRY_AFTER)
 
-    def check(self, target: str) -> None:
+    def check_pause(self, target: str) -> None:
         left = self._until.get(target, 0.0) - time.monotonic()
         if left > 0:
             raise Unsettled(f"{target} told us to wait {left:.0f} s more")
@@ -345,12 +345,12 @@ def retry_after(value: str | None) -> float | None:
         return None
 
 
-def _origin(url: str) -> str:
+def _origin_of(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _detail(phrase: str, said: bytes) -> str:
-    text = " ".join(said.decode("utf-8", "replace").split())[:_SHOWN]
+def _format_detail(phrase: str, body: bytes) -> str:
+    text = " ".join(body.decode("utf-8", "replace").split())[:_MAX_DETAIL]
     shown = "".join(char if char.isprintable() else "?" for char in text)
     return f"{' ' if phrase else ''}{phrase}{': ' if shown else ''}{shown}"

@@ -28,8 +28,8 @@ from catalog.templates import Template, parse, tokens_of
 
 TOKEN: Final = TOKEN_PARAMETER.encode()
 """The query parameter that is never part of a record."""
-_MOST_NAMES: Final = 1_000
-_MOST_BYTES: Final = 64
+_MAX_CACHED_NAMES: Final = 1_000
+_MAX_CACHED_BYTES: Final = 64
 
 
 class RequestHead(NamedTuple):
@@ -64,38 +64,38 @@ class RequestHead(NamedTuple):
 
 
 class RequestParts:
-    """Converts requests to parts of records. *secret* are more headers with credentials, in lower case."""
+    """Converts requests to parts of records. *secret* are additional headers with credentials, in lower case."""
 
     def __init__(self, secret: frozenset[str] = frozenset()) -> None:
-        self._left_out = REQUEST_CREDENTIALS | secret
+        self._excluded = REQUEST_CREDENTIALS | secret
         self._keys: dict[bytes, str | None] = {}
 
-    def of(self, head: RequestHead) -> list[Part]:
-        """Return ``method``, ``path`` (raw), ``query.*`` and ``headers.*``, each in order, without credentials.
+    def parts_of_head(self, head: RequestHead) -> list[Part]:
+        """Convert a head to the parts ``method``, ``path`` (raw), ``query.*`` and ``headers.*``, without credentials.
 
         Values are byte for byte those of the request.
         """
         make = tuple.__new__  # Calling Part itself costs three times as much, and most of all parts are made here.
         parts = [Part("method", head.method.encode("ascii")), Part("path", head.path)]
         if head.query:
-            parts.extend(query_parts(head.query))
+            parts.extend(iter_query_parts(head.query))
         keys = self._keys
         for name, value in head.headers:
-            key = keys[name] if name in keys else self._key(name)
+            key = keys[name] if name in keys else self._part_key(name)
             if key is not None:
                 parts.append(make(Part, (key, value, None)))
         return parts
 
-    def _key(self, name: bytes) -> str | None:
-        """Return a header's part key, None if it is left out. Keys are cached, up to a limit."""
+    def _part_key(self, name: bytes) -> str | None:
+        """Return the part key of a header; None if it is left out. Keys are cached, up to a limit."""
         text = name.decode("latin-1")
-        key = None if text in self._left_out else f"headers.{text}"
-        if len(self._keys) < _MOST_NAMES and len(name) <= _MOST_BYTES:
+        key = None if text in self._excluded else f"headers.{text}"
+        if len(self._keys) < _MAX_CACHED_NAMES and len(name) <= _MAX_CACHED_BYTES:
             self._keys[name] = key
         return key
 
 
-def query_parts(query: bytes) -> Iterator[Part]:
+def iter_query_parts(query: bytes) -> Iterator[Part]:
     """Yield query parameters in order, form-decoded (``+`` is a space), without the access token.
 
     A malformed percent sequence stays unchanged, as does a name that is not UTF-8: a key is text.
@@ -104,23 +104,23 @@ def query_parts(query: bytes) -> Iterator[Part]:
         if not pair:
             continue
         raw_name, _, raw_value = pair.partition(b"=")
-        name = _form_decoded(raw_name)
+        name = _decode_form(raw_name)
         if name == TOKEN:
             continue
         try:
             key = name.decode("utf-8")
         except UnicodeDecodeError:
             key = raw_name.decode("utf-8", "backslashreplace")
-        yield Part(f"query.{key}", _form_decoded(raw_value))
+        yield Part(f"query.{key}", _decode_form(raw_value))
 
 
-def token_of(query: bytes) -> bytes | None:
+def find_access_token(query: bytes) -> bytes | None:
     """Return the access token of a query (RFC 6750 section 2.3)."""
     pairs = (pair.partition(b"=") for pair in query.split(b"&"))
-    return next((_form_decoded(value) for name, _, value in pairs if _form_decoded(name) == TOKEN), None)
+    return next((_decode_form(value) for name, _, value in pairs if _decode_form(name) == TOKEN), None)
 
 
-def _form_decoded(text: bytes) -> bytes:
+def _decode_form(text: bytes) -> bytes:
     return unquote_to_bytes(text.replace(b"+", b" "))
 
 
@@ -138,8 +138,8 @@ class Reply:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     body: bytes = b""
 
-    def encoded(self, date: bytes, connection: bytes, *, body: bool) -> bytes:
-        """Return it as HTTP/1.1, without its *body* for HEAD; *connection* is the value of that header, if any."""
+    def encode(self, date: bytes, connection: bytes, *, body: bool) -> bytes:
+        """Encode it as HTTP/1.1, with *body* False for HEAD; *connection* is the value of that header, if any."""
         if not (self.headers or self.body or connection):
             return _BARE[self.status] % date
         lines = [_LINES[self.status], b"date: ", date, b"\r\ncontent-length: %d\r\n" % len(self.body)]
@@ -162,14 +162,14 @@ class HttpProblem(Exception):
         self.headers = headers
 
     def reply(self) -> Reply:
-        """Return the response that the sender gets."""
+        """Return the response to send."""
         problem = {"type": "about:blank", "title": self.status.phrase, "status": self.status, "detail": self.detail}
         content = (b"content-type", b"application/problem+json")
         return Reply(self.status, (content, *self.headers), json.dumps(problem).encode("ascii"))
 
 
 def unavailable(detail: str, retry_after: int) -> HttpProblem:
-    """Return the problem of a gateway that accepts nothing now; ``retry_after`` in seconds."""
+    """Return the problem response (503) of a gateway that accepts nothing now; ``retry_after`` is in seconds."""
     return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"%d" % retry_after))
 
 
@@ -222,7 +222,7 @@ class Exposition:
         self._application = make_wsgi_app(registry)
 
     def reply(self, head: RequestHead) -> Reply:
-        """Answer a GET or HEAD."""
+        """Return the response with the current metrics."""
         started: list[tuple[str, list[tuple[str, str]]]] = []
         environ = {
             "REQUEST_METHOD": "GET",
@@ -302,7 +302,7 @@ class HttpRoute:
 
 @dataclass(frozen=True, slots=True)
 class RouteMatch:
-    """The result of a look-up: ``endpoint`` None means that no route matches; else ``users`` may use it.
+    """The result of a look-up: ``endpoint`` is None if no route matches; else only ``users`` may send.
 
     ``allowed`` are the methods of all routes with a matching path; empty if there is none.
     """
@@ -313,22 +313,22 @@ class RouteMatch:
 
 
 class PathRoutes:
-    """All routes of one gateway. The first matching one wins; the router unites the candidates of several."""
+    """All routes of one gateway; the first matching one is used."""
 
     def __init__(self, routes: Sequence[HttpRoute]) -> None:
-        self.replace(routes)
+        self.replace_routes(routes)
 
-    def replace(self, routes: Sequence[HttpRoute]) -> None:
-        """Use other routes from now on; a concurrent look-up on another thread sees the old ones or the new."""
-        self._table = _Table(routes)
+    def replace_routes(self, routes: Sequence[HttpRoute]) -> None:
+        """Switch to these routes; a concurrent look-up sees either the old ones or the new ones."""
+        self._table = _RouteTable(routes)
 
-    def find(self, method: str, path: str) -> RouteMatch:
-        """Look up a request by its method (upper case) and raw path."""
-        return self._table.find(method, path)
+    def find_route(self, method: str, path: str) -> RouteMatch:
+        """Find the route for a method (upper case) and a raw path."""
+        return self._table.find_route(method, path)
 
 
-class _Table:
-    """One state of the routes. The result for each plain path is computed once, unless templates may match it."""
+class _RouteTable:
+    """An immutable table of routes. The results for plain paths are precomputed."""
 
     def __init__(self, routes: Sequence[HttpRoute]) -> None:
         plain: dict[str, list[tuple[int, HttpRoute]]] = {}
@@ -341,48 +341,48 @@ class _Table:
                 templates.append((index, route, template))
         self._plain, self._templates = plain, templates
         methods = {method for route in routes for method in route.methods}
-        self._settled = {(method, path): self._decided(method, path) for path in plain for method in methods}
+        self._settled = {(method, path): self._decide_route(method, path) for path in plain for method in methods}
 
-    def find(self, method: str, path: str) -> RouteMatch:
-        return self._settled.get((method, path)) or self._decided(method, path)
+    def find_route(self, method: str, path: str) -> RouteMatch:
+        return self._settled.get((method, path)) or self._decide_route(method, path)
 
-    def _decided(self, method: str, path: str) -> RouteMatch:
-        taking = list(self._plain.get(path, ()))
-        taking.extend((index, route) for index, route, template in self._templates if template.match(path) is not None)
-        ordered = [route for _, route in sorted(taking, key=lambda each: each[0])]
+    def _decide_route(self, method: str, path: str) -> RouteMatch:
+        found = list(self._plain.get(path, ()))
+        found.extend((index, route) for index, route, template in self._templates if template.match(path) is not None)
+        ordered = [route for _, route in sorted(found, key=lambda each: each[0])]
         allowed = tuple(dict.fromkeys(each for route in ordered for each in route.methods))
-        taker = next((route for route in ordered if method in route.methods), None)
-        return RouteMatch(None, allowed) if taker is None else RouteMatch(taker.endpoint, allowed, taker.users)
+        route = next((route for route in ordered if method in route.methods), None)
+        return RouteMatch(None, allowed) if route is None else RouteMatch(route.endpoint, allowed, route.users)
 
 
-# Routes that let in more senders than a later route for the same path: the first route with a matching path decides.
+# Routes that accept more senders than a later route for the same path: the first route with a matching path decides.
 
 _GAP = None
-"""Stands for one character of a placeholder, followed by any number of more."""
+"""A placeholder: one or more characters."""
 Pattern = tuple[str | None, ...]
 
 
 def shadowing_routes(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRoute, HttpRoute]]:
-    """Yield each pair of an earlier and a later route where the earlier accepts senders that the later excludes.
+    """Yield pairs of routes where the earlier accepts senders that the later excludes.
 
     That is so if some path and method match both, and the earlier is open to all or to somebody who is not in ``users``
     of the later.
     """
-    patterns = [_segments(route.path) for route in routes]
-    for place, later in enumerate(routes):
+    patterns = [_split_segments(route.path) for route in routes]
+    for index, later in enumerate(routes):
         if later.users is None:
             continue
-        for at, earlier in enumerate(routes[:place]):
+        for at, earlier in enumerate(routes[:index]):
             open_to_more = earlier.users is None or not earlier.users <= later.users
-            if open_to_more and set(earlier.methods) & set(later.methods) and _overlap(patterns[at], patterns[place]):
+            if open_to_more and set(earlier.methods) & set(later.methods) and _overlap(patterns[at], patterns[index]):
                 yield earlier, later
 
 
-def _segments(path: str) -> list[Pattern]:
+def _split_segments(path: str) -> list[Pattern]:
     """Split a template at its slashes, which no placeholder matches."""
     segments: list[list[str | None]] = [[]]
-    for place, token in enumerate(tokens_of(path)):
-        if place % 2:
+    for index, token in enumerate(tokens_of(path)):
+        if index % 2:
             segments[-1].append(_GAP)
             continue
         first, *rest = token.split("/")
@@ -392,12 +392,12 @@ def _segments(path: str) -> list[Pattern]:
 
 
 def _overlap(one: Sequence[Pattern], other: Sequence[Pattern]) -> bool:
-    """Whether some path fits both."""
-    return len(one) == len(other) and all(map(_segments_meet, one, other))
+    """Whether a path can match both templates."""
+    return len(one) == len(other) and all(map(_segments_overlap, one, other))
 
 
-def _segments_meet(one: Pattern, other: Pattern) -> bool:
-    """Whether some text fits both, by walking every pair of positions that a common text may reach.
+def _segments_overlap(one: Pattern, other: Pattern) -> bool:
+    """Whether a text can match both segments; searches all pairs of positions that such a text may reach.
 
     A position is an index and whether the gap before it may continue; there are few, so this takes at most four times
     the product of both lengths.
@@ -408,9 +408,9 @@ def _segments_meet(one: Pattern, other: Pattern) -> bool:
         at, more, there, also = waiting.pop()
         if at == len(one) and there == len(other):
             return True
-        for here, going in _steps(one, at, more):
-            for beyond, moving in _steps(other, there, also):
-                if _fit(_read(one, at, here), _read(other, there, beyond)):
+        for here, going in _iter_steps(one, at, more):
+            for beyond, moving in _iter_steps(other, there, also):
+                if _chars_fit(_char_of_step(one, at, here), _char_of_step(other, there, beyond)):
                     step = (here, going, beyond, moving)
                     if step not in reached:
                         reached.add(step)
@@ -418,20 +418,20 @@ def _segments_meet(one: Pattern, other: Pattern) -> bool:
     return False
 
 
-def _steps(pattern: Pattern, at: int, more: bool) -> Iterator[tuple[int, bool]]:
-    """Yield the positions after one more character: inside the gap before, or past the next element."""
+def _iter_steps(pattern: Pattern, at: int, more: bool) -> Iterator[tuple[int, bool]]:
+    """Yield the positions after one more character: still in the same gap, or after the next element."""
     if more:
         yield at, True
     if at < len(pattern):
         yield at + 1, pattern[at] is _GAP
 
 
-def _read(pattern: Pattern, before: int, after: int) -> str | None:
-    """Return the character that a step reads; None is any."""
+def _char_of_step(pattern: Pattern, before: int, after: int) -> str | None:
+    """Return the character that a step consumes; None for any."""
     return None if before == after else pattern[before]
 
 
-def _fit(one: str | None, other: str | None) -> bool:
+def _chars_fit(one: str | None, other: str | None) -> bool:
     return one is None or other is None or one == other
 
 
@@ -442,7 +442,7 @@ def _fit(one: str | None, other: str | None) -> bool:
 # not meant to authenticate anybody (CloudEvents webhook specification, section 4).
 
 REALM: Final = "xrouter"
-_Known = list[tuple[str, bytes]]
+_KnownSecrets = list[tuple[str, bytes]]
 """Names with the digests of their secrets."""
 
 
@@ -470,30 +470,30 @@ class Guard:
         self._header = given.api_key_header
         self._bearer = [(name, self._digest(token.encode())) for name, token in given.bearer.items()]
         self._basic = [(name, self._digest(f"{name}:{secret}".encode())) for name, secret in given.basic.items()]
-        self._keys = [(name, self._digest(key.encode())) for name, key in given.api_keys.items()]
+        self._api_keys = [(name, self._digest(key.encode())) for name, key in given.api_keys.items()]
 
     @property
     def secret_headers(self) -> frozenset[str]:
         """Headers, in lower case, that contain credentials here and so are not part of a record."""
-        return frozenset((self._header.lower(),)) if self._keys else frozenset()
+        return frozenset((self._header.lower(),)) if self._api_keys else frozenset()
 
     def admit(self, head: RequestHead) -> str | None:
-        """Return the name of the sender, from the request's head alone; None if everybody may send.
+        """Authenticate a request by its head; return the sender's name, or None if everybody may send.
 
         Raises:
             HttpProblem: 401: it has no credentials, or no valid ones.
         """
         if self._open:
             return None
-        shown = list(self._shown(head))
-        names = [self._owner_of(known, secret) for known, secret in shown]
+        shown = list(self._iter_secrets(head))
+        names = [self._find_owner(known, secret) for known, secret in shown]
         sender = next((name for name in names if name is not None), None)
         if sender is None:
-            raise self._unauthorized(shown=bool(shown))
+            raise self._unauthorized_problem(shown=bool(shown))
         return sender
 
-    def allow(self, name: str | None, users: Collection[str] | None) -> None:
-        """Raise unless the sender may use a route that is for *users*; None is everybody.
+    def check_allowed(self, name: str | None, users: Collection[str] | None) -> None:
+        """Raise unless the sender is one of *users*; None allows everybody.
 
         Raises:
             HttpProblem: 403.
@@ -501,22 +501,22 @@ class Guard:
         if users is not None and name not in users:
             raise HttpProblem(HTTPStatus.FORBIDDEN, "these credentials are valid, but may not send to this path")
 
-    def _shown(self, head: RequestHead) -> Iterator[tuple[_Known, bytes]]:
-        """Yield each secret in a request, with the known digests of its kind, of which there may be none."""
-        if self._keys and (key := head.header(self._header.lower().encode("ascii"))) is not None:
-            yield self._keys, key
-        if self._bearer and (token := token_of(head.query)) is not None:
+    def _iter_secrets(self, head: RequestHead) -> Iterator[tuple[_KnownSecrets, bytes]]:
+        """Yield each secret in a request, with the known digests of its kind."""
+        if self._api_keys and (key := head.header(self._header.lower().encode("ascii"))) is not None:
+            yield self._api_keys, key
+        if self._bearer and (token := find_access_token(head.query)) is not None:
             yield self._bearer, token
         if (value := head.header(b"authorization")) is not None:
             scheme, _, rest = value.strip().partition(b" ")
             if scheme.lower() == b"bearer":
                 yield self._bearer, rest.strip()
             elif scheme.lower() == b"basic":
-                yield self._basic, _decoded(rest.strip())
+                yield self._basic, _decode_base64(rest.strip())
             else:
                 yield [], b""
 
-    def _owner_of(self, known: _Known, secret: bytes) -> str | None:
+    def _find_owner(self, known: _KnownSecrets, secret: bytes) -> str | None:
         digest = self._digest(secret)
         owner = None
         for name, expected in known:
@@ -527,7 +527,7 @@ class Guard:
     def _digest(self, secret: bytes) -> bytes:
         return hashlib.blake2b(secret, key=self._salt).digest()
 
-    def _unauthorized(self, *, shown: bool) -> HttpProblem:
+    def _unauthorized_problem(self, *, shown: bool) -> HttpProblem:
         challenges: list[str] = []
         ways: list[str] = []
         if self._bearer:
@@ -536,7 +536,7 @@ class Guard:
         if self._basic:
             ways.append("user and password")
             challenges.append(f'Basic realm="{REALM}", charset="UTF-8"')
-        if self._keys:
+        if self._api_keys:
             ways.append(f"an API key in {self._header}")
             # No registered scheme has API keys, and RFC 9110 requires a challenge with every 401.
             challenges.append(f'ApiKey realm="{REALM}", header="{self._header}"')
@@ -545,7 +545,7 @@ class Guard:
         return HttpProblem(HTTPStatus.UNAUTHORIZED, detail, *headers)
 
 
-def _decoded(text: bytes) -> bytes:
+def _decode_base64(text: bytes) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:

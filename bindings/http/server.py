@@ -1,4 +1,4 @@
-"""An HTTP/1.1 server for untrusted clients: its own thread and event loop, and a limit on everything.
+"""An HTTP/1.1 server for untrusted clients, with its own thread and event loop, and limits on every resource.
 
 Connections are accepted here and not by the event loop's own server, which would end when descriptors run out, and
 could not identify a client before the TLS handshake.
@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import uvloop
 
-from bindings.http.connection import Handler, HttpConnection, Phase
+from bindings.http.connection import HttpConnection, Phase, RequestHandler
 from bindings.http.request import Reply, RequestHead, ServerLimits, unavailable
 
 # All connections of an HTTP server: how many there may be, and which one is closed for a new one.
@@ -35,7 +35,7 @@ from bindings.http.request import Reply, RequestHead, ServerLimits, unavailable
 
 
 class EvictionOrder:
-    """Connections in the order in which they are closed for others."""
+    """Connections in the order in which they are closed to make room for others."""
 
     def __init__(self) -> None:
         self._strangers: dict[HttpConnection, None] = {}
@@ -55,14 +55,14 @@ class EvictionOrder:
         self._strangers[connection] = None
 
     def remove(self, connection: HttpConnection) -> None:
-        """Remove a connection that is in the ranking."""
+        """Remove a connection, which must have been added."""
         if connection in self._strangers:
             del self._strangers[connection]
         else:
             del self._known[connection]
 
     def promote(self, connection: HttpConnection) -> bool:
-        """Move a connection behind all others; return False if it is not in the ranking."""
+        """Move a connection to the end of the order; return False if it is not in it."""
         if connection in self._known:
             del self._known[connection]
         elif connection in self._strangers:
@@ -74,20 +74,20 @@ class EvictionOrder:
 
 
 class Connections:
-    """Used on one thread. ``held`` is the number of bytes of all bodies in memory."""
+    """All open connections; used on one thread. ``held_bytes`` is the size of all bodies in memory."""
 
     def __init__(self, limits: ServerLimits, most: int) -> None:
         self._limits = limits
-        self._most = most
+        self._limit = most
         self._all = EvictionOrder()
         self._by_address: defaultdict[str, EvictionOrder] = defaultdict(EvictionOrder)
-        self.held = 0
+        self.held_bytes = 0
 
     def __iter__(self) -> Iterator[HttpConnection]:
         return iter(list(self._all))
 
     @property
-    def busy(self) -> int:
+    def busy_count(self) -> int:
         """The number of accepted requests without an answer."""
         return sum(each.phase in (Phase.BODY, Phase.ANSWER) for each in self._all)
 
@@ -95,7 +95,7 @@ class Connections:
         """Whether an address may open one more connection; closes another one if needed."""
         if address in self._by_address and len(self._by_address[address]) >= self._limits.max_per_address:
             return self._close_one(self._by_address[address])
-        return len(self._all) < self._most or self.make_room()
+        return len(self._all) < self._limit or self.make_room()
 
     def add(self, connection: HttpConnection) -> None:
         """Add a connection."""
@@ -112,8 +112,8 @@ class Connections:
         if not len(neighbours):
             del self._by_address[connection.address]
 
-    def accepted(self, connection: HttpConnection) -> None:
-        """Record an accepted request; its connection is now the last to be closed for others."""
+    def record_accepted(self, connection: HttpConnection) -> None:
+        """Record an accepted request; its connection is now the last one to be closed for others."""
         if self._all.promote(connection):
             self._by_address[connection.address].promote(connection)
 
@@ -121,21 +121,21 @@ class Connections:
         """Close the least important connection; return False if all wait for answers."""
         return self._close_one(self._all)
 
-    def hold(self, size: int) -> bool:
-        """Add bytes of bodies, or subtract below 0; return False if there are too many and no connection can be closed.
+    def reserve_bytes(self, size: int) -> bool:
+        """Count bytes of bodies (negative to release them); return False if no connection can be closed to free more.
 
         Connections with incomplete bodies are closed first, in the order of :meth:`make_room`.
         """
-        self.held += size
-        while size > 0 and self.held > self._limits.max_held_bytes:
-            connection = next((each for each in self._all if each.held and each.phase is Phase.BODY), None)
+        self.held_bytes += size
+        while size > 0 and self.held_bytes > self._limits.max_held_bytes:
+            connection = next((each for each in self._all if each.held_bytes and each.phase is Phase.BODY), None)
             if connection is None:
                 return False
             connection.abort()
         return True
 
     def _close_one(self, ranking: EvictionOrder) -> bool:
-        connection = next((each for each in ranking if not each.waiting), None)
+        connection = next((each for each in ranking if not each.is_waiting), None)
         if connection is None:
             return False
         self.remove(connection)
@@ -164,7 +164,7 @@ _LOG_SECONDS: Final = 10.0
 _LOW_DESCRIPTORS: Final = 1024
 """Descriptors below this are left to clients of brokers: some use ``select``, which supports no others."""
 _BURST: Final = 32
-"""Connections accepted before others get their turn."""
+"""Connections accepted at a time, before the event loop does other work."""
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 _logger = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ _logger = logging.getLogger(__name__)
 
 class HttpServer:
     """Serves a listening socket; started once, stopped once. With *tls* it speaks HTTPS only. *shown* adds the
-    handler's additions to responses made without it.
+    handler's headers to responses made without it.
 
     ``failure`` is the error that ended it, if one did.
     """
@@ -180,7 +180,7 @@ class HttpServer:
     def __init__(
         self,
         listener: socket.socket,
-        handler: Handler,
+        handler: RequestHandler,
         limits: ServerLimits,
         *,
         name: str,
@@ -188,7 +188,7 @@ class HttpServer:
         shown: Callable[[RequestHead, Reply], Reply] = lambda head, reply: reply,
     ) -> None:
         self.limits = limits
-        self.shown = shown
+        self.finish_reply = shown
         self.handler = handler
         self.stopping = False
         self.date = b""
@@ -196,11 +196,11 @@ class HttpServer:
         self._listener = listener
         self._tls = tls
         self._name = name
-        self._connections = Connections(limits, _connection_limit(limits.max_connections))
-        # Part of :class:`Ledger`; used for every message.
-        self.hold = self._connections.hold
-        self.accepted = self._connections.accepted
-        self.gone = self._connections.remove
+        self._connections = Connections(limits, _limit_connections(limits.max_connections))
+        # Part of :class:`ConnectionPool`; used for every message.
+        self.reserve_bytes = self._connections.reserve_bytes
+        self.record_accepted = self._connections.record_accepted
+        self.remove_connection = self._connections.remove
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
@@ -210,11 +210,11 @@ class HttpServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it serves; False before start, after stop, and when it ended on its own."""
+        """Whether it serves; False before start, after stop, and after an internal error."""
         return self._thread is not None and self._thread.is_alive() and self.failure is None
 
     def start(self) -> None:
-        """Serve; on return, requests are accepted.
+        """Start serving; on return, requests are accepted.
 
         Raises:
             OSError: it cannot.
@@ -225,7 +225,7 @@ class HttpServer:
             raise OSError(f"{self._name} did not start: {self.failure or 'no answer'}") from self.failure
 
     def stop(self, grace: float) -> None:
-        """Let accepted requests finish for up to *grace* seconds, then close everything.
+        """Finish accepted requests within *grace* seconds, then close all connections.
 
         Until then other requests are answered too, and every response ends its connection. Does nothing when not
         running.
@@ -253,15 +253,15 @@ class HttpServer:
 
     async def _serve(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._loop_failed)
+        loop.set_exception_handler(self._log_loop_error)
         self._stop = asyncio.Event()
         self._listener.setblocking(False)
-        self._look_at_clock()
-        tasks = [asyncio.create_task(each) for each in (self._accept(loop), self._sweep(loop), self._stop.wait())]
+        self._update_date()
+        tasks = [asyncio.create_task(each) for each in (self._accept(loop), self._expire_all(loop), self._stop.wait())]
         self._ready.set()
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if tasks[2] in done:
-            await self._drain()
+            await self._drain_requests()
         for task in tasks:
             task.cancel()
         for connection in self._connections:
@@ -271,16 +271,16 @@ class HttpServer:
             if task.done() and not task.cancelled():
                 task.result()
 
-    async def _drain(self) -> None:
-        """Answer what was accepted, and end each connection with its response."""
+    async def _drain_requests(self) -> None:
+        """Wait until all accepted requests are answered; each connection ends with its response."""
         assert self._loop is not None
         self.stopping = True
         for connection in self._connections:
-            connection.hurry()
+            connection.shorten_deadline()
         deadline = self._loop.time() + self._grace
-        while self._connections.busy and self._loop.time() < deadline:
+        while self._connections.busy_count and self._loop.time() < deadline:
             await asyncio.sleep(_DRAIN_SECONDS)
-        if self._connections.busy:
+        if self._connections.busy_count:
             _logger.warning("requests are still in flight after %s s; their senders get no answer", self._grace)
         await asyncio.sleep(_DRAIN_SECONDS)  # until the last responses are sent
 
@@ -298,16 +298,16 @@ class HttpServer:
             burst = (burst + 1) % _BURST
             if not burst:
                 await asyncio.sleep(0)
-            self._open(loop, accepted, peer)
+            self._open_connection(loop, accepted, peer)
 
-    def _open(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, peer: Any) -> None:
+    def _open_connection(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, peer: Any) -> None:
         address = address_group(peer)
         if not self._connections.has_room(address):
             self._refuse_connection(accepted)
             return
         connection = HttpConnection(self, address, loop)
         self._connections.add(connection)
-        connection.opening = loop.create_task(self._connect(loop, connection, _with_high_descriptor(accepted)))
+        connection.opening = loop.create_task(self._connect(loop, connection, _move_to_high_descriptor(accepted)))
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, connection: HttpConnection, plain: socket.socket) -> None:
         times: dict[str, Any] = {}
@@ -330,24 +330,24 @@ class HttpServer:
             if self._tls is None:
                 reply = unavailable("too many connections; reuse open ones", 1).reply()
                 try:
-                    accepted.send(reply.encoded(self.date, b"close", body=True))
+                    accepted.send(reply.encode(self.date, b"close", body=True))
                     accepted.shutdown(socket.SHUT_WR)
                 except OSError:
                     _logger.debug("a refused client had already left")
 
-    async def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _expire_all(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            self._look_at_clock()
+            self._update_date()
             now = loop.time()
             for connection in self._connections:
                 if now >= connection.deadline:
-                    connection.expire()
+                    connection.end_expired_wait()
 
-    def _look_at_clock(self) -> None:
+    def _update_date(self) -> None:
         self.date = formatdate(time.time(), usegmt=True).encode("ascii")
 
-    def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _log_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log the loop's unhandled error in one line, without the request's own bytes."""
         error = context.get("exception")
         self._log_problem(f"{context.get('message')}: {type(error).__name__ if error else 'no exception'}")
@@ -362,7 +362,7 @@ class HttpServer:
         self._complaints[problem] = (due, count + 1)
 
 
-def _with_high_descriptor(accepted: socket.socket) -> socket.socket:
+def _move_to_high_descriptor(accepted: socket.socket) -> socket.socket:
     """Move a socket to a high descriptor, if the limit allows it."""
     try:
         number = fcntl.fcntl(accepted, fcntl.F_DUPFD_CLOEXEC, _LOW_DESCRIPTORS)
@@ -372,8 +372,8 @@ def _with_high_descriptor(accepted: socket.socket) -> socket.socket:
         return socket.socket(accepted.family, accepted.type, accepted.proto, fileno=number)
 
 
-def _connection_limit(wanted: int) -> int:
-    """Return how many connections the process's limit on open files allows."""
+def _limit_connections(wanted: int) -> int:
+    """Return the wanted number of connections, or less if the limit on open files is too low."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     room = max(limit // 8, limit - SPARE_DESCRIPTORS)
     if limit == resource.RLIM_INFINITY or room >= wanted:

@@ -47,12 +47,12 @@ SCHEMA: Final = pa.schema(
 _ROW: Final = pa.struct(list(SCHEMA))
 _MAGIC: Final = b"XRF1"
 _HEADER: Final = struct.Struct("<4sIIIQ8x")
-_CHECKED: Final = struct.Struct("<IIQ")
+_CHECKSUM_FIELDS: Final = struct.Struct("<IIQ")
 
 
 @dataclass(frozen=True, slots=True)
 class LogFrame:
-    """The location of a well-formed frame: bytes ``start`` to ``end``, rows ``first`` to ``last``."""
+    """The location of a frame with a valid header: bytes ``start`` to ``end``, rows ``first`` to ``last``."""
 
     start: int
     end: int
@@ -66,13 +66,13 @@ class LogFrame:
         return self.first + self.rows
 
 
-def seed_of(inbox: str, partition: int, segment: int) -> int:
+def checksum_seed(inbox: str, partition: int, segment: int) -> int:
     """Return the checksum seed of one segment."""
     return zlib.crc32(f"{inbox}/{partition}/{segment}".encode())
 
 
-def batch_of(rows: Sequence[InboxRow]) -> pa.RecordBatch:
-    """Return rows as one record batch of :data:`SCHEMA`.
+def rows_to_batch(rows: Sequence[InboxRow]) -> pa.RecordBatch:
+    """Convert rows to one record batch of :data:`SCHEMA`.
 
     Raises:
         InboxRowError: a row has a member of the wrong type, or text that is not UTF-8.
@@ -88,7 +88,7 @@ def batch_of(rows: Sequence[InboxRow]) -> pa.RecordBatch:
     return batch
 
 
-def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+def row_sizes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """Return the bytes of each row's body and properties."""
     sizes = pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy().astype(np.int64)
     properties = batch.column("properties")
@@ -101,8 +101,8 @@ def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return total
 
 
-def encode(batch: pa.RecordBatch, first: int, seed: int) -> bytes:
-    """Return the frame of *batch*, whose rows are numbered from *first*.
+def encode_frame(batch: pa.RecordBatch, first: int, seed: int) -> bytes:
+    """Encode *batch* as a frame, with rows numbered from *first*.
 
     Raises:
         InboxRowError: the batch is larger than a frame may be.
@@ -110,13 +110,13 @@ def encode(batch: pa.RecordBatch, first: int, seed: int) -> bytes:
     payload = batch.serialize()
     if payload.size > MAX_PAYLOAD:
         raise InboxRowError(f"a frame of {payload.size} bytes is too large; the maximum is {MAX_PAYLOAD}")
-    checksum = _checksum(payload.size, batch.num_rows, first, payload, seed)
+    checksum = _compute_checksum(payload.size, batch.num_rows, first, payload, seed)
     header = _HEADER.pack(_MAGIC, checksum, payload.size, batch.num_rows, first)
     return b"".join((header, payload))
 
 
-def frame_at(data: pa.Buffer, start: int, end: int) -> LogFrame | None:
-    """Return the frame that starts at byte *start* and fits before *end*, or None.
+def read_frame(data: pa.Buffer, start: int, end: int) -> LogFrame | None:
+    """Read the frame that starts at byte *start* and ends before *end*; None if there is none.
 
     Only the header is checked; :func:`is_intact` checks the payload.
     """
@@ -129,52 +129,52 @@ def frame_at(data: pa.Buffer, start: int, end: int) -> LogFrame | None:
     return LogFrame(start=start, end=stop, first=first, rows=rows, checksum=checksum)
 
 
-def frames(data: pa.Buffer, start: int, end: int) -> Iterator[LogFrame]:
-    """Yield the frames from byte *start* on, by their headers alone, until one is not well formed."""
-    frame = frame_at(data, start, end)
+def iter_frames(data: pa.Buffer, start: int, end: int) -> Iterator[LogFrame]:
+    """Yield the frames from byte *start* on, up to the first invalid header."""
+    frame = read_frame(data, start, end)
     while frame is not None:
         yield frame
-        frame = frame_at(data, frame.end, end)
+        frame = read_frame(data, frame.end, end)
 
 
 def is_intact(data: pa.Buffer, frame: LogFrame, seed: int) -> bool:
-    """Whether header and payload of the frame are what was written for this segment."""
+    """Whether the checksum of the frame is correct for this segment."""
     with memoryview(data) as view, view[frame.start + _HEADER.size : frame.end] as payload:
         length = len(payload)
-        return _checksum(length, frame.rows, frame.first, payload, seed) == frame.checksum
+        return _compute_checksum(length, frame.rows, frame.first, payload, seed) == frame.checksum
 
 
-def decode(data: pa.Buffer, frame: LogFrame) -> pa.RecordBatch:
-    """Return the rows of an intact frame, without copying them."""
+def decode_frame(data: pa.Buffer, frame: LogFrame) -> pa.RecordBatch:
+    """Decode the rows of an intact frame, without copying them."""
     start = frame.start + _HEADER.size
     return pa.ipc.read_record_batch(data.slice(start, frame.end - start), SCHEMA)
 
 
-def search_intact(data: pa.Buffer, start: int, end: int, seed: int) -> LogFrame | None:
-    """Return the first intact frame from byte *start* on: proof that what precedes it is damage."""
+def find_intact_frame(data: pa.Buffer, start: int, end: int, seed: int) -> LogFrame | None:
+    """Return the first intact frame after byte *start*: then the bytes before it are damaged."""
     with memoryview(data) as view:
         tail = bytes(view[start:end])
     at = tail.find(_MAGIC)
     while at >= 0:
-        frame = frame_at(data, start + at, end)
+        frame = read_frame(data, start + at, end)
         if frame is not None and is_intact(data, frame, seed):
             return frame
         at = tail.find(_MAGIC, at + 1)
     return None
 
 
-def _checksum(length: int, rows: int, first: int, payload: memoryview | pa.Buffer, seed: int) -> int:
-    return zlib.crc32(payload, zlib.crc32(_CHECKED.pack(length, rows, first), seed))
+def _compute_checksum(length: int, rows: int, first: int, payload: memoryview | pa.Buffer, seed: int) -> int:
+    return zlib.crc32(payload, zlib.crc32(_CHECKSUM_FIELDS.pack(length, rows, first), seed))
 
 
-# Segment files: their names, which exist, and how many rows they have.
+# Segment files: names, listing, and reading.
 #
 # ``<inbox>/<partition>/<segment>.log`` holds frames, numbered without a gap from row 0 of the segment. The segment with
 # the highest number is *open*: rows count only up to the published durable end (:mod:`bindings.inbox.format`). All
 # others are *sealed*: every byte is durable, and only compaction (same rows, same numbers, one atomic rename) and
 # trimming touch them. Segment numbers are never used twice.
 
-SUFFIX: Final = ".log"
+SEGMENT_SUFFIX: Final = ".log"
 _DIGITS: Final = 12
 
 
@@ -185,17 +185,17 @@ def partition_directory(inbox: Path, partition: int) -> Path:
 
 def segment_path(directory: Path, segment: int) -> Path:
     """Return the file of one segment."""
-    return directory / f"{segment:0{_DIGITS}d}{SUFFIX}"
+    return directory / f"{segment:0{_DIGITS}d}{SEGMENT_SUFFIX}"
 
 
 def segments_in(directory: Path) -> list[int]:
     """Return the numbers of the segments that exist, ascending."""
-    numbers = (whole_number(path.stem) for path in directory.glob(f"*{SUFFIX}"))
+    numbers = (whole_number(path.stem) for path in directory.glob(f"*{SEGMENT_SUFFIX}"))
     return sorted(number for number in numbers if number is not None)
 
 
 def map_segment(path: Path) -> pa.Buffer:
-    """Map a segment as it is now.
+    """Memory-map a segment.
 
     The mapping outlives compaction and trimming. The writer cuts a file only behind its durable end, so no reader
     that stays before that end ever touches a truncated page.
@@ -218,10 +218,10 @@ def rows_in(path: Path) -> int:
     """
     data = map_segment(path)
     end = last = 0
-    for frame in frames(data, 0, data.size):
+    for frame in iter_frames(data, 0, data.size):
         end, last = frame.end, frame.last
     if end != data.size:
-        raise damaged(path, last)
+        raise damage_error(path, last)
     return last
 
 
@@ -236,25 +236,25 @@ def read_rows(path: Path, first: int, last: int, seed: int, hint: int = 0) -> It
         InboxDamaged: a row of the range is missing, or its frame fails the checksum.
     """
     data = map_segment(path)
-    hinted = frame_at(data, hint, data.size)
+    hinted = read_frame(data, hint, data.size)
     row = first
     start = hint if hinted is not None and hinted.first == first else 0
-    for frame in frames(data, start, data.size):
+    for frame in iter_frames(data, start, data.size):
         if frame.last <= row:
             continue
         if frame.first > row or not is_intact(data, frame, seed):
-            raise damaged(path, row)
+            raise damage_error(path, row)
         stop = min(last, frame.last)
-        yield _rows(data, frame, row, stop)
+        yield _slice_frame(data, frame, row, stop)
         row = stop
         if row >= last:
             return
     if row < last:
-        raise damaged(path, row)
+        raise damage_error(path, row)
 
 
-def rows_within(path: Path, first: int, last: int, size: int, seed: int, hint: int = 0) -> tuple[int, int]:
-    """Return how many of the rows *first* to *last* fit in *size* bytes together, and the rest of *size*.
+def count_rows_within(path: Path, first: int, last: int, size: int, seed: int, hint: int = 0) -> tuple[int, int]:
+    """Return how many rows from *first* to *last* fit in *size* bytes, and the bytes left.
 
     Only the frame in which they end is read. *hint* is as for :func:`read_rows`.
 
@@ -263,10 +263,10 @@ def rows_within(path: Path, first: int, last: int, size: int, seed: int, hint: i
         InboxDamaged: that frame is broken.
     """
     data = map_segment(path)
-    hinted = frame_at(data, hint, data.size)
+    hinted = read_frame(data, hint, data.size)
     start = hint if hinted is not None and hinted.first == first else 0
     row = first
-    for frame in frames(data, start, data.size):
+    for frame in iter_frames(data, start, data.size):
         if frame.last <= row:
             continue
         stop = min(last, frame.last)
@@ -276,8 +276,8 @@ def rows_within(path: Path, first: int, last: int, size: int, seed: int, hint: i
             row = stop
         else:
             if not is_intact(data, frame, seed):
-                raise damaged(path, row)
-            sizes = np.cumsum(row_bytes(_rows(data, frame, row, stop)))
+                raise damage_error(path, row)
+            sizes = np.cumsum(row_sizes(_slice_frame(data, frame, row, stop)))
             taken = int(np.searchsorted(sizes, size, "right"))
             size -= int(sizes[taken - 1]) if taken else 0
             if row + taken < stop:
@@ -288,11 +288,11 @@ def rows_within(path: Path, first: int, last: int, size: int, seed: int, hint: i
     return row - first, size
 
 
-def _rows(data: pa.Buffer, frame: LogFrame, first: int, last: int) -> pa.RecordBatch:
-    return decode(data, frame).slice(first - frame.first, last - first)
+def _slice_frame(data: pa.Buffer, frame: LogFrame, first: int, last: int) -> pa.RecordBatch:
+    return decode_frame(data, frame).slice(first - frame.first, last - first)
 
 
-def damaged(path: Path, row: int) -> InboxDamaged:
+def damage_error(path: Path, row: int) -> InboxDamaged:
     """Return the error for acknowledged rows that cannot be read."""
     return InboxDamaged(
         f"{path}: row {row} and later rows were acknowledged but cannot be read; check the disk, restore the file, or "
@@ -309,15 +309,15 @@ NAME: Final = "format.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Identity, format and number of partitions of one inbox; none of it ever changes."""
+class InboxLayout:
+    """Identity, format and number of partitions of an inbox; they never change."""
 
     format: int
     inbox: str
     partitions: int
 
 
-def read_layout(path: Path) -> Layout:
+def read_layout(path: Path) -> InboxLayout:
     """Read ``format.json`` of the inbox at *path*.
 
     Raises:
@@ -326,7 +326,7 @@ def read_layout(path: Path) -> Layout:
     file = path / NAME
     try:
         form = json.loads(read_regular(file))
-        layout = Layout(format=int(form["format"]), inbox=str(form["inbox"]), partitions=int(form["partitions"]))
+        layout = InboxLayout(format=int(form["format"]), inbox=str(form["inbox"]), partitions=int(form["partitions"]))
     except FileNotFoundError:
         raise InboxFormatError(f"{path} is not an inbox: {NAME} is missing; start the gateways first") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -338,7 +338,7 @@ def read_layout(path: Path) -> Layout:
     return layout
 
 
-def open_layout(path: Path, partitions: int) -> Layout:
+def open_layout(path: Path, partitions: int) -> InboxLayout:
     """Return the layout of the inbox at *path*; create it durably if there is none.
 
     Raises:
@@ -349,7 +349,7 @@ def open_layout(path: Path, partitions: int) -> Layout:
     if not (path / NAME).exists():
         if any(path.glob("*/*.log")):
             raise InboxFormatError(f"{path} has segments but no {NAME}; restore it from a backup")
-        _create(path, Layout(format=FORMAT, inbox=uuid.uuid4().hex, partitions=partitions))
+        _create_layout(path, InboxLayout(format=FORMAT, inbox=uuid.uuid4().hex, partitions=partitions))
     layout = read_layout(path)
     if layout.partitions != partitions:
         raise InboxFormatError(
@@ -359,7 +359,7 @@ def open_layout(path: Path, partitions: int) -> Layout:
     return layout
 
 
-def _create(path: Path, layout: Layout) -> None:
+def _create_layout(path: Path, layout: InboxLayout) -> None:
     for partition in range(layout.partitions):
         private_folder(partition_directory(path, partition))
     with replaced(path / NAME, path / f"{NAME}.tmp") as file:
@@ -378,8 +378,8 @@ def _create(path: Path, layout: Layout) -> None:
 # writer opens the log, scans it and publishes again; it can never be ahead of what is durable. It is written in place
 # by one small write, which works on a full disk, and a checksum tells a reader that it caught a write in between.
 
-_FILE: Final = "durable"
-_RECORD: Final = struct.Struct("<4sQQQI")
+_END_FILE_NAME: Final = "durable"
+_END_RECORD: Final = struct.Struct("<4sQQQI")
 _END_MAGIC: Final = b"XRE1"
 _ATTEMPTS: Final = 100
 
@@ -396,7 +396,7 @@ class EndFile:
     """The writer's handle on the published end of one partition log."""
 
     def __init__(self, directory: Path) -> None:
-        self._descriptor = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        self._descriptor = os.open(directory / _END_FILE_NAME, os.O_RDWR | os.O_CREAT, FILE_MODE)
 
     def publish(self, end: DurableEnd) -> None:
         """Publish *end*, which must be durable, to readers.
@@ -404,7 +404,7 @@ class EndFile:
         Raises:
             OSError: the file could not be written; the previously published end stays.
         """
-        body = _RECORD.pack(_END_MAGIC, *end, 0)[:-4]
+        body = _END_RECORD.pack(_END_MAGIC, *end, 0)[:-4]
         os.pwrite(self._descriptor, body + zlib.crc32(body).to_bytes(4, "little"), 0)
 
     def close(self) -> None:
@@ -412,17 +412,17 @@ class EndFile:
         os.close(self._descriptor)
 
 
-def published_end(directory: Path) -> DurableEnd | None:
+def read_published_end(directory: Path) -> DurableEnd | None:
     """Return the last published end; None if none can be read."""
     try:
-        descriptor = os.open(directory / _FILE, os.O_RDONLY)
+        descriptor = os.open(directory / _END_FILE_NAME, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
         for _ in range(_ATTEMPTS):
-            record = os.pread(descriptor, _RECORD.size, 0)
-            if len(record) == _RECORD.size and zlib.crc32(record[:-4]) == int.from_bytes(record[-4:], "little"):
-                _, segment, rows, size, _ = _RECORD.unpack(record)
+            record = os.pread(descriptor, _END_RECORD.size, 0)
+            if len(record) == _END_RECORD.size and zlib.crc32(record[:-4]) == int.from_bytes(record[-4:], "little"):
+                _, segment, rows, size, _ = _END_RECORD.unpack(record)
                 return DurableEnd(segment, rows, size)
     finally:
         os.close(descriptor)
@@ -446,7 +446,7 @@ class InboxPosition(NamedTuple):
 InboxPositions = Mapping[int, InboxPosition]
 
 
-def offset_json(inbox: str, positions: InboxPositions) -> dict[str, Any]:
+def to_offset(inbox: str, positions: InboxPositions) -> dict[str, Any]:
     """Return the offset in the form that a checkpoint stores."""
     partitions = {str(partition): position._asdict() for partition, position in sorted(positions.items())}
     return {"version": VERSION, "inbox": inbox, "partitions": partitions}
@@ -458,7 +458,7 @@ def is_inbox_offset(offset: Mapping[str, Any]) -> bool:
 
 
 def positions_of(offset: Mapping[str, Any], inbox: str) -> dict[int, InboxPosition]:
-    """Read an offset of the inbox with that identity.
+    """Parse an offset, which must be of this inbox.
 
     Raises:
         InboxFormatError: the offset is of another version or inbox, or not an offset.
@@ -482,8 +482,8 @@ def positions_of(offset: Mapping[str, Any], inbox: str) -> dict[int, InboxPositi
         raise InboxFormatError(f"the checkpoint's inbox offset cannot be read: {error!r}") from error
 
 
-def shares(available: Mapping[int, int], limit: int) -> dict[int, int]:
-    """Divide *limit* rows among partitions with *available* rows: equally, and what one leaves goes to others."""
+def divide_rows(available: Mapping[int, int], limit: int) -> dict[int, int]:
+    """Divide *limit* rows equally among partitions; unused shares go to the others."""
     taken: dict[int, int] = {}
     left = limit
     for index, partition in enumerate(sorted(available, key=lambda each: (available[each], each))):

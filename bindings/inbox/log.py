@@ -20,23 +20,23 @@ from bindings.background import Background, count_fault
 from bindings.inbox.format import (
     DurableEnd,
     EndFile,
-    batch_of,
-    damaged,
-    encode,
-    frames,
+    checksum_seed,
+    damage_error,
+    encode_frame,
+    find_intact_frame,
     is_intact,
+    iter_frames,
     map_segment,
     open_layout,
     partition_directory,
-    published_end,
+    read_published_end,
     read_rows,
     rows_in,
-    search_intact,
-    seed_of,
+    rows_to_batch,
     segment_path,
     segments_in,
 )
-from bindings.inbox.space import InboxClosed, InboxDamaged, InboxError, InboxFull, InboxLimits, InboxRowError, Space
+from bindings.inbox.space import DiskSpace, InboxClosed, InboxDamaged, InboxError, InboxFull, InboxLimits, InboxRowError
 from bindings.parts import InboxRow
 from bindings.private_files import FILE_MODE, private_folder, replaced, sync_path
 
@@ -53,56 +53,56 @@ FRAME_BYTES: Final = 8 * 2**20
 _logger = logging.getLogger(__name__)
 
 
-def compact(directory: Path, inbox: str, partition: int, segment: int) -> bool:
-    """Join the frames of a sealed segment; return False if there is nothing to join or the segment is gone.
+def compact_segment(directory: Path, inbox: str, partition: int, segment: int) -> bool:
+    """Join the frames of a sealed segment; return False if there is nothing to join or the segment was deleted.
 
     Raises:
         InboxDamaged: the segment has a broken frame; it stays unchanged.
         OSError: the new file could not be written; the segment stays unchanged.
     """
     path = segment_path(directory, segment)
-    seed = seed_of(inbox, partition, segment)
+    seed = checksum_seed(inbox, partition, segment)
     try:
         data = map_segment(path)
         rows = rows_in(path)
     except FileNotFoundError:
         return False
-    count = sum(1 for _ in frames(data, 0, data.size))
+    count = sum(1 for _ in iter_frames(data, 0, data.size))
     if count < 2 * (1 + rows // FRAME_ROWS + data.size // FRAME_BYTES):
         return False
-    batches = joined(read_rows(path, 0, rows, seed))
+    batches = join_batches(read_rows(path, 0, rows, seed))
     first = 0
     try:
-        with replaced(path, path.with_suffix(".tmp"), anew=False) as file:
+        with replaced(path, path.with_suffix(".tmp"), create=False) as file:
             for batch in batches:
-                file.write(encode(batch, first, seed))
+                file.write(encode_frame(batch, first, seed))
                 first += batch.num_rows
     except FileNotFoundError:  # trimmed meanwhile
         return False
     return True
 
 
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join consecutive record batches into ones of about FRAME_ROWS rows or FRAME_BYTES bytes."""
-    held: list[pa.RecordBatch] = []
+def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join consecutive record batches to larger ones of about FRAME_ROWS rows or FRAME_BYTES bytes."""
+    pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        held.append(batch)
+        pending.append(batch)
         rows += batch.num_rows
         size += batch.get_total_buffer_size()
         if rows >= FRAME_ROWS or size >= FRAME_BYTES:
-            yield _join(held)
-            held, rows, size = [], 0, 0
-    if held:
-        yield _join(held)
+            yield _concat_batches(pending)
+            pending, rows, size = [], 0, 0
+    if pending:
+        yield _concat_batches(pending)
 
 
-def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 class Compactor:
-    """A background thread that compacts sealed segments, so that appending never waits for it."""
+    """A background thread that compacts sealed segments, so that appends never wait for compaction."""
 
     def __init__(self, inbox: str) -> None:
         self._inbox = inbox
@@ -111,7 +111,7 @@ class Compactor:
         self._thread = Background("inbox-compactor", self._run)
         self._thread.start()
 
-    def add(self, directory: Path, segment: int) -> None:
+    def add_segment(self, directory: Path, segment: int) -> None:
         """Queue a sealed segment for compaction."""
         self._due.put((directory, segment))
 
@@ -126,21 +126,21 @@ class Compactor:
         while (task := self._due.get()) is not None and not self._stopping.is_set():
             directory, segment = task
             try:
-                compact(directory, self._inbox, int(directory.name), segment)
+                compact_segment(directory, self._inbox, int(directory.name), segment)
             except (OSError, InboxDamaged) as error:
                 # Compaction only saves time. The segment is still there, and a damaged one is reported by its reader.
                 _logger.warning("%s: segment %s was not compacted: %s", directory, segment, error)
 
 
-# One partition log: the only place that writes rows, and its guarantee for each.
+# One partition log: the only writer of rows, and its guarantee.
 #
 # Group commit: one thread writes all waiting rows as one frame, makes it durable with one fdatasync, publishes the new
 # end and only then completes the futures. A frame is never started before the previous one is durable, so a crash can
 # only tear the last frame, and a bad frame before an intact one is damage and not a torn tail.
 
 
-def recover(directory: Path, inbox: str, partition: int) -> int:
-    """Make the last segments complete and durable, and return the number of the segment to write next.
+def recover_log(directory: Path, inbox: str, partition: int) -> int:
+    """Repair the last segments after a crash, and return the number of the next segment to write.
 
     A segment with rows is never appended to again: even if the disk has lost data, the numbers of rows that were
     already read are not reused.
@@ -154,15 +154,15 @@ def recover(directory: Path, inbox: str, partition: int) -> int:
     for leftover in directory.glob("*.tmp"):
         leftover.unlink()
     segments = segments_in(directory)
-    published = published_end(directory)
+    published = read_published_end(directory)
     last = segments[-1] if segments else -1
     if published is not None and published.segment > last and published.rows > 0:
-        raise damaged(segment_path(directory, published.segment), 0)
+        raise damage_error(segment_path(directory, published.segment), 0)
     floor = published.segment if published is not None else last - 1
     rows = 0
     for segment in (number for number in segments if number >= floor):
         durable = published.rows if published is not None and published.segment == segment else 0
-        rows = _cut_tail(segment_path(directory, segment), seed_of(inbox, partition, segment), durable)
+        rows = _cut_tail(segment_path(directory, segment), checksum_seed(inbox, partition, segment), durable)
     sync_path(directory)
     # An empty last segment is reused, unless a higher number was published to readers.
     return max(last + 1 if rows else last, floor, 0)
@@ -172,12 +172,12 @@ def _cut_tail(path: Path, seed: int, durable: int) -> int:
     """Truncate the file after the last intact frame, make the rest durable, and return its number of rows."""
     data = map_segment(path)
     end = rows = 0
-    for frame in frames(data, 0, data.size):
+    for frame in iter_frames(data, 0, data.size):
         if frame.first != rows or not is_intact(data, frame, seed):
             break
         end, rows = frame.end, frame.last
-    if rows < durable or search_intact(data, end, data.size, seed) is not None:
-        raise damaged(path, rows)
+    if rows < durable or find_intact_frame(data, end, data.size, seed) is not None:
+        raise damage_error(path, rows)
     if end < data.size:
         _logger.warning("%s: removed %s bytes of an unfinished write behind row %s", path, data.size - end, rows)
     del data
@@ -198,7 +198,7 @@ _PUBLISH_RETRY_SECONDS: Final = 1.0
 _sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
 
 
-class _Entry(NamedTuple):
+class _QueuedRows(NamedTuple):
     rows: Sequence[InboxRow]
     size: int
     done: Future[None]
@@ -221,7 +221,7 @@ class PartitionLog:
         inbox: str,
         partition: int,
         limits: InboxLimits,
-        space: Space,
+        space: DiskSpace,
         sealed: Callable[[Path, int], None],
     ) -> None:
         self._directory = directory
@@ -229,16 +229,16 @@ class PartitionLog:
         self._partition = partition
         self._limits = limits
         self._space = space
-        self._sealed = sealed
-        self._waiting: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()  # None is the last
+        self._on_sealed = sealed
+        self._waiting: queue.SimpleQueue[_QueuedRows | None] = queue.SimpleQueue()  # None is the last
         self._closing = False
         self._lock = threading.Lock()  # so that nothing waits behind the last
-        self._torn = False  # bytes may follow the durable end in the file, and must go before the next write
+        self._has_torn_tail = False  # bytes may follow the durable end in the file, and must go before the next write
         self._unpublished = False
         self._end_file = EndFile(directory)
         self._descriptor = -1
         self._end = DurableEnd(-1, 0, 0)
-        self._open_segment(recover(directory, inbox, partition))
+        self._open_segment(recover_log(directory, inbox, partition))
         self._thread = threading.Thread(target=self._run, name=f"inbox-{partition}", daemon=True)
         self._thread.start()
 
@@ -256,20 +256,20 @@ class PartitionLog:
             return done
         with self._lock:
             if not self._closing:
-                self._waiting.put(_Entry(rows, size, done))
+                self._waiting.put(_QueuedRows(rows, size, done))
                 return done
         done.set_exception(InboxClosed("the inbox is closed; retry after the router has restarted"))
         return done
 
     def close(self) -> None:
-        """Store what was queued before, then stop; later appends fail with InboxClosed."""
+        """Store all queued rows, then stop; later appends fail with InboxClosed."""
         with self._lock:
             self._closing = True
             self._waiting.put(None)
         self._thread.join()
-        if self._torn:
+        if self._has_torn_tail:
             try:
-                self._cut()
+                self._cut_torn_tail()
             except OSError as error:
                 # The next start does it; a complete frame would be kept then, which at worst repeats a message.
                 _logger.warning("%s: an unfinished write remains behind the durable end: %s", self._directory, error)
@@ -278,25 +278,25 @@ class PartitionLog:
 
     def _run(self) -> None:
         """Store groups until the log is closed. An internal error fails the current group, whose senders retry."""
-        while (group := self._take()) is not None:
+        while (group := self._take_group()) is not None:
             try:
                 if group:
-                    self._commit(group)
+                    self._commit_group(group)
                 if self._unpublished:
-                    self._publish()
+                    self._publish_end()
             except Exception as error:
                 # Nobody may wait for ever. Nothing is acknowledged, and a partial write is cut off first.
                 count_fault("inbox")
                 _logger.exception("%s: a group of rows was not stored", self._directory)
                 fault = InboxFull(f"{self._directory}: {type(error).__name__} while storing; see the log")
-                _fail([entry for entry in group if not entry.done.done()], fault)
+                _fail_entries([entry for entry in group if not entry.done.done()], fault)
 
-    def _take(self) -> list[_Entry] | None:
-        """Wait for entries and return as many as fit one commit; maybe none when a publish is due.
+    def _take_group(self) -> list[_QueuedRows] | None:
+        """Wait for entries, and return as many as fit in one commit; an empty list if only a publish is due.
 
-        None means that the log is closing and nothing waits any more.
+        None means that the log is closing and all entries are stored.
         """
-        group: list[_Entry] = []
+        group: list[_QueuedRows] = []
         rows = size = 0
         with contextlib.suppress(queue.Empty):
             entry = self._waiting.get(timeout=_PUBLISH_RETRY_SECONDS if self._unpublished else None)
@@ -314,53 +314,53 @@ class PartitionLog:
             self._waiting.put(None)
         return group
 
-    def _commit(self, group: list[_Entry]) -> None:
+    def _commit_group(self, group: list[_QueuedRows]) -> None:
         try:
-            self._store(batch_of([row for entry in group for row in entry.rows]))
+            self._store_batch(rows_to_batch([row for entry in group for row in entry.rows]))
         except InboxRowError as error:
             if len(group) == 1:
                 group[0].done.set_exception(error)
                 return
             for entry in group:  # one bad row must not fail the others
-                self._commit([entry])
+                self._commit_group([entry])
         except InboxFull as error:
-            _fail(group, error)
+            _fail_entries(group, error)
         except OSError as error:
             full = InboxFull(f"{self._directory}: {error.strerror or error}; free space or repair the disk")
             full.__cause__ = error
-            self._space.disk_refused(sum(entry.size for entry in group), error.strerror or str(error))
-            _fail(group, full)
+            self._space.record_disk_refusal(sum(entry.size for entry in group), error.strerror or str(error))
+            _fail_entries(group, full)
         else:
             for entry in group:
                 entry.done.set_result(None)
 
-    def _store(self, batch: pa.RecordBatch) -> None:
+    def _store_batch(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
-        if self._torn:
-            self._cut()
+        if self._has_torn_tail:
+            self._cut_torn_tail()
         if self._end.size >= self._limits.segment_bytes:
-            self._roll()
-        seed = seed_of(self._inbox, self._partition, self._end.segment)
-        frame = encode(batch, self._end.rows, seed)
-        self._space.require(len(frame))
-        self._torn = True
-        _write(self._descriptor, frame, self._end.size)
+            self._start_segment()
+        seed = checksum_seed(self._inbox, self._partition, self._end.segment)
+        frame = encode_frame(batch, self._end.rows, seed)
+        self._space.require_space(len(frame))
+        self._has_torn_tail = True
+        _write_all(self._descriptor, frame, self._end.size)
         _sync(self._descriptor)
-        self._torn = False
+        self._has_torn_tail = False
         self._end = DurableEnd(self._end.segment, self._end.rows + batch.num_rows, self._end.size + len(frame))
-        self._publish()
+        self._publish_end()
 
-    def _cut(self) -> None:
-        """Remove what a failed write or fsync left: never published or acknowledged, its numbers are free."""
+    def _cut_torn_tail(self) -> None:
+        """Remove the bytes of a failed write or fsync, whose rows were never published or acknowledged."""
         os.ftruncate(self._descriptor, self._end.size)
         os.fsync(self._descriptor)
-        self._torn = False
+        self._has_torn_tail = False
 
-    def _roll(self) -> None:
+    def _start_segment(self) -> None:
         closed = self._end.segment
         self._open_segment(closed + 1)
-        self._sealed(self._directory, closed)
+        self._on_sealed(self._directory, closed)
 
     def _open_segment(self, segment: int) -> None:
         path = segment_path(self._directory, segment)
@@ -379,9 +379,9 @@ class PartitionLog:
             os.close(self._descriptor)
         self._descriptor = descriptor
         self._end = DurableEnd(segment, 0, 0)
-        self._publish()
+        self._publish_end()
 
-    def _publish(self) -> None:
+    def _publish_end(self) -> None:
         try:
             self._end_file.publish(self._end)
         except OSError as error:
@@ -392,12 +392,12 @@ class PartitionLog:
             self._unpublished = False
 
 
-def _fail(group: Sequence[_Entry], error: InboxError) -> None:
+def _fail_entries(group: Sequence[_QueuedRows], error: InboxError) -> None:
     for entry in group:
         entry.done.set_exception(error)
 
 
-def _write(descriptor: int, data: bytes, offset: int) -> None:
+def _write_all(descriptor: int, data: bytes, offset: int) -> None:
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, offset)
@@ -405,7 +405,7 @@ def _write(descriptor: int, data: bytes, offset: int) -> None:
         offset += written
 
 
-# The durable inbox: stores what gateways have acknowledged until the router's batch is committed.
+# The durable inbox: stores acknowledged messages until the router's batch is committed.
 
 DEFAULT_PARTITIONS: Final = 2
 ORDER_KEYS: Final = frozenset(("path", "topic_name", "topic", "subject", "properties.subject"))
@@ -429,10 +429,10 @@ class Inbox:
         limits = limits or InboxLimits()
         self.layout = open_layout(path, partitions)
         self.path = path
-        batch_of(())  # the first batch of a process takes most of a second; no sender should wait for it
-        self._space = Space(path, limits)
+        rows_to_batch(())  # the first batch of a process takes most of a second; no sender should wait for it
+        self._space = DiskSpace(path, limits)
         self._compactor = Compactor(self.layout.inbox)
-        self._logs = [self._open(partition, limits) for partition in range(partitions)]
+        self._logs = [self._open_log(partition, limits) for partition in range(partitions)]
 
     def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
         """Store rows; the future completes once all are durable, and fails if any is not.
@@ -443,7 +443,7 @@ class Inbox:
         shares: dict[int, list[InboxRow]] = defaultdict(list)
         for row in rows:
             shares[self.partition_of(row)].append(row)
-        return _all_of([self._logs[partition].append(share) for partition, share in shares.items()])
+        return _combine_futures([self._logs[partition].append(share) for partition, share in shares.items()])
 
     def partition_of(self, row: InboxRow) -> int:
         """Return the partition of a row: a hash of its endpoint and its topic, subject or path."""
@@ -454,25 +454,25 @@ class Inbox:
                 break
         return zlib.crc32(row.endpoint.encode("utf-8", "surrogatepass") + b"\0" + place) % len(self._logs)
 
-    def size(self) -> int:
-        """Return the bytes of all segments on disk now."""
-        return self._space.measure()
+    def measure_size(self) -> int:
+        """Return the size of all segments on disk, in bytes."""
+        return self._space.measure_size()
 
-    def limit(self) -> int:
-        """Return the bytes at which nothing more is accepted, by the limits and the free disk space."""
-        return self._space.limit()
+    def max_size(self) -> int:
+        """Return the maximum size in bytes, by the limits and the free disk space."""
+        return self._space.max_size()
 
-    def trouble(self) -> str:
-        """Return why nothing is accepted now, and how to fix it; '' if rows are accepted."""
-        return self._space.trouble()
+    def refusal_reason(self) -> str:
+        """Return why no rows are accepted now, and how to fix it; empty if they are."""
+        return self._space.refusal_reason()
 
     def close(self) -> None:
-        """Store what was appended before and release everything; later appends fail with InboxClosed."""
+        """Store all queued rows and close the files; later appends fail with InboxClosed."""
         for log in self._logs:
             log.close()
         self._compactor.close()
 
-    def _open(self, partition: int, limits: InboxLimits) -> PartitionLog:
+    def _open_log(self, partition: int, limits: InboxLimits) -> PartitionLog:
         directory = partition_directory(self.path, partition)
         log = PartitionLog(
             directory,
@@ -480,15 +480,15 @@ class Inbox:
             partition=partition,
             limits=limits,
             space=self._space,
-            sealed=self._compactor.add,
+            sealed=self._compactor.add_segment,
         )
         for segment in segments_in(directory)[:-1]:
-            self._compactor.add(directory, segment)
+            self._compactor.add_segment(directory, segment)
         return log
 
 
-def _all_of(futures: Sequence[Future[None]]) -> Future[None]:
-    """Return one future for all: it completes with the last, or fails with the first failure once all have ended."""
+def _combine_futures(futures: Sequence[Future[None]]) -> Future[None]:
+    """Combine futures to one, which completes with the last, or fails with the first failure once all have ended."""
     if len(futures) == 1:
         return futures[0]
     total: Future[None] = Future()
@@ -497,7 +497,7 @@ def _all_of(futures: Sequence[Future[None]]) -> Future[None]:
     failures: list[BaseException] = []
     left = len(futures)
 
-    def ended(future: Future[None]) -> None:
+    def on_ended(future: Future[None]) -> None:
         nonlocal left
         error = future.exception()
         with lock:
@@ -514,5 +514,5 @@ def _all_of(futures: Sequence[Future[None]]) -> Future[None]:
     if not futures:
         total.set_result(None)
     for future in futures:
-        future.add_done_callback(ended)
+        future.add_done_callback(on_ended)
     return total

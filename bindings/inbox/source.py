@@ -1,4 +1,4 @@
-"""Reading an inbox: the visible rows, and the Spark source for them."""
+"""Reading an inbox: its durable rows, and the Spark source for them."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from bindings.inbox.format import (
     SCHEMA,
     DurableEnd,
     InboxPosition,
-    offset_json,
+    checksum_seed,
+    count_rows_within,
+    divide_rows,
     partition_directory,
     positions_of,
-    published_end,
     read_layout,
+    read_published_end,
     read_rows,
     rows_in,
-    rows_within,
-    seed_of,
     segment_path,
     segments_in,
-    shares,
+    to_offset,
 )
-from bindings.inbox.log import joined
+from bindings.inbox.log import join_batches
 from bindings.inbox.space import InboxDamaged, InboxFormatError
 from catalog.values import whole_number
 
-# The reading side of an inbox, without Spark: visible rows, their number and their content.
+# The reading side of an inbox, without Spark.
 
 READ_SCHEMA = SCHEMA.append(pa.field("position", pa.string()))
 """The columns of a frame, and ``position``: ``<inbox>-<partition>-<segment>-<row>``, unique for ever."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RowSpan:
     """Rows ``first`` to ``last`` (exclusive) of one segment; ``hint`` as for :func:`segments.read_rows`."""
 
     segment: int
@@ -50,9 +50,9 @@ class Span:
 
 
 class InboxView:
-    """A reader's view of an inbox: durable rows only, however far ahead the writer is.
+    """A reader's view of an inbox: durable rows only, even if the writer has written more.
 
-    It caches row counts of sealed segments, which never change; a restart needs nothing of it.
+    It caches row counts of sealed segments, which never change.
 
     Raises:
         InboxFormatError: there is no inbox at *path*, or not one that this version reads.
@@ -63,7 +63,7 @@ class InboxView:
         self.layout = read_layout(path)
         self.partitions = range(self.layout.partitions)
         self._sealed_rows: dict[tuple[int, int], int] = {}
-        self._seen: dict[int, tuple[DurableEnd, ...]] = {}
+        self._seen_ends: dict[int, tuple[DurableEnd, ...]] = {}
 
     def first(self, partition: int) -> InboxPosition:
         """Return the position before the oldest stored row."""
@@ -71,19 +71,19 @@ class InboxView:
         return InboxPosition(existing[0] if existing else self.end(partition).segment, 0)
 
     def end(self, partition: int) -> InboxPosition:
-        """Return the position behind the last published durable row."""
-        published = published_end(self._directory(partition))
+        """Return the position after the last published durable row."""
+        published = read_published_end(self._directory(partition))
         if published is None:
             # Not written yet, or lost in a power cut: nothing is certain until the writer has opened the log.
             return InboxPosition(0, 0)
         # The previous end as well: a batch begins there when its end is computed.
-        seen = self._seen.get(partition, ())
+        seen = self._seen_ends.get(partition, ())
         if not seen or published > seen[-1]:
-            self._seen[partition] = (*seen[-1:], published)
+            self._seen_ends[partition] = (*seen[-1:], published)
         return InboxPosition(published.segment, published.rows)
 
     def count(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
-        """Return the number of rows from *start* to *end*; what precedes *start* is no longer needed.
+        """Return the number of rows from *start* to *end*; drops cached counts of earlier segments.
 
         Raises:
             InboxDamaged: a segment between them is gone or broken.
@@ -93,57 +93,57 @@ class InboxView:
         return sum(span.last - span.first for span in self.spans(partition, start, end))
 
     def advance(self, partition: int, start: InboxPosition, rows: int, end: InboxPosition) -> InboxPosition:
-        """Return the position *rows* rows behind *start*, at most *end*; past a finished segment it is in the next.
+        """Return the position *rows* rows after *start*, at most *end*; the end of a segment is the start of the next.
 
         Raises:
             InboxDamaged: a segment between them is gone or broken.
         """
         segment, row = start
         while segment < end.segment:
-            left = max(0, self._rows(partition, segment) - row)
+            left = max(0, self._count_sealed_rows(partition, segment) - row)
             if left > rows:
                 return InboxPosition(segment, row + rows)
             segment, row, rows = segment + 1, 0, rows - left
         return max(start, InboxPosition(segment, row + max(0, min(rows, end.row - row))))
 
-    def size(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
-        """Return an upper bound of the bytes from *start* to *end*: the segments' sizes, less what was read already.
+    def max_bytes_between(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
+        """Return an upper bound of the bytes from *start* to *end*, from the sizes of the segments.
 
         Raises:
             InboxDamaged: a segment between them is gone.
         """
-        total = -self._hint(partition, start.segment, start.row)
+        total = -self._find_hint(partition, start.segment, start.row)
         for segment in range(start.segment, end.segment + 1):
             path = segment_path(self._directory(partition), segment)
             try:
                 total += path.stat().st_size
             except FileNotFoundError:
                 if segment != end.segment or end.row:
-                    raise self._gone(path, 0) from None
+                    raise self._segment_missing(path, 0) from None
         return total
 
-    def reach(self, partition: int, start: InboxPosition, end: InboxPosition, size: int) -> InboxPosition:
-        """Return the last position up to *end* with at most *size* bytes before it; at least one row behind *start*.
+    def end_within(self, partition: int, start: InboxPosition, end: InboxPosition, size: int) -> InboxPosition:
+        """Return the last position within *size* bytes of *start*, at most *end*, and at least one row after *start*.
 
         Raises:
             InboxDamaged: a segment between them is gone or broken.
         """
-        if self.size(partition, start, end) <= size:
+        if self.max_bytes_between(partition, start, end) <= size:
             return end
         left = size
         for span in self.spans(partition, start, end):
             path = segment_path(self._directory(partition), span.segment)
-            seed = seed_of(self.layout.inbox, partition, span.segment)
+            seed = checksum_seed(self.layout.inbox, partition, span.segment)
             try:
-                taken, left = rows_within(path, span.first, span.last, left, seed, span.hint)
+                taken, left = count_rows_within(path, span.first, span.last, left, seed, span.hint)
             except FileNotFoundError:
-                raise self._gone(path, span.first) from None
+                raise self._segment_missing(path, span.first) from None
             position = InboxPosition(span.segment, span.first + taken)
             if span.first + taken < span.last:
                 return max(position, InboxPosition(start.segment, start.row + 1))
         return end
 
-    def spans(self, partition: int, start: InboxPosition, end: InboxPosition) -> list[Span]:
+    def spans(self, partition: int, start: InboxPosition, end: InboxPosition) -> list[RowSpan]:
         """Return the spans to read from *start* to *end*, in order.
 
         Raises:
@@ -152,12 +152,12 @@ class InboxView:
         spans = []
         for segment in range(start.segment, end.segment + 1):
             first = start.row if segment == start.segment else 0
-            last = end.row if segment == end.segment else self._rows(partition, segment)
+            last = end.row if segment == end.segment else self._count_sealed_rows(partition, segment)
             if first < last:
-                spans.append(Span(segment, first, last, self._hint(partition, segment, first)))
+                spans.append(RowSpan(segment, first, last, self._find_hint(partition, segment, first)))
         return spans
 
-    def read(self, partition: int, spans: list[Span]) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: int, spans: list[RowSpan]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of *spans* in order, as batches of :data:`READ_SCHEMA`; repeated reads yield the same rows.
 
         Raises:
@@ -165,18 +165,18 @@ class InboxView:
         """
         for span in spans:
             path = segment_path(self._directory(partition), span.segment)
-            seed = seed_of(self.layout.inbox, partition, span.segment)
+            seed = checksum_seed(self.layout.inbox, partition, span.segment)
             prefix = f"{self.layout.inbox}-{partition}-{span.segment}-"
             row = span.first
             try:
-                for batch in joined(read_rows(path, span.first, span.last, seed, span.hint)):
+                for batch in join_batches(read_rows(path, span.first, span.last, seed, span.hint)):
                     positions = pa.array([f"{prefix}{row + index}" for index in range(batch.num_rows)], pa.string())
                     yield pa.RecordBatch.from_arrays([*batch.columns, positions], schema=READ_SCHEMA)
                     row += batch.num_rows
             except FileNotFoundError:
-                raise self._gone(path, span.first) from None
+                raise self._segment_missing(path, span.first) from None
 
-    def trim(self, partition: int, before: InboxPosition) -> None:
+    def trim_segments(self, partition: int, before: InboxPosition) -> None:
         """Delete the segments entirely before a position; never the open one.
 
         Raises:
@@ -192,23 +192,23 @@ class InboxView:
     def _directory(self, partition: int) -> Path:
         return partition_directory(self.path, partition)
 
-    def _rows(self, partition: int, segment: int) -> int:
+    def _count_sealed_rows(self, partition: int, segment: int) -> int:
         known = self._sealed_rows.get((partition, segment))
         if known is None:
             path = segment_path(self._directory(partition), segment)
             try:
                 known = rows_in(path)
             except FileNotFoundError:
-                raise self._gone(path, 0) from None
+                raise self._segment_missing(path, 0) from None
             self._sealed_rows[partition, segment] = known
         return known
 
-    def _hint(self, partition: int, segment: int, row: int) -> int:
-        """Return the byte at which a row starts, if an end was seen there. It saves scanning old frames."""
-        seen = (end for end in self._seen.get(partition, ()) if (end.segment, end.rows) == (segment, row))
+    def _find_hint(self, partition: int, segment: int, row: int) -> int:
+        """Return the byte at which a row starts, 0 if unknown; it saves scanning old frames."""
+        seen = (end for end in self._seen_ends.get(partition, ()) if (end.segment, end.rows) == (segment, row))
         return next((end.size for end in seen), 0)
 
-    def _gone(self, path: Path, row: int) -> InboxDamaged:
+    def _segment_missing(self, path: Path, row: int) -> InboxDamaged:
         return InboxDamaged(
             f"{path} is missing, but this query has not committed its rows; restore it together with the "
             f"checkpoint, or start a new checkpoint generation",
@@ -268,7 +268,7 @@ class InboxRange(InputPartition):
     """One task's input: the spans of one inbox partition in one micro-batch."""
 
     partition: int
-    spans: tuple[Span, ...]
+    spans: tuple[RowSpan, ...]
 
 
 class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -284,58 +284,58 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not path:
             raise InboxFormatError(f"the source {NAME} needs the option path, the inbox directory")
         self._path = Path(path)
-        self._max_records = _limit_of("max_records", options)
-        self._max_bytes = _limit_of("max_bytes", options)
+        self._max_records = _parse_limit("max_records", options)
+        self._max_bytes = _parse_limit("max_bytes", options)
         self._target: dict[int, InboxPosition] | None = None
         self._opened: InboxView | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what a worker opens for itself."""
+        """Return the state without the open view; a worker opens its own."""
         return {**self.__dict__, "_opened": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset of the oldest stored rows; called once, for a checkpoint without batches."""
-        view = self._view()
-        return offset_json(view.layout.inbox, {each: view.first(each) for each in view.partitions})
+        view = self._open_view()
+        return to_offset(view.layout.inbox, {each: view.first(each) for each in view.partitions})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit from ``max_records``."""
         return ReadAllAvailable() if self._max_records is None else ReadMaxRows(self._max_records)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end: rows that become visible later are left for the next run."""
-        view = self._view()
+        """Set the end of this run: later rows are left for the next run."""
+        view = self._open_view()
         self._target = {each: view.end(each) for each in view.partitions}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch: never before *start*, never past a limit, *start* if nothing is new."""
-        view = self._view()
-        positions = self._positions(start)
-        ends = {each: max(position, self._end(each)) for each, position in positions.items()}
+        """Return the end of the next batch, within the limits; *start* if there are no new rows."""
+        view = self._open_view()
+        positions = self._parse_offset(start)
+        ends = {each: max(position, self._target_end(each)) for each, position in positions.items()}
         available = {each: view.count(each, position, ends[each]) for each, position in positions.items()}
-        taken = shares(available, limit.max_rows) if isinstance(limit, ReadMaxRows) else available
+        taken = divide_rows(available, limit.max_rows) if isinstance(limit, ReadMaxRows) else available
         moved = {each: view.advance(each, position, taken[each], ends[each]) for each, position in positions.items()}
         if self._max_bytes is not None:
             sizes = {
-                each: view.size(each, position, moved[each])
+                each: view.max_bytes_between(each, position, moved[each])
                 for each, position in positions.items()
                 if moved[each] > position
             }
-            allowed = shares(sizes, self._max_bytes)
-            moved |= {each: view.reach(each, positions[each], moved[each], size) for each, size in allowed.items()}
-        return offset_json(view.layout.inbox, moved)
+            allowed = divide_rows(sizes, self._max_bytes)
+            moved |= {each: view.end_within(each, positions[each], moved[each], size) for each, size in allowed.items()}
+        return to_offset(view.layout.inbox, moved)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the durable end, for the progress report and with it the lag."""
-        view = self._view()
-        return offset_json(view.layout.inbox, {each: self._end(each) for each in view.partitions})
+        view = self._open_view()
+        return to_offset(view.layout.inbox, {each: self._target_end(each) for each in view.partitions})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return one range for each inbox partition that has rows between the offsets."""
-        view = self._view()
-        ends = self._positions(end)
+        view = self._open_view()
+        ends = self._parse_offset(end)
         ranges = []
-        for partition, position in self._positions(start).items():
+        for partition, position in self._parse_offset(start).items():
             spans = view.spans(partition, position, ends[partition])
             if spans:
                 ranges.append(InboxRange(partition, tuple(spans)))
@@ -345,27 +345,27 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of one range; runs on a worker, any number of times, always with the same result."""
         if not isinstance(partition, InboxRange):
             raise TypeError(f"not an inbox range: {partition!r}")
-        return self._view().read(partition.partition, list(partition.spans))
+        return self._open_view().read(partition.partition, list(partition.spans))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Delete the segments wholly behind *end*; called after the batch that ends there is in the commit log."""
-        view = self._view()
-        for partition, position in self._positions(end).items():
-            view.trim(partition, position)
+        """Delete the segments before *end*; called after the batch that ends there is in the commit log."""
+        view = self._open_view()
+        for partition, position in self._parse_offset(end).items():
+            view.trim_segments(partition, position)
 
-    def _view(self) -> InboxView:
+    def _open_view(self) -> InboxView:
         if self._opened is None:
             self._opened = InboxView(self._path)
         return self._opened
 
-    def _positions(self, offset: Mapping[str, Any]) -> dict[int, InboxPosition]:
-        return positions_of(offset, self._view().layout.inbox)
+    def _parse_offset(self, offset: Mapping[str, Any]) -> dict[int, InboxPosition]:
+        return positions_of(offset, self._open_view().layout.inbox)
 
-    def _end(self, partition: int) -> InboxPosition:
-        return self._view().end(partition) if self._target is None else self._target[partition]
+    def _target_end(self, partition: int) -> InboxPosition:
+        return self._open_view().end(partition) if self._target is None else self._target[partition]
 
 
-def _limit_of(name: str, options: Mapping[str, str]) -> int | None:
+def _parse_limit(name: str, options: Mapping[str, str]) -> int | None:
     text = options.get(name)
     if text is None:
         return None

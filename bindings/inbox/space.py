@@ -64,24 +64,24 @@ class InboxLimits:
     min_free_bytes: int = 128 * 2**20
 
 
-class Space:
-    """The free space, shared by the partition logs of one inbox.
+class DiskSpace:
+    """The space that is left for an inbox, shared by its partition logs.
 
-    Another process trims, so the counted use can only be too high; the directory is measured again before anything is
-    refused.
+    The counted use can only be too high, because another process deletes segments; the directory is measured again
+    before anything is refused.
     """
 
     def __init__(self, path: Path, limits: InboxLimits) -> None:
         self._path = path
         self._limits = limits
         self._lock = threading.Lock()
-        self._used = self.measure()
-        self._lacking = 0
+        self._used = self.measure_size()
+        self._refused_bytes = 0
         """Bytes of the last refused write, until there is space for them; 0 if nothing is refused."""
         self._refusal = ""
         """The disk's own error for it."""
 
-    def require(self, size: int) -> None:
+    def require_space(self, size: int) -> None:
         """Raise unless *size* more bytes may be written.
 
         Raises:
@@ -89,51 +89,51 @@ class Space:
             OSError: the free space cannot be determined.
         """
         try:
-            self._look(size, size)
+            self._check_space(size, size)
         except InboxFull:
-            self._refused(size)
+            self._record_refusal(size)
             raise
 
-    def disk_refused(self, size: int, reason: str) -> None:
+    def record_disk_refusal(self, size: int, reason: str) -> None:
         """Record that the disk refused *size* bytes although the limits allowed them."""
-        self._refused(size)
-        self._refusal = f"{self._path}: {reason}; {self._free()} bytes are free; free space or repair the disk"
+        self._record_refusal(size)
+        self._refusal = f"{self._path}: {reason}; {self._free_bytes()} bytes are free; free space or repair the disk"
 
-    def trouble(self) -> str:
-        """Return why nothing is accepted now: what is full, path, free bytes and remedy; '' if all is well.
+    def refusal_reason(self) -> str:
+        """Return why nothing is accepted now, with path, free bytes and remedy; empty if rows are accepted.
 
-        What was refused must fit again with some spare space, so that the answer does not alternate with every message.
+        A refused size must fit again with some spare space, so that the answer does not change with every message.
         """
         try:
-            self._look(max(1, self._lacking))
+            self._check_space(max(1, self._refused_bytes))
             if self._refusal:
-                self._probe()
+                self._probe_disk()
         except InboxFull as error:
             return str(error)
         except OSError as error:
             return self._refusal or f"{self._path}: {error.strerror or error}; repair the disk"
-        self._lacking, self._refusal = 0, ""
+        self._refused_bytes, self._refusal = 0, ""
         return ""
 
-    def limit(self) -> int:
-        """Return the bytes of segments at which nothing more is accepted: ``max_bytes``, or less on a small disk."""
-        left = max(0, self._free() - self._limits.min_free_bytes)
-        return min(self._limits.max_bytes, self.measure() + left)
+    def max_size(self) -> int:
+        """Return the maximum bytes of all segments: ``max_bytes``, or less on a small disk."""
+        left = max(0, self._free_bytes() - self._limits.min_free_bytes)
+        return min(self._limits.max_bytes, self.measure_size() + left)
 
-    def _refused(self, size: int) -> None:
+    def _record_refusal(self, size: int) -> None:
         spare = min(_SPARE_BYTES, self._limits.max_bytes // 20)
-        self._lacking = min(max(size, spare), self._limits.max_bytes // 8)
+        self._refused_bytes = min(max(size, spare), self._limits.max_bytes // 8)
 
-    def _look(self, size: int, taken: int = 0) -> None:
-        """Raise unless there is space for *size* bytes, and count the *taken* ones."""
-        if self._limits.min_free_bytes > 0 and (free := self._free()) - size < self._limits.min_free_bytes:
+    def _check_space(self, size: int, taken: int = 0) -> None:
+        """Raise unless there is space for *size* bytes; then count *taken* bytes as used."""
+        if self._limits.min_free_bytes > 0 and (free := self._free_bytes()) - size < self._limits.min_free_bytes:
             raise InboxFull(
                 f"{self._path}: {free} bytes free on the disk, {self._limits.min_free_bytes} must stay free; "
                 f"free some space or lower min_free_bytes"
             )
         with self._lock:
             if self._used + size > self._limits.max_bytes:
-                self._used = self.measure()
+                self._used = self.measure_size()
             if self._used + size > self._limits.max_bytes:
                 raise InboxFull(
                     f"{self._path}: {self._used} of {self._limits.max_bytes} bytes are in use; the router must catch "
@@ -141,17 +141,17 @@ class Space:
                 )
             self._used += taken
 
-    def _free(self) -> int:
+    def _free_bytes(self) -> int:
         disk = os.statvfs(self._path)
         return disk.f_bavail * disk.f_frsize
 
-    def _probe(self) -> None:
-        """Write and remove as much as was refused; raise OSError as long as the disk refuses."""
+    def _probe_disk(self) -> None:
+        """Write and remove as many bytes as were refused; raise OSError if the disk still refuses."""
         probe = self._path / _PROBE
         try:
             descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
             try:
-                data = memoryview(bytes(min(self._lacking, _PROBE_BYTES)))
+                data = memoryview(bytes(min(self._refused_bytes, _PROBE_BYTES)))
                 while data:
                     data = data[os.write(descriptor, data) :]
                 os.fsync(descriptor)
@@ -161,8 +161,8 @@ class Space:
             with contextlib.suppress(OSError):
                 probe.unlink(missing_ok=True)
 
-    def measure(self) -> int:
-        """Return the bytes of all segments now."""
+    def measure_size(self) -> int:
+        """Return the size of all segments in bytes."""
         total = 0
         for file in self._path.glob("*/*.log"):
             try:

@@ -41,17 +41,17 @@ def parts(native: Mapping[str, Any]) -> list[Part]:
             raise RecordError(f"native.{member} must be an integer")
         if value is not None and not -(1 << bits - 1) <= value < 1 << bits - 1:
             raise RecordError(f"native.{member} must be an integer of {bits} bits")
-    taken = parts_of(rest, FORM)
+    record_parts = parts_of(rest, FORM)
     key = bytes_of(native, "key")
     if key is not None:
-        taken.append(Part("key", key, BINARY_KIND))
-    return taken
+        record_parts.append(Part("key", key, BINARY_KIND))
+    return record_parts
 
 
-def native(taken: list[Part]) -> dict[str, Any]:
+def native(record_parts: list[Part]) -> dict[str, Any]:
     """Build a native record from parts: the inverse of :func:`parts`."""
-    key = next((part.value for part in taken if part.key == "key"), None)
-    form = native_of((part for part in taken if part.key != "key"), FORM)
+    key = next((part.value for part in record_parts if part.key == "key"), None)
+    form = native_of((part for part in record_parts if part.key != "key"), FORM)
     if key is not None:
         form.update(text_or_base64("key", key))
     return form
@@ -59,15 +59,15 @@ def native(taken: list[Part]) -> dict[str, Any]:
 
 def parts_of_row(row: Mapping[str, Any]) -> list[Part]:
     """Split a row of Spark's Kafka source into parts: topic, partition, offset, timestamp (ms), key, headers."""
-    taken = [Part("topic", row["topic"].encode())] if row.get("topic") is not None else []
+    record_parts = [Part("topic", row["topic"].encode())] if row.get("topic") is not None else []
     for member in ("partition", "offset", "timestamp"):
         if row.get(member) is not None:
-            taken.append(Part(member, str(row[member]).encode(), JSON_KIND))
+            record_parts.append(Part(member, str(row[member]).encode(), JSON_KIND))
     if row.get("key") is not None:
-        taken.append(Part("key", row["key"], BINARY_KIND))
+        record_parts.append(Part("key", row["key"], BINARY_KIND))
     for header in row.get("headers") or ():
-        taken.append(Part(f"headers.{header['key']}", header["value"]))
-    return taken
+        record_parts.append(Part(f"headers.{header['key']}", header["value"]))
+    return record_parts
 
 
 # The endpoint options of Kafka for reading and sending records. Case, dashes and dots in names do not count.
@@ -85,23 +85,23 @@ _STARTS: Final[Mapping[str, Literal["earliest", "latest"]]] = {
 
 def topic_of(options: Mapping[str, Any]) -> str:
     """Return the topic in the options, which may be a template; empty if there is none."""
-    topic = _squashed(options).get("topic")
+    topic = _squash_names(options).get("topic")
     return topic if isinstance(topic, str) else ""
 
 
 def group_of(options: Mapping[str, Any]) -> str:
     """Return the consumer group in the options; empty if there is none."""
-    group = _squashed(options).get("consumergroup")
+    group = _squash_names(options).get("consumergroup")
     return group if isinstance(group, str) else ""
 
 
 def start_of(options: Mapping[str, Any]) -> Literal["earliest", "latest"] | None:
-    """Return where a first read begins, by ``autooffsetreset``; None if its value is unknown."""
-    value = _squashed(options).get(_START)
+    """Return where a first read begins, from ``autooffsetreset``; None if that is unknown."""
+    value = _squash_names(options).get(_START)
     return _STARTS.get(value.strip().lower()) if isinstance(value, str) else None
 
 
-def _squashed(options: Mapping[str, Any]) -> dict[str, Any]:
+def _squash_names(options: Mapping[str, Any]) -> dict[str, Any]:
     return {option_key(name): value for name, value in options.items()}
 
 
@@ -121,7 +121,7 @@ class Brokers:
 
     @property
     def text(self) -> str:
-        """The addresses in a form that :func:`brokers_of` reads back."""
+        """The addresses as text that :func:`brokers_of` reads back."""
         return f"{self.security}://{self.servers}" if self.security and self.servers else self.servers
 
     @property
@@ -131,7 +131,7 @@ class Brokers:
 
 
 def brokers_of(addresses: Iterable[str]) -> Brokers:
-    """Read addresses such as ``host:9092``, ``kafka://host``, ``SASL_SSL://one:9093,two:9093``.
+    """Parse addresses such as ``host:9092``, ``kafka://host``, ``SASL_SSL://one:9093,two:9093``.
 
     An address without a scheme of :data:`SECURITY` gets the security protocol of the others.
 
@@ -139,21 +139,21 @@ def brokers_of(addresses: Iterable[str]) -> Brokers:
         ValueError: two of them have different security protocols.
     """
     servers: list[str] = []
-    said: dict[str, None] = {}
+    schemes: dict[str, None] = {}
     for address in (part.strip() for each in addresses for part in each.split(",")):
         scheme, mark, rest = address.partition("://")
         if mark and scheme.upper() in SECURITY:
-            said[scheme.upper()] = None
+            schemes[scheme.upper()] = None
         server = rest.partition("/")[0] if mark else address
         if server:
             servers.append(server)
-    if len(said) > 1:
-        raise ValueError(f"its addresses name {' and '.join(said)}; use one security protocol")
-    return Brokers(",".join(servers), next(iter(said), ""))
+    if len(schemes) > 1:
+        raise ValueError(f"its addresses name {' and '.join(schemes)}; use one security protocol")
+    return Brokers(",".join(servers), next(iter(schemes), ""))
 
 
 def contradiction(security: str, *, tls: bool, login: bool, options: Mapping[str, object]) -> str:
-    """Return which settings contradict the security protocol of the addresses; empty if none does.
+    """Return why the settings contradict the security protocol of the addresses; empty if they do not.
 
     ``tls`` and ``login`` say whether the settings have them; ``options`` are the client's.
     """
@@ -175,7 +175,7 @@ def contradiction(security: str, *, tls: bool, login: bool, options: Mapping[str
 def brokers_for(
     addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, object]
 ) -> tuple[Brokers, str]:
-    """Return the brokers at these addresses for a client with these settings, and what is wrong with them, if anything.
+    """Return the brokers at these addresses for a client with these settings, and an error text, empty if all is well.
 
     Addresses that contradict each other or the settings are an error. No address at all is not.
     """
@@ -186,7 +186,7 @@ def brokers_for(
     return brokers, contradiction(brokers.security, tls=tls, login=login, options=options)
 
 
-def protocol_of(security: str, *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
+def security_protocol_of(security: str, *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
     """Return a client's security protocol: from its options, else its addresses, else its settings."""
     from_settings = f"{'SASL_' if login else ''}{'SSL' if tls else 'PLAINTEXT'}"
     return options.get(SECURITY_PROTOCOL, security or from_settings).upper()
@@ -210,15 +210,15 @@ class KafkaSending(SendingBinding):
     key = "key"
     by_channel = frozenset({"topic", "key"})
     scalars = ("partition",)
-    blobs = frozenset({BASE64_KEY})
+    binary_options = frozenset({BASE64_KEY})
 
     def exposed(self, addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
-        """Return the brokers if the client would use no TLS; "" if it would, or if the addresses are contradictory."""
+        """Return the brokers if the client would not use TLS; empty if it would, or if the addresses are invalid."""
         try:
             brokers = brokers_of(addresses)
         except ValueError:
             return ""  # reported elsewhere
-        protocol = protocol_of(brokers.security, tls=tls or brokers.tls, login=login, options=options)
+        protocol = security_protocol_of(brokers.security, tls=tls or brokers.tls, login=login, options=options)
         return brokers.servers if brokers.servers and not protocol.endswith("SSL") else ""
 
     def origins(self, addresses: Iterable[str]) -> Iterator[str]:
@@ -227,8 +227,8 @@ class KafkaSending(SendingBinding):
         scheme = brokers.security.lower() or self.family
         return (origin_of(f"{scheme}://{server}", {}, _PORT) for server in brokers.servers.split(","))
 
-    def _part(self, prop: Property, text: str) -> Part:
+    def _build_part(self, prop: Property, text: str) -> Part:
         if prop.name == self.key and prop.type != "binary":
             return Part(prop.name, text.encode(), BINARY_KIND)
-        part = super()._part(prop, text)
+        part = super()._build_part(prop, text)
         return part._replace(key=self.key) if prop.name == BASE64_KEY else part

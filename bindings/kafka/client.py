@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from bindings.kafka.binding import protocol_of
+from bindings.kafka.binding import security_protocol_of
 from catalog.parsing.regular import open_regular, read_regular
 
 # SASL login to Kafka: one configuration, as options of the JVM client and of librdkafka.
@@ -40,9 +40,9 @@ class SaslLogin:
     token_scope: str | None = None
     token_ca: str | None = None
 
-    def jvm(self) -> dict[str, str]:
+    def jvm_options(self) -> dict[str, str]:
         """Return the options of the JVM client."""
-        options = {"sasl.mechanism": self.mechanism.upper(), "sasl.jaas.config": self._jaas()}
+        options = {"sasl.mechanism": self.mechanism.upper(), "sasl.jaas.config": self._jaas_config()}
         if self.mechanism == "oauthbearer":
             options |= {
                 "sasl.login.callback.handler.class": _TOKEN_GETTER,
@@ -50,7 +50,7 @@ class SaslLogin:
             }
         return options
 
-    def librdkafka(self) -> dict[str, str]:
+    def librdkafka_config(self) -> dict[str, str]:
         """Return the configuration for confluent-kafka."""
         configuration = {"sasl.mechanism": self.mechanism.upper()}
         if self.mechanism != "oauthbearer":
@@ -63,11 +63,11 @@ class SaslLogin:
         }
         if self.token_scope:
             configuration["sasl.oauthbearer.scope"] = self.token_scope
-        if trusted := self.token_ca or _system_authorities():
+        if trusted := self.token_ca or _find_system_ca():
             configuration["https.ca.location"] = trusted
         return configuration
 
-    def _jaas(self) -> str:
+    def _jaas_config(self) -> str:
         if self.mechanism != "oauthbearer":
             credentials = {"username": self.username, "password": self.password}
         else:
@@ -76,17 +76,17 @@ class SaslLogin:
                 credentials["scope"] = self.token_scope
             if self.token_ca:
                 credentials |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.token_ca}
-        pairs = " ".join(f"{name}={_quoted(value)}" for name, value in credentials.items())
+        pairs = " ".join(f"{name}={_quote(value)}" for name, value in credentials.items())
         return f"{_MODULES[self.mechanism]} required {pairs};"
 
 
-def _system_authorities() -> str | None:
-    """Return this system's certificate authorities; librdkafka would use the path of the system it was built on."""
+def _find_system_ca() -> str | None:
+    """Return the path of this system's certificate authorities; librdkafka would use that of its build system."""
     paths = ssl.get_default_verify_paths()
     return paths.cafile or paths.capath
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -140,7 +140,7 @@ class KafkaClient:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
-    def isolation(self) -> str:
+    def isolation_level(self) -> str:
         """Which records readers see: :data:`COMMITTED`, or ``read_uncommitted`` if the options say so."""
         return self.options.get(ISOLATION, COMMITTED)
 
@@ -150,40 +150,40 @@ class KafkaClient:
         Raises:
             OSError: the certificate or key cannot be read.
         """
-        options = {"bootstrap.servers": self.servers, "security.protocol": self._protocol()}
+        options = {"bootstrap.servers": self.servers, "security.protocol": self._security_protocol()}
         # The files are on this machine, so executors elsewhere get their content.
         if self.tls and self.ca:
-            options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text_of(self.ca)}
+            options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _read_pem(self.ca)}
         if self.tls and self.cert and self.key:
-            chain, private = _text_of(self.cert), _text_of(self.key)
+            chain, private = _read_pem(self.cert), _read_pem(self.key)
             options |= {
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.certificate.chain": chain,
                 "ssl.keystore.key": private,
             }
         if self.login is not None:
-            options |= self.login.jvm()
-        return _prefixed(options | dict(self.options))
+            options |= self.login.jvm_options()
+        return _add_kafka_prefix(options | dict(self.options))
 
     def reading(self, *, waits: bool = False) -> dict[str, str]:
         """Return the options of Spark's Kafka source, with our defaults for fast, committed reads unless the settings
         differ.
 
-        *waits* is for real-time mode, which waits for records at the broker; batches end at the last record.
+        *waits* is for real-time mode, whose fetches wait for records at the broker; those of batches do not.
 
         Raises:
-            OSError: as :meth:`jvm`.
+            OSError: as :meth:`jvm_options`.
         """
-        ours = {**_READING, ISOLATION: self.isolation} | ({} if waits else _ENDING)
-        return _prefixed(ours) | self.jvm()
+        ours = {**_READING, ISOLATION: self.isolation_level} | ({} if waits else _ENDING)
+        return _add_kafka_prefix(ours) | self.jvm()
 
     def writing(self) -> dict[str, str]:
         """Return the options of Spark's Kafka sink for batches, with compression unless the settings differ.
 
         Raises:
-            OSError: as :meth:`jvm`.
+            OSError: as :meth:`jvm_options`.
         """
-        return _prefixed(_WRITING) | self.jvm()
+        return _add_kafka_prefix(_WRITING) | self.jvm()
 
     def librdkafka(self, *, elsewhere: bool = False) -> dict[str, Any]:
         """Return the configuration for confluent-kafka; *elsewhere* is for another machine, without our files.
@@ -191,16 +191,16 @@ class KafkaClient:
         Raises:
             OSError: what is to be sent elsewhere cannot be read.
         """
-        configuration = {"bootstrap.servers": self.servers, "security.protocol": self._protocol()}
+        configuration = {"bootstrap.servers": self.servers, "security.protocol": self._security_protocol()}
         for name, value in (("ca", self.ca), ("certificate", self.cert), ("key", self.key)):
             if self.tls and value:
-                configuration |= {f"ssl.{name}.pem": _text_of(value)} if elsewhere else {f"ssl.{name}.location": value}
+                configuration |= {f"ssl.{name}.pem": _read_pem(value)} if elsewhere else {f"ssl.{name}.location": value}
         if self.login is not None:
-            configuration |= self.login.librdkafka()
+            configuration |= self.login.librdkafka_config()
         return configuration | {name: value for name, value in self.options.items() if name in _SHARED}
 
     def check_files(self) -> None:
-        """Raise unless all files can be read; librdkafka would only name the option.
+        """Raise unless all files can be read; librdkafka's own error only names the option.
 
         Raises:
             KafkaUnreachable: one cannot.
@@ -213,13 +213,13 @@ class KafkaClient:
                 text = f"Kafka at {self.servers}: cannot read {file}: {error.strerror}"
                 raise KafkaUnreachable(text, refused=True) from error
 
-    def _protocol(self) -> str:
-        return protocol_of(self.security, tls=self.tls, login=self.login is not None, options={})
+    def _security_protocol(self) -> str:
+        return security_protocol_of(self.security, tls=self.tls, login=self.login is not None, options={})
 
 
-def _prefixed(options: Mapping[str, str]) -> dict[str, str]:
+def _add_kafka_prefix(options: Mapping[str, str]) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in options.items()}
 
 
-def _text_of(file: str) -> str:
+def _read_pem(file: str) -> str:
     return read_regular(file).decode("utf-8")

@@ -1,4 +1,4 @@
-"""Ranges of Kafka partitions, read by our own client where Spark's source cannot.
+"""Kafka's offsets and topics, and ranges of records that our own client reads where Spark's source cannot.
 
 Spark converts each record's timestamp to microseconds first, and fails the batch if that overflows 64 bits: a sender
 that gives nanoseconds as milliseconds would block its topic for ever. This client passes timestamps on in milliseconds.
@@ -33,13 +33,14 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
+from bindings.inbox.format import divide_rows
 from bindings.kafka.client import COMMITTED, ISOLATION, TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
 from bindings.kafka.record_columns import SOURCE_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Where topics of a cluster begin and end, according to its brokers.
+# Partitions, offsets and capabilities of topics, from the brokers.
 
 _REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 """Errors that a retry does not fix: the brokers do not accept a login or a certificate."""
@@ -59,25 +60,25 @@ class TopicCapabilities:
 class KafkaOffsets:
     """Queries a cluster, once or repeatedly, over one connection. Not for concurrent use.
 
-    It keeps the connection while the cluster answers.
+    It reuses the connection until a request fails.
     """
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
         self._admin: AdminClient | None = None
-        self._troubles: list[KafkaError] = []
+        self._errors: list[KafkaError] = []
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
-        """Return the partitions of those topics that exist.
+        """Return the partitions of existing topics.
 
         Raises:
             KafkaUnreachable: the brokers refused us, none answered within ten seconds, or a certificate cannot be read.
         """
-        with self._connected() as admin:
-            return self._partitions(admin, topics)
+        with self._connect() as admin:
+            return self._list_partitions(admin, topics)
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the ids of those topics that exist, empty if the brokers report none (before Kafka 2.8).
+        """Return the ids of existing topics, empty if the brokers report none (before Kafka 2.8).
 
         A topic that was deleted and created again has another id.
 
@@ -87,7 +88,7 @@ class KafkaOffsets:
         found: dict[str, str] = {}
         if not (names := sorted(set(topics))):
             return found
-        with self._connected() as admin:
+        with self._connect() as admin:
             asked = admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS)
             for name, answer in asked.items():
                 try:
@@ -100,7 +101,7 @@ class KafkaOffsets:
         return found
 
     def takes(self, topics: Iterable[str]) -> dict[str, TopicCapabilities]:
-        """Return what existing topics accept from us.
+        """Return whether we may write to existing topics, and their maximum batch size.
 
         Raises:
             KafkaUnreachable: as :meth:`partitions`.
@@ -108,7 +109,7 @@ class KafkaOffsets:
         found: dict[str, TopicCapabilities] = {}
         if not (names := sorted(set(topics))):
             return found
-        with self._connected() as admin:
+        with self._connect() as admin:
             options: dict[str, Any] = {"request_timeout": TIMEOUT_SECONDS}
             asked = admin.describe_topics(TopicCollection(names), include_authorized_operations=True, **options)
             for name, answer in asked.items():
@@ -132,14 +133,14 @@ class KafkaOffsets:
     def create(
         self, topics: Iterable[str], *, partitions: int | None, replication: int | None, options: Mapping[str, str]
     ) -> dict[str, str]:
-        """Create those topics that do not exist; return why some were not, by name. None is the brokers' default.
+        """Create missing topics; return the errors by topic. None uses the brokers' default.
 
         Raises:
             KafkaUnreachable: as :meth:`partitions`.
         """
         failed: dict[str, str] = {}
-        with self._connected() as admin:
-            there = self._partitions(admin, topics)
+        with self._connect() as admin:
+            there = self._list_partitions(admin, topics)
             wanted = [
                 NewTopic(
                     name, num_partitions=partitions or -1, replication_factor=replication or -1, config=dict(options)
@@ -157,7 +158,7 @@ class KafkaOffsets:
         return failed
 
     def ends(self, topics: Iterable[str], *, committed: bool = True) -> dict[str, dict[int, int]]:
-        """Return the end of each partition of those topics that exist: the offset of the next record to be read.
+        """Return the end of each partition of existing topics: the offset of the next record.
 
         It excludes records behind an open transaction, unless the client reads uncommitted ones, or *committed* is
         False for the very last record.
@@ -166,28 +167,28 @@ class KafkaOffsets:
             KafkaUnreachable: as :meth:`partitions`, or a partition's end is unknown because it has no leader now.
         """
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        with self._connected() as admin:
-            return self._offsets(admin, self._partitions(admin, topics), latest, committed=committed)
+        with self._connect() as admin:
+            return self._list_offsets(admin, self._list_partitions(admin, topics), latest, committed=committed)
 
     def firsts(self, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
-        """Return the offset of the first record that partitions have, or will have.
+        """Return the first offset of partitions, even if they are empty.
 
         Raises:
             KafkaUnreachable: as :meth:`ends`.
         """
         earliest: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-        with self._connected() as admin:
-            return self._offsets(admin, partitions, earliest)
+        with self._connect() as admin:
+            return self._list_offsets(admin, partitions, earliest)
 
-    def since(self, partitions: Mapping[str, Iterable[int]], milliseconds: int) -> dict[str, dict[int, int]]:
-        """Return the offset of the first record of that time or later; negative if there is none.
+    def offsets_since(self, partitions: Mapping[str, Iterable[int]], milliseconds: int) -> dict[str, dict[int, int]]:
+        """Return the offset of the first record at or after a time; negative if there is none.
 
         Raises:
             KafkaUnreachable: as :meth:`ends`.
         """
         moment: OffsetSpec = OffsetSpec.for_timestamp(milliseconds)
-        with self._connected() as admin:
-            return self._offsets(admin, partitions, moment)
+        with self._connect() as admin:
+            return self._list_offsets(admin, partitions, moment)
 
     def commit(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Commit offsets to a consumer group, which need not exist and has no members.
@@ -196,7 +197,7 @@ class KafkaOffsets:
             KafkaUnreachable: as :meth:`partitions`, or the brokers refuse: not allowed, or the group has members.
         """
         places = [TopicPartition(topic, number, at) for topic in offsets for number, at in offsets[topic].items()]
-        with self._connected() as admin:
+        with self._connect() as admin:
             asked = admin.alter_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, places)], request_timeout=TIMEOUT_SECONDS
             )
@@ -206,44 +207,44 @@ class KafkaOffsets:
                         raise KafkaException(place.error)
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[AdminClient]:
-        """Yield an admin client, and keep it unless a request fails."""
+    def _connect(self) -> Iterator[AdminClient]:
+        """Yield an admin client, which is reused unless a request fails."""
         self._client.check_files()
         admin, self._admin = self._admin, None
         try:
             if admin is None:
-                troubles = self._troubles = list[KafkaError]()
+                troubles = self._errors = list[KafkaError]()
                 config = {**self._client.librdkafka(), "log_level": 0, "socket.timeout.ms": 5000}
                 config["error_cb"] = troubles.append
                 admin = AdminClient(config)
             else:
                 # Earlier errors do not matter any more, and a login may have to be renewed.
-                self._troubles.clear()
+                self._errors.clear()
                 admin.poll(0)
             yield admin
         except KafkaException as error:
-            reason = self._reason() or (error.args[0].str() if error.args else str(error))
-            refused = any(each.code() in _REFUSED for each in self._troubles)
+            reason = self._most_telling_error() or (error.args[0].str() if error.args else str(error))
+            refused = any(each.code() in _REFUSED for each in self._errors)
             text = f"Kafka at {self._client.servers} does not answer: {reason}"
             raise KafkaUnreachable(text, refused=refused) from error
         self._admin = admin
 
-    def _partitions(self, admin: AdminClient, topics: Iterable[str]) -> dict[str, list[int]]:
-        known, wanted = self._answer(admin).topics, set(topics)
+    def _list_partitions(self, admin: AdminClient, topics: Iterable[str]) -> dict[str, list[int]]:
+        known, wanted = self._list_topics(admin).topics, set(topics)
         return {name: sorted(topic.partitions) for name, topic in known.items() if name in wanted and not topic.error}
 
-    def _answer(self, admin: AdminClient) -> Any:
-        """Retry until there is an answer, a refusal, or no time left. The client reports refusals to callbacks only."""
+    def _list_topics(self, admin: AdminClient) -> Any:
+        """List all topics; retry until there is an answer, a refusal, or no time left."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
                 return admin.list_topics(timeout=1.0)
             except KafkaException:
                 admin.poll(0)
-                if time.monotonic() > deadline or any(each.code() in _REFUSED for each in self._troubles):
+                if time.monotonic() > deadline or any(each.code() in _REFUSED for each in self._errors):
                     raise
 
-    def _offsets(
+    def _list_offsets(
         self,
         admin: AdminClient,
         partitions: Mapping[str, Iterable[int]],
@@ -251,7 +252,7 @@ class KafkaOffsets:
         *,
         committed: bool = True,
     ) -> dict[str, dict[int, int]]:
-        committed = committed and self._client.isolation == COMMITTED
+        committed = committed and self._client.isolation_level == COMMITTED
         wanted = {TopicPartition(topic, number): which for topic in partitions for number in partitions[topic]}
         offsets: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
         if not wanted:
@@ -266,24 +267,24 @@ class KafkaOffsets:
             offsets[place.topic][place.partition] = answer.result().offset
         return offsets
 
-    def _reason(self) -> str:
-        """Return the client's most informative error: a refusal rather than the lost connection after it."""
-        ranked = sorted(self._troubles, key=lambda each: each.code() not in _REFUSED)
+    def _most_telling_error(self) -> str:
+        """Return the client's most informative error: a refusal before a lost connection."""
+        ranked = sorted(self._errors, key=lambda each: each.code() not in _REFUSED)
         return ranked[0].str() if ranked else ""
 
 
 # The mean record size of topics, from a few records.
 #
-# Only reading shows it. Brokers know the size of their logs, but with compression, compaction and transactions that
-# says little about what a reader gets.
+# Only reading shows it: brokers know the size of their logs, but compression, compaction and transactions change what a
+# reader gets.
 
-RECORDS: Final = 100
+SAMPLE_SIZE: Final = 100
 """Records read at each position."""
-PARTITIONS: Final = 8
+SAMPLED_PARTITIONS: Final = 8
 """Partitions read, of all topics together."""
-ASKED: Final = 64
+COMPARED_PARTITIONS: Final = 64
 """Maximum partitions whose offsets are compared to find some with unread records."""
-SECONDS: Final = 2.0
+SAMPLE_SECONDS: Final = 2.0
 _OVERHEAD: Final = 64
 """Bytes that every record adds: topic, offset, time, and the memory of its parts."""
 _FETCH_BYTES: Final = 2**20
@@ -302,7 +303,7 @@ def mean_record_bytes(client: KafkaClient, topics: Iterable[str], starts: Starts
         consumer = Consumer(
             {
                 **client.librdkafka(),
-                ISOLATION: client.isolation,
+                ISOLATION: client.isolation_level,
                 "group.id": "xrouter-sizes",
                 "enable.auto.commit": False,
                 "fetch.message.max.bytes": _FETCH_BYTES,
@@ -321,54 +322,54 @@ def mean_record_bytes(client: KafkaClient, topics: Iterable[str], starts: Starts
 
 
 def _largest_mean(consumer: Consumer, topics: set[str], starts: Starts) -> float | None:
-    unread = _unread(consumer, topics, starts)
+    unread = _find_unread(consumer, topics, starts)
     means: list[float] = []
     for share in (0.0, 0.5, 1.0):
         places = [
-            TopicPartition(topic, number, first + int(max(0, last - first - RECORDS) * share))
+            TopicPartition(topic, number, first + int(max(0, last - first - SAMPLE_SIZE) * share))
             for (topic, number), (first, last) in unread.items()
-            if share == 0.0 or last - first > 3 * RECORDS
+            if share == 0.0 or last - first > 3 * SAMPLE_SIZE
         ]
         if places:
             # Requesting more records than there are would mean waiting for them.
-            there = sum(min(RECORDS, unread[place.topic, place.partition][1] - place.offset) for place in places)
+            there = sum(min(SAMPLE_SIZE, unread[place.topic, place.partition][1] - place.offset) for place in places)
             consumer.assign(places)
-            means.extend(_means(consumer.consume(there, SECONDS)))
+            means.extend(_mean_sizes(consumer.consume(there, SAMPLE_SECONDS)))
     return max(means, default=None)
 
 
-def _unread(consumer: Consumer, topics: set[str], starts: Starts) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return the first unread offset, and the one after the last, of some partitions with unread records."""
-    known = consumer.list_topics(timeout=SECONDS).topics
+def _find_unread(consumer: Consumer, topics: set[str], starts: Starts) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return the range of unread offsets (end excluded) of some partitions with unread records."""
+    known = consumer.list_topics(timeout=SAMPLE_SECONDS).topics
     wanted = [(topic, number) for topic in sorted(topics & known.keys()) for number in sorted(known[topic].partitions)]
     unread: dict[tuple[str, int], tuple[int, int]] = {}
-    for topic, number in wanted[:ASKED]:
+    for topic, number in wanted[:COMPARED_PARTITIONS]:
         first = starts.get(topic, {}).get(str(number), 0)
-        bounds = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=SECONDS)
+        bounds = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=SAMPLE_SECONDS)
         if bounds is not None and max(first, bounds[0]) < bounds[1]:
             unread[topic, number] = (max(first, bounds[0]), bounds[1])
-        if len(unread) == PARTITIONS:
+        if len(unread) == SAMPLED_PARTITIONS:
             break
     return unread
 
 
-def _means(messages: list[Message]) -> list[float]:
-    """Return the mean size of the records of each partition."""
+def _mean_sizes(messages: list[Message]) -> list[float]:
+    """Return the mean record size of each partition."""
     sizes: dict[tuple[str | None, int | None], list[int]] = {}
     for message in messages:
         if message.error() is None:
-            sizes.setdefault((message.topic(), message.partition()), []).append(_size(message))
+            sizes.setdefault((message.topic(), message.partition()), []).append(_record_bytes(message))
     return [sum(each) / len(each) for each in sizes.values()]
 
 
-def _size(message: Message) -> int:
+def _record_bytes(message: Message) -> int:
     headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
     size = _OVERHEAD + len(message.key() or b"") + len(message.value() or b"")
     return size + sum(len(name) + len(value or b"") for name, value in headers)
 
 
-STILL_SECONDS: Final = 60.0
-"""If no record arrives for this long, the brokers count as unreachable."""
+SILENCE_SECONDS: Final = 60.0
+"""Seconds without a record after which the brokers count as unreachable."""
 _ROWS: Final = 1000
 _BYTES: Final = 8 << 20
 _POLL_SECONDS: Final = 1.0
@@ -402,16 +403,16 @@ def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRan
 
     config = reading(client, elsewhere=True, lossy=lossy)
     places = spark.range(0, len(ranges), 1, max(1, len(ranges)))
-    return places.mapInArrow(_reader(config, ranges), from_arrow_schema(SOURCE_SCHEMA))
+    return places.mapInArrow(_range_reader(config, ranges), from_arrow_schema(SOURCE_SCHEMA))
 
 
 def reading(client: KafkaClient, *, elsewhere: bool = False, lossy: bool = True) -> dict[str, Any]:
-    """Return the configuration for :func:`records_of`; *elsewhere* is for another machine.
+    """Return the configuration for :func:`iter_records`; *elsewhere* is for another machine.
 
     *lossy* begins with the oldest record if the first one of a range is gone.
     """
     return {
-        ISOLATION: client.isolation,
+        ISOLATION: client.isolation_level,
         **client.librdkafka(elsewhere=elsewhere),
         # The client joins no group, but a name is required anyway.
         "group.id": "xrouter-ranges",
@@ -424,19 +425,19 @@ def reading(client: KafkaClient, *, elsewhere: bool = False, lossy: bool = True)
     }
 
 
-def _reader(
+def _range_reader(
     config: Mapping[str, Any], ranges: tuple[KafkaRange, ...]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(places: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read_all(places: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in places:
             for place in batch.column(0).to_pylist():
-                yield from records_of(config, ranges[place])
+                yield from iter_records(config, ranges[place])
 
-    return read
+    return read_all
 
 
-def records_of(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.RecordBatch]:
-    """Yield the records of one range in order; the client lives as long as the iteration.
+def iter_records(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.RecordBatch]:
+    """Yield the records of one range in order; the client is closed after the iteration.
 
     Raises:
         RangeLost: the first records are gone, and *config* does not allow that.
@@ -448,7 +449,7 @@ def records_of(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.Rec
         consumer.assign([TopicPartition(wanted.topic, wanted.partition, start)])
         rows: list[dict[str, Any]] = []
         size = 0
-        for message in _messages(consumer, wanted):
+        for message in _iter_messages(consumer, wanted):
             rows.append(row_of(message))
             size += len(message.value() or b"") + len(message.key() or b"")
             if len(rows) >= _ROWS or size >= _BYTES:
@@ -465,9 +466,9 @@ def records_of(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.Rec
         consumer.close()
 
 
-def _messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
+def _iter_messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
     """Yield the messages before the range's end; offsets without one (transactions, compaction) are skipped."""
-    deadline = time.monotonic() + STILL_SECONDS
+    deadline = time.monotonic() + SILENCE_SECONDS
     place = TopicPartition(wanted.topic, wanted.partition)
     while True:
         message = consumer.poll(_POLL_SECONDS)
@@ -476,11 +477,11 @@ def _messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
             if position >= wanted.end:
                 return
             if time.monotonic() > deadline:
-                raise RangeUnreadable(f"{wanted.topic}-{wanted.partition}: no record for {STILL_SECONDS:.0f} s")
+                raise RangeUnreadable(f"{wanted.topic}-{wanted.partition}: no record for {SILENCE_SECONDS:.0f} s")
             continue
         if (error := message.error()) is not None:
             raise KafkaException(error)
-        deadline = time.monotonic() + STILL_SECONDS
+        deadline = time.monotonic() + SILENCE_SECONDS
         offset = message.offset()
         if offset is None or offset >= wanted.end:
             return
@@ -490,7 +491,7 @@ def _messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
 
 
 def row_of(message: Message) -> dict[str, Any]:
-    """Return a message as a row of :data:`SOURCE_SCHEMA`."""
+    """Convert a message to a row of :data:`SOURCE_SCHEMA`."""
     stamp: tuple[int, int] = message.timestamp()
     pairs: list[Any] = list(message.headers() or ())
     headers = [{"key": name, "value": value} for name, value in pairs]
@@ -510,15 +511,15 @@ def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
 
 
-# The first records at or after given offsets: whether any waits, and since when.
+# The first record at or after an offset, and its arrival time.
 
-RANGES_SECONDS: Final = 3.0
+QUERY_SECONDS: Final = 3.0
 """Maximum duration of one query."""
 PLACES: Final = 256
 """Maximum partitions to query; more would take too long."""
 _HEAD_POLL_SECONDS: Final = 0.2
 _SEARCH_FETCH_BYTES: Final = 2**16
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,7 +540,7 @@ class FirstUnreadRecords:
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
         self._consumer: Consumer | None = None
-        self._known: dict[Place, tuple[int, FirstRecord]] = {}
+        self._cached: dict[PartitionKey, tuple[int, FirstRecord]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -549,40 +550,40 @@ class FirstUnreadRecords:
     ) -> None:
         self._close()
 
-    def of(self, places: Mapping[Place, tuple[int, int]]) -> dict[Place, FirstRecord]:
+    def of(self, places: Mapping[PartitionKey, tuple[int, int]]) -> dict[PartitionKey, FirstRecord]:
         """Return the first record of each partition between a position and the end.
 
-        It leaves out what the brokers do not return within :data:`SECONDS`. A position of the previous call costs
-        nothing, unless there was no record and the end has moved.
+        Partitions are left out if the brokers do not answer within :data:`QUERY_SECONDS`. A position of the previous
+        call costs nothing, unless there was no record and the end has moved.
         """
-        self._known = {
+        self._cached = {
             place: (start, head)
-            for place, (start, head) in self._known.items()
+            for place, (start, head) in self._cached.items()
             if place in places
             and places[place][0] == start
             and (head.arrived is not None or head.offset >= places[place][1])
         }
-        wanted = {place: start for place, (start, _) in places.items() if place not in self._known}
+        wanted = {place: start for place, (start, _) in places.items() if place not in self._cached}
         if wanted:
             try:
-                self._ask(wanted)
+                self._poll_first_records(wanted)
             except KafkaException:
                 self._close()
-        return {place: head for place, (_, head) in self._known.items()}
+        return {place: head for place, (_, head) in self._cached.items()}
 
-    def _ask(self, wanted: dict[Place, int]) -> None:
-        consumer = self._consumer = self._consumer or Consumer(self._config())
+    def _poll_first_records(self, wanted: dict[PartitionKey, int]) -> None:
+        consumer = self._consumer = self._consumer or Consumer(self._consumer_config())
         places = [TopicPartition(*place, offset) for place, offset in wanted.items()]
         consumer.assign(places)
         # A partition that was paused stays paused when it is assigned again.
         consumer.resume(places)
         try:
-            deadline = time.monotonic() + RANGES_SECONDS
+            deadline = time.monotonic() + QUERY_SECONDS
             while wanted and time.monotonic() < deadline:
                 message = consumer.poll(_HEAD_POLL_SECONDS)
                 if message is None:
                     continue
-                error, topic, partition, offset = message.error(), *_place(message)
+                error, topic, partition, offset = message.error(), *_position_of(message)
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     continue
                 start = wanted.pop((topic, partition), None)
@@ -591,11 +592,11 @@ class FirstUnreadRecords:
                 consumer.pause([TopicPartition(topic, partition)])
                 kind, at = message.timestamp() if error is None else (TIMESTAMP_NOT_AVAILABLE, 0)
                 head = FirstRecord(offset, None if kind == TIMESTAMP_NOT_AVAILABLE else at)
-                self._known[topic, partition] = (start, head)
+                self._cached[topic, partition] = (start, head)
         finally:
             consumer.unassign()
 
-    def _config(self) -> dict[str, object]:
+    def _consumer_config(self) -> dict[str, object]:
         return {
             **reading(self._client),
             "group.id": "xrouter-heads",
@@ -610,7 +611,7 @@ class FirstUnreadRecords:
             consumer.close()
 
 
-def _place(message: Message) -> tuple[str, int, int]:
+def _position_of(message: Message) -> tuple[str, int, int]:
     """Return topic, partition and offset of a message, or of a partition's end."""
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None and partition is not None and offset is not None
@@ -624,7 +625,7 @@ class KafkaTail:
     """The newest *most* records of a topic, about as many from each partition.
 
     Transactions and compaction leave offsets without a record, so it reads further back until it has as many. ``whole``
-    says whether what was read includes the oldest record.
+    says whether the oldest record was read.
     """
 
     def __init__(
@@ -639,29 +640,29 @@ class KafkaTail:
         self._most = most
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records, each partition from its end backwards, some in order at a time.
+        """Yield the records: each partition from its end backwards, in batches that are in order.
 
         Raises:
             RangeUnreadable: brokers do not answer, or return nothing more.
         """
         lengths = {number: max(0, end - self._firsts[number]) for number, end in self._ends.items()}
         for number, share in share_equally(lengths, self._most).items():
-            yield from self._partition(number, share)
+            yield from self._read_partition(number, share)
 
-    def _partition(self, number: int, missing: int) -> Iterator[pa.RecordBatch]:
+    def _read_partition(self, number: int, missing: int) -> Iterator[pa.RecordBatch]:
         first, end, step = self._firsts[number], self._ends[number], missing
         while missing and end > first:
             start = max(first, end - step)
-            for batch in self._last(KafkaRange(self._topic, number, start, end), missing):
+            for batch in self._read_last(KafkaRange(self._topic, number, start, end), missing):
                 missing -= batch.num_rows
                 self.records += batch.num_rows
                 yield batch
             end, step = start, 2 * step
         self.whole &= end <= first
 
-    def _last(self, wanted: KafkaRange, most: int) -> Iterator[pa.RecordBatch]:
-        """Yield the last *most* records of a range; no more than these are in memory."""
-        batches = records_of(self._config, wanted)
+    def _read_last(self, wanted: KafkaRange, most: int) -> Iterator[pa.RecordBatch]:
+        """Yield the last *most* records of a range; only these are in memory."""
+        batches = iter_records(self._config, wanted)
         if wanted.start is not None and wanted.end - wanted.start <= most:
             yield from batches
             return
@@ -693,7 +694,7 @@ def tail_of(client: KafkaClient, topic: str, most: int, since: int | None = None
     places = {topic: sorted(ends)}
     firsts = asked.firsts(places)[topic]
     if since is not None:
-        later = asked.since(places, since)[topic]
+        later = asked.offsets_since(places, since)[topic]
         firsts = {
             number: max(first, later[number]) if later[number] >= 0 else ends[number]
             for number, first in firsts.items()
@@ -702,10 +703,5 @@ def tail_of(client: KafkaClient, topic: str, most: int, since: int | None = None
 
 
 def share_equally(lengths: Mapping[int, int], most: int) -> dict[int, int]:
-    """Return how many of *most* each partition contributes: an equal number, or all that it has."""
-    shares: dict[int, int] = {}
-    left = most
-    for at, (number, length) in enumerate(sorted(lengths.items(), key=lambda each: each[1])):
-        shares[number] = min(length, left // (len(lengths) - at))
-        left -= shares[number]
-    return dict(sorted(shares.items()))
+    """Divide *most* records equally among partitions; unused shares go to the longer ones."""
+    return dict(sorted(divide_rows(lengths, most).items()))

@@ -1,4 +1,4 @@
-"""Send to Kafka from this process. Spark's own writes to topics do not use this module."""
+"""Send to Kafka from this process; Spark writes to topics without this module."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class KafkaPublisher:
         settled: dict[int, MessageRefusal | None] = {}
         troubles: list[str] = []
         producer = self._producer = self._producer or Producer(self._config)
-        for place, message in enumerate(messages):
-            self._produce(producer, place, message, settled, troubles)
+        for index, message in enumerate(messages):
+            self._produce_record(producer, index, message, settled, troubles)
         left = producer.flush(self._timeout)
         if left or troubles:
             # The next call creates a new producer: records that this one still has must not arrive after later ones.
@@ -59,40 +59,40 @@ class KafkaPublisher:
             reason = troubles[0] if troubles else f"no answer in {self._timeout:g} s"
             missing = len(messages) - len(settled)
             raise Unsettled(f"Kafka at {self._servers} did not confirm {missing}: {reason}", settled)
-        return [settled[place] for place in range(len(messages))]
+        return [settled[index] for index in range(len(messages))]
 
     def close(self) -> None:
-        """Disconnect. Between two calls no record is in flight."""
+        """Disconnect; no record is in flight between two calls of :meth:`send`."""
         self._producer = None
 
-    def _produce(
+    def _produce_record(
         self,
         producer: Producer,
-        place: int,
+        index: int,
         message: Outbound,
         settled: dict[int, MessageRefusal | None],
         troubles: list[str],
     ) -> None:
-        def delivered(error: KafkaError | None, _: object) -> None:
+        def on_delivered(error: KafkaError | None, _: object) -> None:
             if error is None or error.code() in _NEVER:
-                settled[place] = None if error is None else MessageRefusal(error.str())
+                settled[index] = None if error is None else MessageRefusal(error.str())
             else:
                 troubles.append(error.str())
 
         while not troubles:
             try:
-                producer.produce(message.address, message.body, on_delivery=delivered, **record_of(message.parts))
+                producer.produce(message.address, message.body, on_delivery=on_delivered, **record_of(message.parts))
                 producer.poll(0)
                 return
             except BufferError:
                 producer.poll(_SERVED)
             except KafkaException as error:
-                delivered(error.args[0], None)
+                on_delivered(error.args[0], None)
                 return
 
 
 def record_of(parts: Sequence[Part]) -> dict[str, Any]:
-    """Return key, headers and partition of the record for these parts."""
+    """Return key, headers and partition of a record with these parts."""
     record: dict[str, Any] = {"headers": [(name, part.value) for name, part in headers_of(parts)]}
     for part in parts:
         if part.key == "key":

@@ -1,8 +1,8 @@
 """The record columns that matching needs, read from whole batches of Kafka records.
 
 Columns decide most records. Others (an event in a JSON body, a batch, repeated or malformed names, values that are not
-text) are *fallback* rows: the exact codec reads their whole row. A fallback row costs time and changes nothing else, so
-a condition may send a row there needlessly, never the reverse.
+text) are *fallback* rows: the exact codec reads their whole row. A fallback row only costs time,
+so a condition may mark a row needlessly, but must never miss one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Entries, any_of, base64_of, distinct, forbidden, printable, texts_of, valid
+from bindings.columns.entries import (
+    Bool,
+    Entries,
+    any_true,
+    base64_of,
+    find_invalid_strings,
+    printable,
+    texts_of,
+    valid,
+    which_meet,
+)
 from bindings.columns.envelopes import may_be_events
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
 from bindings.parts import NAME
@@ -48,7 +58,7 @@ _JSON_MEDIA: Final = r"(?is)^[^!-~]*(application/json[^!-~]*(;.*)?)?$"
 
 @dataclass(frozen=True, slots=True)
 class KafkaColumns:
-    """What the columns of a batch contain: texts by property, and which rows need the exact codec.
+    """The columns of a batch: texts by property, and which rows need the exact codec.
 
     ``texts`` are by ``e.NAME``, ``p.PATH``, ``b.PATH`` and ``d``; ``content`` is the content type, ``coding`` the
     content coding. ``events`` marks the rows that are CloudEvents in binary mode.
@@ -75,53 +85,53 @@ class KafkaReader:
         headers = (key for key in self._keys if key.startswith((HEADER, HEADER_BYTES)))
         self._constrained = frozenset(key[len(HEADER) :] for key in headers)
         self._texts = sorted(key[len(HEADER) :] for key in self._keys if key.startswith(HEADER))
-        self._keyed = any(key in ("p.key", "p.key_base64") for key in self._keys)
+        self._needs_key = any(key in ("p.key", "p.key_base64") for key in self._keys)
 
     def read(self, rows: pa.RecordBatch) -> KafkaColumns:
         """Return the columns of rows of ``SOURCE_SCHEMA``."""
-        seen = _Seen(rows)
-        texts = {key: text for key in self._keys if (text := seen.property(key)) is not None}
-        version = seen.text(VERSION)
+        seen = _CachedBatch(rows)
+        texts = {key: text for key in self._keys if (text := seen.property_column(key)) is not None}
+        version = seen.text_column(VERSION)
         events = valid(version)
-        odd = any_of(self._conditions(seen, version, events), rows.num_rows)
-        return KafkaColumns(texts, seen.text(CONTENT_TYPE), events, odd, seen.entries)
+        odd = any_true(self._iter_fallback_rules(seen, version, events), rows.num_rows)
+        return KafkaColumns(texts, seen.text_column(CONTENT_TYPE), events, odd, seen.entries)
 
-    def _conditions(self, seen: _Seen, version: pa.StringArray, events: Bool) -> Iterable[Bool]:
+    def _iter_fallback_rules(self, seen: _CachedBatch, version: pa.StringArray, events: Bool) -> Iterable[Bool]:
         entries, rows = seen.entries, seen.rows
-        yield distinct(seen.text(CONTENT_TYPE), lambda media: pc.match_substring_regex(media, _EVENT_MEDIA))
+        yield which_meet(seen.text_column(CONTENT_TYPE), lambda media: pc.match_substring_regex(media, _EVENT_MEDIA))
         for name in dict.fromkeys((VERSION, CONTENT_TYPE, *self._texts)):
-            yield (seen.first(name) >= 0) & ~valid(seen.text(name))
+            yield (seen.first_entries(name) >= 0) & ~valid(seen.text_column(name))
         yield entries.rows_of(entries.named(_needs_exact_codec))
         # If a header repeats, the first one with a value counts.
-        yield entries.repeated(self._decides)
+        yield entries.repeated(self._is_decisive_name)
         attributes = entries.named(lambda name: name.startswith(ATTRIBUTE))
         # A native record must not pass these on: they would describe the event that it becomes.
         yield entries.rows_of(attributes) & ~events
-        yield entries.rows_of(forbidden(entries.values, attributes))
-        yield events & distinct(seen.text(CONTENT_TYPE), lambda media: pc.invert(printable(media)))
-        yield events & ~distinct(version, lambda texts: pc.equal(texts, "1.0"))
+        yield entries.rows_of(find_invalid_strings(entries.values, attributes))
+        yield events & which_meet(seen.text_column(CONTENT_TYPE), lambda media: pc.invert(printable(media)))
+        yield events & ~which_meet(version, lambda texts: pc.equal(texts, "1.0"))
         for name in REQUIRED:
-            filled = pc.fill_null(pc.greater(pc.binary_length(seen.text(f"{ATTRIBUTE}{name}")), 0), False)
+            filled = pc.fill_null(pc.greater(pc.binary_length(seen.text_column(f"{ATTRIBUTE}{name}")), 0), False)
             yield events & ~filled.to_numpy(zero_copy_only=False)
-        if self._keyed:
-            yield valid(rows.column("key")) & ~valid(seen.key)
+        if self._needs_key:
+            yield valid(rows.column("key")) & ~valid(seen.key_column)
         if self.sniffs:
-            yield self._sniffable(seen, events)
+            yield self._may_be_event(seen, events)
 
-    def _sniffable(self, seen: _Seen, events: Bool) -> Bool:
-        media = seen.text(CONTENT_TYPE)
-        plain = distinct(media, lambda texts: pc.match_substring_regex(texts, _JSON_MEDIA)) | ~valid(media)
+    def _may_be_event(self, seen: _CachedBatch, events: Bool) -> Bool:
+        media = seen.text_column(CONTENT_TYPE)
+        plain = which_meet(media, lambda texts: pc.match_substring_regex(texts, _JSON_MEDIA)) | ~valid(media)
         at = np.flatnonzero(~events & plain)
         sniffable = np.zeros(len(events), bool)
         sniffable[at] = may_be_events(seen.rows.column("value").take(pa.array(at)))
         return sniffable
 
-    def _decides(self, name: str) -> bool:
+    def _is_decisive_name(self, name: str) -> bool:
         return name in self._constrained or name == CONTENT_TYPE or name.startswith(ATTRIBUTE)
 
 
-class _Seen:
-    """A batch with values that several conditions need, computed once."""
+class _CachedBatch:
+    """A batch, with a cache of the columns that several conditions use."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         self.rows = rows
@@ -130,40 +140,40 @@ class _Seen:
         self._texts: dict[str, pa.StringArray] = {}
         self._key: pa.StringArray | None = None
 
-    def first(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return per row the first entry with that name, -1 for none."""
+    def first_entries(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return the first entry with that name of each row, -1 for none."""
         if name not in self._first:
             self._first[name] = self.entries.first(name)
         return self._first[name]
 
-    def text(self, name: str) -> pa.StringArray:
-        """Return per row the text of the first entry with that name; null for none, no value, or not UTF-8."""
+    def text_column(self, name: str) -> pa.StringArray:
+        """Return the text of each row's first entry with that name; null if it is missing, empty, or not UTF-8."""
         if name not in self._texts:
-            self._texts[name] = texts_of(self.entries.bytes_of(self.first(name)))
+            self._texts[name] = texts_of(self.entries.bytes_of(self.first_entries(name)))
         return self._texts[name]
 
     @property
-    def key(self) -> pa.StringArray:
+    def key_column(self) -> pa.StringArray:
         """The key as text; null for none and for bytes that are not UTF-8."""
         if self._key is None:
             self._key = texts_of(self.rows.column("key"))
         return self._key
 
-    def property(self, key: str) -> pa.StringArray | None:
-        """Return a property: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None for one that Kafka does not have."""
+    def property_column(self, key: str) -> pa.StringArray | None:
+        """Return a property as a column: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None if Kafka has none."""
         if key in ("e.datacontenttype", "d", f"{HEADER}{CONTENT_TYPE}"):
-            return self.text(CONTENT_TYPE)
+            return self.text_column(CONTENT_TYPE)
         if key.startswith("e."):
-            return self.text(f"{ATTRIBUTE}{key[2:]}")
+            return self.text_column(f"{ATTRIBUTE}{key[2:]}")
         if key.startswith(HEADER):
-            return self.text(key.removeprefix(HEADER))
+            return self.text_column(key.removeprefix(HEADER))
         if key.startswith(HEADER_BYTES):
-            return base64_of(self.entries.bytes_of(self.first(key.removeprefix(HEADER_BYTES))))
-        return self._member(key)
+            return base64_of(self.entries.bytes_of(self.first_entries(key.removeprefix(HEADER_BYTES))))
+        return self._member_column(key)
 
-    def _member(self, key: str) -> pa.StringArray | None:
+    def _member_column(self, key: str) -> pa.StringArray | None:
         if key == "p.key":
-            return self.key
+            return self.key_column
         if key in ("p.key_base64", "b.key"):
             return base64_of(self.rows.column("key"))
         if key in ("p.topic", "p.partition"):

@@ -1,6 +1,6 @@
 """A Kafka topic as the inbox: rows as Kafka messages, for gateways that run as separate processes.
 
-The body is the value, so that Spark reads it unchanged; all else of a row is in headers. Rows of one endpoint and
+The body is the value, so that Spark reads it unchanged; the rest of a row is in headers. Rows of one endpoint and
 topic, subject or path share a key, and so keep their order. A row counts as stored when all in-sync replicas have it
 (``acks=all``, idempotent producer).
 """
@@ -42,7 +42,7 @@ def first_bytes(entries: str, name: str) -> Column:
 
 
 def first_text(entries: str, name: str) -> Column:
-    """Return the same as text; null for bytes that are not UTF-8."""
+    """Return the value of the first entry with that name as text; null if it is not UTF-8."""
     from pyspark.sql import functions as F
 
     return F.try_validate_utf8(first_bytes(entries, name).cast("string"))
@@ -80,8 +80,8 @@ class KafkaStore:
         )
         self._closed = threading.Event()
         self._trouble = "the inbox topic has not answered yet; see its brokers"
-        self._asked = 0.0
-        self._poller = Background("kafka-inbox", self._poll)
+        self._checked_at = 0.0
+        self._poller = Background("kafka-inbox", self._poll_producer)
         self._poller.start()
 
     def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
@@ -90,35 +90,35 @@ class KafkaStore:
         It fails with ``InboxFull`` if they do not accept them now, and ``InboxRowError`` for rows they never accept. It
         is not a transaction: rows of a failed call may be stored, and are stored twice after a retry.
         """
-        together = _Together(len(rows), self._say)
+        group = _DeliveryGroup(len(rows), self._set_trouble)
         if self._closed.is_set():
-            together.failed(InboxClosed("the inbox topic is closed"))
-            return together.future
+            group.fail(InboxClosed("the inbox topic is closed"))
+            return group.future
         for row in rows:
             try:
                 self._producer.produce(
                     self._topic,
                     value=row.body,
-                    key=_key(row),
-                    headers=headers_of(row),
+                    key=_message_key(row),
+                    headers=build_headers(row),
                     timestamp=row.received // 1000,
-                    on_delivery=together.delivered,
+                    on_delivery=group.on_delivered,
                 )
             except BufferError:
-                together.failed(InboxFull("too many messages are waiting for the brokers of the inbox topic"))
+                group.fail(InboxFull("too many messages are waiting for the brokers of the inbox topic"))
                 break
             except KafkaException as error:
-                together.failed(_failure(error.args[0]))
+                group.fail(_to_inbox_error(error.args[0]))
                 break
         if not rows:
-            together.future.set_result(None)
-        return together.future
+            group.future.set_result(None)
+        return group.future
 
-    def trouble(self) -> str:
-        """Return why the brokers accept no rows now; '' if they do, or answer again. They are asked at intervals."""
-        if self._trouble and time.monotonic() - self._asked > _ASK_SECONDS:
-            seconds = _ANSWER_SECONDS if self._asked else _ASK_SECONDS
-            self._asked = time.monotonic()
+    def refusal_reason(self) -> str:
+        """Return why the brokers accept no rows now; empty if they do. They are asked at intervals."""
+        if self._trouble and time.monotonic() - self._checked_at > _ASK_SECONDS:
+            seconds = _ANSWER_SECONDS if self._checked_at else _ASK_SECONDS
+            self._checked_at = time.monotonic()
             with contextlib.suppress(KafkaException):
                 topic = self._producer.list_topics(self._topic, seconds).topics[self._topic]
                 led = [each.leader >= 0 for each in topic.partitions.values()]
@@ -126,7 +126,7 @@ class KafkaStore:
                     self._trouble = ""
         return self._trouble
 
-    def _say(self, trouble: str) -> None:
+    def _set_trouble(self, trouble: str) -> None:
         self._trouble = trouble
 
     def close(self) -> None:
@@ -137,36 +137,36 @@ class KafkaStore:
             self._poller.ask_to_end()
             self._poller.join(_CLOSE_SECONDS)
 
-    def _poll(self) -> None:
+    def _poll_producer(self) -> None:
         while not self._closed.is_set():
             self._producer.poll(_POLL_SECONDS)
 
 
-class _Together:
-    """One future for several deliveries. The producer's thread reports each of them."""
+class _DeliveryGroup:
+    """One future for several deliveries, each of which the producer's thread reports."""
 
     def __init__(self, count: int, say: Callable[[str], None]) -> None:
-        self._say = say
+        self._set_trouble = say
         self.future: Future[None] = Future()
         # Nobody may cancel it: the rows are in flight, and the producer's thread must be able to answer.
         self.future.set_running_or_notify_cancel()
-        self._left = count
+        self._pending = count
         self._lock = threading.Lock()
 
-    def delivered(self, error: KafkaError | None, _: Message) -> None:
+    def on_delivered(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
-            self.failed(_failure(error))
+            self.fail(_to_inbox_error(error))
             return
         with self._lock:
-            self._left -= 1
-            done = self._left == 0 and not self.future.done()
-        self._say("")
+            self._pending -= 1
+            done = self._pending == 0 and not self.future.done()
+        self._set_trouble("")
         if done:
             self.future.set_result(None)
 
-    def failed(self, error: InboxError) -> None:
+    def fail(self, error: InboxError) -> None:
         if isinstance(error, InboxFull):
-            self._say(str(error))
+            self._set_trouble(str(error))
         with self._lock:
             if self.future.done():
                 return
@@ -174,10 +174,10 @@ class _Together:
 
 
 def inbox_columns(rows: DataFrame) -> DataFrame:
-    """Return messages of an inbox topic, read by Spark's Kafka source with headers, as rows of the inbox.
+    """Convert messages of an inbox topic, read by Spark's Kafka source with headers, to rows of the inbox.
 
-    Others may write to the topic too: a message that no gateway wrote becomes a row with fewer members, never an error.
-    Without Spark, :func:`inbox_rows_of` does the same.
+    A message that no gateway wrote becomes a row with fewer members, never an error. Without Spark,
+    :func:`inbox_rows_of` does the same.
     """
     from pyspark.sql import functions as F
 
@@ -208,8 +208,8 @@ def inbox_columns(rows: DataFrame) -> DataFrame:
     )
 
 
-def headers_of(row: InboxRow) -> list[tuple[str, str | bytes | None]]:
-    """Return the headers of a row's message, parts in their order."""
+def build_headers(row: InboxRow) -> list[tuple[str, str | bytes | None]]:
+    """Return the headers of a row's message, with the parts in order."""
     headers: list[tuple[str, str | bytes | None]] = [
         (ENDPOINT, row.endpoint.encode()),
         (PROTOCOL, row.protocol.encode()),
@@ -219,12 +219,12 @@ def headers_of(row: InboxRow) -> list[tuple[str, str | bytes | None]]:
     return headers
 
 
-def _key(row: InboxRow) -> bytes:
-    place = next((part.value or b"" for part in row.properties if part.key in ORDER_KEYS), b"")
-    return f"{zlib.crc32(row.endpoint.encode() + bytes(1) + place):08x}".encode()
+def _message_key(row: InboxRow) -> bytes:
+    order_value = next((part.value or b"" for part in row.properties if part.key in ORDER_KEYS), b"")
+    return f"{zlib.crc32(row.endpoint.encode() + bytes(1) + order_value):08x}".encode()
 
 
-def _failure(error: Any) -> InboxError:
+def _to_inbox_error(error: Any) -> InboxError:
     if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG):
         return InboxRowError(f"the inbox topic can never store this row: {error.str()}")
     return InboxFull(f"the inbox topic accepts no rows now: {error.str()}; see its brokers")
@@ -237,21 +237,21 @@ _STEPS: Final = 2
 
 
 def inbox_rows_of(messages: pa.RecordBatch) -> pa.RecordBatch:
-    """Return messages, as rows of Kafka's source, as rows of the inbox with their positions.
+    """Convert rows of Kafka's source to rows of the inbox with their positions.
 
     A message that no gateway wrote becomes a row with fewer members, never an error.
     """
-    return pa.RecordBatch.from_pylist([_row(each) for each in messages.to_pylist()], READ_SCHEMA)
+    return pa.RecordBatch.from_pylist([_to_inbox_row(each) for each in messages.to_pylist()], READ_SCHEMA)
 
 
-def _row(message: Mapping[str, Any]) -> dict[str, Any]:
+def _to_inbox_row(message: Mapping[str, Any]) -> dict[str, Any]:
     headers: Sequence[Mapping[str, Any]] = message["headers"] or ()
-    received = whole_number(_text(headers, RECEIVED) or "")
+    received = whole_number(_header_text(headers, RECEIVED) or "")
     is_time = received is not None and received < YEAR_10000 * 1000
     steps = [(each["key"].split(":", _STEPS), each["value"]) for each in headers if each["key"].startswith(PART)]
     return {
-        "endpoint": _text(headers, ENDPOINT),
-        "protocol": _text(headers, PROTOCOL) or "",
+        "endpoint": _header_text(headers, ENDPOINT),
+        "protocol": _header_text(headers, PROTOCOL) or "",
         "received": _EPOCH + timedelta(microseconds=received) if is_time and received is not None else None,
         "properties": [
             {"key": key[_STEPS], "value": value, "type": key[1] or None} for key, value in steps if len(key) > _STEPS
@@ -261,7 +261,7 @@ def _row(message: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _text(headers: Sequence[Mapping[str, Any]], name: str) -> str | None:
+def _header_text(headers: Sequence[Mapping[str, Any]], name: str) -> str | None:
     """Return the first header with that name as text; None for bytes that are not UTF-8."""
     value = next((each["value"] for each in headers if each["key"] == name), None)
     try:

@@ -17,7 +17,7 @@ from bindings.gateways import (
     GatewayConfig,
     GatewayError,
     ReceivingBinding,
-    paths_of,
+    iter_paths,
     templates_of,
 )
 from bindings.mqtt import messages
@@ -36,27 +36,27 @@ FORM: Final = NativeForm(lists=("user_properties",), binary=("correlation_data",
 RULE: Final = AttributeRule(prefixes=("user_properties.",), content_type="content_type", strict=False)
 
 
-def parts(native: Mapping[str, Any]) -> list[Part]:
+def split(native: Mapping[str, Any]) -> list[Part]:
     """Split a native record into parts."""
     return parts_of(native, FORM)
 
 
-def native(taken: list[Part]) -> dict[str, Any]:
-    """Build a native record from parts: the inverse of :func:`parts`."""
-    return native_of(taken, FORM)
+def build(record_parts: list[Part]) -> dict[str, Any]:
+    """Build a native record from parts: the inverse of :func:`split`."""
+    return native_of(record_parts, FORM)
 
 
 # The receiving side of MQTT: topic filters for an endpoint, and the gateway; see :mod:`bindings.gateways`.
 
 
-def _addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
+def _list_addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     named = messages.filter_of_options(endpoint.options)
-    chosen = [named] if named is not None else [messages.checked(path) for path in paths_of(endpoint)]
-    return tuple(messages.uncovered(chosen) or messages.filters_of_templates(_filterable(endpoint, catalog)))
+    chosen = [named] if named is not None else [messages.check_filter(path) for path in iter_paths(endpoint)]
+    return tuple(messages.drop_covered(chosen) or messages.filters_of_templates(_iter_valid_topics(endpoint, catalog)))
 
 
-def _filterable(endpoint: Endpoint, catalog: Catalog) -> Iterator[str]:
-    """Yield the topics that can become a filter; no message can have any other, and lint reports those."""
+def _iter_valid_topics(endpoint: Endpoint, catalog: Catalog) -> Iterator[str]:
+    """Yield the topics that are valid filters; lint reports the others, which no message can have."""
     for template in templates_of(endpoint, catalog, "topic_name"):
         try:
             messages.filter_of_template(template)
@@ -65,24 +65,24 @@ def _filterable(endpoint: Endpoint, catalog: Catalog) -> Iterator[str]:
         yield template
 
 
-def _gateway(version: Version, terms: GatewayConfig) -> Gateway:
+def _create_gateway(version: Version, terms: GatewayConfig) -> Gateway:
     from bindings.mqtt.gateway import MqttGateway
 
     return MqttGateway(terms, version)
 
 
-def _check(subscriptions: Sequence[EndpointSubscription]) -> None:
-    messages.requests_of(subscriptions)
+def _check_all(subscriptions: Sequence[EndpointSubscription]) -> None:
+    messages.to_requests(subscriptions)
 
 
-MQTT_5: Final = ReceivingBinding(_addresses, messages.overlap, partial(_gateway, "MQTT/5.0"), _check)
-MQTT_3: Final = ReceivingBinding(_addresses, messages.overlap, partial(_gateway, "MQTT/3.1.1"), _check)
+MQTT_5: Final = ReceivingBinding(_list_addresses, messages.overlap, partial(_create_gateway, "MQTT/5.0"), _check_all)
+MQTT_3: Final = ReceivingBinding(_list_addresses, messages.overlap, partial(_create_gateway, "MQTT/3.1.1"), _check_all)
 
 
 # Addressing and building MQTT messages; :mod:`bindings.mqtt.publisher` sends them.
 
 _INVALID_ADDRESS: Final = "{address} is not a valid MQTT address"
-_MOST_BYTES: Final = 65_535
+_MAX_BYTES: Final = 65_535
 
 
 class MqttSending(SendingBinding):
@@ -96,22 +96,22 @@ class MqttSending(SendingBinding):
         f"{_INVALID_ADDRESS}; write mqtt://host:1883 or mqtts://host:8883",
         f"{_INVALID_ADDRESS}: its host or port is invalid",
         f"{_INVALID_ADDRESS}: it lacks a host or a port; write mqtt://host:1883",
-        bare="mqtt",
-        raised=True,
+        default_scheme="mqtt",
+        upgrades_to_tls=True,
     )
     literal = (re.compile(r"[^+#\x00{}]*"), "no '+', '#' or braces")
     whole = (re.compile(r"[^+#\x00]+", re.DOTALL), "a topic must not be empty or have '+', '#' or NUL")
-    most_bytes = _MOST_BYTES
+    most_bytes = _MAX_BYTES
     address = "topic_name"
     by_channel = frozenset({"topic_name"})
     scalars = ("qos", "retain")
     least: ClassVar[Mapping[str, int]] = {"qos": 1}
-    blobs = frozenset({"correlation_data"})
-    texts = ("user_properties.",)
-    bare = frozenset({"topic_name", "qos", "retain"})
+    binary_options = frozenset({"correlation_data"})
+    text_keys = ("user_properties.",)
+    headerless_keys = frozenset({"topic_name", "qos", "retain"})
 
     def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
-        """Return the topic: that of the options, of an address's path, else the message's name."""
+        """Return the topic: from the options, else the path of an address, else the message's name."""
         options = endpoint.options if endpoint else {}
         topic = str(options.get("topic") or options.get("topic_name") or "")
         if not topic and connected and endpoint is not None:
@@ -121,7 +121,7 @@ class MqttSending(SendingBinding):
 
     def carries_bytes(self, key: str) -> bool:
         """Whether a part may be bytes; user properties are texts."""
-        return key in self.blobs
+        return key in self.binary_options
 
     def header(self, name: str, part: Part) -> Part | None:
         """Return the user property for a header; None if name or value is not MQTT text."""
@@ -130,14 +130,14 @@ class MqttSending(SendingBinding):
 
 def _is_text(*parts: Part) -> bool:
     return all(
-        part.text is not None and "\0" not in part.text and len(part.value or b"") <= _MOST_BYTES for part in parts
+        part.text is not None and "\0" not in part.text and len(part.value or b"") <= _MAX_BYTES for part in parts
     )
 
 
-# The endpoint options of MQTT that concern a connection.
+# Endpoint options of MQTT connections.
 
 DEFAULT_SESSION_SECONDS: Final = 86_400
-"""How long a broker keeps our session and its queue while we are disconnected: a night's outage loses nothing."""
+"""How long a broker keeps our session and its queue while we are disconnected: enough for an outage of a night."""
 DEFAULT_KEEPALIVE_SECONDS: Final = 60
 
 
@@ -168,11 +168,11 @@ def session_options(options: Mapping[str, Any]) -> SessionOptions:
 
 
 def _seconds_option(options: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
-    given = value = options.get(name)
+    written = value = options.get(name)
     if value is None:
         return default
     if isinstance(value, str):
         value = whole_number(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise GatewayError(f"option {name} must be a whole number of seconds from {low} to {high}, not {given!r:.40}")
+        raise GatewayError(f"option {name} must be a whole number of seconds from {low} to {high}, not {written!r:.40}")
     return value

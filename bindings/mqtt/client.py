@@ -1,4 +1,4 @@
-"""The MQTT client: paho without its own threads, one link to a broker, and the choice of the next address."""
+"""The MQTT client: paho without threads, a link to a broker, and a connector that tries addresses in turn."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bindings.mqtt.messages import MalformedPublish, MqttDelivery, SubscribeRequ
 
 MAX_RECEIVE: Final = 65_535
 """The largest receive maximum, and the default if the broker names none."""
-_AHEAD_BYTES: Final = 2**16
+_READ_AHEAD_BYTES: Final = 2**16
 VERSIONS: Final = {"MQTT/5.0": MQTTProtocolVersion.MQTTv5, "MQTT/3.1.1": MQTTProtocolVersion.MQTTv311}
 
 
@@ -84,19 +84,19 @@ class LinkClient(paho.Client):
         self._ahead = memoryview(b"")
 
     @property
-    def unread(self) -> bool:
-        """Whether received bytes are unread, so that polling the socket would not show them."""
+    def has_unread(self) -> bool:
+        """Whether received bytes are buffered, which polling the socket does not show."""
         return bool(self._ahead or getattr(self.socket(), "pending", int)())
 
     def _sock_recv(self, bufsize: int) -> bytes:
         """Receive large chunks: paho asks for one byte, one more, and then the rest of each packet."""
         if not self._ahead:
-            data = super()._sock_recv(max(bufsize, _AHEAD_BYTES))
+            data = super()._sock_recv(max(bufsize, _READ_AHEAD_BYTES))
             if len(data) <= bufsize:
                 return data
             self._ahead = memoryview(data)
-        taken, self._ahead = bytes(self._ahead[:bufsize]), self._ahead[bufsize:]
-        return taken
+        chunk, self._ahead = bytes(self._ahead[:bufsize]), self._ahead[bufsize:]
+        return chunk
 
     def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
         """Shake hands as paho does, but close the socket after a failure, and never retry without the server's name."""
@@ -122,10 +122,10 @@ class LinkClient(paho.Client):
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
-def client_for(terms: LinkConfig, address: Address, take: Callable[[MqttDelivery], None]) -> LinkClient:
-    """Return a client that is ready to connect to *address*, and passes every received message to *take*."""
+def create_client(terms: LinkConfig, address: Address, take: Callable[[MqttDelivery], None]) -> LinkClient:
+    """Create a client for *address*, which passes every received message to *take*."""
     client = LinkClient(terms, take)
-    client.on_socket_open = _send_at_once
+    client.on_socket_open = _disable_nagle
     # With a handler of this event paho queues what it sends, and writes only when the owner tells it to.
     client.on_socket_register_write = _leave_to_owner
     client.max_inflight_messages = 0  # the owner counts; paho would iterate over all of them at each answer
@@ -136,7 +136,7 @@ def client_for(terms: LinkConfig, address: Address, take: Callable[[MqttDelivery
     return client
 
 
-def properties_for(packet: int, **values: Any) -> Properties:
+def build_properties(packet: int, **values: Any) -> Properties:
     """Return MQTT 5 properties of one packet type, under paho's names for them.
 
     Raises:
@@ -156,7 +156,7 @@ def packed_size(properties: Properties) -> int:
     return len(properties.pack())  # type: ignore[no-untyped-call]
 
 
-def limits_of(properties: Properties | None) -> BrokerLimits:
+def read_limits(properties: Properties | None) -> BrokerLimits:
     """Return the limits in a CONNACK."""
 
     def value_of(name: str, default: Any) -> Any:
@@ -171,43 +171,43 @@ def limits_of(properties: Properties | None) -> BrokerLimits:
     )
 
 
-def _send_at_once(_client: object, _data: object, place: object) -> None:
+def _disable_nagle(_client: object, _data: object, sock: object) -> None:
     """Switch off Nagle's algorithm, which would delay small packets such as PUBACK."""
-    if isinstance(place, socket.socket):
-        place.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        place.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if isinstance(sock, socket.socket):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def _leave_to_owner(_client: object, _data: object, _place: object) -> None:
-    """Do nothing: its next round writes."""
+def _leave_to_owner(_client: object, _data: object, _sock: object) -> None:
+    """Do nothing: the owner writes in :meth:`MqttLink.serve_once`."""
 
 
 # One connection to a broker, over paho, served by one thread of its owner.
 #
 # A link never reconnects; another link replaces it. So an acknowledgement, whose packet identifier is only valid on its
-# own connection, cannot reach a later one. The owner calls :meth:`MqttLink.serve` and decides when to read, which
+# own connection, cannot reach a later one. The owner calls :meth:`MqttLink.serve_once` and decides when to read, which
 # limits the unstored messages.
 
 ANSWER_SECONDS: Final = 15.0
-"""How long a broker may take to answer a CONNECT."""
+"""Maximum seconds until a broker answers a CONNECT."""
 _READ_PACKETS: Final = 256
-"""Packets read before anything else gets its turn."""
+"""Maximum packets read in one call of :meth:`MqttLink.serve_once`."""
 _FAILED: Final = 128
 
 
 class LinkOwner(Protocol):
-    """The owner of a link, which gets its events; called on the thread that serves it."""
+    """The receiver of a link's events; called on the thread that serves the link."""
 
-    def delivered(self, link: MqttLink, delivery: MqttDelivery) -> None:
+    def on_message(self, link: MqttLink, delivery: MqttDelivery) -> None:
         """Handle a message; QoS 1 requires :meth:`MqttLink.acknowledge` once it is stored."""
 
-    def subscribed(self, link: MqttLink, mid: int, fault: str) -> None:
+    def on_subscribed(self, link: MqttLink, mid: int, fault: str) -> None:
         """Handle the answer to a SUBSCRIBE; *fault* is empty if the broker granted it."""
 
-    def unsubscribed(self, link: MqttLink, mid: int) -> None:
+    def on_unsubscribed(self, link: MqttLink, mid: int) -> None:
         """Handle the answer to an UNSUBSCRIBE."""
 
-    def published(self, link: MqttLink, mid: int, code: int, fault: str) -> None:
+    def on_published(self, link: MqttLink, mid: int, code: int, fault: str) -> None:
         """Handle the answer to a PUBLISH; a reason code of 128 or more is a refusal."""
 
 
@@ -229,7 +229,7 @@ class MqttLink:
         self._owner = owner
         self._packets = 0  # received; a read without a packet does not change it
         self._unread = False  # buffers that no poll sees may have bytes
-        self._client = self._make()
+        self._client = self._create_client()
 
     @property
     def alive(self) -> bool:
@@ -237,7 +237,7 @@ class MqttLink:
         return not self.fault and self._client.socket() is not None
 
     def connect(self) -> None:
-        """Open the connection and send CONNECT; :meth:`serve` handles the answer.
+        """Open the connection and send CONNECT; :meth:`serve_once` handles the answer.
 
         Raises:
             OSError: a network or TLS error.
@@ -245,7 +245,7 @@ class MqttLink:
         """
         five: dict[str, Any] = {}
         if self._terms.version == "MQTT/5.0":
-            properties = properties_for(
+            properties = build_properties(
                 PacketTypes.CONNECT,
                 SessionExpiryInterval=0 if self._terms.clean else self._terms.options.expiry,
                 ReceiveMaximum=self._terms.receive,
@@ -253,29 +253,29 @@ class MqttLink:
             five = {"clean_start": self._terms.clean, "properties": properties}
         self._client.connect(self.address.host, self.address.port, self._terms.options.keepalive, **five)
 
-    def serve(self, timeout: float, may_read: Callable[[], bool], wake: socket.socket | None = None) -> None:
-        """Wait up to *timeout* seconds for work or for *wake* to be readable, do the work, and return.
+    def serve_once(self, timeout: float, may_read: Callable[[], bool], wake: socket.socket | None = None) -> None:
+        """Wait up to *timeout* seconds for work or for *wake* to be readable, then do the work.
 
-        Nothing is read while *may_read* returns False: then the broker must wait, through TCP's window.
+        Nothing is read while *may_read* returns False, so that TCP's flow control makes the broker wait.
         """
-        place = self._client.socket()
-        if place is None or not self.alive:
+        sock = self._client.socket()
+        if sock is None or not self.alive:
             self.fault = self.fault or "the connection was closed"
             return
         reading = may_read()
         poll = select.poll()
         wanted = (select.POLLIN if reading else 0) | (select.POLLOUT if self._client.want_write() else 0)
-        poll.register(place.fileno(), wanted)
+        poll.register(sock.fileno(), wanted)
         if wake is not None:
             poll.register(wake.fileno(), select.POLLIN)
         patience = 0.0 if reading and self._unread else max(timeout, 0.0)
         ready = dict(poll.poll(patience * 1000))
-        events = ready.get(place.fileno(), 0)
+        events = ready.get(sock.fileno(), 0)
         if reading and (events or self._unread):
-            self._read(may_read)
+            self._read_packets(may_read)
         elif events & (select.POLLERR | select.POLLHUP | select.POLLNVAL):
             self.close("the broker closed the connection")
-        self._tend()
+        self._write_and_check()
 
     def acknowledge(self, mid: int) -> bool:
         """Send the PUBACK of a message of this link; return False, with nothing sent, if the link has ended."""
@@ -286,7 +286,7 @@ class MqttLink:
         if self._terms.version != "MQTT/5.0":
             return self._client.subscribe(request.filter, 1)[1]
         number = {"SubscriptionIdentifier": identifier} if self.limits.identifiers else {}
-        properties = properties_for(PacketTypes.SUBSCRIBE, **number)
+        properties = build_properties(PacketTypes.SUBSCRIBE, **number)
         options = SubscribeOptions(
             qos=1, noLocal=request.no_local, retainAsPublished=True, retainHandling=request.retain_handling
         )
@@ -307,34 +307,34 @@ class MqttLink:
         info = self._client.publish(topic, payload, qos, retain, properties)
         return info.mid if info.rc == MQTTErrorCode.MQTT_ERR_SUCCESS else None
 
-    def drained(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether all queued packets were written to the socket."""
         return not self._client.want_write()
 
-    def finish(self, limit: float = 2.0) -> None:
+    def disconnect(self, limit: float = 2.0) -> None:
         """Disconnect: send queued packets and DISCONNECT, and close once the broker did, within *limit* seconds."""
         deadline = time.monotonic() + limit
-        place = self._client.socket()
-        if place is None or not self.alive:
+        sock = self._client.socket()
+        if sock is None or not self.alive:
             return
-        with socket.socket(fileno=os.dup(place.fileno())) as kept:
+        with socket.socket(fileno=os.dup(sock.fileno())) as copy:
             self._client.disconnect()
             while self.alive and time.monotonic() < deadline:
-                self.serve(0.1, _no)
+                self.serve_once(0.1, lambda: False)
             self.close("disconnected")
             # Closed with unread data, a connection is reset, and the broker may never see our last acknowledgements.
-            _read_to_end(kept, deadline)
+            _discard_input(copy, deadline)
 
     def close(self, fault: str) -> None:
-        """Close at once, without DISCONNECT; does nothing to a link that has ended."""
+        """Close immediately, without DISCONNECT; does nothing if the link has ended."""
         self.fault = self.fault or fault
-        place = self._client.socket()
-        if place is not None:
+        sock = self._client.socket()
+        if sock is not None:
             # paho has no public way to end a connection without DISCONNECT. It keeps the closed socket, and none
             # of paho's is called any more.
-            place.close()
+            sock.close()
 
-    def _read(self, may_read: Callable[[], bool]) -> None:
+    def _read_packets(self, may_read: Callable[[], bool]) -> None:
         self._unread = True
         for _ in range(_READ_PACKETS):
             if not may_read():
@@ -345,9 +345,9 @@ class MqttLink:
                 break
         else:
             return
-        self._unread = self._client.unread
+        self._unread = self._client.has_unread
 
-    def _tend(self) -> None:
+    def _write_and_check(self) -> None:
         if self.alive and self._client.want_write():
             self._client.loop_write()
         if self.alive:
@@ -357,20 +357,20 @@ class MqttLink:
         if self._client.socket() is None:
             self.fault = self.fault or "the connection was lost"
 
-    def _make(self) -> LinkClient:
-        client = client_for(self._terms, self.address, self._arrived)
-        client.on_connect = self._answered
-        client.on_disconnect = self._ended
-        client.on_subscribe = self._subscribed
-        client.on_unsubscribe = self._unsubscribed
-        client.on_publish = self._published
+    def _create_client(self) -> LinkClient:
+        client = create_client(self._terms, self.address, self._handle_message)
+        client.on_connect = self._handle_connack
+        client.on_disconnect = self._handle_disconnect
+        client.on_subscribe = self._handle_suback
+        client.on_unsubscribe = self._handle_unsuback
+        client.on_publish = self._handle_puback
         return client
 
-    def _arrived(self, delivery: MqttDelivery) -> None:
+    def _handle_message(self, delivery: MqttDelivery) -> None:
         self._packets += 1
-        self._owner.delivered(self, delivery)
+        self._owner.on_message(self, delivery)
 
-    def _answered(
+    def _handle_connack(
         self,
         _client: object,
         _data: object,
@@ -384,9 +384,9 @@ class MqttLink:
             return
         self.accepted = True
         self.session_present = flags.session_present
-        self.limits = limits_of(properties)
+        self.limits = read_limits(properties)
 
-    def _ended(
+    def _handle_disconnect(
         self, _client: object, _data: object, flags: paho.DisconnectFlags, reason: ReasonCode, _properties: object
     ) -> None:
         by_broker = flags.is_disconnect_packet_from_server
@@ -396,38 +396,34 @@ class MqttLink:
             text += f"; another client has the id {self._terms.client_id}"
         self.fault = self.fault or text
 
-    def _subscribed(
+    def _handle_suback(
         self, _client: object, _data: object, mid: int, reasons: Sequence[ReasonCode], _properties: object
     ) -> None:
         self._packets += 1
         fault = next((str(reason) for reason in reasons if reason.value >= _FAILED), "")
-        self._owner.subscribed(self, mid, fault)
+        self._owner.on_subscribed(self, mid, fault)
 
-    def _unsubscribed(self, _client: object, _data: object, mid: int, _reasons: object, _properties: object) -> None:
+    def _handle_unsuback(self, _client: object, _data: object, mid: int, _reasons: object, _properties: object) -> None:
         self._packets += 1
-        self._owner.unsubscribed(self, mid)
+        self._owner.on_unsubscribed(self, mid)
 
-    def _published(self, _client: object, _data: object, mid: int, reason: ReasonCode, _properties: object) -> None:
+    def _handle_puback(self, _client: object, _data: object, mid: int, reason: ReasonCode, _properties: object) -> None:
         self._packets += 1
-        self._owner.published(self, mid, reason.value, str(reason) if reason.value >= _FAILED else "")
+        self._owner.on_published(self, mid, reason.value, str(reason) if reason.value >= _FAILED else "")
 
 
-def _no() -> bool:
-    return False
-
-
-def _read_to_end(place: socket.socket, deadline: float) -> None:
+def _discard_input(sock: socket.socket, deadline: float) -> None:
     try:
-        place.shutdown(socket.SHUT_WR)
+        sock.shutdown(socket.SHUT_WR)
         while (left := deadline - time.monotonic()) > 0:
-            place.settimeout(left)
-            if not place.recv(2**16):
+            sock.settimeout(left)
+            if not sock.recv(2**16):
                 return
     except OSError:
         return  # the broker was faster, or slower than the limit
 
 
-# Opening links: which address is tried when, with what parameters, and the pause after a failure.
+# Opening links: the choice of the address, and the parameters.
 
 
 class LinkError(Exception):
@@ -435,13 +431,13 @@ class LinkError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Connector:
+class LinkConnector:
     """Opens links to the addresses in turn."""
 
     addresses: tuple[Address, ...]
     terms: LinkConfig
 
-    def open(self, turn: int, owner: LinkOwner) -> MqttLink:
+    def open_link(self, turn: int, owner: LinkOwner) -> MqttLink:
         """Connect to the address with this number, counted from 0 and modulo their count; blocks up to the network's
         limits.
 
@@ -456,16 +452,16 @@ class Connector:
             link.close("not connected")
             # Only the system error's text: an exception's other arguments may contain what was sent.
             checked = getattr(error, "verify_message", "")
-            said = f"its certificate is not valid: {checked}" if checked else getattr(error, "strerror", None)
-            said = said or type(error).__name__
-            raise LinkError(f"cannot connect to {address}: {said}") from None
+            reason = f"its certificate is not valid: {checked}" if checked else getattr(error, "strerror", None)
+            reason = reason or type(error).__name__
+            raise LinkError(f"cannot connect to {address}: {reason}") from None
         return link
 
 
-def connector_of(
+def create_connector(
     connection: Connection, version: str, client_id: str, *, clean: bool, receive: int = MAX_RECEIVE
-) -> Connector:
-    """Return the connector of a connection.
+) -> LinkConnector:
+    """Check a connection, and return its connector.
 
     Raises:
         GatewayError: an address, a certificate, an option, the version or the client id cannot be used.
@@ -476,15 +472,16 @@ def connector_of(
         raise GatewayError("an MQTT connection needs a client id, by which the broker identifies its session")
     known: Version = "MQTT/5.0" if version == "MQTT/5.0" else "MQTT/3.1.1"
     receive = max(1, min(receive, MAX_RECEIVE))
-    addresses = tuple(_named(with_login(each, connection.login)) for each in addresses_of(MqttSending.form, connection))
+    own = (with_login(each, connection.login) for each in addresses_of(MqttSending.form, connection))
+    addresses = tuple(map(_with_username, own))
     if not addresses:
         raise GatewayError("an MQTT connection has no address; set one in the endpoint, such as mqtts://host:8883")
     tls = tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
     terms = LinkConfig(known, client_id, session_options(connection.options), clean, receive, tls)
-    return Connector(addresses, terms)
+    return LinkConnector(addresses, terms)
 
 
-def _named(address: Address) -> Address:
+def _with_username(address: Address) -> Address:
     """Return the address with a user name if it has a login: MQTT 3.1.1 allows no password without one."""
     return replace(address, username="") if address.password is not None and address.username is None else address
 
@@ -493,9 +490,9 @@ def _named(address: Address) -> Address:
 
 
 class Wakeup:
-    """Lets any thread wake one waiting thread. Several calls of :meth:`wake` wake it once.
+    """Lets any thread wake one waiting thread; several calls of :meth:`wake` wake it once.
 
-    A call before :meth:`open` or after :meth:`close` has no effect: nobody waits then.
+    A call before :meth:`open_link` or after :meth:`close` has no effect.
     """
 
     def __init__(self) -> None:
@@ -513,7 +510,7 @@ class Wakeup:
         self._receiver.setblocking(False)
 
     def close(self) -> None:
-        """Close both sockets; no thread may wait for them any more."""
+        """Close both sockets; no thread may be waiting."""
         for each in (self._sender, self._receiver):
             if each is not None:
                 each.close()
@@ -530,8 +527,8 @@ class Wakeup:
             with contextlib.suppress(OSError):
                 self._sender.send(b"\0")
 
-    def clear(self) -> None:
-        """Discard all calls of :meth:`wake` until now."""
+    def clear_calls(self) -> None:
+        """Discard all earlier calls of :meth:`wake`."""
         if self._receiver is not None:
             with contextlib.suppress(BlockingIOError):
                 self._receiver.recv(4096)

@@ -18,12 +18,12 @@ from typing import Final
 
 from bindings.background import Backoff
 from bindings.gateways import EndpointSubscription, GatewayConfig, GatewayCounters
-from bindings.mqtt.client import Connector, LinkError, MqttLink, Wakeup, connector_of
-from bindings.mqtt.messages import MqttDelivery, SubscribeRequest, Version, matches, requests_of, row_of, uncovered
+from bindings.mqtt.client import LinkConnector, LinkError, MqttLink, Wakeup, create_connector
+from bindings.mqtt.messages import MqttDelivery, SubscribeRequest, Version, drop_covered, matches, to_requests, to_row
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
 
-# What to subscribe to, the endpoint of a message, and synchronizing the broker's subscriptions.
+# Subscriptions: filters to request, the endpoint of a message, and synchronization with the broker.
 
 _CACHED_TOPICS: Final = 10_000
 _KEPT_TABLES: Final = 16
@@ -39,58 +39,58 @@ class TopicRoute:
 
 
 class SubscriptionTable:
-    """One state of the subscriptions, in the order of the settings.
+    """An immutable table of subscriptions, in the order of the settings.
 
     Endpoints with filters for the same topic share a channel: its messages are the first one's. ``filters`` are
     requested from the broker: a filter that another one covers is left out, so that a message comes once. ``requests``
     are the same with their options.
 
     Raises:
-        GatewayError: as :func:`bindings.mqtt.messages.requests_of`.
+        GatewayError: as :func:`bindings.mqtt.messages.to_requests`.
     """
 
     def __init__(self, subscriptions: Sequence[EndpointSubscription]) -> None:
-        requests = requests_of(subscriptions)
+        requests = to_requests(subscriptions)
         self._pairs = [(request.filter, each.endpoint) for request, each in zip(requests, subscriptions, strict=True)]
-        self.filters = tuple(uncovered(request.filter for request in requests))
+        self.filters = tuple(drop_covered(request.filter for request in requests))
         by_filter = {request.filter: request for request in requests}
         self.requests = tuple(by_filter[filter_] for filter_ in self.filters)
         self._cache: OrderedDict[str, TopicRoute | None] = OrderedDict()
 
-    def find(self, topic: str) -> TopicRoute | None:
+    def find_route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic; None if it has none."""
         if topic in self._cache:
             return self._cache[topic]
         endpoint = next((endpoint for filter_, endpoint in self._pairs if matches(filter_, topic)), None)
         filters = tuple(filter_ for filter_ in self.filters if matches(filter_, topic))
-        taking = None if endpoint is None else TopicRoute(endpoint, filters)
+        route = None if endpoint is None else TopicRoute(endpoint, filters)
         if len(self._cache) >= _CACHED_TOPICS:
             self._cache.popitem(last=False)
-        self._cache[topic] = taking
-        return taking
+        self._cache[topic] = route
+        return route
 
 
 class SubscriptionTables:
-    """The current table and earlier ones: a broker may still deliver what it queued under those."""
+    """The current table and earlier ones, for which a broker may still deliver queued messages."""
 
     def __init__(self, table: SubscriptionTable) -> None:
         self._tables = [table]
 
     @property
-    def current(self) -> SubscriptionTable:
+    def current_table(self) -> SubscriptionTable:
         """The current table."""
         return self._tables[0]
 
-    def replace(self, table: SubscriptionTable) -> None:
+    def add_table(self, table: SubscriptionTable) -> None:
         """Make another table the current one."""
         self._tables = [table, *self._tables[: _KEPT_TABLES - 1]]
 
-    def find(self, topic: str) -> TopicRoute | None:
+    def find_route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic in the newest table that has one."""
         for table in self._tables:
-            taking = table.find(topic)
-            if taking is not None:
-                return taking
+            route = table.find_route(topic)
+            if route is not None:
+                return route
         return None
 
 
@@ -104,34 +104,34 @@ class CopyDetector:
     """
 
     def __init__(self) -> None:
-        self._open: OrderedDict[tuple[object, ...], dict[int, int]] = OrderedDict()
+        self._open_copies: OrderedDict[tuple[object, ...], dict[int, int]] = OrderedDict()
 
     def clear(self) -> None:
-        """Forget everything, because the connection or the subscriptions changed."""
-        self._open.clear()
+        """Forget all messages, because the connection or the subscriptions changed."""
+        self._open_copies.clear()
 
     def is_repeat(self, delivery: MqttDelivery, overlapping: int) -> bool:
         """Whether another delivery of the same message already arrived."""
         if overlapping < 2 or not delivery.subscriptions:
             return False
         # The remaining expiry differs between copies that a broker sent at different times.
-        lasting = tuple(part for part in delivery.properties if part.key != "message_expiry_interval")
-        key = (delivery.topic, delivery.payload, delivery.retain, lasting)
-        brought = self._open.setdefault(key, {})
-        stored = max(brought.values(), default=0)
+        stable = tuple(part for part in delivery.properties if part.key != "message_expiry_interval")
+        key = (delivery.topic, delivery.payload, delivery.retain, stable)
+        counts = self._open_copies.setdefault(key, {})
+        stored = max(counts.values(), default=0)
         for number in delivery.subscriptions:
-            brought[number] = brought.get(number, 0) + 1
-        repeat = max(brought.values()) == stored
-        if len(brought) >= overlapping and len(set(brought.values())) == 1:
-            del self._open[key]  # every subscription delivered its copy
-        elif len(self._open) > _OPEN_COPIES:
-            self._open.popitem(last=False)
+            counts[number] = counts.get(number, 0) + 1
+        repeat = max(counts.values()) == stored
+        if len(counts) >= overlapping and len(set(counts.values())) == 1:
+            del self._open_copies[key]  # every subscription delivered its copy
+        elif len(self._open_copies) > _OPEN_COPIES:
+            self._open_copies.popitem(last=False)
         return repeat
 
 
 @dataclass(slots=True)
-class _Pending:
-    """A SUBSCRIBE without its answer, or with ``adds`` False an UNSUBSCRIBE."""
+class _PendingRequest:
+    """An unanswered SUBSCRIBE, or UNSUBSCRIBE if ``adds`` is False."""
 
     request: SubscribeRequest
     adds: bool
@@ -139,7 +139,7 @@ class _Pending:
 
 @dataclass(slots=True)
 class TopicSubscriber:
-    """Synchronizes the broker's subscriptions of our session with the wanted ones, one link after the other.
+    """Synchronizes the subscriptions of our session at the broker with the wanted ones.
 
     A refused subscription is requested again, at growing intervals; the others work meanwhile. ``trouble`` names a
     refused one, and why.
@@ -149,68 +149,68 @@ class TopicSubscriber:
     trouble: str = ""
     _granted: dict[str, SubscribeRequest] = field(default_factory=dict)
     _refused: dict[str, str] = field(default_factory=dict)
-    _pending: dict[int, _Pending] = field(default_factory=dict)
+    _pending: dict[int, _PendingRequest] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
     _backoff: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
-    _again: float = 0.0
+    _retry_at: float = 0.0
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the broker granted all wanted subscriptions, and no request is pending."""
         return not self._pending and all(self._granted.get(each.filter) == each for each in self.wanted)
 
-    def begin(self, session_present: bool) -> None:
+    def begin_link(self, session_present: bool) -> None:
         """Start on a new link; without its old session the broker has no subscription of ours."""
         self._pending.clear()
         self._refused.clear()
-        self._again = 0.0
+        self._retry_at = 0.0
         if not session_present:
             self._granted.clear()
 
-    def advance(self, link: MqttLink) -> None:
-        """Send the requests that are needed to synchronize."""
+    def send_requests(self, link: MqttLink) -> None:
+        """Send the missing SUBSCRIBE and UNSUBSCRIBE requests."""
         busy = {pending.request.filter for pending in self._pending.values()}
-        if self._refused and time.monotonic() >= self._again:
+        if self._refused and time.monotonic() >= self._retry_at:
             self._refused.clear()
         for each in self.wanted:
             # Another SUBSCRIBE for a filter replaces the subscription, with its options.
             if self._granted.get(each.filter) != each and each.filter not in (*busy, *self._refused):
                 number = self._numbers.setdefault(each.filter, len(self._numbers) + 1)
-                self._sent(link.subscribe(each, number), _Pending(each, adds=True))
+                self._add_pending(link.subscribe(each, number), _PendingRequest(each, adds=True))
         for filter_ in set(self._granted).difference((each.filter for each in self.wanted), busy):
-            self._sent(link.unsubscribe(filter_), _Pending(self._granted[filter_], adds=False))
+            self._add_pending(link.unsubscribe(filter_), _PendingRequest(self._granted[filter_], adds=False))
         # Other threads read it, so it is computed on the thread that changes its inputs.
         refused = next((each.filter for each in self.wanted if each.filter in self._refused), None)
         fault = self._refused.get(refused, "") if refused is not None else ""
         self.trouble = f"the broker refused the subscription to {refused}: {fault}" if fault else ""
 
-    def subscribed(self, mid: int, fault: str) -> None:
+    def on_subscribed(self, mid: int, fault: str) -> None:
         """Handle the answer to a SUBSCRIBE."""
         pending = self._pending.pop(mid, None)
         if pending is None:
             return
         if fault:
             if not self._refused:
-                self._again = time.monotonic() + self._backoff.pause()
+                self._retry_at = time.monotonic() + self._backoff.pause()
             self._refused[pending.request.filter] = fault
         else:
             self._granted[pending.request.filter] = pending.request
-            if self.complete:
+            if self.is_complete:
                 self._backoff.reset()
 
-    def unsubscribed(self, mid: int) -> None:
+    def on_unsubscribed(self, mid: int) -> None:
         """Handle the answer to an UNSUBSCRIBE."""
         pending = self._pending.pop(mid, None)
         if pending is not None:
             self._granted.pop(pending.request.filter, None)
 
-    def _sent(self, mid: int | None, pending: _Pending) -> None:
+    def _add_pending(self, mid: int | None, pending: _PendingRequest) -> None:
         if mid is not None:
             self._pending[mid] = pending
 
 
 _ROUND_SECONDS: Final = 1.0
-"""Maximum wait of the thread: it checks this often for what does not wake it, such as pings."""
+"""Maximum wait of the thread, after which it checks for work that does not wake it, such as pings."""
 _STEADY_SECONDS: Final = 5.0
 """After a connection that lasted this long, the next attempt comes at once."""
 _CLOSE_SECONDS: Final = 10.0
@@ -234,16 +234,16 @@ class MqttAckHandler:
     def __init__(self, counters: GatewayCounters) -> None:
         self._counters = counters
 
-    def stored(self, messages: Sequence[UnstoredMessage]) -> None:
-        for held in messages:
-            if held.mid == 0 or held.link.acknowledge(held.mid):
-                self._counters.acknowledged(held.row.endpoint)
+    def on_stored(self, messages: Sequence[UnstoredMessage]) -> None:
+        for message in messages:
+            if message.mid == 0 or message.link.acknowledge(message.mid):
+                self._counters.acknowledged(message.row.endpoint)
 
-    def refused(self, message: UnstoredMessage) -> None:
+    def on_refused(self, message: UnstoredMessage) -> None:
         """Leave the message with the broker: MQTT has no refusal that would stop redelivery."""
 
-    def held_back(self, messages: Sequence[UnstoredMessage]) -> Sequence[UnstoredMessage]:
-        return [held for held in messages if not _comes_again(held)]
+    def select_retries(self, messages: Sequence[UnstoredMessage]) -> Sequence[UnstoredMessage]:
+        return [message for message in messages if not _will_be_redelivered(message)]
 
 
 class MqttGateway:
@@ -263,13 +263,13 @@ class MqttGateway:
         self._replacement: SubscriptionTable | None = None
         self._lock = threading.Lock()
         self._wakeup = Wakeup()
-        self._handover = AckAfterStore(
+        self._ack_queue = AckAfterStore(
             terms.store, MqttAckHandler(terms.counters), self._wakeup.wake, Backoff(0.1, 10.0)
         )
-        self._subscriber = TopicSubscriber(self._tables.current.requests)
-        self._copies = CopyDetector()
+        self._subscriber = TopicSubscriber(self._tables.current_table.requests)
+        self._copy_detector = CopyDetector()
         self._backoff = Backoff()
-        self._strays: set[str] = set()
+        self._stray_topics: set[str] = set()
         self._thread: threading.Thread | None = None
         self._stop_at: float | None = None
         self._drained = False
@@ -290,18 +290,18 @@ class MqttGateway:
     @property
     def trouble(self) -> str:
         """The reason why it is not connected or cannot store; empty if all is well."""
-        return self._fault or self._subscriber.trouble or self._handover.trouble
+        return self._fault or self._subscriber.trouble or self._ack_queue.trouble
 
     def start(self) -> None:
         """Start connecting; see :meth:`bindings.gateways.Gateway.start`."""
         terms, receive = self._terms, self._terms.limits.max_in_flight
-        connector = connector_of(terms.connection, self._version, terms.client_id, clean=False, receive=receive)
+        connector = create_connector(terms.connection, self._version, terms.client_id, clean=False, receive=receive)
         self._wakeup.open()
         self._thread = threading.Thread(target=self._run, args=(connector,), name="mqtt-gateway", daemon=True)
         self._thread.start()
 
-    def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
-        """Use other subscriptions from now on; what the broker queued under the old ones still finds its endpoint.
+    def replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
+        """Switch to these subscriptions; messages that the broker queued for the old ones are still routed.
 
         Raises:
             GatewayError: a subscription is not a valid topic filter; the old ones stay.
@@ -312,7 +312,7 @@ class MqttGateway:
         self._wakeup.wake()
 
     def stop(self, grace: float) -> None:
-        """Stop receiving, store and acknowledge unstored messages for up to *grace* seconds, and disconnect.
+        """Stop receiving, store and acknowledge unstored messages within *grace* seconds, and disconnect.
 
         The session and its subscriptions stay at the broker. Does nothing when not running.
         """
@@ -325,37 +325,37 @@ class MqttGateway:
         if not self._thread.is_alive():
             self._wakeup.close()
 
-    def delivered(self, link: MqttLink, delivery: MqttDelivery) -> None:
+    def on_message(self, link: MqttLink, delivery: MqttDelivery) -> None:
         """Handle a message of the link; see :class:`bindings.mqtt.client.LinkOwner`."""
         if self._stop_at is not None:
             return  # not acknowledged, so it comes again after the next start
-        taking = self._tables.find(delivery.topic)
-        if taking is None:
-            self._stray(link, delivery)
-        elif self._copies.is_repeat(delivery, len(taking.filters)):
-            _let_go(link, delivery)
+        route = self._tables.find_route(delivery.topic)
+        if route is None:
+            self._drop_stray(link, delivery)
+        elif self._copy_detector.is_repeat(delivery, len(route.filters)):
+            _acknowledge_unstored(link, delivery)
         else:
-            self._terms.counters.received(taking.endpoint)
+            self._terms.counters.received(route.endpoint)
             received = time.time_ns() // 1000
-            row = row_of(delivery, taking.endpoint, self._version, received, self._terms.limits.max_body_bytes)
-            self._handover.add(UnstoredMessage(row, link, delivery.mid))
+            row = to_row(delivery, route.endpoint, self._version, received, self._terms.limits.max_body_bytes)
+            self._ack_queue.add(UnstoredMessage(row, link, delivery.mid))
 
-    def subscribed(self, _link: MqttLink, mid: int, fault: str) -> None:
+    def on_subscribed(self, _link: MqttLink, mid: int, fault: str) -> None:
         """Handle the answer to a SUBSCRIBE."""
-        self._subscriber.subscribed(mid, fault)
+        self._subscriber.on_subscribed(mid, fault)
 
-    def unsubscribed(self, _link: MqttLink, mid: int) -> None:
+    def on_unsubscribed(self, _link: MqttLink, mid: int) -> None:
         """Handle the answer to an UNSUBSCRIBE."""
-        self._subscriber.unsubscribed(mid)
+        self._subscriber.on_unsubscribed(mid)
 
-    def published(self, _link: MqttLink, _mid: int, _code: int, _fault: str) -> None:
+    def on_published(self, _link: MqttLink, _mid: int, _code: int, _fault: str) -> None:
         """Do nothing: this client does not publish."""
 
-    def _run(self, connector: Connector) -> None:
+    def _run(self, connector: LinkConnector) -> None:
         try:
             while self._stop_at is None:
                 self._connect_and_serve(connector)
-            self._drain(None)
+            self._drain_unstored(None)
         except Exception as error:
             # Nobody waits for this thread; `alive` and the log show that it ended.
             self._fault = f"the MQTT gateway stopped after an internal error: {type(error).__name__}"
@@ -363,75 +363,77 @@ class MqttGateway:
         finally:
             self._connected = False
 
-    def _connect_and_serve(self, connector: Connector) -> None:
-        self._copies.clear()
+    def _connect_and_serve(self, connector: LinkConnector) -> None:
+        self._copy_detector.clear()
         try:
-            link = connector.open(self._turn, self)
+            link = connector.open_link(self._turn, self)
         except LinkError as error:
-            self._say(str(error))
+            self._set_fault(str(error))
         else:
             began = time.monotonic()
             try:
                 self._serve(link)
                 if self._stop_at is not None:
-                    self._drain(link)
+                    self._drain_unstored(link)
             finally:
                 link.close("the gateway stopped")
             self._connected = False
-            self._handover.drop(_comes_again)
+            self._ack_queue.drop_waiting(_will_be_redelivered)
             if self._stop_at is not None:
                 return
-            self._say(link.fault)
+            self._set_fault(link.fault)
             if link.accepted and time.monotonic() - began >= _STEADY_SECONDS:
                 self._backoff.reset()
         self._turn += 1
-        self._pause(self._backoff.pause())
+        self._wait_for_retry(self._backoff.pause())
 
     def _serve(self, link: MqttLink) -> None:
         begun = False
         while link.alive and self._stop_at is None:
-            link.serve(self._handover.patience(_ROUND_SECONDS), self._may_read, self._wakeup.receiver)
-            self._wakeup.clear()
+            link.serve_once(self._ack_queue.seconds_until_due(_ROUND_SECONDS), self._may_read, self._wakeup.receiver)
+            self._wakeup.clear_calls()
             if link.accepted and not begun:
                 begun = True
                 self._fault = ""
-                self._subscriber.begin(link.session_present)
-            self._take_replacement()
-            self._handover.advance()
+                self._subscriber.begin_link(link.session_present)
+            self._apply_replacement()
+            self._ack_queue.advance()
             if begun and link.alive:
-                self._subscriber.advance(link)
-                self._connected = self._subscriber.complete
+                self._subscriber.send_requests(link)
+                self._connected = self._subscriber.is_complete
 
-    def _drain(self, link: MqttLink | None) -> None:
-        """Store and acknowledge unstored messages until the time to stop, then disconnect; once only."""
+    def _drain_unstored(self, link: MqttLink | None) -> None:
+        """Store and acknowledge unstored messages until the deadline, then disconnect; only the first call does so."""
         if self._drained:
             return
         self._drained = True
         deadline = self._stop_at or 0.0
-        while self._handover.held and time.monotonic() < deadline:
-            self._handover.advance()
-            most = min(self._handover.patience(_ROUND_SECONDS), max(0.0, deadline - time.monotonic()))
+        while self._ack_queue.unstored_count and time.monotonic() < deadline:
+            self._ack_queue.advance()
+            most = min(self._ack_queue.seconds_until_due(_ROUND_SECONDS), max(0.0, deadline - time.monotonic()))
             if link is not None and link.alive:
                 # Reading goes on, and drops what it reads: unread data would make the system reset the connection as it
                 # closes.
-                link.serve(most, lambda: True, self._wakeup.receiver)
+                link.serve_once(most, lambda: True, self._wakeup.receiver)
             else:
                 self._wakeup.wait(most)
-            self._wakeup.clear()
-            self._handover.advance()
-        if self._handover.held:
-            _logger.warning("%d messages were not stored in time; their broker redelivers them", self._handover.held)
+            self._wakeup.clear_calls()
+            self._ack_queue.advance()
+        if self._ack_queue.unstored_count:
+            _logger.warning(
+                "%d messages were not stored in time; their broker redelivers them", self._ack_queue.unstored_count
+            )
         if link is not None and link.alive:
-            link.finish()
+            link.disconnect()
 
-    def _pause(self, seconds: float) -> None:
-        """Wait before the next attempt, and continue storing meanwhile."""
+    def _wait_for_retry(self, seconds: float) -> None:
+        """Wait before the next attempt, while messages are still stored."""
         until = time.monotonic() + seconds
         while self._stop_at is None and (left := until - time.monotonic()) > 0:
-            self._wakeup.wait(self._handover.patience(left))
-            self._wakeup.clear()
-            self._take_replacement()
-            self._handover.advance()
+            self._wakeup.wait(self._ack_queue.seconds_until_due(left))
+            self._wakeup.clear_calls()
+            self._apply_replacement()
+            self._ack_queue.advance()
 
     def _may_read(self) -> bool:
         """Whether more messages may be received.
@@ -439,36 +441,36 @@ class MqttGateway:
         A broker that obeys the receive maximum never exceeds it, so reading continues, pings included. Messages of QoS
         0 and 3.1.1, and brokers that do not obey, are limited by not reading.
         """
-        return self._handover.held <= self._terms.limits.max_in_flight
+        return self._ack_queue.unstored_count <= self._terms.limits.max_in_flight
 
-    def _take_replacement(self) -> None:
+    def _apply_replacement(self) -> None:
         with self._lock:
             table, self._replacement = self._replacement, None
         if table is not None:
-            self._tables.replace(table)
+            self._tables.add_table(table)
             self._subscriber.wanted = table.requests
-            self._copies.clear()
+            self._copy_detector.clear()
 
-    def _stray(self, link: MqttLink, delivery: MqttDelivery) -> None:
+    def _drop_stray(self, link: MqttLink, delivery: MqttDelivery) -> None:
         """Drop a message without a subscription of ours: the session has one from earlier settings."""
-        if delivery.topic not in self._strays and len(self._strays) < _NAMED_STRAYS:
-            self._strays.add(delivery.topic)
+        if delivery.topic not in self._stray_topics and len(self._stray_topics) < _NAMED_STRAYS:
+            self._stray_topics.add(delivery.topic)
             text = "no source subscribes to topic %s any more, but session %s still does; its messages are dropped"
             _logger.warning(text, delivery.topic, self._terms.client_id)
-        _let_go(link, delivery)
+        _acknowledge_unstored(link, delivery)
 
-    def _say(self, fault: str) -> None:
+    def _set_fault(self, fault: str) -> None:
         if fault != self._fault:
             _logger.warning("not connected: %s", fault)
         self._fault = fault
 
 
-def _comes_again(held: UnstoredMessage) -> bool:
+def _will_be_redelivered(message: UnstoredMessage) -> bool:
     """Whether a message's link has ended, so that the broker redelivers it."""
-    return held.mid != 0 and not held.link.alive
+    return message.mid != 0 and not message.link.alive
 
 
-def _let_go(link: MqttLink, delivery: MqttDelivery) -> None:
+def _acknowledge_unstored(link: MqttLink, delivery: MqttDelivery) -> None:
     """Acknowledge a message that is not stored, if its QoS requires that."""
     if delivery.mid:
         link.acknowledge(delivery.mid)

@@ -1,4 +1,4 @@
-"""MQTT messages as native records, and the topic filters that choose them."""
+"""MQTT messages as native records, and topic filters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bindings.gateways import EndpointSubscription, GatewayError
 from bindings.parts import BINARY_KIND, JSON_KIND, InboxRow, Part
 from catalog.protocols.properties import PLACEHOLDER, SHARE, filter_fault, mqtt_text_fault, squashed, unshared
 
-# PUBLISH packets as they arrive, and the native record of each. Pure: bytes in, values out.
+# Reading PUBLISH packets, and the native record of each.
 #
 # It replaces paho's own reader (see :mod:`bindings.mqtt.client`), which rejects U+FEFF in texts, though MQTT 5.0
 # section 1.5.4 allows it. One such message would end every connection that it is delivered on, for ever. Here values
@@ -19,8 +19,8 @@ from catalog.protocols.properties import PLACEHOLDER, SHARE, filter_fault, mqtt_
 
 Version = Literal["MQTT/5.0", "MQTT/3.1.1"]
 
-_SHORT: Final = struct.Struct("!H")
-_LONG: Final = struct.Struct("!I")
+_UINT16: Final = struct.Struct("!H")
+_UINT32: Final = struct.Struct("!I")
 _PAYLOAD_FORMAT: Final = 1
 _EXPIRY: Final = 2
 _CONTENT_TYPE: Final = 3
@@ -63,17 +63,17 @@ def read_publish(header: int, packet: bytes | bytearray, version: Version) -> Mq
     view = memoryview(packet)
     qos = (header >> 1) & 3
     try:
-        topic, at = _prefixed(view, 0)
+        topic, at = _read_bytes(view, 0)
         mid = 0
         if qos:
-            (mid,), at = _SHORT.unpack_from(view, at), at + 2
+            (mid,), at = _UINT16.unpack_from(view, at), at + 2
         properties: tuple[Part, ...] = ()
         subscriptions: tuple[int, ...] = ()
         if version == "MQTT/5.0":
-            size, at = _variable(view, at)
+            size, at = _read_variable_int(view, at)
             if at + size > len(view):
                 raise MalformedPublish("properties extend past the packet")
-            properties, subscriptions = _properties(view[: at + size], at)
+            properties, subscriptions = _read_properties(view[: at + size], at)
             at += size
         return MqttDelivery(
             topic.decode("utf-8"), bytes(view[at:]), qos, bool(header & 1), mid, properties, subscriptions
@@ -82,8 +82,8 @@ def read_publish(header: int, packet: bytes | bytearray, version: Version) -> Mq
         raise MalformedPublish(f"not a valid PUBLISH packet: {error}") from error
 
 
-def row_of(delivery: MqttDelivery, endpoint: str, version: Version, received: int, max_body_bytes: int) -> InboxRow:
-    """Return a message's inbox row: its native record, marked if its body is too large.
+def to_row(delivery: MqttDelivery, endpoint: str, version: Version, received: int, max_body_bytes: int) -> InboxRow:
+    """Convert a message to an inbox row: its native record, marked if its body is too large.
 
     ``received`` is in microseconds since 1970 UTC. An empty payload is an empty body, not the lack of one.
     """
@@ -99,41 +99,41 @@ def row_of(delivery: MqttDelivery, endpoint: str, version: Version, received: in
     return InboxRow(endpoint, version, received, parts, delivery.payload)
 
 
-def _properties(view: memoryview, at: int) -> tuple[tuple[Part, ...], tuple[int, ...]]:
+def _read_properties(view: memoryview, at: int) -> tuple[tuple[Part, ...], tuple[int, ...]]:
     single: dict[int, Part] = {}
     users: list[Part] = []
     subscriptions: list[int] = []
     while at < len(view):
         kind, at = view[at], at + 1
         if kind == _USER_PROPERTY:
-            name, at = _prefixed(view, at)
-            value, at = _prefixed(view, at)
+            name, at = _read_bytes(view, at)
+            value, at = _read_bytes(view, at)
             # A name that is not UTF-8 violates the protocol; it is made readable rather than lost.
             users.append(Part(f"user_properties.{name.decode('utf-8', 'replace')}", value))
         elif kind == _SUBSCRIPTION:
-            number, at = _variable(view, at)
+            number, at = _read_variable_int(view, at)
             subscriptions.append(number)
         else:
-            part, at = _single(kind, view, at)
+            part, at = _read_property(kind, view, at)
             if part is not None:
                 single[kind] = part
     return (*(single[kind] for kind in _ORDER if kind in single), *users), tuple(subscriptions)
 
 
-def _single(kind: int, view: memoryview, at: int) -> tuple[Part | None, int]:
+def _read_property(kind: int, view: memoryview, at: int) -> tuple[Part | None, int]:
     if kind == _CONTENT_TYPE:
-        value, at = _prefixed(view, at)
+        value, at = _read_bytes(view, at)
         return Part("content_type", value), at
     if kind == _PAYLOAD_FORMAT:
         return Part("payload_format", b"%d" % view[at], JSON_KIND), at + 1
     if kind == _EXPIRY:
-        (seconds,) = _LONG.unpack_from(view, at)
+        (seconds,) = _UINT32.unpack_from(view, at)
         return Part("message_expiry_interval", b"%d" % seconds, JSON_KIND), at + 4
     if kind == _RESPONSE_TOPIC:
-        value, at = _prefixed(view, at)
+        value, at = _read_bytes(view, at)
         return Part("response_topic", value), at
     if kind == _CORRELATION_DATA:
-        value, at = _prefixed(view, at)
+        value, at = _read_bytes(view, at)
         return Part("correlation_data", value, BINARY_KIND), at
     if kind == _TOPIC_ALIAS:
         # Brokers use aliases only with clients that allow them, which ours never do.
@@ -141,15 +141,15 @@ def _single(kind: int, view: memoryview, at: int) -> tuple[Part | None, int]:
     raise MalformedPublish(f"property {kind}, which PUBLISH does not allow")
 
 
-def _prefixed(view: memoryview, at: int) -> tuple[bytes, int]:
-    (size,) = _SHORT.unpack_from(view, at)
+def _read_bytes(view: memoryview, at: int) -> tuple[bytes, int]:
+    (size,) = _UINT16.unpack_from(view, at)
     end = at + 2 + size
     if end > len(view):
         raise MalformedPublish("a text or binary value extends past its packet")
     return bytes(view[at + 2 : end]), end
 
 
-def _variable(view: memoryview, at: int) -> tuple[int, int]:
+def _read_variable_int(view: memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in (0, 7, 14, 21):
         digit, at = view[at], at + 1
@@ -169,7 +169,7 @@ _TOPIC_OPTIONS: Final = ("topicfilter", "topic", "topicname")
 
 
 class TopicFilterError(ValueError):
-    """A text that is not a topic filter; the message names it and says what is wrong."""
+    """A text that is not a valid topic filter; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +185,8 @@ class SubscribeRequest:
     retain_handling: int = 1
 
 
-def requests_of(subscriptions: Sequence[EndpointSubscription]) -> tuple[SubscribeRequest, ...]:
-    """Return the requests for *subscriptions*, in their order, including those that another one covers.
+def to_requests(subscriptions: Sequence[EndpointSubscription]) -> tuple[SubscribeRequest, ...]:
+    """Return the requests for *subscriptions*, in order, including those that another one covers.
 
     Raises:
         GatewayError: a subscription is not a topic filter, has an option that MQTT does not allow there, or overlaps
@@ -195,7 +195,7 @@ def requests_of(subscriptions: Sequence[EndpointSubscription]) -> tuple[Subscrib
     requests: list[SubscribeRequest] = []
     for each in subscriptions:
         try:
-            request = _request(each)
+            request = _to_request(each)
         except TopicFilterError as error:
             raise GatewayError(f"{each.endpoint}: {error}") from error
         for other, known in zip(subscriptions, requests, strict=False):
@@ -210,10 +210,10 @@ def requests_of(subscriptions: Sequence[EndpointSubscription]) -> tuple[Subscrib
     return tuple(requests)
 
 
-def _request(subscription: EndpointSubscription) -> SubscribeRequest:
+def _to_request(subscription: EndpointSubscription) -> SubscribeRequest:
     known = squashed(subscription.options)
     no_local, handling = known.get("nolocal"), known.get("retainhandling")
-    filter_ = shared(subscription.address, subscription.options)
+    filter_ = share_filter(subscription.address, subscription.options)
     if not isinstance(no_local, bool | None):
         raise TopicFilterError(f"option nolocal must be true or false, not {no_local!r:.40}")
     if handling is not None and (isinstance(handling, bool) or handling not in (0, 1, 2)):
@@ -242,7 +242,7 @@ def filter_of_template(template: str) -> str:
     if PLACEHOLDER.fullmatch(template):
         return "#"
     levels = ("+" if PLACEHOLDER.search(level) else level for level in template.split("/"))
-    return checked("/".join(levels))
+    return check_filter("/".join(levels))
 
 
 def filters_of_templates(templates: Iterable[str]) -> list[str]:
@@ -251,11 +251,11 @@ def filters_of_templates(templates: Iterable[str]) -> list[str]:
     Raises:
         TopicFilterError: a template gives no topic filter.
     """
-    return uncovered(filter_of_template(template) for template in templates)
+    return drop_covered(filter_of_template(template) for template in templates)
 
 
 def filter_of_options(options: Mapping[str, Any]) -> str | None:
-    """Return the filter in an endpoint's options (``topicfilter``, else ``topic``); :func:`shared` shares it.
+    """Return the filter in an endpoint's options (``topicfilter``, else ``topic``); :func:`share_filter` shares it.
 
     None if there is none; then the endpoint's address or its definitions say what to subscribe to.
 
@@ -273,8 +273,8 @@ def filter_of_options(options: Mapping[str, Any]) -> str | None:
     return None
 
 
-def shared(address: str, options: Mapping[str, Any]) -> str:
-    """Return the filter *address*, shared if the options name a group and it is not shared already.
+def share_filter(address: str, options: Mapping[str, Any]) -> str:
+    """Return the filter *address*, as a shared one if the options name a group.
 
     Raises:
         TopicFilterError: the address is not a topic filter, or the group is not a valid name.
@@ -282,14 +282,14 @@ def shared(address: str, options: Mapping[str, Any]) -> str:
     known = squashed(options)
     group = next((known[name] for name in SHARE_OPTIONS if known.get(name)), None)
     if group is None or address.startswith(SHARE):
-        return checked(address)
+        return check_filter(address)
     if not isinstance(group, str) or any(sign in group for sign in "/+#"):
         raise TopicFilterError(f"{group!r:.80} is not a valid group of a shared subscription; do not use / + or #")
-    return checked(f"{SHARE}{group}/{address}")
+    return check_filter(f"{SHARE}{group}/{address}")
 
 
-def checked(text: str) -> str:
-    """Return *text* if it is a topic filter.
+def check_filter(text: str) -> str:
+    """Return *text* unchanged if it is a valid topic filter; raise if not.
 
     Raises:
         TopicFilterError: it is empty, too long, contains U+0000 or a lone surrogate, or has a misplaced wildcard.
@@ -312,16 +312,16 @@ def matches(text: str, topic: str) -> bool:
 
     A wildcard in the first level does not match topics that begin with ``$``.
     """
-    wanted = unshared(text).split("/")
+    filter_levels = unshared(text).split("/")
     levels = topic.split("/")
-    if topic.startswith("$") and wanted[0] in ("+", "#"):
+    if topic.startswith("$") and filter_levels[0] in ("+", "#"):
         return False
-    for place, level in enumerate(wanted):
+    for index, level in enumerate(filter_levels):
         if level == "#":
             return True
-        if place >= len(levels) or (level not in ("+", levels[place])):
+        if index >= len(levels) or (level not in ("+", levels[index])):
             return False
-    return len(wanted) == len(levels)
+    return len(filter_levels) == len(levels)
 
 
 def covers(wide: str, narrow: str) -> bool:
@@ -333,10 +333,10 @@ def covers(wide: str, narrow: str) -> bool:
     outer, inner = wide.split("/"), narrow.split("/")
     if inner[0].startswith("$") and outer[0] in ("+", "#"):
         return False
-    for place, level in enumerate(outer):
+    for index, level in enumerate(outer):
         if level == "#":
             return True
-        if place >= len(inner) or inner[place] == "#" or (level != "+" and level != inner[place]):
+        if index >= len(inner) or inner[index] == "#" or (level != "+" and level != inner[index]):
             return False
     return len(outer) == len(inner)
 
@@ -347,8 +347,8 @@ def overlap(one: str, other: str) -> bool:
     for wild, plain in ((left[0], right[0]), (right[0], left[0])):
         if wild in ("+", "#") and plain.startswith("$"):
             return False
-    for place in range(max(len(left), len(right)) + 1):
-        here, there = left[place : place + 1], right[place : place + 1]
+    for index in range(max(len(left), len(right)) + 1):
+        here, there = left[index : index + 1], right[index : index + 1]
         if "#" in (*here, *there):
             return True  # it matches the level above it as well, so the other one may have ended there
         if not here or not there:
@@ -358,7 +358,7 @@ def overlap(one: str, other: str) -> bool:
     return True
 
 
-def uncovered(filters: Iterable[str]) -> list[str]:
+def drop_covered(filters: Iterable[str]) -> list[str]:
     """Return the filters that no other one covers, each once, in order."""
     distinct = list(dict.fromkeys(filters))
     return [each for each in distinct if not any(other != each and covers(other, each) for other in distinct)]

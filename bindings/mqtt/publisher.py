@@ -18,17 +18,17 @@ from paho.mqtt.properties import Properties
 
 from bindings.background import Backoff
 from bindings.gateways import Connection
-from bindings.mqtt.client import BrokerLimits, LinkError, MqttLink, connector_of, packed_size, properties_for
+from bindings.mqtt.client import BrokerLimits, LinkError, MqttLink, build_properties, create_connector, packed_size
 from bindings.mqtt.messages import MqttDelivery, Version, topic_fault
 from bindings.parts import Part
-from bindings.sending import Ended, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, headers_of
+from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, headers_of
 
 # A message to send, its MQTT 5 properties, and why a broker can never accept it.
 
 MAX_TEXT: Final = 65_535
 MAX_PACKET: Final = 2**28 - 1
 _USER: Final = "user_properties."
-_MOST_QOS: Final = 1
+_MAX_QOS: Final = 1
 _HEADER_BYTES: Final = 9  # type and length, length of the topic, packet identifier
 
 
@@ -55,27 +55,27 @@ class MqttMessage:
 
 
 def message_of(message: Outbound) -> MqttMessage:
-    """Return the client's message. QoS 2 becomes 1: delivery is at least once, and 2 would add nothing to that."""
+    """Convert an outbound message. QoS 2 becomes 1, because delivery is at least once anyway."""
     scalars: dict[str, Part] = {}
     for part in message.parts:
         scalars.setdefault(part.key, part)
-    qos = _number(scalars.get("qos"))
+    qos = _number_of(scalars.get("qos"))
     return MqttMessage(
         message.address,
         message.body or b"",
-        qos=_MOST_QOS if qos is None else min(qos, _MOST_QOS),
-        retain=_text(scalars.get("retain")) == "true",
-        content_type=_text(scalars.get("content_type")),
+        qos=_MAX_QOS if qos is None else min(qos, _MAX_QOS),
+        retain=_text_of(scalars.get("retain")) == "true",
+        content_type=_text_of(scalars.get("content_type")),
         user_properties=tuple((name, part.text or "") for name, part in headers_of(message.parts, _USER)),
-        response_topic=_text(scalars.get("response_topic")),
+        response_topic=_text_of(scalars.get("response_topic")),
         correlation_data=scalars["correlation_data"].value if "correlation_data" in scalars else None,
-        message_expiry_interval=_number(scalars.get("message_expiry_interval")),
-        payload_format=_number(scalars.get("payload_format")),
+        message_expiry_interval=_number_of(scalars.get("message_expiry_interval")),
+        payload_format=_number_of(scalars.get("payload_format")),
         lane=message.lane,
     )
 
 
-def properties_of(message: MqttMessage) -> Properties | None:
+def message_properties(message: MqttMessage) -> Properties | None:
     """Return the MQTT 5 properties of a message, user properties in order and with repeats; None without any.
 
     Raises:
@@ -101,12 +101,12 @@ def properties_of(message: MqttMessage) -> Properties | None:
     expiry = message.message_expiry_interval
     if expiry is not None and not 0 <= expiry < 2**32:
         raise ValueError(f"{expiry} is not a message expiry interval, which has 32 bits")
-    given = {name: value for name, value in values.items() if value is not None}
-    return properties_for(PacketTypes.PUBLISH, **given) if given else None
+    present = {name: value for name, value in values.items() if value is not None}
+    return build_properties(PacketTypes.PUBLISH, **present) if present else None
 
 
-def fault_of(message: MqttMessage, properties: Properties | None, limits: BrokerLimits) -> str:
-    """Return why this broker can never accept a message; empty if no reason is known."""
+def find_fault(message: MqttMessage, properties: Properties | None, limits: BrokerLimits) -> str:
+    """Return why this broker can never accept a message; empty if it can."""
     fault = topic_fault(message.topic)
     if fault:
         return f"topic {message.topic[:80]!r} cannot be published to: {fault}"
@@ -116,30 +116,30 @@ def fault_of(message: MqttMessage, properties: Properties | None, limits: Broker
         return ""  # packing takes long, and paho packs once more
     packed = packed_size(properties) if properties is not None else 0
     size = _HEADER_BYTES + len(message.topic.encode("utf-8")) + packed + len(message.payload)
-    most = limits.packet or MAX_PACKET
-    return f"its packet of {size} bytes exceeds the broker's maximum ({most})" if size > most else ""
+    maximum = limits.packet or MAX_PACKET
+    return f"its packet of {size} bytes exceeds the broker's maximum ({maximum})" if size > maximum else ""
 
 
-def _text(part: Part | None) -> str | None:
+def _text_of(part: Part | None) -> str | None:
     return None if part is None else part.text
 
 
-def _number(part: Part | None) -> int | None:
-    text = _text(part)
+def _number_of(part: Part | None) -> int | None:
+    text = _text_of(part)
     return int(text) if text is not None and text.isdecimal() else None
 
 
 MAX_IN_FLIGHT: Final = 256
 """Maximum unconfirmed messages; fewer if the broker says so."""
-NEVER: Final = frozenset({0x87, 0x90, 0x95, 0x99})
+PERMANENT_CODES: Final = frozenset({0x87, 0x90, 0x95, 0x99})
 """Reason codes that a retry would meet again: not authorized, topic name invalid, packet too large, payload format
 invalid. *Not authorized* is among them since it concerns one topic; the login was accepted with the connection.
 """
-AT_FAULT: Final = frozenset({0x81, 0x82, 0x90, 0x95, 0x99})
+MESSAGE_FAULTS: Final = frozenset({0x81, 0x82, 0x90, 0x95, 0x99})
 """Reason codes with which a broker ends the connection because of a message: malformed packet, protocol error, topic
 name invalid, packet too large, payload format invalid.
 """
-QUOTA: Final = 0x97
+QUOTA_EXCEEDED: Final = 0x97
 """Quota exceeded: the only reason code of an answer that is about the broker's state and not the message."""
 _ROUND_SECONDS: Final = 0.5
 _STALLED: Final = 1 / 3
@@ -158,13 +158,13 @@ class MqttPublisher:
     """
 
     def __init__(self, connection: Connection, *, protocol: Version, client_id: str, timeout: float = 30.0) -> None:
-        self._connector = connector_of(connection, protocol, client_id, clean=True)
+        self._connector = create_connector(connection, protocol, client_id, clean=True)
         self._version = protocol
         self._timeout = timeout
         self._link: MqttLink | None = None
         self._turn = 0
         self._suspects = PoisonIsolator(MessageRefusal)
-        self._sending = _Sending((), (), {})
+        self._sending = _SendState((), (), {})
 
     def __enter__(self) -> MqttPublisher:
         return self
@@ -175,7 +175,7 @@ class MqttPublisher:
         self.close()
 
     def send(self, messages: Sequence[MqttMessage]) -> list[MessageRefusal | None]:
-        """Send messages and return once each is confirmed (None) or permanently refused, in their order.
+        """Send messages and wait; return None for each confirmed message, a refusal for each refused one, in order.
 
         Raises:
             Unsettled: nothing was confirmed for ``timeout`` seconds. Some of the messages may have been sent.
@@ -184,16 +184,16 @@ class MqttPublisher:
         try:
             self._suspects.send(
                 [OutgoingMessage(message.lane, hash(message)) for message in messages],
-                lambda places: self._send(_Sending(messages, places, settled)),
+                lambda indexes: self._send(_SendState(messages, indexes, settled)),
                 settled,
             )
-        except (Ended, Unsettled) as error:
+        except (Hangup, Unsettled) as error:
             missing = len(messages) - len(settled)
             raise Unsettled(f"{missing} of {len(messages)} messages were not confirmed: {error}", settled) from error
-        return [settled[place] for place in range(len(messages))]
+        return [settled[index] for index in range(len(messages))]
 
-    def _send(self, sending: _Sending) -> None:
-        """Settle the messages with these indexes.
+    def _send(self, sending: _SendState) -> None:
+        """Send messages until each is settled.
 
         Raises:
             Ended: the broker ended the connection, or refused a message for a reason that may be the message's own.
@@ -201,65 +201,65 @@ class MqttPublisher:
         """
         self._sending = sending
         if self._link is not None:
-            self._link.serve(0.0, _yes)  # one that broke while idle shows it now, with nothing under way
+            self._link.serve_once(0.0, lambda: True)  # one that broke while idle shows it now, with nothing under way
         backoff = Backoff(0.1, 5.0)
         fault = "the broker does not answer"
-        while not sending.complete:
+        while not sending.is_complete:
             left = sending.progress + self._timeout - time.monotonic()
             if left <= 0:
-                self._drop()
+                self._drop_link()
                 raise Unsettled(fault)
             try:
-                link = self._ready()
+                link = self._open_link()
             except LinkError as error:
                 fault = str(error)
                 time.sleep(min(backoff.pause(), left))
                 continue
             self._exchange(link, min(left, _ROUND_SECONDS))
-            if not link.alive and link.accepted and sending.under_way and not sending.held_up:
-                raise Ended(link.fault, sure=link.code in AT_FAULT)
+            if not link.alive and link.accepted and sending.is_under_way and not sending.held_up:
+                raise Hangup(link.fault, at_fault=link.code in MESSAGE_FAULTS)
             if time.monotonic() - max(sending.progress, link.opened) > self._timeout * _STALLED:
                 link.close("the broker does not confirm")
             if not link.alive:
                 fault = link.fault
-                sending.again()
+                sending.requeue()
                 time.sleep(min(backoff.pause(), left))
 
     def close(self) -> None:
         """Disconnect; a later :meth:`send` connects again."""
         link, self._link = self._link, None
         if link is not None and link.alive:
-            link.finish()
+            link.disconnect()
 
-    def delivered(self, _link: MqttLink, _delivery: MqttDelivery) -> None:
+    def on_message(self, _link: MqttLink, _delivery: MqttDelivery) -> None:
         """Do nothing: this client does not subscribe."""
 
-    def subscribed(self, _link: MqttLink, _mid: int, _fault: str) -> None:
+    def on_subscribed(self, _link: MqttLink, _mid: int, _fault: str) -> None:
         """Do nothing: this client does not subscribe."""
 
-    def unsubscribed(self, _link: MqttLink, _mid: int) -> None:
+    def on_unsubscribed(self, _link: MqttLink, _mid: int) -> None:
         """Do nothing: this client does not subscribe."""
 
-    def published(self, link: MqttLink, mid: int, code: int, fault: str) -> None:
+    def on_published(self, link: MqttLink, mid: int, code: int, fault: str) -> None:
         """Handle the outcome of a message; see :class:`bindings.mqtt.client.LinkOwner`."""
         if link is not self._link:
             return
         if not fault:
-            self._sending.confirmed(mid)
-        elif code in NEVER:
-            self._sending.refused(mid, f"the broker rejected it: {fault}")
+            self._sending.confirm(mid)
+        elif code in PERMANENT_CODES:
+            self._sending.refuse(mid, f"the broker rejected it: {fault}")
         else:
             # An immediate retry would only be refused again; the connection's backoff spaces the attempts.
-            self._sending.held_up = code == QUOTA
+            self._sending.held_up = code == QUOTA_EXCEEDED
             link.close(f"the broker does not accept a message: {fault}")
 
-    def _ready(self) -> MqttLink:
+    def _open_link(self) -> MqttLink:
         if self._link is None or not self._link.alive:
-            self._link = self._connector.open(self._turn, self)
+            self._link = self._connector.open_link(self._turn, self)
             self._turn += 1
         return self._link
 
-    def _drop(self) -> None:
+    def _drop_link(self) -> None:
         if self._link is not None:
             self._link.close("given up")
             self._link = None
@@ -270,17 +270,17 @@ class MqttPublisher:
             window = min(MAX_IN_FLIGHT, link.limits.receive)
             while sending.waiting and len(sending.unconfirmed) < window and link.alive:
                 self._publish(link, sending.waiting.popleft())
-        if sending.complete and link.drained():
+        if sending.is_complete and link.is_drained():
             return
-        link.serve(patience, _yes)
-        if link.alive and link.drained():
-            sending.handed_over()
+        link.serve_once(patience, lambda: True)
+        if link.alive and link.is_drained():
+            sending.settle_written()
 
     def _publish(self, link: MqttLink, index: int) -> None:
         sending, message = self._sending, self._sending.messages[index]
         try:
-            properties = properties_of(message) if self._version == "MQTT/5.0" else None
-            fault = fault_of(message, properties, link.limits)
+            properties = message_properties(message) if self._version == "MQTT/5.0" else None
+            fault = find_fault(message, properties, link.limits)
             if fault:
                 sending.settle(index, MessageRefusal(fault))
                 return
@@ -297,54 +297,50 @@ class MqttPublisher:
             sending.unconfirmed[mid] = index
 
 
-class _Sending:
-    """The state of messages being sent; ``held_up`` if the broker accepts none for now."""
+class _SendState:
+    """The state of messages being sent; ``held_up`` if the broker currently accepts none."""
 
     def __init__(
-        self, messages: Sequence[MqttMessage], places: Sequence[int], settled: dict[int, MessageRefusal | None]
+        self, messages: Sequence[MqttMessage], indexes: Sequence[int], settled: dict[int, MessageRefusal | None]
     ) -> None:
         self.messages = messages
         self.settled = settled
-        self.waiting = deque(places)
+        self.waiting = deque(indexes)
         self.unconfirmed: dict[int, int] = {}
         self.written: list[int] = []
         self.progress = time.monotonic()
         self.held_up = False
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return not self.waiting and not self.unconfirmed and not self.written
 
     @property
-    def under_way(self) -> bool:
+    def is_under_way(self) -> bool:
         return bool(self.unconfirmed or self.written)
 
     def settle(self, index: int, result: MessageRefusal | None) -> None:
         self.settled[index] = result
         self.progress = time.monotonic()
 
-    def confirmed(self, mid: int) -> None:
+    def confirm(self, mid: int) -> None:
         index = self.unconfirmed.pop(mid, None)
         if index is not None:
             self.settle(index, None)
 
-    def refused(self, mid: int, reason: str) -> None:
+    def refuse(self, mid: int, reason: str) -> None:
         index = self.unconfirmed.pop(mid, None)
         if index is not None:
             self.settle(index, MessageRefusal(reason))
 
-    def handed_over(self) -> None:
+    def settle_written(self) -> None:
         for index in self.written:
             self.settle(index, None)
         self.written.clear()
 
-    def again(self) -> None:
-        """Queue what a broken connection left unconfirmed again, in its place."""
+    def requeue(self) -> None:
+        """Queue messages that a broken connection left unconfirmed again, in order."""
         self.waiting.extendleft(sorted((*self.unconfirmed.values(), *self.written), reverse=True))
         self.unconfirmed.clear()
         self.written.clear()
         self.held_up = False
-
-
-def _yes() -> bool:
-    return True

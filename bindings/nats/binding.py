@@ -25,14 +25,14 @@ RULE: Final = AttributeRule(
 )
 
 
-def parts(native: Mapping[str, Any]) -> list[Part]:
+def split(native: Mapping[str, Any]) -> list[Part]:
     """Split a native record into parts."""
     return parts_of(native, FORM)
 
 
-def native(taken: list[Part]) -> dict[str, Any]:
-    """Build a native record from parts: the inverse of :func:`parts`."""
-    return native_of(taken, FORM)
+def build(record_parts: list[Part]) -> dict[str, Any]:
+    """Build a native record from parts: the inverse of :func:`split`."""
+    return native_of(record_parts, FORM)
 
 
 # Addressing and building NATS messages; :mod:`bindings.nats.publisher` sends them.
@@ -51,8 +51,8 @@ class NatsSending(SendingBinding):
         "{host}: NATS over {scheme}:// is not supported; use nats:// or tls://",
         "the NATS address is not valid; write nats://host:4222 or tls://host:4222",
         "the NATS address has no host; write nats://host:4222 or tls://host:4222",
-        bare="nats",
-        raised=True,
+        default_scheme="nats",
+        upgrades_to_tls=True,
     )
     literal = (re.compile(r"[^\s*>\x00{}]*"), "no spaces, '*', '>' or braces")
     whole = (
@@ -65,7 +65,7 @@ class NatsSending(SendingBinding):
     by_channel = frozenset({"subject"})
 
     def header(self, name: str, part: Part) -> Part | None:
-        """Return a header unchanged; None if servers cannot carry it, or would act on it."""
+        """Return a header unchanged; None if servers cannot carry it, or would interpret it."""
         # A name that begins with Nats- would set conditions for storing the message.
         if name.lower().startswith("nats-") or not _NAME.fullmatch(name) or set(part.value or b"") & set(b"\r\n"):
             return None
@@ -91,9 +91,9 @@ class NatsSending(SendingBinding):
 #     Where a consumer created here begins: ``all`` (the default) or ``new`` (also ``deliverpolicy``).
 
 DEFAULT_ACK_WAIT: Final = 30.0
-_QUEUE: Final = ("queue", "queuegroup", "consumergroup", "group")
-_DURABLE: Final = ("durable", "consumer", *_QUEUE)
-_DELIVER: Final = ("deliver", "deliverpolicy")
+_QUEUE_OPTIONS: Final = ("queue", "queuegroup", "consumergroup", "group")
+_DURABLE_OPTIONS: Final = ("durable", "consumer", *_QUEUE_OPTIONS)
+_DELIVER_OPTIONS: Final = ("deliver", "deliverpolicy")
 _MAX_SUBJECT: Final = 1024
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
 _CONSUMER_NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]{1,255}")
@@ -124,13 +124,13 @@ class StreamPlan:
 Plan = CorePlan | StreamPlan
 
 
-def plans_of(subscriptions: Sequence[EndpointSubscription], options: Mapping[str, Any]) -> tuple[Plan, ...]:
-    """Return how to receive each subscription; its own options override *options*, those of the connection.
+def plan_subscriptions(subscriptions: Sequence[EndpointSubscription], options: Mapping[str, Any]) -> tuple[Plan, ...]:
+    """Return a plan for each subscription; its own options override *options* of the connection.
 
     Raises:
         GatewayError: an invalid subject or option, or one consumer for two subjects.
     """
-    plans = tuple(dict.fromkeys(_plan(one, {**squashed(options), **squashed(one.options)}) for one in subscriptions))
+    plans = tuple(dict.fromkeys(_plan_of(one, {**squashed(options), **squashed(one.options)}) for one in subscriptions))
     subjects: dict[tuple[str, str], Plan] = {}
     for plan in plans:
         if isinstance(plan, StreamPlan) and subjects.setdefault((plan.stream, plan.durable), plan) != plan:
@@ -152,33 +152,33 @@ def is_subject(text: str, *, wildcards: bool) -> bool:
     return (wildcards or not wild) and ">" not in tokens[:-1]
 
 
-def _plan(one: EndpointSubscription, options: Mapping[str, Any]) -> Plan:
+def _plan_of(one: EndpointSubscription, options: Mapping[str, Any]) -> Plan:
     if not is_subject(one.address, wildcards=True):
         raise GatewayError(
             f"{one.endpoint}: {one.address[:200]!r} is not a NATS subject; write tokens between dots, without blanks, "
             f"* for any token and > for all that follow"
         )
-    stream = _text(one, options, "stream")
+    stream = _read_text(one, options, "stream")
     if not stream:
-        return CorePlan(one.endpoint, one.address, _text(one, options, *_QUEUE))
-    durable = _text(one, options, *_DURABLE) or _durable(one)
+        return CorePlan(one.endpoint, one.address, _read_text(one, options, *_QUEUE_OPTIONS))
+    durable = _read_text(one, options, *_DURABLE_OPTIONS) or _default_durable(one)
     for option, name in (("stream", stream), ("durable", durable)):
         if not _CONSUMER_NAME.fullmatch(name):
             raise GatewayError(f"{one.endpoint}: {name[:200]!r} cannot be a {option}; use letters, digits, - and _")
-    deliver = _text(one, options, *_DELIVER) or "all"
+    deliver = _read_text(one, options, *_DELIVER_OPTIONS) or "all"
     if deliver not in ("all", "new"):
         raise GatewayError(f"{one.endpoint}: option deliver must be all or new, not {deliver[:50]!r}")
-    return StreamPlan(one.endpoint, one.address, stream, durable, _ack_wait(one, options), deliver == "all")
+    return StreamPlan(one.endpoint, one.address, stream, durable, _read_ack_wait(one, options), deliver == "all")
 
 
-def _ack_wait(one: EndpointSubscription, options: Mapping[str, Any]) -> float:
+def _read_ack_wait(one: EndpointSubscription, options: Mapping[str, Any]) -> float:
     value = options.get("ackwait", DEFAULT_ACK_WAIT)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= 86_400:
         raise GatewayError(f"{one.endpoint}: option ackwait must be 1 to 86400 seconds, not {str(value)[:50]!r}")
     return float(value)
 
 
-def _text(one: EndpointSubscription, options: Mapping[str, Any], *names: str) -> str:
+def _read_text(one: EndpointSubscription, options: Mapping[str, Any], *names: str) -> str:
     """Return the first of these options that is not empty; an empty string if all are."""
     for name in names:
         value = options.get(name)
@@ -190,8 +190,8 @@ def _text(one: EndpointSubscription, options: Mapping[str, Any], *names: str) ->
     return ""
 
 
-def _durable(one: EndpointSubscription) -> str:
-    """Return a name that is the same at every start: a readable text, made unique by a checksum."""
+def _default_durable(one: EndpointSubscription) -> str:
+    """Return a stable consumer name: a readable text, made unique by a checksum."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", one.endpoint.removeprefix("/endpoints/")).strip("-")[:64]
     return f"xrouter-{readable}-{zlib.crc32(f'{one.endpoint} {one.address}'.encode()):08x}"
 
@@ -217,7 +217,7 @@ def subject_of_template(template: str) -> str:
 
 def subjects_of_templates(templates: Iterable[str]) -> list[str]:
     """Return the subjects of several definitions, each once, without those that another one covers."""
-    return uncovered(subject_of_template(template) for template in templates)
+    return drop_covered(subject_of_template(template) for template in templates)
 
 
 def subject_of_options(options: Mapping[str, Any]) -> str | None:
@@ -239,18 +239,18 @@ def subject_of_options(options: Mapping[str, Any]) -> str | None:
 def covers(wide: str, narrow: str) -> bool:
     """Whether *wide* matches everything that *narrow* matches."""
     outer, inner = wide.split("."), narrow.split(".")
-    for place, token in enumerate(outer):
-        if place >= len(inner):
+    for index, token in enumerate(outer):
+        if index >= len(inner):
             return False
         if token == ">":
             return True
-        if inner[place] == ">" or (token != "*" and token != inner[place]):
+        if inner[index] == ">" or (token != "*" and token != inner[index]):
             return False
     return len(outer) == len(inner)
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether some subject matches both."""
+    """Whether a subject can match both."""
     left, right = one.split("."), other.split(".")
     for here, there in zip(left, right, strict=False):
         if ">" in (here, there):
@@ -260,7 +260,7 @@ def overlap(one: str, other: str) -> bool:
     return len(left) == len(right)
 
 
-def uncovered(subjects: Iterable[str]) -> list[str]:
+def drop_covered(subjects: Iterable[str]) -> list[str]:
     """Return the subjects that no other one covers, each once, in order."""
     distinct = list(dict.fromkeys(subjects))
     return [each for each in distinct if not any(other != each and covers(other, each) for other in distinct)]
@@ -269,27 +269,27 @@ def uncovered(subjects: Iterable[str]) -> list[str]:
 # Receiving over NATS: the subjects of an endpoint, and the gateway; see :mod:`bindings.gateways`.
 
 
-def _addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
+def _list_addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     named = subject_of_options(endpoint.options)
     if named is not None:
         return (named,)
     return tuple(subjects_of_templates(templates_of(endpoint, catalog, "subject")))
 
 
-def _gateway(terms: GatewayConfig) -> Gateway:
+def _create_gateway(terms: GatewayConfig) -> Gateway:
     from bindings.nats.gateway import NatsGateway
 
     return NatsGateway(terms)
 
 
-def _check(subscriptions: Sequence[EndpointSubscription]) -> None:
-    plans_of(subscriptions, {})
+def _check_all(subscriptions: Sequence[EndpointSubscription]) -> None:
+    plan_subscriptions(subscriptions, {})
 
 
-NATS: Final = ReceivingBinding(_addresses, overlap, _gateway, _check)
+NATS: Final = ReceivingBinding(_list_addresses, overlap, _create_gateway, _check_all)
 
 
-# From a message as NATS delivered it to a row of the inbox (MATCHING.md#records).
+# Converting NATS messages to inbox rows (MATCHING.md#records).
 
 # The header block of a NATS message, byte for byte.
 #
@@ -302,7 +302,7 @@ _HEADER_NAME: Final = re.compile(rb"[!-9;-~]+")
 """Names that may be sent: printable ASCII without the colon, which all servers and clients accept."""
 
 
-class Header(NamedTuple):
+class NatsHeader(NamedTuple):
     """A header as written; ``value`` is None for a line without a colon."""
 
     name: bytes
@@ -316,12 +316,12 @@ class NatsStatus(NamedTuple):
     description: str
 
 
-def headers_of(block: bytes) -> list[Header]:
+def parse_headers(block: bytes) -> list[NatsHeader]:
     """Return the headers of a raw block, in order and with repeats, without blanks around names and values."""
-    return [_header(line) for line in block.split(b"\r\n")[1:] if line]
+    return [_parse_header(line) for line in block.split(b"\r\n")[1:] if line]
 
 
-def status_of(block: bytes) -> NatsStatus | None:
+def parse_status(block: bytes) -> NatsStatus | None:
     """Return the status in the first line of a raw block; None for the headers of a message."""
     line = block.partition(b"\r\n")[0].removeprefix(VERSION).strip()
     word, _, description = line.partition(b" ")
@@ -331,7 +331,7 @@ def status_of(block: bytes) -> NatsStatus | None:
     return NatsStatus(code, description.strip().decode("utf-8", "replace"))
 
 
-def block_of(headers: Iterable[tuple[str, bytes]]) -> bytes:
+def build_header_block(headers: Iterable[tuple[str, bytes]]) -> bytes:
     """Return the raw block that carries these headers.
 
     Raises:
@@ -348,16 +348,16 @@ def block_of(headers: Iterable[tuple[str, bytes]]) -> bytes:
     return b"\r\n".join((*lines, b"", b""))
 
 
-def _header(line: bytes) -> Header:
+def _parse_header(line: bytes) -> NatsHeader:
     name, colon, value = line.partition(b":")
-    return Header(name.strip(b" \t"), value.strip(b" \t") if colon else None)
+    return NatsHeader(name.strip(b" \t"), value.strip(b" \t") if colon else None)
 
 
 PROTOCOL: Final = "NATS"
 ACK_PREFIX: Final = b"$JS.ACK."
 UINT64_MAX: Final = 2**64 - 1
-_TOKENS: Final = 9
-_TOKENS_WITH_DOMAIN: Final = 11
+_TOKEN_COUNT: Final = 9
+_TOKEN_COUNT_WITH_DOMAIN: Final = 11
 
 
 class NatsDelivery(NamedTuple):
@@ -369,16 +369,16 @@ class NatsDelivery(NamedTuple):
     headers: bytes
 
 
-class Stored(NamedTuple):
-    """Where JetStream stores a message, and since when (microseconds since 1970 UTC)."""
+class StreamPosition(NamedTuple):
+    """The position of a message in JetStream, and when it was stored (microseconds since 1970 UTC)."""
 
     stream: bytes
     sequence: int
     time: int
 
 
-def stored_at(reply: bytes) -> Stored | None:
-    """Return what is in the acknowledgement subject of a JetStream message; None for any other subject.
+def parse_ack_subject(reply: bytes) -> StreamPosition | None:
+    """Parse the acknowledgement subject of a JetStream message; None for any other subject.
 
     ``$JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<nanoseconds>.<pending>``, with
     domain and account before the stream where the server puts them.
@@ -386,17 +386,19 @@ def stored_at(reply: bytes) -> Stored | None:
     if not reply.startswith(ACK_PREFIX):
         return None
     tokens = reply.split(b".")
-    shift = 0 if len(tokens) == _TOKENS else 2
-    if len(tokens) != _TOKENS and len(tokens) < _TOKENS_WITH_DOMAIN:
+    shift = 0 if len(tokens) == _TOKEN_COUNT else 2
+    if len(tokens) != _TOKEN_COUNT and len(tokens) < _TOKEN_COUNT_WITH_DOMAIN:
         return None
     sequence, nanoseconds = whole_number(tokens[5 + shift], UINT64_MAX), whole_number(tokens[7 + shift])
     if sequence is None or nanoseconds is None:
         return None  # no server writes this: the subject is a sender's own
-    return Stored(tokens[2 + shift], sequence, nanoseconds // 1000)
+    return StreamPosition(tokens[2 + shift], sequence, nanoseconds // 1000)
 
 
-def row_of(endpoint: str, arrival: NatsDelivery, stored: Stored | None, received: int, max_body_bytes: int) -> InboxRow:
-    """Return the row of a message; *received* is its arrival in microseconds since 1970 UTC.
+def to_row(
+    endpoint: str, arrival: NatsDelivery, stored: StreamPosition | None, received: int, max_body_bytes: int
+) -> InboxRow:
+    """Convert a message to an inbox row; *received* is its arrival in microseconds since 1970 UTC.
 
     A message from JetStream has ``stream`` and ``sequence``, and JetStream's own time in place of the arrival, so that
     a redelivery makes the same event; the subject that acknowledges it is not the sender's ``reply-to``. A body of more
@@ -406,7 +408,7 @@ def row_of(endpoint: str, arrival: NatsDelivery, stored: Stored | None, received
     if stored is None and arrival.reply:
         parts.append(Part("reply-to", arrival.reply))
     if arrival.headers:
-        parts.extend(_header_parts(arrival.headers))
+        parts.extend(_iter_header_parts(arrival.headers))
     if stored is not None:
         parts.append(Part("stream", stored.stream))
         parts.append(Part("sequence", b"%d" % stored.sequence, JSON_KIND))
@@ -416,7 +418,7 @@ def row_of(endpoint: str, arrival: NatsDelivery, stored: Stored | None, received
     return InboxRow(endpoint, PROTOCOL, received if stored is None else stored.time, parts, body)
 
 
-def _header_parts(block: bytes) -> Iterator[Part]:
-    for name, value in headers_of(block):
+def _iter_header_parts(block: bytes) -> Iterator[Part]:
+    for name, value in parse_headers(block):
         # The key of a part is text; bytes that are not UTF-8 stay recognisable.
         yield Part(f"headers.{name.decode('utf-8', 'backslashreplace')}", value)

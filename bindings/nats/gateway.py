@@ -1,7 +1,7 @@
 """The NATS gateway: receives messages of core NATS and JetStream, and stores them in the inbox.
 
 **JetStream** (an endpoint whose options name a ``stream``): a message is acknowledged only after it is on disk; until
-then the gateway reports it to JetStream as in progress. What was not acknowledged, through a crash of either side, is
+then the gateway reports it to JetStream as in progress. After a crash of either side, unacknowledged messages are
 redelivered, so delivery is at least once, and the same stream and sequence mean the same message. While the inbox is
 full, no more than ``max_in_flight`` messages are requested.
 
@@ -42,27 +42,26 @@ from bindings.gateways import (
 from bindings.nats.binding import (
     CorePlan,
     NatsDelivery,
-    NatsStatus,
     Plan,
     StreamPlan,
-    headers_of,
-    plans_of,
-    row_of,
-    status_of,
-    stored_at,
+    parse_ack_subject,
+    parse_headers,
+    parse_status,
+    plan_subscriptions,
+    to_row,
 )
-from bindings.nats.publisher import ConnectFault, Dialling, RawClient, Sink, connect, dialling_of, within
+from bindings.nats.publisher import ConnectFault, NatsDialer, RawClient, Sink, connect, create_dialer, wait_for_event
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
 from catalog.values import whole_number
 
 # Receiving a JetStream stream through a durable pull consumer.
 #
-# The server sends only what was requested, and no more is requested than may be unstored: so a full inbox slows the
+# The server sends only requested messages, and requests are limited by the unstored ones: so a full inbox slows the
 # stream down. Requests overlap, so that the server need not wait for the next one; this module counts how many messages
 # are still requested, and the server says so when a request ends unfilled.
 
-# Messages of one gateway on their way to the store, on the event loop that received them.
+# Storing received messages, on the event loop that received them.
 
 _LOWEST_SECONDS: Final = 0.1
 _HIGHEST_SECONDS: Final = 2.0
@@ -71,19 +70,19 @@ _logger = logging.getLogger(__name__)
 
 
 class NatsAckHandler(Protocol):
-    """The owner of messages, which gets their outcomes; called on the event loop."""
+    """Gets the outcomes of its messages; called on the event loop."""
 
-    def stored(self, items: Sequence[PulledMessage]) -> None:
+    def on_stored(self, items: Sequence[PulledMessage]) -> None:
         """Handle messages that are durable now."""
 
-    def refused(self, items: Sequence[PulledMessage]) -> None:
+    def on_refused(self, items: Sequence[PulledMessage]) -> None:
         """Handle messages that can never be stored."""
 
 
 @dataclass(slots=True, eq=False)
 class PulledMessage:
-    """A message between arrival and disk; ``reply`` is the subject to acknowledge it at, ``since`` when it arrived or
-    was last reported as in progress.
+    """A received message that is not stored yet; ``reply`` is the subject to acknowledge it at, ``since`` when it
+    arrived or was last reported as in progress.
     """
 
     row: InboxRow
@@ -93,11 +92,11 @@ class PulledMessage:
 
 
 class MessageStorer:
-    """Passes messages to the store, and outcomes to their owners; used on one event loop only."""
+    """Stores messages, and reports outcomes to their owners; used on one event loop only."""
 
     def __init__(self, store: RowStore, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._handover = AckAfterStore(store, self, self._wake, Backoff(_LOWEST_SECONDS, _HIGHEST_SECONDS))
+        self._ack_queue = AckAfterStore(store, self, self._schedule_advance, Backoff(_LOWEST_SECONDS, _HIGHEST_SECONDS))
         self._due: asyncio.Handle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -105,46 +104,46 @@ class MessageStorer:
     @property
     def trouble(self) -> str:
         """Why the store accepts nothing at present; empty if it does."""
-        return self._handover.trouble
+        return self._ack_queue.trouble
 
     def add(self, item: PulledMessage) -> None:
-        """Store a message soon, together with others that arrive until then; its owner gets the outcome."""
-        self._handover.add(item)
+        """Queue a message, to be stored with others that arrive soon; its owner gets the outcome."""
+        self._ack_queue.add(item)
         if self._idle.is_set():
             self._idle.clear()
             self._due = self._loop.call_soon(self._advance)
 
-    async def settled(self) -> None:
-        """Wait until nothing is on its way to the disk."""
+    async def wait_until_idle(self) -> None:
+        """Wait until all messages are stored or refused."""
         await self._idle.wait()
 
-    def stored(self, messages: Sequence[PulledMessage]) -> None:
+    def on_stored(self, messages: Sequence[PulledMessage]) -> None:
         shares: dict[int, list[PulledMessage]] = {}
         for item in messages:
             shares.setdefault(id(item.owner), []).append(item)
         for share in shares.values():
-            share[0].owner.stored(share)
+            share[0].owner.on_stored(share)
 
-    def refused(self, message: PulledMessage) -> None:
-        message.owner.refused([message])
+    def on_refused(self, message: PulledMessage) -> None:
+        message.owner.on_refused([message])
 
-    def held_back(self, messages: Sequence[PulledMessage]) -> Sequence[PulledMessage]:
+    def select_retries(self, messages: Sequence[PulledMessage]) -> Sequence[PulledMessage]:
         return messages
 
-    def _wake(self) -> None:
+    def _schedule_advance(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._advance)
         except RuntimeError:
-            _logger.debug("%s messages were settled after the gateway had stopped", self._handover.held)
+            _logger.debug("%s messages were settled after the gateway had stopped", self._ack_queue.unstored_count)
 
     def _advance(self) -> None:
         if self._due is not None:
             self._due.cancel()
-        self._handover.advance()
-        if not self._handover.held:
+        self._ack_queue.advance()
+        if not self._ack_queue.unstored_count:
             self._idle.set()
         else:
-            self._due = self._loop.call_later(self._handover.patience(_HIGHEST_SECONDS), self._advance)
+            self._due = self._loop.call_later(self._ack_queue.seconds_until_due(_HIGHEST_SECONDS), self._advance)
 
 
 # The answers to JetStream about messages it delivered: stored ones are acknowledged, others are in progress.
@@ -154,7 +153,7 @@ _PROGRESS: Final = b"+WPI"
 
 
 class PendingAcks:
-    """Messages of one consumer that this connection delivered and that are not acknowledged yet.
+    """Messages of one consumer on this connection that are not acknowledged yet.
 
     An acknowledgement is only sent over the connection that delivered the message: by then the stream may have been
     created anew, and the same numbers identify other messages. What is not acknowledged is redelivered.
@@ -163,44 +162,44 @@ class PendingAcks:
     def __init__(self, client: RawClient, ack_wait: float, counters: GatewayCounters) -> None:
         self._client = client
         self._counters = counters
-        self._held: dict[int, PulledMessage] = {}  # in order of the last answer about them
+        self._unstored: dict[int, PulledMessage] = {}  # in order of the last answer about them
         self._stored: list[PulledMessage] = []
         self._wake = asyncio.Event()
         self.ack_wait = ack_wait
         """Seconds without an answer after which the server redelivers a message."""
-        self.freed: Callable[[], None] = lambda: None
+        self.on_freed: Callable[[], None] = lambda: None
         """Called when messages are settled."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._unstored)
 
-    def hold(self, item: PulledMessage) -> None:
+    def add_message(self, item: PulledMessage) -> None:
         """Report a message as in progress until it is stored."""
-        self._held[id(item)] = item
+        self._unstored[id(item)] = item
 
-    def stored(self, items: Sequence[PulledMessage]) -> None:
-        """Acknowledge these soon."""
+    def on_stored(self, items: Sequence[PulledMessage]) -> None:
+        """Queue acknowledgements of these messages."""
         self._stored.extend(items)
         self._wake.set()
 
-    def refused(self, items: Sequence[PulledMessage]) -> None:
-        """Leave these with the server, which redelivers them."""
+    def on_refused(self, items: Sequence[PulledMessage]) -> None:
+        """Forget these messages; the server redelivers them."""
         for item in items:
-            self._held.pop(id(item), None)
-        self.freed()
+            self._unstored.pop(id(item), None)
+        self.on_freed()
 
     async def run(self) -> None:
         """Send answers until the connection ends."""
         while True:
-            await within(self._wake, self.ack_wait / 3)
+            await wait_for_event(self._wake, self.ack_wait / 3)
             try:
-                await self.send()
-                await self._extend()
+                await self.send_acks()
+                await self._report_progress()
             except errors.Error:
                 return
 
-    async def send(self) -> None:
-        """Acknowledge all that is stored by now.
+    async def send_acks(self) -> None:
+        """Acknowledge all stored messages.
 
         Raises:
             nats.errors.Error: the connection is closed.
@@ -209,30 +208,30 @@ class PendingAcks:
         items, self._stored = self._stored, []
         if not items:
             return
-        await self._client.command(b"".join([_command(item.reply, _ACK) for item in items]))
+        await self._client.send_commands(b"".join([_publish_command(item.reply, _ACK) for item in items]))
         for item in items:
-            del self._held[id(item)]
+            del self._unstored[id(item)]
             self._counters.acknowledged(item.row.endpoint)
-        self.freed()
+        self.on_freed()
 
-    async def _extend(self) -> None:
+    async def _report_progress(self) -> None:
         now = asyncio.get_running_loop().time()
         due: list[PulledMessage] = []
-        for item in self._held.values():
+        for item in self._unstored.values():
             if now - item.since < self.ack_wait / 3:
                 break
             due.append(item)
         if not due:
             return
-        await self._client.command(b"".join([_command(item.reply, _PROGRESS) for item in due]))
+        await self._client.send_commands(b"".join([_publish_command(item.reply, _PROGRESS) for item in due]))
         for item in due:
             item.since = now
             # Moved behind those that were answered earlier; one that was stored meanwhile is gone.
-            if self._held.pop(id(item), None) is not None:
-                self._held[id(item)] = item
+            if self._unstored.pop(id(item), None) is not None:
+                self._unstored[id(item)] = item
 
 
-def _command(subject: bytes, payload: bytes) -> bytes:
+def _publish_command(subject: bytes, payload: bytes) -> bytes:
     return b"PUB %s %d\r\n%s\r\n" % (subject, len(payload), payload)
 
 
@@ -248,8 +247,8 @@ class ConsumerGone(errors.Error):
     """The consumer no longer answers, or was deleted; the message is the server's."""
 
 
-class Puller:
-    """One consumer on one connection. ``share`` is the maximum number of requested and unstored messages."""
+class StreamPuller:
+    """Receives from one consumer on one connection. ``share`` is the maximum of requested and unstored messages."""
 
     def __init__(
         self,
@@ -261,59 +260,59 @@ class Puller:
     ) -> None:
         self.plan = plan
         self.share = limits.max_in_flight
-        self.ready = False
+        self.is_ready = False
         self.trouble = ""
         self._client = client
-        self._storing = storing
+        self._storer = storing
         self._limits = limits
         self._counters = counters
-        self._answers = PendingAcks(client, plan.ack_wait, counters)
+        self._pending_acks = PendingAcks(client, plan.ack_wait, counters)
         self._backoff = Backoff(_SHORTEST_PULL_SECONDS, _LONGEST_PULL_SECONDS)
         self._wake = asyncio.Event()
-        self._answers.freed = self._wake.set
-        self._asked = 0
+        self._pending_acks.on_freed = self._wake.set
+        self._requested = 0
         self._last_seen = 0.0
-        self._interrupted = ""
+        self._interruption = ""
         self._closing = asyncio.Event()
 
     async def run(self) -> None:
         """Receive messages until the connection ends or :meth:`close`; wait for a missing stream."""
-        answering = asyncio.create_task(self._answers.run())
+        answering = asyncio.create_task(self._pending_acks.run())
         try:
             while not self._closing.is_set() and not self._client.ended.is_set():
                 try:
-                    self._adopt(await self._consumer())
-                    await self._pull()
+                    self._adopt_consumer(await self._ensure_consumer())
+                    await self._pull_messages()
                 except (errors.Error, TimeoutError, ValueError) as error:
-                    self.ready, self.trouble = False, self._problem_of(error)
-                    await within(self._closing, self._backoff.pause())
-            await self._finish()
+                    self.is_ready, self.trouble = False, self._describe_error(error)
+                    await wait_for_event(self._closing, self._backoff.pause())
+            await self._finish_pending()
         finally:
             answering.cancel()
 
     def close(self) -> None:
-        """Request nothing more; :meth:`run` ends when received messages are stored and acknowledged."""
+        """Stop requesting messages; :meth:`run` ends when received messages are stored and acknowledged."""
         self._closing.set()
         self._wake.set()
 
-    def stored(self, items: Sequence[PulledMessage]) -> None:
-        """Acknowledge what is on disk."""
-        self._answers.stored(items)
+    def on_stored(self, items: Sequence[PulledMessage]) -> None:
+        """Acknowledge stored messages."""
+        self._pending_acks.on_stored(items)
 
-    def refused(self, items: Sequence[PulledMessage]) -> None:
-        """Leave with the server what can never be stored."""
-        self._answers.refused(items)
+    def on_refused(self, items: Sequence[PulledMessage]) -> None:
+        """Leave messages that can never be stored with the server."""
+        self._pending_acks.on_refused(items)
 
-    async def _finish(self) -> None:
+    async def _finish_pending(self) -> None:
         try:
-            while len(self._answers) and not self._client.ended.is_set():
-                await within(self._wake, 1.0)
+            while len(self._pending_acks) and not self._client.ended.is_set():
+                await wait_for_event(self._wake, 1.0)
                 self._wake.clear()
             await self._client.flush()
         except (errors.Error, TimeoutError):
             return  # the connection is gone; the server redelivers what got no answer
 
-    async def _consumer(self) -> ConsumerInfo:
+    async def _ensure_consumer(self) -> ConsumerInfo:
         """Return the durable consumer; create it if it is missing."""
         plan, context = self.plan, JetStreamContext(self._client)
         try:
@@ -330,11 +329,11 @@ class Puller:
             return await context.add_consumer(plan.stream, wanted)
         return consumer
 
-    def _adopt(self, info: ConsumerInfo) -> None:
-        """Use an existing consumer if it gives the required guarantees.
+    def _adopt_consumer(self, info: ConsumerInfo) -> None:
+        """Use a consumer if it gives the required guarantees.
 
         Raises:
-            Interrupted: it does not; it was created for another purpose.
+            ConsumerGone: it does not; it was created for another purpose.
         """
         config = info.config
         subject = config.filter_subject or ">"
@@ -344,24 +343,24 @@ class Puller:
                 f"it is a {how} consumer of {subject} with acknowledgement {config.ack_policy}, but a pull consumer of "
                 f"{self.plan.subject} with explicit acknowledgement is required; delete it, or use another durable"
             )
-        self._answers.ack_wait = config.ack_wait or self.plan.ack_wait
+        self._pending_acks.ack_wait = config.ack_wait or self.plan.ack_wait
 
-    async def _pull(self) -> None:
+    async def _pull_messages(self) -> None:
         inbox = self._client.new_inbox()
-        number = await self._client.take(inbox, "", self._arrived)
-        self._asked, self._interrupted, self._last_seen = 0, "", self._now()
-        self.ready, self.trouble = True, ""
+        number = await self._client.subscribe_raw(inbox, "", self._handle_message)
+        self._requested, self._interruption, self._last_seen = 0, "", self._now()
+        self.is_ready, self.trouble = True, ""
         try:
             while not self._closing.is_set():
-                await self._ask(inbox.encode())
-                await self._waited()
+                await self._request_messages(inbox.encode())
+                await self._wait_for_work()
         finally:
-            self._asked = 0
+            self._requested = 0
             if not self._client.ended.is_set():
-                await self._client.untake(number)
+                await self._client.unsubscribe_raw(number)
 
-    async def _ask(self, inbox: bytes) -> None:
-        room = self.share - len(self._answers) - self._asked
+    async def _request_messages(self, inbox: bytes) -> None:
+        room = self.share - len(self._pending_acks) - self._requested
         if room < max(1, self.share // 4):
             return
         request = {
@@ -371,54 +370,54 @@ class Puller:
         }
         payload = json.dumps(request).encode()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.plan.stream}.{self.plan.durable}".encode()
-        self._asked += room
+        self._requested += room
         self._last_seen = self._now()
-        await self._client.command(b"PUB %s %s %d\r\n%s\r\n" % (subject, inbox, len(payload), payload))
+        await self._client.send_commands(b"PUB %s %s %d\r\n%s\r\n" % (subject, inbox, len(payload), payload))
 
-    async def _waited(self) -> None:
+    async def _wait_for_work(self) -> None:
         """Wait until another request may be needed.
 
         Raises:
-            Interrupted: the consumer is gone, or was silent for too long.
+            ConsumerGone: it was deleted, or was silent for too long.
         """
-        await within(self._wake, HEARTBEAT_SECONDS)
+        await wait_for_event(self._wake, HEARTBEAT_SECONDS)
         self._wake.clear()
         if self._client.ended.is_set():
             raise errors.ConnectionClosedError
-        if self._interrupted:
-            raise ConsumerGone(self._interrupted)
-        if self._asked and self._now() - self._last_seen > 2 * HEARTBEAT_SECONDS + 1:
+        if self._interruption:
+            raise ConsumerGone(self._interruption)
+        if self._requested and self._now() - self._last_seen > 2 * HEARTBEAT_SECONDS + 1:
             raise ConsumerGone("it was silent for too long")
 
-    def _arrived(self, arrival: NatsDelivery) -> None:
+    def _handle_message(self, arrival: NatsDelivery) -> None:
         self._last_seen = self._now()
-        stored = stored_at(arrival.reply)
+        stored = parse_ack_subject(arrival.reply)
         if stored is None:
-            self._take_status(arrival)
+            self._handle_status(arrival)
             return
         self._backoff.reset()
         self._counters.received(self.plan.endpoint)
         received = time.time_ns() // 1000
-        row = row_of(self.plan.endpoint, arrival, stored, received, self._limits.max_body_bytes)
+        row = to_row(self.plan.endpoint, arrival, stored, received, self._limits.max_body_bytes)
         item = PulledMessage(row, self, arrival.reply, self._last_seen)
-        self._answers.hold(item)
-        self._storing.add(item)
-        self._asked = max(0, self._asked - 1)
-        if self._asked == 0:
+        self._pending_acks.add_message(item)
+        self._storer.add(item)
+        self._requested = max(0, self._requested - 1)
+        if self._requested == 0:
             self._wake.set()
 
-    def _take_status(self, arrival: NatsDelivery) -> None:
-        status = status_of(arrival.headers) if arrival.headers else None
+    def _handle_status(self, arrival: NatsDelivery) -> None:
+        status = parse_status(arrival.headers) if arrival.headers else None
         if status is None or status.code == _HEARTBEAT:
             return
-        left = _left(arrival.headers)
+        left = _count_unsent(arrival.headers)
         if status.code in (_NONE, _EXPIRED) and left is not None:
-            self._asked = max(0, self._asked - left)
+            self._requested = max(0, self._requested - left)
         else:
-            self._interrupted = _text(status)
+            self._interruption = f"{status.code} {status.description}".strip()
         self._wake.set()
 
-    def _problem_of(self, error: Exception) -> str:
+    def _describe_error(self, error: Exception) -> str:
         what = f"consumer {self.plan.durable} of stream {self.plan.stream}"
         if isinstance(error, NotFoundError) and error.err_code == 10059:
             return f"stream {self.plan.stream} does not exist; create it, or correct the option stream"
@@ -435,64 +434,60 @@ class Puller:
         return asyncio.get_running_loop().time()
 
 
-def _left(block: bytes) -> int | None:
-    """Return how many messages of an ended request were not sent, if the server says so."""
-    for name, value in headers_of(block):
+def _count_unsent(block: bytes) -> int | None:
+    """Return the number of unsent messages of an ended request; None if the server does not say."""
+    for name, value in parse_headers(block):
         if name.lower() == _PENDING and value is not None:
             return whole_number(value)
     return None
 
 
-def _text(status: NatsStatus) -> str:
-    return f"{status.code} {status.description}".strip()
-
-
-# All subscriptions of one connection, and the messages of core NATS, which outlive it.
+# All subscriptions of one connection, and the unstored messages of core NATS, which outlive it.
 
 
 class CoreIntake:
-    """Messages of core NATS between arrival and disk.
+    """Receives messages of core NATS.
 
     Core NATS has no acknowledgement and no way to make a server wait. So up to ``share`` of them wait while the store
     is full, and further ones are dropped and counted in ``dropped``.
     """
 
     def __init__(self, storing: MessageStorer, limits: GatewayLimits, counters: GatewayCounters) -> None:
-        self._storing = storing
+        self._storer = storing
         self._limits = limits
         self._counters = counters
-        self._held = 0
+        self._unstored = 0
         self.share = limits.max_in_flight
         self.dropped = 0
 
-    def sink(self, endpoint: str) -> Sink:
+    def create_sink(self, endpoint: str) -> Sink:
         """Return the handler of a subscription's messages."""
 
-        def arrived(arrival: NatsDelivery) -> None:
+        def handle(arrival: NatsDelivery) -> None:
             self._counters.received(endpoint)
-            if self._held >= self.share:
+            if self._unstored >= self.share:
                 self.dropped += 1
                 return
-            self._held += 1
-            row = row_of(endpoint, arrival, None, time.time_ns() // 1000, self._limits.max_body_bytes)
-            self._storing.add(PulledMessage(row, self))
+            self._unstored += 1
+            row = to_row(endpoint, arrival, None, time.time_ns() // 1000, self._limits.max_body_bytes)
+            self._storer.add(PulledMessage(row, self))
 
-        return arrived
+        return handle
 
-    def stored(self, items: Sequence[PulledMessage]) -> None:
-        """Free the capacity; nobody waits for an acknowledgement."""
-        self._held -= len(items)
+    def on_stored(self, items: Sequence[PulledMessage]) -> None:
+        """Release their capacity; core NATS has no acknowledgements."""
+        self._unstored -= len(items)
         for item in items:
             self._counters.acknowledged(item.row.endpoint)
 
-    def refused(self, items: Sequence[PulledMessage]) -> None:
-        """Count what can never be stored as dropped."""
-        self._held -= len(items)
+    def on_refused(self, items: Sequence[PulledMessage]) -> None:
+        """Count messages that can never be stored as dropped."""
+        self._unstored -= len(items)
         self.dropped += len(items)
 
 
 class NatsSession:
-    """The subscriptions on one connection; created anew with each."""
+    """The subscriptions on one connection; each connection has a new session."""
 
     def __init__(
         self,
@@ -504,96 +499,96 @@ class NatsSession:
     ) -> None:
         self.client = client
         self._core = core
-        self._storing = storing
+        self._storer = storing
         self._limits = limits
         self._counters = counters
         self._subscribed: dict[CorePlan, int] = {}
-        self._pulling: dict[StreamPlan, tuple[Puller, asyncio.Task[None]]] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
-        self._following = False
+        self._pullers: dict[StreamPlan, tuple[StreamPuller, asyncio.Task[None]]] = {}
+        self._ending_tasks: set[asyncio.Task[None]] = set()
+        self._up_to_date = False
         self.crash: BaseException | None = None
         """The internal error that ended a consumer; the connection is closed then."""
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the connection is open and everything is subscribed."""
         return (
-            self._following
+            self._up_to_date
             and not self.client.ended.is_set()
             and not self.client.denied
-            and all(puller.ready for puller, _ in tuple(self._pulling.values()))
+            and all(puller.is_ready for puller, _ in tuple(self._pullers.values()))
         )
 
     @property
     def trouble(self) -> str:
-        """The reason why it is not ready."""
+        """The reason why it is not ready; empty if it is."""
         if self.client.denied:
             return self.client.denied
-        return next((puller.trouble for puller, _ in tuple(self._pulling.values()) if puller.trouble), "")
+        return next((puller.trouble for puller, _ in tuple(self._pullers.values()) if puller.trouble), "")
 
-    async def follow(self, plans: Sequence[Plan]) -> None:
-        """Receive exactly these from now on; what is in flight of others is finished.
+    async def replace_plans(self, plans: Sequence[Plan]) -> None:
+        """Switch to exactly these plans; messages in flight of others are finished.
 
         Raises:
             nats.errors.Error: the connection is closed.
         """
-        self._following = False
+        self._up_to_date = False
         self.client.denied = ""
         wanted = frozenset(plans)
-        for gone in [plan for plan in self._pulling if plan not in wanted]:
-            puller, task = self._pulling.pop(gone)
+        for ended_plan in [plan for plan in self._pullers if plan not in wanted]:
+            puller, task = self._pullers.pop(ended_plan)
             puller.close()
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
-        share = max(1, self._limits.max_in_flight // max(1, _shares(plans)))
+            self._ending_tasks.add(task)
+            task.add_done_callback(self._ending_tasks.discard)
+        share = max(1, self._limits.max_in_flight // max(1, _count_shares(plans)))
         self._core.share = share
         for plan in plans:
             if isinstance(plan, StreamPlan):
-                self._pull(plan, share)
+                self._start_puller(plan, share)
             elif plan not in self._subscribed:
-                self._subscribed[plan] = await self.client.take(
-                    plan.subject, plan.queue, self._core.sink(plan.endpoint)
+                self._subscribed[plan] = await self.client.subscribe_raw(
+                    plan.subject, plan.queue, self._core.create_sink(plan.endpoint)
                 )
         for unwanted in [plan for plan in self._subscribed if plan not in wanted]:
-            await self.client.untake(self._subscribed.pop(unwanted))
+            await self.client.unsubscribe_raw(self._subscribed.pop(unwanted))
         await self.client.flush()
-        self._following = True
+        self._up_to_date = True
 
     async def finish(self) -> None:
-        """Stop receiving, and wait until what is in flight is stored and acknowledged."""
+        """Stop receiving, and wait until messages in flight are stored and acknowledged."""
         try:
-            await self.follow(())
+            await self.replace_plans(())
         except (errors.Error, TimeoutError):
             return
-        if self._leaving:
-            await asyncio.wait(set(self._leaving))
-        await self._storing.settled()
+        if self._ending_tasks:
+            await asyncio.wait(set(self._ending_tasks))
+        await self._storer.wait_until_idle()
 
     async def end(self) -> None:
-        """Close the connection; what was not acknowledged by now will be redelivered."""
-        await self.client.end()
-        tasks = {*self._leaving, *(task for _, task in self._pulling.values())}
+        """Close the connection; unacknowledged messages will be redelivered."""
+        await self.client.end_connection()
+        tasks = {*self._ending_tasks, *(task for _, task in self._pullers.values())}
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    def _pull(self, plan: StreamPlan, share: int) -> None:
-        if plan not in self._pulling:
-            puller = Puller(plan, self.client, self._storing, self._limits, self._counters)
+    def _start_puller(self, plan: StreamPlan, share: int) -> None:
+        if plan not in self._pullers:
+            puller = StreamPuller(plan, self.client, self._storer, self._limits, self._counters)
             task = asyncio.create_task(puller.run())
-            task.add_done_callback(self._ended)
-            self._pulling[plan] = (puller, task)
-        self._pulling[plan][0].share = share
+            task.add_done_callback(self._handle_task_end)
+            self._pullers[plan] = (puller, task)
+        self._pullers[plan][0].share = share
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _handle_task_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.crash = error
             self.client.ended.set()
 
 
-def _shares(plans: Sequence[Plan]) -> int:
-    """Return among how many the in-flight limit is divided: each consumer, and core NATS as a whole."""
+def _count_shares(plans: Sequence[Plan]) -> int:
+    """Return the number of shares of the in-flight limit: one per consumer, and one for core NATS."""
     streams = sum(isinstance(plan, StreamPlan) for plan in plans)
     return streams + any(isinstance(plan, CorePlan) for plan in plans)
 
@@ -623,14 +618,14 @@ class NatsGateway:
         self._deadline = 0.0
         self._session: NatsSession | None = None
         self._core: CoreIntake | None = None
-        self._storing: MessageStorer | None = None
+        self._storer: MessageStorer | None = None
         self._fault = ""
 
     @property
     def connected(self) -> bool:
         """Whether it is connected and everything is subscribed now."""
         session = self._session
-        return session is not None and session.ready
+        return session is not None and session.is_ready
 
     @property
     def alive(self) -> bool:
@@ -645,7 +640,7 @@ class NatsGateway:
     @property
     def trouble(self) -> str:
         """The reason why it is not connected or cannot store; empty if all is well."""
-        session, storing = self._session, self._storing
+        session, storing = self._session, self._storer
         text = self._fault or (session.trouble if session is not None else "")
         text = text or (storing.trouble if storing is not None else "")
         if storing is not None and storing.trouble and self.dropped:
@@ -653,38 +648,38 @@ class NatsGateway:
         return text
 
     def start(self) -> None:
-        """Start connecting, and return at once.
+        """Start connecting without waiting.
 
         Raises:
             GatewayError: an address, option, certificate or credentials file has a fault that waiting does not fix.
         """
         if self._thread is not None:
             raise GatewayError(f"{self._name} was already started; create another gateway")
-        dialling = dialling_of(self._terms.connection, self._name)
-        self._plans = plans_of(self._subscriptions, self._terms.connection.options)
+        dialling = create_dialer(self._terms.connection, self._name)
+        self._plans = plan_subscriptions(self._subscriptions, self._terms.connection.options)
         self._thread = threading.Thread(target=self._run, args=(dialling,), name=f"nats-{self._name}", daemon=True)
         self._thread.start()
         self._ready.wait()
 
-    def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
-        """Use other subscriptions from now on; what is in flight is finished.
+    def replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
+        """Switch to these subscriptions; messages in flight are finished.
 
         Raises:
             GatewayError: an invalid subject or option; the old ones stay.
         """
-        self._plans = plans_of(subscriptions, self._terms.connection.options)
+        self._plans = plan_subscriptions(subscriptions, self._terms.connection.options)
         self._subscriptions = tuple(subscriptions)
-        self._notify(self._changed)
+        self._set_event(self._changed)
 
     def stop(self, grace: float) -> None:
-        """Stop receiving, store and acknowledge what is in flight for up to *grace* seconds, and disconnect."""
+        """Stop receiving, store and acknowledge messages in flight within *grace* seconds, and disconnect."""
         if self._thread is None:
             return
         self._deadline = time.monotonic() + grace
-        self._notify(self._stop)
+        self._set_event(self._stop)
         self._thread.join(grace + _END_SECONDS)
 
-    def _notify(self, event: asyncio.Event) -> None:
+    def _set_event(self, event: asyncio.Event) -> None:
         if self._loop is None:
             return
         try:
@@ -692,9 +687,9 @@ class NatsGateway:
         except RuntimeError:
             _logger.debug("%s had already stopped", self._name)
 
-    def _run(self, dialling: Dialling) -> None:
+    def _run(self, dialling: NatsDialer) -> None:
         try:
-            asyncio.run(self._work(dialling))
+            asyncio.run(self._run_connections(dialling))
         except Exception:
             # An internal error. `alive` reports it from now on, and the owner of the gateway decides.
             self._fault = "it stopped after an internal error; see the log, and restart the router"
@@ -703,28 +698,28 @@ class NatsGateway:
             self._session = None
             self._ready.set()
 
-    async def _work(self, dialling: Dialling) -> None:
+    async def _run_connections(self, dialling: NatsDialer) -> None:
         self._loop = asyncio.get_running_loop()
-        self._storing = storing = MessageStorer(self._terms.store, self._loop)
+        self._storer = storing = MessageStorer(self._terms.store, self._loop)
         self._core = CoreIntake(storing, self._terms.limits, self._terms.counters)
         self._ready.set()
         backoff = Backoff(_MIN_RESTART_SECONDS, _MAX_RESTART_SECONDS)
         for address in itertools.cycle(dialling.addresses):
             try:
-                client = await self._connected(dialling, address)
+                client = await self._connect(dialling, address)
             except ConnectFault as error:
-                self._tell_fault(str(error))
+                self._set_fault(str(error))
             else:
                 if client is None:
                     break
                 session = NatsSession(client, self._core, storing, self._terms.limits, self._terms.counters)
-                if await self._serve(session, str(address)):
+                if await self._serve_session(session, str(address)):
                     backoff.reset()
-            if await within(self._stop, backoff.pause()):
+            if await wait_for_event(self._stop, backoff.pause()):
                 break
-        await self._drained(storing.settled())
+        await self._wait_for_end(storing.wait_until_idle())
 
-    async def _connected(self, dialling: Dialling, address: Address) -> RawClient | None:
+    async def _connect(self, dialling: NatsDialer, address: Address) -> RawClient | None:
         """Connect to one server; return None when it is time to stop."""
         connecting = asyncio.create_task(connect(dialling, address))
         stopping = asyncio.create_task(self._stop.wait())
@@ -736,19 +731,19 @@ class NatsGateway:
         await asyncio.wait((connecting,))
         return None
 
-    async def _serve(self, session: NatsSession, place: str) -> bool:
+    async def _serve_session(self, session: NatsSession, place: str) -> bool:
         """Receive over one connection until it ends or the gateway stops; return whether it ever worked."""
         self._session = session
         worked = False
         try:
             while not self._stop.is_set() and not session.client.ended.is_set():
                 self._changed.clear()
-                await session.follow(self._plans)
+                await session.replace_plans(self._plans)
                 worked, self._fault = True, ""
                 _logger.info("%s: connected to %s", self._name, place)
-                await _first(self._stop, self._changed, session.client.ended)
+                await _wait_for_first(self._stop, self._changed, session.client.ended)
             if self._stop.is_set():
-                await self._drained(session.finish())
+                await self._wait_for_end(session.finish())
         except (errors.Error, TimeoutError) as error:
             session.client.fault = session.client.fault or str(error) or "no answer in time"
         finally:
@@ -757,10 +752,10 @@ class NatsGateway:
         if session.crash is not None:
             raise session.crash
         if not self._stop.is_set():
-            self._tell_fault(f"{place}: {session.client.fault or 'the connection ended'}")
+            self._set_fault(f"{place}: {session.client.fault or 'the connection ended'}")
         return worked
 
-    async def _drained(self, ending: Coroutine[None, None, None]) -> None:
+    async def _wait_for_end(self, ending: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(ending)
         await asyncio.wait((task,), timeout=max(0.0, self._deadline - time.monotonic()))
         if not task.done():
@@ -768,13 +763,13 @@ class NatsGateway:
             task.cancel()
             await asyncio.wait((task,))
 
-    def _tell_fault(self, text: str) -> None:
+    def _set_fault(self, text: str) -> None:
         if text != self._fault:
             _logger.warning("%s: not connected: %s", self._name, text)
         self._fault = text
 
 
-async def _first(*events: asyncio.Event) -> None:
+async def _wait_for_first(*events: asyncio.Event) -> None:
     """Wait until one of the events is set."""
     waiting = [asyncio.create_task(event.wait()) for event in events]
     try:

@@ -1,7 +1,7 @@
 """Send to NATS for sinks: every message is confirmed, permanently refused, or must be retried.
 
-A server ends the connection at what it takes for a violation of its protocol. A message that causes this is found and
-given up (:mod:`bindings.sending`); the others pass.
+A server ends the connection if it considers a message a violation of its protocol. Such a message is found and given up
+(:mod:`bindings.sending`); the others are sent.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from nats.aio.subscription import Subscription as ClientSubscription
 
 from bindings.certificates import Address, addresses_of, tls_context
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
-from bindings.nats.binding import NatsDelivery, NatsSending, block_of, is_subject, status_of
-from bindings.sending import Ended, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, headers_of
+from bindings.nats.binding import NatsDelivery, NatsSending, build_header_block, is_subject, parse_status
+from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, headers_of
 from catalog.parsing.regular import read_regular
 
-# One connection to a NATS server: its address, its login, and what nats-py does not do by itself.
+# One connection to a NATS server: address, login, and workarounds for nats-py.
 #
 # A client lives for one connection. Its owner reconnects (:mod:`bindings.nats.gateway`), because nats-py gives up
 # permanently on errors that an operator can fix, such as a changed password.
@@ -46,8 +46,8 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Dialling:
-    """How to connect to any of a connection's servers; made and checked once, by :func:`dialling_of`."""
+class NatsDialer:
+    """The checked parameters for connecting to any server of a connection; created by :func:`create_dialer`."""
 
     addresses: tuple[Address, ...]
     login: BrokerLogin
@@ -55,8 +55,8 @@ class Dialling:
     name: str
 
 
-def dialling_of(connection: Connection, name: str) -> Dialling:
-    """Check a connection and return its dialler; *name* is what the server shows to its operators.
+def create_dialer(connection: Connection, name: str) -> NatsDialer:
+    """Check a connection and return its dialer; *name* is our client name on the server.
 
     Raises:
         GatewayError: a malformed address, or a certificate or credentials file that cannot be used.
@@ -64,8 +64,8 @@ def dialling_of(connection: Connection, name: str) -> Dialling:
     if not connection.uris:
         raise GatewayError(f"{name}: it has no server to connect to; set an address such as nats://host:4222")
     addresses = addresses_of(NatsSending.form, connection)
-    _credentials(connection.login)
-    return Dialling(addresses, connection.login, tls_context(connection.tls or Tls()), name)
+    _login_arguments(connection.login)
+    return NatsDialer(addresses, connection.login, tls_context(connection.tls or Tls()), name)
 
 
 class RawClient(Client):
@@ -79,17 +79,17 @@ class RawClient(Client):
         super().__init__()
         self._address = address
         self._sinks: dict[int, Sink] = {}
-        self._taken: dict[int, ClientSubscription] = {}
+        self._subscriptions: dict[int, ClientSubscription] = {}
         self.ended = asyncio.Event()
         self.denied = ""
         """What the server last denied on this connection, without ending it."""
         self.fault = ""
         """Why the connection ended, or could not be made."""
 
-    async def take(self, subject: str, queue: str, sink: Sink) -> int:
+    async def subscribe_raw(self, subject: str, queue: str, sink: Sink) -> int:
         """Subscribe, and pass every message to *sink*, which runs in the connection's reader and must not wait.
 
-        Returns the number for :meth:`untake`.
+        Returns the number for :meth:`unsubscribe_raw`.
 
         Raises:
             nats.errors.Error: the connection is closed.
@@ -98,27 +98,27 @@ class RawClient(Client):
         number = self._sid + 1
         self._sinks[number] = sink
         try:
-            self._taken[number] = await self.subscribe(subject, queue=queue)
+            self._subscriptions[number] = await self.subscribe(subject, queue=queue)
         except errors.Error:
             del self._sinks[number]
             raise
         return number
 
-    async def untake(self, number: int) -> None:
-        """End a subscription; what the server has sent already still reaches the sink.
+    async def unsubscribe_raw(self, number: int) -> None:
+        """Unsubscribe; messages that the server has already sent still reach the sink.
 
         Raises:
             nats.errors.Error: the connection is closed, or does not answer.
         """
         try:
-            await self._taken.pop(number).unsubscribe()
+            await self._subscriptions.pop(number).unsubscribe()
             await self._flush_pending(force_flush=True)
             await self.flush()
         finally:
             self._sinks.pop(number, None)
 
-    async def command(self, commands: bytes) -> None:
-        """Send protocol commands unchanged; on return they are queued ahead of any later PING.
+    async def send_commands(self, commands: bytes) -> None:
+        """Send protocol commands unchanged, before any later PING.
 
         A PING does not go through nats-py's buffer, so one that is sent at once would overtake them.
 
@@ -130,21 +130,21 @@ class RawClient(Client):
         await self._send_command(commands)
         await self._flush_pending(force_flush=True)
 
-    async def end(self, limit: float = CLOSE_SECONDS) -> None:
+    async def end_connection(self, limit: float = CLOSE_SECONDS) -> None:
         """Close the connection, within *limit* seconds."""
         with contextlib.suppress(errors.Error, OSError, TimeoutError):
             async with asyncio.timeout(limit):
                 await self.close()
         self.ended.set()
 
-    async def closed(self) -> None:
+    async def on_closed(self) -> None:
         """Record that nats-py closed the connection."""
-        self.fault = self.fault or (_reason(self.last_error) if self.last_error else "the server closed the connection")
+        self.fault = self.fault or _describe(self.last_error) if self.last_error else "the server closed the connection"
         self.ended.set()
 
-    async def noticed(self, error: Exception) -> None:
+    async def on_error(self, error: Exception) -> None:
         """Record an error that nats-py reports."""
-        text = _reason(error)
+        text = _describe(error)
         if "permissions violation" in text.lower():
             self.denied = text
         elif not isinstance(error, errors.NoServersError):
@@ -166,15 +166,15 @@ class RawClient(Client):
         try:
             await super()._read_loop()
         except OSError as error:
-            self.fault = self.fault or _reason(error)
+            self.fault = self.fault or _describe(error)
         finally:
             if self.last_error is not None:
-                self.fault = self.fault or _reason(self.last_error)
+                self.fault = self.fault or _describe(self.last_error)
             self.ended.set()
 
     async def _process_op_err(self, e: Exception) -> None:
         # Queued data can no longer be sent; trying would break off nats-py's own cleanup.
-        self.fault = self.fault or _reason(e)
+        self.fault = self.fault or _describe(e)
         self._pending.clear()
         self._pending_data_size = 0
         await super()._process_op_err(e)
@@ -192,7 +192,7 @@ class ConnectFault(Exception):
     """A failed connection; the message names the server and the reason, without secrets."""
 
 
-async def connect(dialling: Dialling, address: Address) -> RawClient:
+async def connect(dialling: NatsDialer, address: Address) -> RawClient:
     """Connect to one server.
 
     Raises:
@@ -210,20 +210,20 @@ async def connect(dialling: Dialling, address: Address) -> RawClient:
             ping_interval=_PING_SECONDS,
             max_outstanding_pings=2,
             tls=dialling.context,
-            error_cb=client.noticed,
-            closed_cb=client.closed,
-            **_credentials(dialling.login, address),
+            error_cb=client.on_error,
+            closed_cb=client.on_closed,
+            **_login_arguments(dialling.login, address),
         )
     except (errors.Error, OSError, ValueError, TimeoutError, GatewayError) as error:
         # After a handshake that failed, nats-py waits for a close that nobody reports.
-        await client.end(_GIVE_UP_SECONDS)
-        reason = client.fault if isinstance(error, errors.NoServersError) and client.fault else _reason(error)
+        await client.end_connection(_GIVE_UP_SECONDS)
+        reason = client.fault if isinstance(error, errors.NoServersError) and client.fault else _describe(error)
         raise ConnectFault(f"{address}: {reason}") from error
     return client
 
 
-def _reason(error: BaseException) -> str:
-    """Return one line about an error of the connection."""
+def _describe(error: BaseException) -> str:
+    """Describe an error of the connection in one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate of the server is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -235,19 +235,19 @@ def _reason(error: BaseException) -> str:
     return " ".join(text.removeprefix("nats: ").split())[:300]
 
 
-def _credentials(login: BrokerLogin, address: Address | None = None) -> dict[str, Any]:
+def _login_arguments(login: BrokerLogin, address: Address | None = None) -> dict[str, Any]:
     """Return the client's login arguments; files are read again, so that a renewed one is used.
 
     Raises:
         GatewayError: a file cannot be read, or does not contain what it should.
     """
     if login.credentials is not None:
-        text = _read(login.credentials, "credentials")
+        text = _read_file(login.credentials, "credentials")
         if not all(mark in text for mark in _CREDENTIALS_MARKS):
             raise GatewayError(f"{login.credentials} is not a NATS credentials file; it needs a JWT and an nkey seed")
         return {"user_credentials": RawCredentials(text)}
     if login.seed is not None:
-        seed = _read(login.seed, "nkey seed").strip()
+        seed = _read_file(login.seed, "nkey seed").strip()
         try:
             nkeys.from_seed(bytearray(seed.encode())).wipe()
         except (nkeys.NkeysError, ValueError) as error:
@@ -264,7 +264,7 @@ def _credentials(login: BrokerLogin, address: Address | None = None) -> dict[str
     return {}
 
 
-def _read(path: Path, what: str) -> str:
+def _read_file(path: Path, what: str) -> str:
     try:
         return read_regular(path).decode("utf-8")
     except (OSError, ValueError) as error:
@@ -274,10 +274,10 @@ def _read(path: Path, what: str) -> str:
         ) from None
 
 
-# Waiting with a limit.
+# Waiting with a time limit.
 
 
-async def within(event: asyncio.Event, seconds: float) -> bool:
+async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
     """Wait for an event for at most *seconds*; return whether it is set."""
     try:
         async with asyncio.timeout(seconds):
@@ -289,11 +289,11 @@ async def within(event: asyncio.Event, seconds: float) -> bool:
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """The header by which JetStream recognises a repeat, within the duplicate window of the stream."""
-CHUNK: Final = 1000
+CHUNK_MESSAGES: Final = 1000
 CHUNK_BYTES: Final = 4 * 2**20
 """Maximum messages, and maximum bytes, sent before their confirmations are awaited."""
 _CONTROL_LINE: Final = 4096
-_NEVER: Final = frozenset((10054, 10097))
+_PERMANENT_ERRORS: Final = frozenset((10054, 10097))
 """JetStream's errors that a retry does not fix: message or headers larger than the stream accepts."""
 _NO_RESPONDERS: Final = 503
 _JOIN_SECONDS: Final = 10.0
@@ -317,7 +317,7 @@ class NatsMessage:
 
 
 def message_of(sink: str, message: Outbound) -> NatsMessage:
-    """Return the client's message. Its id differs between sinks and subjects, which may share a stream."""
+    """Convert an outbound message. Its id also depends on sink and subject, since several may share a stream."""
     reply = next((part.text for part in message.parts if part.key == "reply-to"), None)
     text = "\n".join((sink, message.address, message.id))
     identity = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -338,7 +338,7 @@ class NatsPublisher:
         self._name = name
         self._timeout = timeout
         self._stream = stream
-        self._dialling: Dialling | None = None
+        self._dialer: NatsDialer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._client: RawClient | None = None
@@ -362,17 +362,17 @@ class NatsPublisher:
             OutgoingMessage(message.lane, hash((message.subject, message.data, message.id))) for message in messages
         ]
         try:
-            self._suspects.send(items, lambda places: self._run(self._send(messages, places, settled)), settled)
-        except (Ended, Unsettled) as error:
+            self._suspects.send(items, lambda part: self._run_in_loop(self._send(messages, part, settled)), settled)
+        except (Hangup, Unsettled) as error:
             raise Unsettled(str(error), settled) from error
-        return [settled[place] for place in range(len(messages))]
+        return [settled[index] for index in range(len(messages))]
 
     def close(self) -> None:
         """Disconnect; a later send reconnects."""
         if self._loop is None or self._thread is None:
             return
         try:
-            self._run(self._disconnect())
+            self._run_in_loop(self._disconnect())
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_JOIN_SECONDS)
@@ -380,7 +380,7 @@ class NatsPublisher:
                 self._loop.close()
             self._loop = self._thread = None
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name=f"nats-{self._name}", daemon=True)
@@ -388,76 +388,76 @@ class NatsPublisher:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _send(
-        self, messages: Sequence[NatsMessage], places: Sequence[int], settled: dict[int, MessageRefusal | None]
+        self, messages: Sequence[NatsMessage], indexes: Sequence[int], settled: dict[int, MessageRefusal | None]
     ) -> None:
         try:
-            client = await self._connected()
+            client = await self._connect()
         except ConnectFault as error:
             raise Unsettled(str(error)) from error
         try:
-            for chunk in _chunks(messages, places):
+            for chunk in _split_into_chunks(messages, indexes):
                 async with asyncio.timeout(self._timeout):
-                    await _unless_ended(client, self._chunk(client, {at: messages[at] for at in chunk}, settled))
+                    await _unless_ended(client, self._send_chunk(client, {at: messages[at] for at in chunk}, settled))
         except (errors.Error, OSError, TimeoutError) as error:
             ended, fault = client.ended.is_set(), client.fault
             await self._disconnect()  # a late answer must not be attributed to the next attempt
             text = f"{self._name}: {fault or str(error) or 'no confirmation in time'}"
-            raise (Ended(text) if ended else Unsettled(text)) from error
+            raise (Hangup(text) if ended else Unsettled(text)) from error
 
-    async def _chunk(
+    async def _send_chunk(
         self, client: RawClient, chunk: Mapping[int, NatsMessage], settled: dict[int, MessageRefusal | None]
     ) -> None:
         commands: list[bytes] = []
         answers: dict[int, asyncio.Future[MessageRefusal | None] | None] = {}
-        for place, message in chunk.items():
+        for index, message in chunk.items():
             reply = f"{self._inbox}.{next(self._numbers)}" if self._stream else message.reply
             try:
-                commands.append(_publish(message, reply, client.max_payload, with_id=self._stream))
+                commands.append(_publish_command(message, reply, client.max_payload, with_id=self._stream))
             except ValueError as error:
-                settled[place] = MessageRefusal(f"{message.subject[:200]}: {error}")
+                settled[index] = MessageRefusal(f"{message.subject[:200]}: {error}")
             else:
-                answers[place] = self._expect(reply) if self._stream else None
+                answers[index] = self._expect_reply(reply) if self._stream else None
         client.denied = ""
         try:
-            await client.command(b"".join(commands))
+            await client.send_commands(b"".join(commands))
             await client.flush()  # after this, the server has reported whatever it denies
             if client.denied:
                 raise Unsettled(f"{self._name}: {client.denied}; permit it on the server")
-            for place, answer in answers.items():
-                settled[place] = None if answer is None else await answer
+            for index, answer in answers.items():
+                settled[index] = None if answer is None else await answer
         finally:
-            self._forget()
+            self._forget_replies()
 
-    def _expect(self, reply: str) -> asyncio.Future[MessageRefusal | None]:
+    def _expect_reply(self, reply: str) -> asyncio.Future[MessageRefusal | None]:
         future = asyncio.get_running_loop().create_future()
         self._waiting[reply.encode()] = future
         return future
 
-    def _forget(self) -> None:
+    def _forget_replies(self) -> None:
         for future in self._waiting.values():
             if future.done() and not future.cancelled():
                 future.exception()  # read, so that asyncio does not complain that nobody did
             future.cancel()
         self._waiting.clear()
 
-    def _answered(self, arrival: NatsDelivery) -> None:
+    def _handle_reply(self, arrival: NatsDelivery) -> None:
         future = self._waiting.get(arrival.subject)
         if future is None or future.done():
             return
         try:
-            future.set_result(_verdict(arrival))
+            future.set_result(_read_reply(arrival))
         except Unsettled as error:
             future.set_exception(error)
 
-    async def _connected(self) -> RawClient:
+    async def _connect(self) -> RawClient:
         if self._client is not None and not self._client.ended.is_set():
             return self._client
-        if self._dialling is None:
-            self._dialling = dialling_of(self._connection, self._name)
-        for last, address in enumerate(self._dialling.addresses, 1 - len(self._dialling.addresses)):
+        if self._dialer is None:
+            self._dialer = create_dialer(self._connection, self._name)
+        for last, address in enumerate(self._dialer.addresses, 1 - len(self._dialer.addresses)):
             try:
                 async with asyncio.timeout(max(self._timeout, CONNECT_SECONDS)):
-                    client = await connect(self._dialling, address)
+                    client = await connect(self._dialer, address)
                 break
             except (ConnectFault, TimeoutError) as error:
                 if last == 0:
@@ -465,17 +465,17 @@ class NatsPublisher:
         self._client = client
         self._inbox = client.new_inbox()
         if self._stream:
-            await client.take(f"{self._inbox}.*", "", self._answered)
+            await client.subscribe_raw(f"{self._inbox}.*", "", self._handle_reply)
         return client
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            await client.end()
+            await client.end_connection()
 
 
 async def _unless_ended(client: RawClient, work: Coroutine[Any, Any, None]) -> None:
-    """Wait for *work*, but not after the connection has ended: nats-py waits for its PONG anyway.
+    """Wait for *work* until the connection ends; nats-py would wait for its PONG even then.
 
     Raises:
         nats.errors.Error: the connection has ended.
@@ -492,19 +492,19 @@ async def _unless_ended(client: RawClient, work: Coroutine[Any, Any, None]) -> N
         await asyncio.wait((working,))
 
 
-def _chunks(messages: Sequence[NatsMessage], places: Sequence[int]) -> list[list[int]]:
+def _split_into_chunks(messages: Sequence[NatsMessage], indexes: Sequence[int]) -> list[list[int]]:
     chunks: list[list[int]] = []
     size = 0
-    for place in places:
-        size += len(messages[place].data)
-        if not chunks or len(chunks[-1]) >= CHUNK or size > CHUNK_BYTES:
+    for index in indexes:
+        size += len(messages[index].data)
+        if not chunks or len(chunks[-1]) >= CHUNK_MESSAGES or size > CHUNK_BYTES:
             chunks.append([])
-            size = len(messages[place].data)
-        chunks[-1].append(place)
+            size = len(messages[index].data)
+        chunks[-1].append(index)
     return chunks
 
 
-def _publish(message: NatsMessage, reply: str, max_payload: int, *, with_id: bool) -> bytes:
+def _publish_command(message: NatsMessage, reply: str, max_payload: int, *, with_id: bool) -> bytes:
     """Return the command that publishes a message.
 
     Raises:
@@ -517,7 +517,7 @@ def _publish(message: NatsMessage, reply: str, max_payload: int, *, with_id: boo
     headers = list(message.headers)
     if with_id and message.id and all(name != MESSAGE_ID for name, _ in headers):
         headers.append((MESSAGE_ID, message.id.encode()))
-    block = block_of(headers) if headers else b""
+    block = build_header_block(headers) if headers else b""
     size = len(block) + len(message.data)
     if size > max_payload:
         raise ValueError(f"{size} bytes with headers exceed the server's maximum ({max_payload})")
@@ -529,13 +529,13 @@ def _publish(message: NatsMessage, reply: str, max_payload: int, *, with_id: boo
     return b"".join((encoded, b"\r\n", block, message.data, b"\r\n"))
 
 
-def _verdict(arrival: NatsDelivery) -> MessageRefusal | None:
-    """Return JetStream's answer about a message.
+def _read_reply(arrival: NatsDelivery) -> MessageRefusal | None:
+    """Read JetStream's answer to a message; None if it was stored.
 
     Raises:
         Unsettled: it was not stored, but may be later.
     """
-    status = status_of(arrival.headers) if arrival.headers else None
+    status = parse_status(arrival.headers) if arrival.headers else None
     if status is not None and status.code == _NO_RESPONDERS:
         raise Unsettled("no stream has the subject; create one, or correct the subject")
     try:
@@ -548,6 +548,6 @@ def _verdict(arrival: NatsDelivery) -> MessageRefusal | None:
         description, code = str(error.get("description"))[:300], error.get("err_code")
     except (ValueError, AttributeError) as fault:
         raise Unsettled("a subscriber answered on the subject, not a stream; add the subject to a stream") from fault
-    if code in _NEVER:
+    if code in _PERMANENT_ERRORS:
         return MessageRefusal(f"JetStream rejected it: {description}")
     raise Unsettled(f"JetStream did not store a message: {description}")

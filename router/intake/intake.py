@@ -61,27 +61,27 @@ class BrokerConnection:
 
 
 def connections_of(sources: Iterable[Source], identity: str) -> list[BrokerConnection]:
-    """Group sources into connections. ``identity`` distinguishes this router from others, in permanent names."""
-    return [_connection(key, members, identity) for key, members in by_connection(sources).items()]
+    """Group sources by connection. ``identity`` distinguishes this router from others in its client ids."""
+    return [_build_connection(key, members, identity) for key, members in by_connection(sources).items()]
 
 
 CONNECTING: Final = "connecting"
 
 
-def _connection(key: str, members: Sequence[Source], identity: str) -> BrokerConnection:
+def _build_connection(key: str, members: Sequence[Source], identity: str) -> BrokerConnection:
     first = members[0]
     chosen = first.settings
     return BrokerConnection(
         key,
         ", ".join(source.endpoint for source in members),
         first.protocol,
-        Connection(first.uris, _login(chosen), tls_of(chosen.tls), connection_options(first.options)),
+        Connection(first.uris, _build_login(chosen), tls_of(chosen.tls), connection_options(first.options)),
         subscriptions_of(members),
         chosen.client_id or f"xrouter-{identity}-{key}",
     )
 
 
-def _login(chosen: SourceSettings) -> BrokerLogin:
+def _build_login(chosen: SourceSettings) -> BrokerLogin:
     return BrokerLogin(
         chosen.username,
         chosen.password.get_secret_value() if chosen.password else None,
@@ -91,7 +91,7 @@ def _login(chosen: SourceSettings) -> BrokerLogin:
     )
 
 
-Opener = Callable[[BrokerConnection, RowStore, GatewayLimits, GatewayCounters], Gateway]
+GatewayOpener = Callable[[BrokerConnection, RowStore, GatewayLimits, GatewayCounters], Gateway]
 
 
 def open_gateway(
@@ -106,7 +106,7 @@ def open_gateway(
 
 
 class BrokerGateways:
-    """All gateways of a router. Not for concurrent use."""
+    """All broker gateways of a router. Not for concurrent use."""
 
     def __init__(
         self,
@@ -115,11 +115,11 @@ class BrokerGateways:
         counters: GatewayCounters,
         status: RouterStatus,
         identity: str,
-        opener: Opener = open_gateway,
+        opener: GatewayOpener = open_gateway,
     ) -> None:
         self._store = store
         self._limits = GatewayLimits(settings.gateways.max_body, settings.gateways.max_in_flight)
-        self._counters = _Watched(counters)
+        self._counters = _WatchedCounters(counters)
         self._status = status
         self._identity = identity
         self._open = opener
@@ -127,8 +127,8 @@ class BrokerGateways:
         self._retries = Retries()
         self._connected: dict[str, bool] = {}
 
-    def take(self, sources: Iterable[Source]) -> None:
-        """Run the gateways of these sources from now on: start new ones, stop unused ones, change the others live.
+    def run_for_sources(self, sources: Iterable[Source]) -> None:
+        """Switch to the gateways of these sources: start new ones, stop unused ones, update the others.
 
         Raises:
             ConfigError: a gateway can never work with its settings.
@@ -142,12 +142,12 @@ class BrokerGateways:
         for key, broker in wanted.items():
             known = self._running.get(key)
             if known is None:
-                self._start(broker)
+                self._start_gateway(broker)
             elif known[0].subscriptions != broker.subscriptions:
-                known[1].replace(broker.subscriptions)
+                known[1].replace_subscriptions(broker.subscriptions)
                 self._running[key] = (broker, known[1])
 
-    def _start(self, broker: BrokerConnection) -> None:
+    def _start_gateway(self, broker: BrokerConnection) -> None:
         try:
             gateway = self._open(broker, self._store, self._limits, self._counters)
             gateway.start()
@@ -159,21 +159,21 @@ class BrokerGateways:
         addresses = [each.address for each in broker.subscriptions]
         _log.info("gateway started", protocol=broker.protocol, endpoints=broker.name, addresses=addresses)
 
-    def check(self) -> None:
+    def check_gateways(self) -> None:
         """Report the state of each gateway, and reopen one that stopped after an internal error.
 
-        What it had not stored was never acknowledged, so its broker redelivers it.
+        The broker redelivers messages that it had not stored.
         """
         for broker, gateway in list(self._running.values()):
             if gateway.alive:
                 up = gateway.connected
                 self._status.gateway(broker.name, up, gateway.trouble or ("" if up else CONNECTING))
-                self._say(broker, up, gateway.trouble)
+                self._log_change(broker, up, gateway.trouble)
             else:
-                self._reopen(broker, gateway)
+                self._reopen_gateway(broker, gateway)
 
-    def _say(self, broker: BrokerConnection, up: bool, trouble: str) -> None:
-        """Log once that a connection is established, lost, or established again."""
+    def _log_change(self, broker: BrokerConnection, up: bool, trouble: str) -> None:
+        """Log that a connection is established, lost, or established again, if that changed."""
         before = self._connected.get(broker.key)
         if up == bool(before):
             return
@@ -185,29 +185,29 @@ class BrokerGateways:
         else:
             _log.warning("connection lost", **connection, problem=trouble or CONNECTING)
 
-    def _reopen(self, broker: BrokerConnection, ended: Gateway) -> None:
-        if not self._retries.due(broker.key):
+    def _reopen_gateway(self, broker: BrokerConnection, ended: Gateway) -> None:
+        if not self._retries.may_retry(broker.key):
             return
         count_fault("gateway")
         trouble = ended.trouble or "it stopped unexpectedly"
         _log.error("gateway stopped unexpectedly; reopening it", endpoints=broker.name, problem=trouble)
         ended.stop(0.0)
         try:
-            self._start(broker)
+            self._start_gateway(broker)
         except ConfigError as error:
             # It was opened before, so that a missing file or name may be back at the next retry.
             trouble = error.message
         self._status.gateway(broker.name, False, trouble)
 
     @property
-    def count(self) -> int:
-        """The number of running gateways."""
+    def running_count(self) -> int:
+        """The number of running broker gateways."""
         return len(self._running)
 
     @property
     def idle_seconds(self) -> float:
         """Seconds since a message last arrived, or since the gateways were created."""
-        return time.monotonic() - self._counters.last
+        return time.monotonic() - self._counters.last_arrival
 
     def stop(self, grace: float) -> None:
         """Stop all gateways, within *grace* seconds in total."""
@@ -217,16 +217,16 @@ class BrokerGateways:
         self._running.clear()
 
 
-class _Watched:
+class _WatchedCounters:
     """Counters that remember when a message last arrived."""
 
     def __init__(self, counters: GatewayCounters) -> None:
         self._counters = counters
-        self.last = time.monotonic()
+        self.last_arrival = time.monotonic()
 
     def received(self, endpoint: str) -> None:
         """Count a received message."""
-        self.last = time.monotonic()
+        self.last_arrival = time.monotonic()
         self._counters.received(endpoint)
 
     def acknowledged(self, endpoint: str) -> None:
@@ -236,26 +236,26 @@ class _Watched:
 
 IDLE_SECONDS: Final = 5.0
 """With ``--once``: the time without messages after which broker gateways are closed."""
-STARTING: Final = "gateways"
+STARTING_NAME: Final = "gateways"
 """The status name of all gateways together before they are open."""
 _STOP_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 """Time between two checks whether the inbox accepts messages."""
 SHADOW_REMEDY: Final = "list the restricted source first, or give the other the same users"
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where rows are stored. ``identity`` distinguishes its gateways from others, in names that brokers remember."""
+    """The store of received rows. ``identity`` distinguishes its gateways from others in their client ids."""
 
     rows: RowStore
     identity: str
-    size: Callable[[], int]
+    measure_size: Callable[[], int]
     """Bytes on disk."""
-    limit: Callable[[], int]
-    """The bytes at which it accepts nothing more; 0 if only other limits apply."""
-    trouble: Callable[[], str]
-    """Why it accepts nothing now; '' if it does."""
+    max_size: Callable[[], int]
+    """The maximum size in bytes; 0 if it has none."""
+    refusal_reason: Callable[[], str]
+    """Why it accepts nothing now; empty if it does."""
     close: Callable[[], None]
 
 
@@ -274,18 +274,18 @@ def local_store(settings: Settings, state: StateFolder) -> Store:
             state.inventory.note_inbox(inbox.layout.inbox)
     except (InboxError, OSError) as error:
         raise StateError(f"inbox {state.inbox}: {error}", hint=RESTORE) from error
-    return Store(inbox, inbox.layout.inbox[:8], inbox.size, inbox.limit, inbox.trouble, inbox.close)
+    return Store(inbox, inbox.layout.inbox[:8], inbox.measure_size, inbox.max_size, inbox.refusal_reason, inbox.close)
 
 
 def topic_store(chosen: KafkaInboxSettings) -> Store:
-    """Open a Kafka topic as the inbox; the host's name distinguishes gateways."""
+    """Open a Kafka topic as the inbox; its ``identity`` is made of the host name."""
     store = KafkaStore(inbox_client(chosen), chosen.topic, max_message_bytes=chosen.max_message_bytes)
     identity = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-    return Store(store, identity, lambda: 0, lambda: 0, store.trouble, store.close)
+    return Store(store, identity, lambda: 0, lambda: 0, store.refusal_reason, store.close)
 
 
 class Intake:
-    """Opened with the first plan that needs it, changed with every plan, stopped once. Not for concurrent use.
+    """Inbox and gateways of a router, updated with every plan. Not for concurrent use.
 
     ``open_store`` is called once, when a source first needs it; if it is None, nothing is received here, because
     gateways run separately. With *once* nothing listens for HTTP.
@@ -312,9 +312,9 @@ class Intake:
         self._retries = Retries()
         self._size = 0
         self._limit = settings.inbox.max_bytes
-        self._looked = 0.0
+        self._checked_at = 0.0
         self._trouble = ""
-        self._since = 0.0
+        self._trouble_since = 0.0
 
     @property
     def http_port(self) -> int | None:
@@ -331,11 +331,11 @@ class Intake:
         if needed and self._open_store is not None:
             self._store = self._open_store()
             # The router does not report itself as ready before the gateways are.
-            self._status.gateway(STARTING, False, "not yet open")
-            self._look()
+            self._status.gateway(STARTING_NAME, False, "not yet open")
+            self._check_inbox()
 
     def take(self, plan: Plan) -> None:
-        """Receive messages for the sources of this plan from now on.
+        """Switch to the sources of this plan: open the inbox if needed, and start, update or stop gateways.
 
         Raises:
             ConfigError: an address is in use, or a gateway can never work with its settings.
@@ -346,60 +346,60 @@ class Intake:
             return
         if self._brokers is None:
             self._brokers = BrokerGateways(store.rows, self._settings, self._metrics, self._status, store.identity)
-        self._brokers.take(plan.sources)
+        self._brokers.run_for_sources(plan.sources)
         routes = http_routes(plan)
         for earlier, later in shadowing_routes(routes):
             _log.warning("not safe", problem=shadow_text(earlier, later), hint=SHADOW_REMEDY)
         self._routes = routes
         if self._http is not None:
-            self._http.replace(routes)
+            self._http.replace_routes(routes)
         elif routes and not self._once:
-            self._http = self._listen(store.rows, routes)
-        self._status.no_gateway(STARTING)
+            self._http = self._start_http(store.rows, routes)
+        self._status.no_gateway(STARTING_NAME)
 
     def check(self) -> None:
         """Report the state of inbox and gateways, and reopen gateways that stopped after an internal error."""
-        if self._store is not None and time.monotonic() - self._looked >= _LOOK_SECONDS:
-            self._look()
-        if self._http is not None and not self._http.alive and self._retries.due("http"):
-            self._reopen(self._http)
+        if self._store is not None and time.monotonic() - self._checked_at >= _CHECK_SECONDS:
+            self._check_inbox()
+        if self._http is not None and not self._http.alive and self._retries.may_retry("http"):
+            self._reopen_http(self._http)
         if self._brokers is not None:
-            self._brokers.check()
+            self._brokers.check_gateways()
 
     def until_idle(self, stop: threading.Event) -> None:
-        """Receive what brokers have until nothing has come for a while, then close their gateways; for ``--once``."""
-        if self._brokers is None or not self._brokers.count:
+        """Receive from brokers until no message has arrived for a while, then close their gateways; for ``--once``."""
+        if self._brokers is None or not self._brokers.running_count:
             return
         while self._brokers.idle_seconds < IDLE_SECONDS and not stop.wait(0.1):
             self.check()
         self._brokers.stop(_STOP_SECONDS)
 
     def size(self) -> tuple[int, int]:
-        """Return the bytes of the inbox on disk, and those at which it accepts nothing more.
+        """Return the size of the inbox on disk and its maximum size, in bytes.
 
-        They are the last known numbers if they cannot be determined now.
+        If they cannot be determined now, the last known numbers are returned.
         """
         # Without a free file descriptor nothing can be measured; that is no reason to stop.
         with suppress(OSError):
-            self._size = self._store.size() if self._store is not None else 0
+            self._size = self._store.measure_size() if self._store is not None else 0
             if self._store is not None:
-                self._limit = self._store.limit() or self._limit
+                self._limit = self._store.max_size() or self._limit
         return self._size, self._limit
 
-    def _look(self) -> None:
+    def _check_inbox(self) -> None:
         """Report whether the inbox accepts messages, and log each change once."""
         assert self._store is not None
-        self._looked = time.monotonic()
-        before, self._trouble = self._trouble, self._store.trouble()
+        self._checked_at = time.monotonic()
+        before, self._trouble = self._trouble, self._store.refusal_reason()
         self._status.inbox(self._trouble)
         if self._trouble and not before:
-            self._since = time.monotonic()
+            self._trouble_since = time.monotonic()
             _log.error("inbox accepts no messages; senders must wait", reason=self._trouble)
         elif before and not self._trouble:
-            _log.info("inbox accepts messages again", seconds=round(time.monotonic() - self._since, 1))
+            _log.info("inbox accepts messages again", seconds=round(time.monotonic() - self._trouble_since, 1))
 
     def stop(self, grace: float) -> None:
-        """Stop receiving; what is in flight is stored and answered for up to *grace* seconds."""
+        """Stop receiving; messages in flight are stored and answered within *grace* seconds."""
         deadline = time.monotonic() + grace
         if self._http is not None:
             self._http.stop(grace)
@@ -407,28 +407,28 @@ class Intake:
             self._brokers.stop(max(1.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Stop what still runs, and close the inbox."""
+        """Stop all gateways, and close the inbox."""
         self.stop(_STOP_SECONDS)
         if self._store is not None:
             self._store.close()
 
-    def _reopen(self, ended: HttpGateway) -> None:
+    def _reopen_http(self, ended: HttpGateway) -> None:
         assert self._store is not None
         count_fault("gateway")
         _log.error("http gateway stopped unexpectedly; reopening it", port=ended.port)
         self._status.gateway("http", False, "it stopped unexpectedly")
         ended.stop(0.0)
         try:
-            self._http = self._listen(self._store.rows, self._routes, port=ended.port)
+            self._http = self._start_http(self._store.rows, self._routes, port=ended.port)
         except ConfigError as error:
             # It was opened before, so that its port or certificate may be available at the next retry.
             self._status.gateway("http", False, error.message)
 
-    def _listen(self, inbox: RowStore, routes: list[HttpRoute], *, port: int | None = None) -> HttpGateway:
+    def _start_http(self, inbox: RowStore, routes: list[HttpRoute], *, port: int | None = None) -> HttpGateway:
         chosen = self._settings.http
         if port is not None:
             chosen = chosen.model_copy(update={"port": port})
-        gateway = HttpGateway(routes, inbox, server_settings(chosen), counters=self._metrics)
+        gateway = HttpGateway(routes, inbox, to_server_config(chosen), counters=self._metrics)
         try:
             gateway.start()
         except GatewayError as error:
@@ -442,8 +442,8 @@ class Intake:
         return gateway
 
 
-def server_settings(chosen: HttpSettings) -> ServerSettings:
-    """Return how the HTTP gateway listens, and who may send to it."""
+def to_server_config(chosen: HttpSettings) -> ServerSettings:
+    """Convert the HTTP settings to the configuration of the gateway."""
     server = ServerSettings(
         host=chosen.host,
         port=chosen.port,
@@ -459,7 +459,7 @@ def server_settings(chosen: HttpSettings) -> ServerSettings:
 
 
 def shadow_text(earlier: HttpRoute, later: HttpRoute) -> str:
-    """Return the warning that a route accepts senders that a later one excludes."""
+    """Return the text of the warning that a route accepts senders that a later one excludes."""
     allowed = "everybody" if earlier.users is None else ", ".join(sorted(earlier.users))
     barred = ", ".join(sorted(later.users or ())) or "nobody"
     taken = f"{earlier.path} of {earlier.endpoint}, open to {allowed}, accepts requests"
@@ -467,7 +467,7 @@ def shadow_text(earlier: HttpRoute, later: HttpRoute) -> str:
 
 
 def http_routes(plan: Plan) -> list[HttpRoute]:
-    """Return the routes of the HTTP gateway; endpoints that share a path are one route, named by the first.
+    """Return the routes of the HTTP gateway; endpoints with the same path share a route, named by the first.
 
     A sender may use a shared path if every one of its sources allows it.
     """

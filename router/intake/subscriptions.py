@@ -1,4 +1,4 @@
-"""Subscriptions of a running router: a thread for each keeps it alive while its source is configured."""
+"""Subscriptions of a running router, each renewed by a thread while its source is configured."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from router.watching.status import RouterStatus
 # one, and deletes the others.
 
 REQUEST_SECONDS: Final = 15.0
-ENDLESS_LOOK: Final = timedelta(minutes=5)
+ENDLESS_RENEWAL: Final = timedelta(minutes=5)
 """Time between two renewals of a subscription without expiry: its manager may have lost it."""
-_LEAST: Final = 1.0
-_SILENT: Final = "its manager does not answer"
+_MIN_PAUSE: Final = 1.0
+_NO_ANSWER: Final = "its manager does not answer"
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 _log = get_logger()
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StoredSubscription:
-    """The stored location of a subscription; ``url`` is empty while it is being created."""
+    """The location of a subscription, as stored in its file; ``url`` is empty while it is being created."""
 
     manager: str
     sink: str
@@ -65,41 +65,41 @@ class RunningSubscription:
         self._status = status
         self._metrics = metrics
         self._logins = logins
-        self._manager = self._at(source.manager)
+        self._manager = self._manager_at(source.manager)
         self._backoff = Backoff(1.0, 300.0)
-        self._until = _NEVER
+        self._expires = _NEVER
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._delete = False
-        self._over = False
-        self._lamented = False
-        self._by = math.inf
+        self._finished = False
+        self._logged = False
+        self._delete_deadline = math.inf
         self._thread = Background("subscriptions", self._run)
 
-    def begin(self) -> None:
-        """Start maintaining it."""
-        self._say("not yet subscribed")
+    def start(self) -> None:
+        """Start the thread."""
+        self._report_status("not yet subscribed")
         self._thread.start()
 
     @property
-    def ending(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether it was asked to end."""
         return self._stop.is_set()
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it was asked to end, and its thread has ended."""
-        return self.ending and not self._thread.alive
+        return self.is_ending and not self._thread.alive
 
     def ask_to_end(self, *, delete: bool, by: float = math.inf) -> None:
-        """Let the thread end soon, after deleting the subscription if requested; no deletion begins after *by*.
+        """Ask the thread to end, after deleting the subscription if *delete*; no deletion begins after *by*.
 
         A later call may still request the deletion.
         """
         with self._lock:
-            again = delete and not self._delete and self._over
+            again = delete and not self._delete and self._finished
             self._delete |= delete
-            self._by = min(self._by, by)
+            self._delete_deadline = min(self._delete_deadline, by)
         self._stop.set()
         self._thread.ask_to_end()
         if again:
@@ -109,19 +109,19 @@ class RunningSubscription:
     def join(self, seconds: float) -> None:
         """Wait for the end, at most *seconds*."""
         if not self._thread.join(seconds) and self._delete:
-            self._log_not_deleted(SubscriptionFailed(_SILENT))
+            self._log_not_deleted(SubscriptionFailed(_NO_ANSWER))
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                pause, problem = self._ensure(), "it has expired"
+                pause, problem = self._ensure_subscribed(), "it has expired"
                 self._backoff.reset()
-                self._say("")
+                self._report_status("")
             except (SubscriptionFailed, DocumentError) as error:
                 if self._stop.is_set():
                     break
                 pause, problem = max(self._backoff.pause(), getattr(error, "after", 0.0)), str(error)
-                self._say(problem)
+                self._report_status(problem)
                 _log.error(
                     "subscription failed; retrying",
                     endpoint=self.source.endpoint,
@@ -133,30 +133,30 @@ class RunningSubscription:
                 if not self._stop.is_set():
                     raise
                 break
-            self._rest(pause, problem)
+            self._wait_until_due(pause, problem)
         with self._lock:
-            self._over, delete = True, self._delete
+            self._finished, delete = True, self._delete
         if delete:
-            self._end()
+            self._delete_subscription()
 
-    def _rest(self, seconds: float, problem: str) -> None:
-        """Wait until something is due; report the *problem* if the subscription expires before that."""
+    def _wait_until_due(self, seconds: float, problem: str) -> None:
+        """Wait until the time has passed or the stop; report the *problem* if the subscription expires earlier."""
         until = time.monotonic() + seconds
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
-            lasts = (self._until - datetime.now(UTC)).total_seconds()
+            lasts = (self._expires - datetime.now(UTC)).total_seconds()
             if lasts <= 0:
-                self._say(problem)
+                self._report_status(problem)
             self._stop.wait(min(left, lasts) if lasts > 0 else left)
 
-    def _end(self) -> None:
+    def _delete_subscription(self) -> None:
         """Delete the subscription at its manager, and then its file."""
         try:
-            seconds = min(REQUEST_SECONDS, self._by - time.monotonic())
+            seconds = min(REQUEST_SECONDS, self._delete_deadline - time.monotonic())
             if seconds <= 0:
-                raise SubscriptionFailed(_SILENT)
+                raise SubscriptionFailed(_NO_ANSWER)
             note = self._stored_note()
             if note is not None and note.url:
-                self._requested("delete", lambda: self._at(note.manager, seconds).delete(note.url))
+                self._run_request("delete", lambda: self._manager_at(note.manager, seconds).delete(note.url))
                 self._path.unlink(missing_ok=True)
                 _log.info("subscription deleted", endpoint=self.source.endpoint, subscription=note.url)
         except (SubscriptionFailed, DocumentError, StateError, OSError) as error:
@@ -165,20 +165,20 @@ class RunningSubscription:
     def _log_not_deleted(self, error: Exception) -> None:
         """Log once that the subscription could not be deleted."""
         with self._lock:
-            known, self._lamented = self._lamented, True
+            known, self._logged = self._logged, True
         if not known:
             hint = "delete it at its manager, or restart the router; a subscription with an expiry ends on its own"
             _log.warning("subscription not deleted", endpoint=self.source.endpoint, problem=str(error), hint=hint)
 
-    def _say(self, problem: str) -> None:
-        """Report whether there is a subscription; one that cannot be renewed now lasts until it expires."""
+    def _report_status(self, problem: str) -> None:
+        """Report the status: a subscription that cannot be renewed counts as up until it expires."""
         if self._stop.is_set():
             return
-        up = datetime.now(UTC) < self._until
+        up = datetime.now(UTC) < self._expires
         self._status.gateway(status_name(self.source.endpoint), up, "" if up else problem)
         self._metrics.up(self.source.endpoint, up)
 
-    def _ensure(self) -> float:
+    def _ensure_subscribed(self) -> float:
         """Create or renew the subscription; return the seconds until the next renewal.
 
         Raises:
@@ -186,48 +186,48 @@ class RunningSubscription:
             StateError: the note cannot be read.
             OSError: the note cannot be written.
         """
-        note, document = self._stored_note(), self._document()
+        note, document = self._stored_note(), self._build_document()
         if note is not None and (note.manager, note.sink) != (self._manager.url, self.chosen.sink):
-            self._moved(note)
-            note, self._until = None, _NEVER
+            self._delete_moved(note)
+            note, self._expires = None, _NEVER
         if note is not None and note.url:
             try:
                 url = note.url
-                return self._pause(self._requested("renew", lambda: self._manager.renew(url, document)))
+                return self._schedule_renewal(self._run_request("renew", lambda: self._manager.renew(url, document)))
             except SubscriptionFailed as error:
                 if not error.gone:
                     raise
-                self._until = _NEVER
+                self._expires = _NEVER
                 _log.warning("lost subscription created again", endpoint=self.source.endpoint, subscription=url)
-        return self._pause(self._create(document, sought=note is not None and not note.url))
+        return self._schedule_renewal(self._create(document, sought=note is not None and not note.url))
 
     def _create(self, document: Mapping[str, Any], *, sought: bool) -> ManagedSubscription:
         """Create the subscription; with *sought*, reuse one that a crash may have left."""
-        existing = self._manager.delivering(self.chosen.sink) if sought else []
+        existing = self._manager.list_delivering_to(self.chosen.sink) if sought else []
         if self._stop.is_set():
             raise SubscriptionFailed("it is no longer needed")
         self._store_note("")
         for other in existing[1:]:
             self._manager.delete(other.url)
         if existing:
-            subscription = self._requested("renew", lambda: self._manager.renew(existing[0].url, document))
+            subscription = self._run_request("renew", lambda: self._manager.renew(existing[0].url, document))
         else:
-            subscription = self._requested("create", lambda: self._manager.create(document))
+            subscription = self._run_request("create", lambda: self._manager.create(document))
         self._store_note(subscription.url)
         _log.info("subscribed", endpoint=self.source.endpoint, subscription=subscription.url)
         return subscription
 
-    def _moved(self, note: StoredSubscription) -> None:
-        """Delete a subscription at another manager, or to another sink, as far as that manager allows."""
+    def _delete_moved(self, note: StoredSubscription) -> None:
+        """Delete a subscription at another manager, or to another sink, and its file; a failure is only logged."""
         if note.url:
             try:
-                self._at(note.manager).delete(note.url)
+                self._manager_at(note.manager).delete(note.url)
             except (SubscriptionFailed, DocumentError) as error:
                 hint = "delete it at its manager"
                 _log.warning("earlier subscription not deleted", subscription=note.url, problem=str(error), hint=hint)
         self._path.unlink(missing_ok=True)
 
-    def _document(self) -> dict[str, Any]:
+    def _build_document(self) -> dict[str, Any]:
         chosen = self.chosen
         document: dict[str, Any] = {"protocol": origin_of(chosen.sink).partition(":")[0].upper(), "sink": chosen.sink}
         if chosen.source is not None:
@@ -245,13 +245,13 @@ class RunningSubscription:
             document["expiration"] = end.isoformat(timespec="seconds").replace("+00:00", "Z")
         return document
 
-    def _pause(self, subscription: ManagedSubscription) -> float:
+    def _schedule_renewal(self, subscription: ManagedSubscription) -> float:
         """Record when a subscription expires, and return the seconds until half of that time has passed.
 
         The manager's expiry overrides the requested one, unless it has passed already.
         """
-        asked = (self.chosen.lasts or ENDLESS_LOOK).total_seconds() / (2 if self.chosen.lasts else 1)
-        end = _moment(subscription.document.get("expiration"))
+        asked = (self.chosen.lasts or ENDLESS_RENEWAL).total_seconds() / (2 if self.chosen.lasts else 1)
+        end = _parse_time(subscription.document.get("expiration"))
         now = datetime.now(UTC)
         if end is not None and end <= now:
             _log.warning(
@@ -261,11 +261,11 @@ class RunningSubscription:
                 hint="compare the clocks; until then the requested expiry is used",
             )
             end = now + timedelta(seconds=2 * asked)
-        self._until = _FOREVER if end is None else end
+        self._expires = _FOREVER if end is None else end
         left = asked if end is None else (end - now).total_seconds() / 2
-        return max(_LEAST, min(asked, left))
+        return max(_MIN_PAUSE, min(asked, left))
 
-    def _at(self, url: str, seconds: float = REQUEST_SECONDS) -> SubscriptionManager:
+    def _manager_at(self, url: str, seconds: float = REQUEST_SECONDS) -> SubscriptionManager:
         origin = origin_of(url)
         return SubscriptionManager(
             url,
@@ -274,8 +274,8 @@ class RunningSubscription:
             seconds=seconds,
         )
 
-    def _requested(self, action: str, work: Callable[[], T]) -> T:
-        """Send a request to the manager, and count its result."""
+    def _run_request(self, action: str, work: Callable[[], T]) -> T:
+        """Run a request to the manager, and count its result."""
         try:
             done = work()
         except (SubscriptionFailed, DocumentError):
@@ -294,7 +294,7 @@ class RunningSubscription:
         return StoredSubscription(*map(str, members))
 
     def _store_note(self, url: str) -> None:
-        """Store, durably, where the subscription is."""
+        """Store the location of the subscription durably."""
         form = {"endpoint": self.source.endpoint, "manager": self._manager.url, "sink": self.chosen.sink, "url": url}
         write_durably(self._path, json.dumps(form).encode())
 
@@ -312,8 +312,8 @@ def _remedy(error: SubscriptionFailed | DocumentError) -> str:
     return "check subscription.manager and sink of the source, and that the manager can reach the sink"
 
 
-def _moment(text: object) -> datetime | None:
-    """Return an RFC 3339 instant; None if the text is not one."""
+def _parse_time(text: object) -> datetime | None:
+    """Parse an RFC 3339 time; None if the text is not one."""
     try:
         instant = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
@@ -321,7 +321,7 @@ def _moment(text: object) -> datetime | None:
     return instant if instant is not None and instant.tzinfo is not None else None
 
 
-FOLDER: Final = "subscriptions"
+FOLDER_NAME: Final = "subscriptions"
 
 
 class RouterSubscriptions:
@@ -331,46 +331,46 @@ class RouterSubscriptions:
         self, state: Path, logins: Logins, status: RouterStatus, metrics: Callable[[], SubscriptionMetrics]
     ) -> None:
         """*metrics* is called once, for the first subscription."""
-        self._folder = state / FOLDER
+        self._folder = state / FOLDER_NAME
         self._logins = logins
         self._status = status
-        self._make = metrics
+        self._create_metrics = metrics
         self._metrics: SubscriptionMetrics | None = None
-        self._seen: tuple[Source, ...] | None = None
-        self._held: dict[str, RunningSubscription] = {}
+        self._last_sources: tuple[Source, ...] | None = None
+        self._running: dict[str, RunningSubscription] = {}
 
     def follow(self, sources: tuple[Source, ...]) -> None:
-        """Maintain the subscriptions of these sources from now on; delete those that are no longer configured.
+        """Start, keep or replace the subscriptions of these sources; delete those that are no longer configured.
 
-        It never waits, so call it repeatedly: replaced subscriptions end in their own threads, and their successors
-        start with the first call after that.
+        It never waits, and must be called repeatedly: replaced subscriptions end in their own threads, and their
+        successors start with the first call after that.
         """
-        if sources is self._seen and not any(held.ending for held in self._held.values()):
+        if sources is self._last_sources and not any(running.is_ending for running in self._running.values()):
             return
-        self._seen = sources
+        self._last_sources = sources
         wanted = {each.endpoint: each for each in sources if each.settings.subscription is not None}
-        for endpoint, held in tuple(self._held.items()):
-            if wanted.get(endpoint) != held.source:
-                held.ask_to_end(delete=endpoint not in wanted)
-            if held.ended:
-                del self._held[endpoint]
+        for endpoint, running in tuple(self._running.items()):
+            if wanted.get(endpoint) != running.source:
+                running.ask_to_end(delete=endpoint not in wanted)
+            if running.has_ended:
+                del self._running[endpoint]
             if endpoint not in wanted:
                 self._status.no_gateway(status_name(endpoint))
-        for endpoint in wanted.keys() - self._held.keys():
+        for endpoint in wanted.keys() - self._running.keys():
             if self._metrics is None:
-                self._metrics = self._make()
-            held = RunningSubscription(wanted[endpoint], self._folder, self._logins, self._status, self._metrics)
-            self._held[endpoint] = held
-            held.begin()
+                self._metrics = self._create_metrics()
+            running = RunningSubscription(wanted[endpoint], self._folder, self._logins, self._status, self._metrics)
+            self._running[endpoint] = running
+            running.start()
 
     def stop(self, seconds: float, *, in_order: bool) -> None:
-        """Stop; delete what the settings do not keep if the router was stopped *in order*.
+        """Stop within *seconds*; with *in_order*, delete subscriptions that the settings do not keep.
 
-        It takes at most *seconds* in total. What is not deleted by then stays.
+        Subscriptions that are not deleted in time stay.
         """
         by = time.monotonic() + seconds
-        for held in self._held.values():
-            held.ask_to_end(delete=in_order and not held.chosen.keep, by=by)
-        for held in self._held.values():
-            held.join(max(0.0, by - time.monotonic()))
-        self._held = {}
+        for running in self._running.values():
+            running.ask_to_end(delete=in_order and not running.chosen.keep, by=by)
+        for running in self._running.values():
+            running.join(max(0.0, by - time.monotonic()))
+        self._running = {}

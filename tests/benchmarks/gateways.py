@@ -32,7 +32,7 @@ from bindings.gateways import Connection, EndpointSubscription, Gateway, Gateway
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import HttpRoute
 from bindings.inbox import Inbox, InboxLimits
-from bindings.inbox.format import frames, map_segment
+from bindings.inbox.format import iter_frames, map_segment
 from bindings.mqtt.gateway import MqttGateway
 from bindings.nats.gateway import NatsGateway
 from bindings.nats.publisher import NatsMessage, NatsPublisher
@@ -264,7 +264,7 @@ class _Nowhere:
 def commits(folder: Path) -> int:
     """Return how many commits an inbox of few messages took, whose segments are not yet compacted."""
     segments = [map_segment(path) for path in folder.glob("*/*.log")]
-    return sum(1 for data in segments for _ in frames(data, 0, data.size))
+    return sum(1 for data in segments for _ in iter_frames(data, 0, data.size))
 
 
 def http(folder: Path, count: int, *, keep: bool) -> tuple[Load, float]:

@@ -108,7 +108,7 @@ def test_every_section_and_type_arrives(broker: str, inbox: Inbox) -> None:
         )
     )
     (row,) = taken(broker, inbox, [payload])
-    native = binding.native(list(row.properties))
+    native = binding.build(list(row.properties))
     assert (row.endpoint, row.protocol, row.body) == (ENDPOINT, "AMQP/1.0", b"one\xfftwo")
     assert native["properties"] == {
         "message-id": 9,
@@ -273,14 +273,14 @@ def test_a_body_past_the_limit_arrives_whole_and_marked(broker: str, inbox: Inbo
         wait_until(lambda: counts.stored[ENDPOINT] == 1, SECONDS, "the row")
     (row,) = stored(inbox.path)
     assert row.body == large
-    assert binding.native(list(row.properties))["oversized"] == str(len(large))
+    assert binding.build(list(row.properties))["oversized"] == str(len(large))
 
 
 def test_other_subscriptions_can_be_taken(broker: str, inbox: Inbox) -> None:
     one, two, three = (EndpointSubscription(f"/endpoints/{each}", queue_name()) for each in "abc")
     with running(broker, [one, two], inbox) as (gateway, counts):
         wait_until(lambda: gateway.connected, SECONDS, "the links")
-        gateway.replace([two, three])
+        gateway.replace_subscriptions([two, three])
         for each in (one, two, three):
             send_bytes(broker, each.address, numbered(3))
         wait_until(lambda: counts.stored == {two.endpoint: 3, three.endpoint: 3}, SECONDS, "the rows")

@@ -104,7 +104,7 @@ def test_what_the_sender_sends_is_what_the_gateway_takes(broker: str, inbox: Inb
     with running(broker, queue, inbox) as (_, counts):
         wait_until(lambda: counts.stored[ENDPOINT] == 1, SECONDS, "the row")
     (row,) = stored(inbox.path)
-    native = binding.native(list(row.properties))
+    native = binding.build(list(row.properties))
     assert row.body == b"\xffbody"
     assert native["properties"] == {"message-id": 7, "to": "/x", "subject": "s", "content-type": "text/plain"}
     assert native["application-properties"] == {"cloudEvents:id": "1", "n": 5, "t": "1970-01-01T00:00:00Z"}

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
 
 from bindings.inbox import Inbox
-from bindings.inbox.format import offset_json
+from bindings.inbox.format import to_offset
 from bindings.inbox.source import InboxView
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets
@@ -241,9 +241,9 @@ def test_the_inbox_says_what_waits_whoever_reads_it(tmp_path: Path, state: State
             generation = generations.begin(state, INBOX, ())
             first = {0: view.end(0), 1: view.first(1)}
             left = view.count(1, first[1], view.end(1))
-            committed(generation, offset_json(inbox.layout.inbox, first))
+            committed(generation, to_offset(inbox.layout.inbox, first))
             wait_until(lambda: figure("records") == left, LIMIT, "one partition to be read")
-            committed(generation, offset_json(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}), batch=1)
+            committed(generation, to_offset(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}), batch=1)
             wait_until(lambda: figure("records") == 0, LIMIT, "nothing to wait")
             assert figure("oldest_seconds") == 0
     finally:
@@ -315,7 +315,7 @@ def test_endpoints_of_the_inbox_have_figures_of_their_own(tmp_path: Path, state:
             assert figure("source_up", shop.SHOP) is figure("source_lag_records", shop.SHOP) is None
             view = InboxView(state.inbox)
             generation = generations.begin(state, INBOX, ())
-            committed(generation, offset_json(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
+            committed(generation, to_offset(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
             wait_until(lambda: figure("inbox_endpoint_records", shop.SHOP) == 0, LIMIT, "nothing to wait")
             assert figure("arrived_records_total", shop.SHOP) == 10
     finally:

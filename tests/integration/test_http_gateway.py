@@ -255,11 +255,11 @@ def test_routes_compare_raw_paths_and_the_first_wins() -> None:
     routes = PathRoutes(
         [HttpRoute("a", "/x/{id}.json"), HttpRoute("b", "/x/1.json", ("GET",)), HttpRoute("c", "{all}")]
     )
-    assert routes.find("POST", "/x/1.json").endpoint == "a"
-    assert routes.find("GET", "/x/1.json").endpoint == "b"
-    assert routes.find("POST", "/x/1xjson").endpoint == "c"
-    assert routes.find("PUT", "/x/y/z").allowed == ("POST",)
-    assert PathRoutes([HttpRoute("a", "/{not ok}")]).find("POST", "/z").allowed == ()
+    assert routes.find_route("POST", "/x/1.json").endpoint == "a"
+    assert routes.find_route("GET", "/x/1.json").endpoint == "b"
+    assert routes.find_route("POST", "/x/1xjson").endpoint == "c"
+    assert routes.find_route("PUT", "/x/y/z").allowed == ("POST",)
+    assert PathRoutes([HttpRoute("a", "/{not ok}")]).find_route("POST", "/z").allowed == ()
 
 
 def test_what_was_answered_202_survives_sigkill(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import Access, HttpRoute
 from bindings.parts import InboxRow
 from router.errors import ConfigError
-from router.intake.intake import server_settings
+from router.intake.intake import to_server_config
 from router.settings import load_settings
 from router.settings.checks import security_warnings
 from tests.support.ports import Authority, Pair
@@ -156,7 +156,7 @@ def test_a_valid_login_may_not_send_everywhere(client: httpx.Client, gateway: Ht
         assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
         assert "may not" in answer.json()["detail"]
     assert len(store.rows) == 2
-    gateway.replace([HttpRoute("/endpoints/some", "/some", users=frozenset({"meter"}))])
+    gateway.replace_routes([HttpRoute("/endpoints/some", "/some", users=frozenset({"meter"}))])
     assert client.post("/some", headers={"X-Meter-Key": KEY}).status_code == 202
 
 
@@ -258,7 +258,7 @@ def test_settings_make_the_gateway(tmp_path: Path) -> None:
     file = tmp_path / "router.yaml"
     file.write_text(SETTINGS)
     settings = load_settings(file, {"TOKEN": TOKEN, "KEY": KEY})
-    made = server_settings(settings.http)
+    made = to_server_config(settings.http)
     assert made.access == Access({"press": TOKEN}, {"ann": PASSWORD}, {"meter": KEY})
     assert [key for key, _ in security_warnings(settings)] == ["http.tls"]
     assert not [secret for secret in SECRETS if secret in repr(settings) + str(settings.unresolved)]
@@ -267,7 +267,7 @@ def test_settings_make_the_gateway(tmp_path: Path) -> None:
     file.write_text(f"{SETTINGS}  tls: {{cert: c.pem, key: k.pem, ca: ca.pem}}\n")
     secured = load_settings(file, {"TOKEN": TOKEN, "KEY": KEY})
     assert not list(security_warnings(secured))
-    made = server_settings(secured.http)
+    made = to_server_config(secured.http)
     assert (made.tls_certificate, made.tls_clients) == (tmp_path / "c.pem", tmp_path / "ca.pem")
     overridden = load_settings(file, {"TOKEN": TOKEN, "KEY": KEY, "XROUTER_HTTP__AUTH__BASIC__ANN": "other"})
     assert overridden.unresolved["http"]["auth"]["basic"] == {"ann": "${XROUTER_HTTP__AUTH__BASIC__ANN}"}

@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from bindings.inbox import Inbox, InboxDamaged, InboxFormatError, InboxLimits
-from bindings.inbox.format import InboxPosition, segment_path, segments_in, shares
-from bindings.inbox.log import compact
+from bindings.inbox.format import InboxPosition, divide_rows, segment_path, segments_in
+from bindings.inbox.log import compact_segment
 from bindings.inbox.source import NAME, READ_SCHEMA, SPARK_SCHEMA, InboxDataSource, InboxStreamReader, InboxView
 from bindings.parts import InboxRow, Part
 from tests.support.waiting import wait_until
@@ -47,9 +47,9 @@ def test_batches_have_the_schema_that_spark_expects() -> None:
 
 
 def test_a_limit_is_shared_fairly() -> None:
-    assert shares({0: 100, 1: 3, 2: 100}, 50) == {0: 23, 1: 3, 2: 24}
-    assert sum(shares({0: 5, 1: 5}, 1).values()) == 1
-    assert shares({0: 0, 1: 0}, 9) == {0: 0, 1: 0}
+    assert divide_rows({0: 100, 1: 3, 2: 100}, 50) == {0: 23, 1: 3, 2: 24}
+    assert sum(divide_rows({0: 5, 1: 5}, 1).values()) == 1
+    assert divide_rows({0: 0, 1: 0}, 9) == {0: 0, 1: 0}
 
 
 def test_ranges_respect_the_limit_and_read_identically_after_a_restart(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_batch_is_bounded_by_bytes_as_well(tmp_path: Path, *, compacted: bool)
     inbox.close()
     if compacted:
         Inbox(tmp_path, partitions=1).close()
-        compact(tmp_path / "0", InboxView(tmp_path).layout.inbox, 0, 0)
+        compact_segment(tmp_path / "0", InboxView(tmp_path).layout.inbox, 0, 0)
     reader = InboxStreamReader({"path": str(tmp_path), "max_records": "30", "max_bytes": "10000"})
     limit = reader.getDefaultReadLimit()
     offsets = [reader.initialOffset()]
@@ -101,7 +101,7 @@ def test_bytes_are_not_counted_where_all_fits(tmp_path: Path, monkeypatch: pytes
     inbox = Inbox(tmp_path, limits=SMALL)
     reader = InboxStreamReader({"path": str(tmp_path), "max_bytes": "20000"})
     start = reader.initialOffset()
-    monkeypatch.setattr("bindings.inbox.source.rows_within", None)
+    monkeypatch.setattr("bindings.inbox.source.count_rows_within", None)
     for first in range(0, 200, 20):
         append(inbox, range(first, first + 20))
         end = reader.latestOffset(start, ReadAllAvailable())

@@ -15,7 +15,7 @@ import yaml
 
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.record_columns import SOURCE_SCHEMA
-from bindings.kafka.store import KafkaStore, headers_of, inbox_columns, inbox_rows_of
+from bindings.kafka.store import KafkaStore, build_headers, inbox_columns, inbox_rows_of
 from bindings.parts import InboxRow, Part
 from router.cli import status_of
 from tests.conftest import Kafka, TopicFactory
@@ -39,7 +39,7 @@ def messages() -> pa.RecordBatch:
     """Return messages of an inbox topic, of gateways and of others."""
     rows = [row for reason in ("good", "no-match", "unmappable", "oversized") for row in shop.records(reason, [1, 2])]
     rows.append(InboxRow("/e", "MQTT", 0, [Part("n", b"1", "json"), Part("a:b", None), Part("é", "ü".encode())], b""))
-    written: list[list[tuple[str, Any]]] = [headers_of(row) for row in rows]
+    written: list[list[tuple[str, Any]]] = [build_headers(row) for row in rows]
     bodies = [row.body for row in rows] + [b"x"] * len(FOREIGN)
     told = [
         {

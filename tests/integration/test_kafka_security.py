@@ -247,5 +247,5 @@ def test_the_inbox_topic_is_written_in_every_way(world: World, tmp_path: Path, w
     ],
 )
 def test_one_login_is_told_to_both_clients(login: SaslLogin, jvm: dict[str, str], librdkafka: dict[str, str]) -> None:
-    assert (login.jvm(), login.librdkafka()) == (jvm, librdkafka)
+    assert (login.jvm_options(), login.librdkafka_config()) == (jvm, librdkafka)
     assert login.password not in repr(login).replace("password", "").replace("oauthbearer", "")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bindings.gateways import BrokerLogin, Connection, EndpointSubscription, GatewayError, GatewayLimits, Tls
-from bindings.mqtt.client import MqttLink, connector_of
+from bindings.mqtt.client import MqttLink, create_connector
 from bindings.mqtt.gateway import SubscriptionTable
 from bindings.mqtt.messages import MqttDelivery, Version
 from bindings.parts import InboxRow
@@ -192,7 +192,7 @@ def test_other_options_of_a_subscription_are_asked_for_while_it_runs(broker: Mos
         with running(broker.uri, {E: "option/x"}, rows, client_id="options", options={"retainhandling": 2}) as gateway:
             client.send("option/x", b"first")
             stored(rows, 1)
-            gateway.replace([EndpointSubscription(E, "option/x", {"retainhandling": 0})])
+            gateway.replace_subscriptions([EndpointSubscription(E, "option/x", {"retainhandling": 0})])
             stored(rows, 2)
             wait_until(lambda: gateway.connected, LIMIT_SECONDS, "the subscription")
             client.send("option/x", b"last")
@@ -207,17 +207,17 @@ class Echo:
         self.bodies: list[bytes] = []
         self.answers = 0
 
-    def delivered(self, _link: MqttLink, delivery: MqttDelivery) -> None:
+    def on_message(self, _link: MqttLink, delivery: MqttDelivery) -> None:
         self.bodies.append(delivery.payload)
 
-    def subscribed(self, _link: MqttLink, _mid: int, fault: str) -> None:
+    def on_subscribed(self, _link: MqttLink, _mid: int, fault: str) -> None:
         assert not fault
         self.answers += 1
 
-    def unsubscribed(self, _link: MqttLink, _mid: int) -> None:
+    def on_unsubscribed(self, _link: MqttLink, _mid: int) -> None:
         raise AssertionError("nothing is unsubscribed")
 
-    def published(self, _link: MqttLink, _mid: int, _code: int, fault: str) -> None:
+    def on_published(self, _link: MqttLink, _mid: int, _code: int, fault: str) -> None:
         assert not fault
         self.answers += 1
 
@@ -226,10 +226,10 @@ class Echo:
 def test_no_local_keeps_away_what_the_client_publishes_itself(broker: Mosquitto, no_local: bool) -> None:
     topic, echo = f"own/{no_local}".lower(), Echo()
     (request,) = SubscriptionTable([EndpointSubscription(E, "own/+", {"nolocal": no_local})]).requests
-    link = connector_of(Connection((broker.uri,)), "MQTT/5.0", f"own-{no_local}", clean=True).open(0, echo)
+    link = create_connector(Connection((broker.uri,)), "MQTT/5.0", f"own-{no_local}", clean=True).open_link(0, echo)
 
     def served(count: int) -> bool:
-        link.serve(0.05, lambda: True)
+        link.serve_once(0.05, lambda: True)
         return echo.answers >= count
 
     try:
@@ -251,7 +251,7 @@ def test_subscriptions_are_replaced_while_it_runs(broker: Mosquitto) -> None:
     with running(broker.uri, {E: "first", "/endpoints/stays": "stays"}, rows) as each, Client(broker.uri) as client:
         client.send("first", b"1")
         stored(rows, 1)
-        each.replace(
+        each.replace_subscriptions(
             [EndpointSubscription("/endpoints/f", "second"), EndpointSubscription("/endpoints/stays", "stays")]
         )
 
@@ -266,7 +266,7 @@ def test_subscriptions_are_replaced_while_it_runs(broker: Mosquitto) -> None:
         client.send("stays", b"3")
         wait_until(lambda: "3" in rows.bodies(), LIMIT_SECONDS, "the subscription that stays")
         with pytest.raises(GatewayError, match="a/#/b"):
-            each.replace([EndpointSubscription(E, "a/#/b")])
+            each.replace_subscriptions([EndpointSubscription(E, "a/#/b")])
     assert "nobody's" not in rows.bodies()
     assert next(row.endpoint for row in rows.stored if row.body == b"2") == "/endpoints/f"
 
@@ -351,7 +351,7 @@ def test_a_refused_subscription_is_told_and_the_others_work(tmp_path: Path) -> N
                 client.send("open/x", b"1")
             stored(rows, 1)
             assert not each.connected
-            each.replace([EndpointSubscription(E, "open/x")])
+            each.replace_subscriptions([EndpointSubscription(E, "open/x")])
             connected(each)
             assert each.trouble == ""
         finally:

@@ -228,7 +228,7 @@ def test_other_subscriptions_are_taken_over(server: NatsServer, sender: RawSende
     with running(server, store, core("a"), stream(), counts=counts) as gateway:
         sender.publish(b"js.a", b"before")
         arrived(store, 1)
-        gateway.replace([core("b")])
+        gateway.replace_subscriptions([core("b")])
         wait_until(lambda: subscribed(sender, store, b"b"), SECONDS, "the new subscription")
         sender.publish(b"a", b"gone")
         sender.publish(b"js.a", b"later")

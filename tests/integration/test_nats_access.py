@@ -123,7 +123,7 @@ def test_a_forbidden_subject_is_told(tmp_path: Path) -> None:
         try:
             wait_until(lambda: "forbidden" in gateway.trouble, SECONDS, lambda: gateway.trouble)
             assert not gateway.connected
-            gateway.replace([core("allowed")])
+            gateway.replace_subscriptions([core("allowed")])
             wait_until(lambda: gateway.connected, SECONDS, lambda: gateway.trouble)
         finally:
             gateway.stop(1)

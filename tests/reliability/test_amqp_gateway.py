@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bindings.amqp.gateway import EAGER, AmqpGateway
+from bindings.amqp.gateway import EAGER_MESSAGES, AmqpGateway
 from bindings.amqp.publisher import AmqpMessage, AmqpSender
 from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits
 from bindings.inbox import Inbox
@@ -97,10 +97,10 @@ def test_small_batches_wait_for_the_answer_to_the_one_before_and_go_together(bro
         wait_until(lambda: store.held, SECONDS, "the second batch")
         assert sorted(numbers([*first, *store.rows])) == list(range(20))
         # Many do not wait: a store that takes long is kept busy.
-        send(broker.uri, queue, 20, 20 + EAGER)
+        send(broker.uri, queue, 20, 20 + EAGER_MESSAGES)
         wait_until(lambda: len(store.held) == 2, SECONDS, "the third batch beside the second")
         store.answer()
-        wait_until(lambda: counts.stored[ENDPOINT] == 20 + EAGER, SECONDS, "all to be settled")
+        wait_until(lambda: counts.stored[ENDPOINT] == 20 + EAGER_MESSAGES, SECONDS, "all to be settled")
     assert depth(broker.uri, queue) == 0
 
 

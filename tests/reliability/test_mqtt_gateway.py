@@ -265,7 +265,7 @@ def test_a_full_inbox_holds_and_goes_on(broker: Mosquitto, tmp_path: Path, proto
             # Where it ends before it is read: what comes meanwhile, and the segments that it fills, stay.
             end = view.end(0)
             read.extend(bodies_in(path))
-            view.trim(0, InboxPosition(end.segment, 0))
+            view.trim_segments(0, InboxPosition(end.segment, 0))
             return len(set(read)) == 1_000
 
         wait_until(all_there, LIMIT_SECONDS, lambda: f"all messages, {len(set(read))} of 1000 are there")

@@ -23,7 +23,7 @@ from nats.aio.client import Client
 
 from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits, RowStore
 from bindings.inbox import InboxFull
-from bindings.nats.binding import native
+from bindings.nats.binding import build
 from bindings.nats.gateway import NatsGateway
 from bindings.parts import InboxRow
 from tests.support import deployed
@@ -197,7 +197,7 @@ def stream(subject: str = "js.>", **options: Any) -> EndpointSubscription:
 
 def natives(rows: Sequence[InboxRow]) -> list[dict[str, Any]]:
     """Return the native form of rows."""
-    return [native(list(row.properties)) for row in rows]
+    return [build(list(row.properties)) for row in rows]
 
 
 def made(

@@ -377,7 +377,7 @@ class PipeGateway:
         """Connect."""
         self._thread.start()
 
-    def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
+    def replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Take other pipes."""
         self._pipes = {each.address: each.endpoint for each in subscriptions}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bindings.certificates import CertificateCollector, end_of
+from bindings.certificates import CertificateCollector, parse_expiry
 from tests.support.ports import Authority
 
 NAME = "xrouter_certificate_end_timestamp_seconds"
@@ -27,16 +27,16 @@ def test_the_end_is_that_of_openssl(tmp_path: Path, days: int) -> None:
     authority = Authority(tmp_path)
     pair = authority.sign("us", alternatives="DNS:localhost", days=days)
     chain = pair.certificate.read_text() + authority.certificate.read_text()
-    assert end_of(f"a note\n{chain}") == told_by_openssl(pair.certificate)
+    assert parse_expiry(f"a note\n{chain}") == told_by_openssl(pair.certificate)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 5, 40, 100, 200])
 def test_what_is_no_certificate_is_told(tmp_path: Path, cut: int) -> None:
     whole = ssl.PEM_cert_to_DER_cert(Authority(tmp_path).certificate.read_text())
     with pytest.raises(ValueError):
-        end_of(ssl.DER_cert_to_PEM_cert(whole[:cut]))
+        parse_expiry(ssl.DER_cert_to_PEM_cert(whole[:cut]))
     with pytest.raises(ValueError):
-        end_of("no certificate")
+        parse_expiry("no certificate")
 
 
 def test_a_renewed_file_counts_where_it_is_read_anew(tmp_path: Path) -> None:

@@ -61,13 +61,13 @@ class Scene:
     def _wake(self) -> None:
         self.woken += 1
 
-    def stored(self, messages: Sequence[Held]) -> None:
+    def on_stored(self, messages: Sequence[Held]) -> None:
         self.kept += [message.name for message in messages]
 
-    def refused(self, message: Held) -> None:
+    def on_refused(self, message: Held) -> None:
         self.lost.append(message.name)
 
-    def held_back(self, messages: Sequence[Held]) -> Sequence[Held]:
+    def select_retries(self, messages: Sequence[Held]) -> Sequence[Held]:
         return [message for message in messages if not message.comes_again]
 
     def add(self, *names: str) -> None:
@@ -84,11 +84,11 @@ def test_nothing_is_acknowledged_before_it_is_stored_and_what_arrives_meanwhile_
     scene = Scene()
     scene.add("1")
     scene.add("2", "3")
-    assert (scene.store.appends, scene.kept, scene.handover.held, scene.woken) == ([["1"]], [], 3, 0)
+    assert (scene.store.appends, scene.kept, scene.handover.unstored_count, scene.woken) == ([["1"]], [], 3, 0)
     scene.answer()
     assert (scene.store.appends, scene.kept, scene.woken) == ([["1"], ["2", "3"]], ["1"], 1)
     scene.answer()
-    assert (scene.kept, scene.handover.held) == (["1", "2", "3"], 0)
+    assert (scene.kept, scene.handover.unstored_count) == (["1", "2", "3"], 0)
 
 
 def test_a_store_that_takes_nothing_is_offered_fewer_in_the_old_order_after_a_pause() -> None:
@@ -101,7 +101,7 @@ def test_a_store_that_takes_nothing_is_offered_fewer_in_the_old_order_after_a_pa
     scene.answer()
     assert (scene.handover.trouble, scene.kept) == ("", ["1", "2"])
     scene.answer()
-    assert (scene.kept, scene.lost, scene.handover.held) == (["1", "2", "3", "4", "5"], [], 0)
+    assert (scene.kept, scene.lost, scene.handover.unstored_count) == (["1", "2", "3", "4", "5"], [], 0)
 
 
 def test_the_store_is_left_alone_while_it_takes_nothing() -> None:
@@ -110,15 +110,15 @@ def test_the_store_is_left_alone_while_it_takes_nothing() -> None:
     scene.answer(InboxFull("no room"))
     scene.add("2")
     assert scene.store.appends == [["1"]]
-    assert 400 < scene.handover.patience(2000.0) <= 1000
-    assert scene.handover.patience(1.0) == 1.0
+    assert 400 < scene.handover.seconds_until_due(2000.0) <= 1000
+    assert scene.handover.seconds_until_due(1.0) == 1.0
 
 
 @pytest.mark.parametrize("bad", ["1", "2", "4"])
 def test_a_message_that_cannot_be_stored_is_refused_alone(bad: str) -> None:
     scene = Scene()
     scene.add(*"1234")
-    while scene.handover.held:
+    while scene.handover.unstored_count:
         scene.answer(InboxRowError("no row") if bad in scene.store.appends[-1] else None)
     assert (scene.kept, scene.lost) == ([name for name in "1234" if name != bad], [bad])
     assert scene.store.appends == [["1", "2", "3", "4"], ["1"], ["2"], ["3"], ["4"]]
@@ -133,7 +133,7 @@ def test_what_its_broker_sends_again_is_not_offered_twice() -> None:
     scene.answer(InboxFull("no room"))
     assert scene.store.appends[1:] == [["1"]]
     scene.handover.add(held("4", comes_again=True))
-    scene.handover.drop(lambda message: message.comes_again)
+    scene.handover.drop_waiting(lambda message: message.comes_again)
     scene.answer()
     scene.answer()
     assert scene.kept == ["1", "3"]
@@ -190,7 +190,7 @@ def test_what_was_abandoned_is_answered_no_more(answer: Exception | None) -> Non
     scene.add("2")
     assert [message.name for message in scene.handover.abandon()] == ["1", "2"]
     scene.answer(answer)
-    assert (scene.handover.held, scene.kept, scene.lost, scene.handover.trouble) == (0, [], [], "")
+    assert (scene.handover.unstored_count, scene.kept, scene.lost, scene.handover.trouble) == (0, [], [], "")
 
 
 def test_what_the_store_calls_back_with_holds_no_message() -> None:

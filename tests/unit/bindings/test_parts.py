@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bindings.kafka.binding import parts_of_row
-from bindings.parts import Part, first, values
+from bindings.parts import Part, first, parts_with_key
 from bindings.protocols import BINDINGS, binding_of, stream_id
 from catalog.findings import RecordError
 from catalog.record import Record, parse_record
@@ -141,9 +141,9 @@ def test_values_that_are_no_text_compare_as_their_json(value: Any, expected: byt
 def test_content_type_is_found_in_any_case_and_the_first_counts() -> None:
     parts = [Part("headers.Content-Type", b"1"), Part("headers.content-type", b"2"), Part("headers.X", b"3")]
     assert first(parts, "headers.content-type") == parts[0]
-    assert values(parts, "headers.content-type") == parts[:2]
+    assert parts_with_key(parts, "headers.content-type") == parts[:2]
     assert first(parts, "headers.x") is None
-    assert values(parts, "headers.X") == parts[2:]
+    assert parts_with_key(parts, "headers.X") == parts[2:]
 
 
 def test_a_stream_id_needs_both_of_its_members() -> None:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bindings.sending import (
-    IN_A_ROW,
     MAX_CALLS_WITHOUT_PROOF,
     MAX_SOLO_ATTEMPTS,
-    Ended,
+    MAX_SUSPECTS_IN_A_ROW,
+    Hangup,
     OutgoingMessage,
     PoisonIsolator,
 )
@@ -38,7 +38,7 @@ class Broker:
                 for each in good[: max(0, len(good) - self.lost)]:
                     self.settled[each] = None
                 self.taken += good
-                raise Ended(f"ended at {place}", sure=self.sure)
+                raise Hangup(f"ended at {place}", at_fault=self.sure)
             good.append(place)
         self.taken += good
         self.settled.update(dict.fromkeys(good))
@@ -75,18 +75,18 @@ def test_a_reason_tells_how_the_connection_ended() -> None:
 
 def test_a_broker_that_ends_every_connection_counts_as_down() -> None:
     broker = Broker(set(range(100)))
-    with pytest.raises(Ended, match="ended at"):
+    with pytest.raises(Hangup, match="ended at"):
         PoisonIsolator[str](str, pause=0.0).send(
             [OutgoingMessage(str(place), place) for place in range(100)], broker.exchange, broker.settled
         )
     assert broker.settled == {}
-    assert IN_A_ROW < 100
+    assert MAX_SUSPECTS_IN_A_ROW < 100
 
 
 def test_a_message_with_none_to_compare_with_takes_many_calls() -> None:
     broker, told = Broker({0}), PoisonIsolator[str](str, pause=0.0)
     for _ in range(MAX_CALLS_WITHOUT_PROOF - 1):
-        with pytest.raises(Ended):
+        with pytest.raises(Hangup):
             told.send([OutgoingMessage("", 0)], broker.exchange, broker.settled)
         assert broker.settled == {}
     told.send([OutgoingMessage("", 0)], broker.exchange, broker.settled)
@@ -100,7 +100,7 @@ def test_a_broker_that_works_again_takes_what_was_suspected() -> None:
         nonlocal ended
         if ended <= MAX_SOLO_ATTEMPTS:
             ended += 1
-            raise Ended("restarting")
+            raise Hangup("restarting")
         settled.update(dict.fromkeys(places))
 
     settled: dict[int, str | None] = {}

@@ -222,13 +222,13 @@ def test_the_client_of_routers_and_this_api_understand_each_other(tmp_path: Path
         made = manager.create(asked)
         assert made.document["expiration"] == soon
         assert manager.renew(made.url, asked).document == made.document
-        assert manager.delivering(sink) == [made]
+        assert manager.list_delivering_to(sink) == [made]
         change(client, "m", "n")
         (event,) = until_taken(hook, 1)
         assert event["type"] == "io.xregistry.group.created"
         manager.delete(made.url)
         manager.delete(made.url)
-        assert manager.delivering(sink) == []
+        assert manager.list_delivering_to(sink) == []
 
 
 EVENT = {"type": "a.b", "subject": "/x/y", "source": "s"}

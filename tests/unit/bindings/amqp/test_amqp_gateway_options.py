@@ -10,8 +10,8 @@ from typing import Any
 import proton
 import pytest
 
-from bindings.amqp.binding import node_of, option
-from bindings.amqp.client import LONGEST_WAIT_SECONDS, Dialer, reconnecting
+from bindings.amqp.binding import find_option, node_of
+from bindings.amqp.client import LONGEST_WAIT_SECONDS, Dialer, create_backoff
 from bindings.amqp.gateway import AmqpGateway
 from bindings.amqp.publisher import AmqpSender, _LinkModes
 from bindings.gateways import (
@@ -79,7 +79,7 @@ def test_subscriptions_are_checked_at_the_start_and_when_replaced(
     with pytest.raises(GatewayError, match=says):
         gateway(Connection(("amqp://h",)), subscription).start()
     with pytest.raises(GatewayError, match=says):
-        gateway(Connection(("amqp://h",)), GOOD).replace([subscription])
+        gateway(Connection(("amqp://h",)), GOOD).replace_subscriptions([subscription])
 
 
 def test_credentials_come_from_the_login_else_from_the_uri_and_are_not_shown() -> None:
@@ -101,7 +101,7 @@ def test_a_password_does_not_go_without_tls_where_tls_is_asked_for() -> None:
 @pytest.mark.parametrize("name", ["distributionmode", "distribution-mode", "distribution_mode", "DistributionMode"])
 def test_options_are_found_in_any_spelling(name: str) -> None:
     options: dict[str, Any] = {"node": "x", name: "copy"}
-    assert option(options, "distributionmode") == "copy"
+    assert find_option(options, "distributionmode") == "copy"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_node_goes_by_two_names(options: dict[str, Any], node: str | None) -> 
 
 
 def test_waits_grow_to_a_limit_and_begin_anew() -> None:
-    backoff = reconnecting()
+    backoff = create_backoff()
     waits = [backoff.pause() for _ in range(40)]
     assert waits[0] < 0.3
     assert LONGEST_WAIT_SECONDS / 2 <= min(waits[20:]) <= max(waits) <= LONGEST_WAIT_SECONDS

@@ -11,8 +11,8 @@ import pytest
 
 from bindings.amqp import binding
 from bindings.amqp.binding import AmqpSending
-from bindings.amqp.publisher import AmqpMessage, EncodingError, encode
-from bindings.amqp.values import AmqpValue, decode, typed_of
+from bindings.amqp.publisher import AmqpMessage, EncodingError, encode_message
+from bindings.amqp.values import AmqpValue, decode_message, value_of_part
 from bindings.parts import JSON_KIND, Part
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
@@ -22,7 +22,7 @@ A_UUID = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 def test_proton_reads_what_we_encode() -> None:
     message = proton.Message()
     message.decode(
-        encode(
+        encode_message(
             AmqpMessage(
                 "node",
                 b"\xffbody",
@@ -69,8 +69,8 @@ def test_proton_reads_what_we_encode() -> None:
     ],
 )
 def test_every_type_goes_out_and_comes_back(typed: AmqpValue, form: Any) -> None:
-    message = decode(encode(AmqpMessage("node", b"", application_properties={"p": typed})))
-    native = binding.native(message.parts)
+    message = decode_message(encode_message(AmqpMessage("node", b"", application_properties={"p": typed})))
+    native = binding.build(message.parts)
     assert native["application-properties"]["p"] == form
     obvious = ("boolean", "long", "double", "binary", "string")
     assert native.get("types", {}).get("application-properties.p", typed.kind) == typed.kind
@@ -78,9 +78,9 @@ def test_every_type_goes_out_and_comes_back(typed: AmqpValue, form: Any) -> None
 
 
 def test_no_body_and_no_properties() -> None:
-    message = decode(encode(AmqpMessage("node", header={"durable": False})))
+    message = decode_message(encode_message(AmqpMessage("node", header={"durable": False})))
     assert message.body is None
-    assert binding.native(message.parts) == {"header": {"durable": False}, "types": {"body": "null"}}
+    assert binding.build(message.parts) == {"header": {"durable": False}, "types": {"body": "null"}}
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_no_body_and_no_properties() -> None:
 )
 def test_what_cannot_be_sent_says_where(message: AmqpMessage, says: str) -> None:
     with pytest.raises(EncodingError, match=says):
-        encode(message)
+        encode_message(message)
 
 
 @pytest.mark.parametrize("text", [b"{", b"[" * 100_000, b"\xff"])
 def test_a_value_that_is_no_json_goes_as_it_is(text: bytes) -> None:
     """Only others write such a value to an inbox topic; it must not hold a batch up."""
     part = Part("application-properties.a", text, JSON_KIND)
-    value = typed_of(part, {})
+    value = value_of_part(part, {})
     assert (value.kind, value.value) == ("binary", text) if text == b"\xff" else ("string", text.decode())
     assert AmqpSending().header("application-properties.a", part) is not None

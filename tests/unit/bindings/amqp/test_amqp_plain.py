@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proton import symbol, ulong
 
 from bindings.amqp import values
-from bindings.amqp.values import HEADER_FIELDS, PROPERTY_FIELDS, Decoded, MalformedMessage, decode
+from bindings.amqp.values import HEADER_FIELDS, PROPERTY_FIELDS, DecodedMessage, MalformedMessage, decode_message
 from tests.support.amqp import section
 
 TEXTS = st.text(max_size=20) | st.text(st.characters(max_codepoint=127), max_size=300)
@@ -42,9 +42,9 @@ SECTIONS = st.one_of(
 MESSAGES = st.lists(SECTIONS, max_size=4).map(b"".join)
 
 
-def said(data: bytes, *, short: bool) -> Decoded | str:
+def said(data: bytes, *, short: bool) -> DecodedMessage | str:
     try:
-        return decode(data, plain=short)
+        return decode_message(data, plain=short)
     except MalformedMessage as error:
         return str(error)
 
@@ -89,10 +89,10 @@ def test_of_bytes_made_by_hand(broken: bytes) -> None:
 def test_the_short_way_is_taken() -> None:
     event = {f"cloudEvents:{name}": "text" for name in ("specversion", "id", "type", "source")}
     mapped: Any = section("application-properties", {**event, "count": 5})
-    taken = values.texts(mapped, 3, len(mapped), "application-properties")
+    taken = values.read_text_map(mapped, 3, len(mapped), "application-properties")
     assert taken is not None and len(taken[0]) == 5 and taken[2] == len(mapped)
     listed = section("properties", ["m-1", None, "to", "sub", None, ulong(9), symbol("text/plain")])
-    found = values.fields(listed, 3, len(listed), "properties", PROPERTY_FIELDS)
+    found = values.read_fields(listed, 3, len(listed), "properties", PROPERTY_FIELDS)
     assert found is not None
     assert [each.key.partition(".")[2] for each in found[0]] == [
         *("message-id", "to", "subject", "correlation-id", "content-type")

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from proton import Data, Described, symbol, timestamp, ulong
 
 from bindings.amqp import binding
-from bindings.amqp.publisher import AmqpMessage, encode
-from bindings.amqp.values import AmqpValue, Decoded, MalformedMessage, decode, row_of
+from bindings.amqp.publisher import AmqpMessage, encode_message
+from bindings.amqp.values import AmqpValue, DecodedMessage, MalformedMessage, decode_message, to_row
 from bindings.parts import BINARY_KIND, Part
 from tests.support.amqp import section
 
 A_UUID = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 
 
-def record(message: Decoded) -> dict[str, Any]:
+def record(message: DecodedMessage) -> dict[str, Any]:
     """Return the native record, having made sure that it survives being taken apart again."""
-    native = binding.native(message.parts)
-    again = binding.native(binding.parts(native))
+    native = binding.build(message.parts)
+    again = binding.build(binding.split(native))
     assert again == native
     return native
 
@@ -46,7 +46,7 @@ def test_every_section_of_a_message() -> None:
             section("footer", {symbol("sum"): proton.ubyte(1)}),
         )
     )
-    message = decode(raw)
+    message = decode_message(raw)
     assert message.body == b"body"
     assert record(message) == {
         "header": {"durable": True, "priority": 7, "ttl": 60000, "first-acquirer": False, "delivery-count": 2},
@@ -103,7 +103,7 @@ def test_every_section_of_a_message() -> None:
     ],
 )
 def test_every_type_as_property_as_annotation_and_as_body(value: Any, form: Any, kind: str | None) -> None:
-    message = decode(
+    message = decode_message(
         section("application-properties", {"p": value}) + section("message-annotations", {symbol("p"): value})
     )
     native = record(message)
@@ -116,7 +116,7 @@ def test_every_type_as_property_as_annotation_and_as_body(value: Any, form: Any,
 
 def test_values_within_values_keep_their_types_beside_them() -> None:
     value = {"list": [ulong(1), "a", [symbol("s")]], "bytes": b"\xff", "none": None}
-    native = record(decode(section("application-properties", {"p": value})))
+    native = record(decode_message(section("application-properties", {"p": value})))
     assert native["application-properties"]["p"] == {
         "list": [1, "a", ["s"]],
         "bytes": {"base64": "/w=="},
@@ -153,7 +153,7 @@ def test_values_within_values_keep_their_types_beside_them() -> None:
     ],
 )
 def test_every_kind_of_body(sections: list[tuple[str, Any]], body: bytes | None, kind: str | None) -> None:
-    message = decode(b"".join(section(name, value) for name, value in sections))
+    message = decode_message(b"".join(section(name, value) for name, value in sections))
     assert message.body == body
     assert record(message).get("types", {}).get("body") == kind
 
@@ -162,17 +162,20 @@ def test_symbolic_descriptors_and_empty_sections() -> None:
     data = Data()
     data.put_object(Described(symbol("amqp:properties:list"), ["id"]))
     raw = bytes(data.encode()) + section("application-properties", None) + section("header", [])
-    assert decode(raw) == Decoded([Part("properties.message-id", b"id")], None)
+    assert decode_message(raw) == DecodedMessage([Part("properties.message-id", b"id")], None)
 
 
 def test_the_first_of_a_repeated_key_counts_and_odd_text_is_kept() -> None:
     pairs = b"\xa1\x01k\x54\x01" + b"\xa1\x01k\x54\x02" + b"\xa1\x01t\xa1\x01\xff"
     raw = b"\x00\x53\x74\xc1" + bytes([len(pairs) + 1, 6]) + pairs
-    assert decode(raw).parts[:2] == [
+    assert decode_message(raw).parts[:2] == [
         Part("application-properties.k", b"1", "json"),
         Part("application-properties.t", b"\xff", BINARY_KIND),
     ]
-    assert record(decode(raw))["types"] == {"application-properties.k": "int", "application-properties.t": "string"}
+    assert record(decode_message(raw))["types"] == {
+        "application-properties.k": "int",
+        "application-properties.t": "string",
+    }
 
 
 @pytest.mark.parametrize(
@@ -191,31 +194,33 @@ def test_the_first_of_a_repeated_key_counts_and_odd_text_is_kept() -> None:
 )
 def test_what_is_no_message_says_why_and_keeps_its_bytes(raw: bytes, says: str) -> None:
     with pytest.raises(MalformedMessage, match=says):
-        decode(raw)
-    row = row_of(raw, "/endpoints/e", 5, 10)
+        decode_message(raw)
+    row = to_row(raw, "/endpoints/e", 5, 10)
     assert (row.protocol, row.body) == ("AMQP/1.0", raw)
     assert [part.key for part in row.properties] == ["undecodable"]
 
 
 def test_a_body_past_the_limit_is_kept_whole_and_marked() -> None:
     raw = section("data", b"12345")
-    assert row_of(raw, "/endpoints/e", 5, 5).properties == []
-    row = row_of(raw, "/endpoints/e", 5, 4)
+    assert to_row(raw, "/endpoints/e", 5, 5).properties == []
+    row = to_row(raw, "/endpoints/e", 5, 4)
     assert row.body == b"12345"
     assert row.properties == [Part("oversized", b"5")]
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_become_a_row(raw: bytes) -> None:
-    row = row_of(b"\x00\x53" + raw, "/endpoints/e", 5, 100)
+    row = to_row(b"\x00\x53" + raw, "/endpoints/e", 5, 100)
     for part in row.properties:
         part.key.encode("utf-8")
 
 
 def test_a_row_is_made_of_what_proton_gives_which_is_a_bytearray() -> None:
     values = {"who": AmqpValue("uuid", "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"), "raw": b"\xff", "text": "t"}
-    data = encode(AmqpMessage("n", b"body", properties={"message-id": values["who"]}, application_properties=values))
-    row = row_of(bytearray(data), "/endpoints/e", 0, 2**20)
-    assert row == row_of(data, "/endpoints/e", 0, 2**20)
+    data = encode_message(
+        AmqpMessage("n", b"body", properties={"message-id": values["who"]}, application_properties=values)
+    )
+    row = to_row(bytearray(data), "/endpoints/e", 0, 2**20)
+    assert row == to_row(data, "/endpoints/e", 0, 2**20)
     assert all(type(part.value) is bytes for part in row.properties)
-    assert type(row_of(bytearray(b"no message"), "/endpoints/e", 0, 2**20).body) is bytes
+    assert type(to_row(bytearray(b"no message"), "/endpoints/e", 0, 2**20).body) is bytes

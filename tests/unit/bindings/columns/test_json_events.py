@@ -35,7 +35,7 @@ def settled(events: JsonEvents, row: int) -> tuple[dict[str, str], bytes | None]
     mine = [at for at, owner in enumerate(events.owners.tolist()) if owner == row]
     attributes = {events.names[events.codes[at]]: events.values[at].as_py().decode() for at in mine}
     for name, text in {**attributes, CONTENT: events.types[row].as_py()}.items():
-        column = events.types if name == CONTENT else events.text(name)
+        column = events.types if name == CONTENT else events.attribute_column(name)
         assert (None if column is None else column[row].as_py()) == text
     content = events.types[row].as_py()
     return {**attributes, **({} if content is None else {CONTENT: content})}, events.data[row].as_py()

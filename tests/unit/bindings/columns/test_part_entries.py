@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.columns.entries import PartEntries, base64_of, beginnings, holding, raw
+from bindings.columns.entries import PartEntries, base64_of, find_containing, first_byte_of_each, raw
 from bindings.inbox.format import SCHEMA
 
 LISTS = SCHEMA.field("properties").type
@@ -37,7 +37,7 @@ def test_entries_are_those_of_the_rows(rows: list[Row], groups: int, begin: int)
     ]
     assert entries.values.to_pylist() == [value for _, _, value, _ in flat]
     assert entries.are("binary").tolist() == [kind == "binary" for *_, kind in flat]
-    assert not entries.broken.any()
+    assert not entries.broken_rows.any()
 
 
 @given(lists, st.sampled_from((("a",), ("a", "b"), ("none",))), st.booleans())
@@ -67,8 +67,8 @@ def test_bytes_of_columns_are_those_of_their_values(given: list[bytes | None], b
     data, offsets = raw(array)
     there = [bytes(data[offsets[at] : offsets[at + 1]]) for at in range(len(array))]
     assert there == [value or b"" for value in given[begin:]]
-    assert beginnings(array).tolist() == [value[0] if value else 0 for value in given[begin:]]
+    assert first_byte_of_each(array).tolist() == [value[0] if value else 0 for value in given[begin:]]
     encoded = base64_of(array).to_pylist()
     assert encoded == [None if value is None else b64encode(value).decode() for value in given[begin:]]
     whole = array.drop_null()
-    assert holding(whole, "%").tolist() == [at for at, value in enumerate(whole.to_pylist()) if b"%" in value]
+    assert find_containing(whole, "%").tolist() == [at for at, value in enumerate(whole.to_pylist()) if b"%" in value]

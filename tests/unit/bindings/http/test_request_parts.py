@@ -19,12 +19,14 @@ EXPECTED = [
 def test_parts_keep_order_and_repeats_and_have_no_credentials() -> None:
     maker = RequestParts(frozenset({"x-key"}))
     head = RequestHead("POST", b"/a%20b", b"q=1+2&access_token=t", HEADERS)
-    assert [maker.of(head), maker.of(head)] == [EXPECTED, EXPECTED]
+    assert [maker.parts_of_head(head), maker.parts_of_head(head)] == [EXPECTED, EXPECTED]
 
 
 def test_a_stranger_with_ever_new_headers_changes_nothing_for_others() -> None:
     maker = RequestParts()
     for number in range(3_000):
         name = b"x-%d" % number
-        assert maker.of(RequestHead("POST", b"/", b"", ((name, b""),)))[2] == Part(f"headers.x-{number}", b"")
-    assert maker.of(RequestHead("POST", b"/a%20b", b"q=1+2", (*HEADERS[:2], *HEADERS[3:]))) == EXPECTED
+        assert maker.parts_of_head(RequestHead("POST", b"/", b"", ((name, b""),)))[2] == Part(
+            f"headers.x-{number}", b""
+        )
+    assert maker.parts_of_head(RequestHead("POST", b"/a%20b", b"q=1+2", (*HEADERS[:2], *HEADERS[3:]))) == EXPECTED

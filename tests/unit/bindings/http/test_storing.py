@@ -56,10 +56,10 @@ async def scenario(store: Store, first: Sequence[bytes], then: Sequence[bytes] =
     ends: dict[bytes, object] = {}
     group = GroupStore(store)
     for body in first:
-        group.add(row(body), lambda error, body=body: ends.__setitem__(body, error))  # type: ignore[misc]
+        group.add_message(row(body), lambda error, body=body: ends.__setitem__(body, error))  # type: ignore[misc]
     await turns()
     for body in then:
-        group.add(row(body), lambda error, body=body: ends.__setitem__(body, error))  # type: ignore[misc]
+        group.add_message(row(body), lambda error, body=body: ends.__setitem__(body, error))  # type: ignore[misc]
     await turns()
     while store.open:
         store.end()
@@ -80,7 +80,7 @@ def test_what_comes_while_a_group_is_stored_is_with_the_store_too() -> None:
         group = GroupStore(store)
         for bodies in ([b"1"], [b"2", b"3"], [b"4"]):
             for body in bodies:
-                group.add(row(body), lambda _: None)
+                group.add_message(row(body), lambda _: None)
             await turns()
         assert store.groups == [[b"1"], [b"2", b"3"], [b"4"]]
 
@@ -96,8 +96,8 @@ def test_an_answer_that_fails_costs_no_other() -> None:
         def fail(_: BaseException | None) -> None:
             raise ValueError("gone")
 
-        group.add(row(b"1"), fail)
-        group.add(row(b"2"), ends.append)
+        group.add_message(row(b"1"), fail)
+        group.add_message(row(b"2"), ends.append)
         await turns()
         store.end()
         await turns()
@@ -119,12 +119,12 @@ def test_a_full_store_refuses_the_whole_group_and_takes_the_next() -> None:
         ends: dict[bytes, BaseException | None] = {}
         group = GroupStore(store)
         for body in (b"1", b"2"):
-            group.add(row(body), lambda error, body=body: ends.__setitem__(body, error))  # type: ignore[misc]
+            group.add_message(row(body), lambda error, body=body: ends.__setitem__(body, error))  # type: ignore[misc]
         await turns()
         store.end(InboxFull("full"))
         await turns()
         assert all(isinstance(error, InboxFull) for error in ends.values()) and len(ends) == 2
-        group.add(row(b"3"), lambda error: ends.__setitem__(b"3", error))
+        group.add_message(row(b"3"), lambda error: ends.__setitem__(b"3", error))
         await turns()
         store.end()
         await turns()

@@ -24,8 +24,8 @@ from bindings.inbox import (
     InboxRowError,
     log,
 )
-from bindings.inbox.format import InboxPosition, frames, map_segment, segment_path, segments_in
-from bindings.inbox.log import compact
+from bindings.inbox.format import InboxPosition, iter_frames, map_segment, segment_path, segments_in
+from bindings.inbox.log import compact_segment
 from bindings.inbox.source import InboxView
 from bindings.parts import InboxRow, Part
 
@@ -84,7 +84,7 @@ def test_a_tail_torn_at_any_byte_is_cut_and_the_rest_kept(tmp_path: Path) -> Non
     source = tmp_path / "source"
     segment = filled(source, range(2))
     data = map_segment(segment)
-    ends = [frame.end for frame in frames(data, 0, data.size)]
+    ends = [frame.end for frame in iter_frames(data, 0, data.size)]
     content = segment.read_bytes()
     for length in range(ends[0], ends[1]):
         torn = tmp_path / f"torn{length}"
@@ -136,10 +136,10 @@ def test_segments_roll_and_are_compacted_with_the_same_numbers(tmp_path: Path) -
     view = InboxView(tmp_path)
     before = [batch.to_pylist() for batch in view.read(0, view.spans(0, view.first(0), view.end(0)))]
     for segment in sealed:
-        compact(directory, view.layout.inbox, 0, segment)
+        compact_segment(directory, view.layout.inbox, 0, segment)
         data = map_segment(segment_path(directory, segment))
-        assert len(list(frames(data, 0, data.size))) == 1
-        assert not compact(directory, view.layout.inbox, 0, segment)
+        assert len(list(iter_frames(data, 0, data.size))) == 1
+        assert not compact_segment(directory, view.layout.inbox, 0, segment)
     after = [batch.to_pylist() for batch in view.read(0, view.spans(0, view.first(0), view.end(0)))]
     assert list(itertools.chain(*after)) == list(itertools.chain(*before))
     assert bodies(tmp_path) == [str(number) for number in range(60)]
@@ -163,19 +163,19 @@ def test_a_full_inbox_refuses_and_recovers_when_it_was_trimmed(tmp_path: Path) -
     limits = InboxLimits(segment_bytes=2000, max_bytes=100_000, min_free_bytes=0)
     inbox = Inbox(tmp_path, partitions=1, limits=limits)
     taken = 0
-    while inbox.size() < 93_000:
+    while inbox.measure_size() < 93_000:
         inbox.append_many([row(taken, size=500)]).result(SECONDS)
         taken += 1
     with pytest.raises(InboxFull, match="max_bytes"):
         inbox.append_many([row(taken, size=20_000)]).result(SECONDS)
-    assert inbox.limit() == limits.max_bytes
-    assert "of 100000 bytes are in use; the router must catch up, or raise max_bytes" in inbox.trouble()
+    assert inbox.max_size() == limits.max_bytes
+    assert "of 100000 bytes are in use; the router must catch up, or raise max_bytes" in inbox.refusal_reason()
     # A small message still fits: that is no reason to say that all is well.
     inbox.append_many([row(taken)]).result(SECONDS)
-    assert inbox.trouble()
+    assert inbox.refusal_reason()
     view = InboxView(tmp_path)
-    view.trim(0, InboxPosition(view.end(0).segment, 0))
-    assert not inbox.trouble()
+    view.trim_segments(0, InboxPosition(view.end(0).segment, 0))
+    assert not inbox.refusal_reason()
     inbox.append_many([row(taken)]).result(SECONDS)
     inbox.close()
 
@@ -183,8 +183,8 @@ def test_a_full_inbox_refuses_and_recovers_when_it_was_trimmed(tmp_path: Path) -
 def test_free_space_is_kept(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, limits=InboxLimits(min_free_bytes=2**62))
     # Nobody has to be refused first.
-    assert f"{tmp_path}: " in inbox.trouble() and "bytes free on the disk" in inbox.trouble()
-    assert inbox.limit() == inbox.size()
+    assert f"{tmp_path}: " in inbox.refusal_reason() and "bytes free on the disk" in inbox.refusal_reason()
+    assert inbox.max_size() == inbox.measure_size()
     with pytest.raises(InboxFull, match="min_free_bytes"):
         inbox.append_many([row(1)]).result(SECONDS)
     inbox.close()
@@ -197,13 +197,16 @@ def test_a_disk_that_refused_is_tried_until_it_takes_as_much(tmp_path: Path, mon
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(log, "_write", full)
+        patched.setattr(log, "_write_all", full)
         patched.setattr(os, "write", full)
         with pytest.raises(InboxFull, match="No space left on device"):
             inbox.append_many([row(1)]).result(SECONDS)
         for _ in range(2):
-            assert "No space left on device" in inbox.trouble() and "bytes are free; free space" in inbox.trouble()
-    assert not inbox.trouble()
+            assert (
+                "No space left on device" in inbox.refusal_reason()
+                and "bytes are free; free space" in inbox.refusal_reason()
+            )
+    assert not inbox.refusal_reason()
     assert not (tmp_path / ".probe").exists()
     inbox.append_many([row(2)]).result(SECONDS)
     inbox.close()
@@ -273,7 +276,7 @@ def held_together(
     return futures
 
 
-@pytest.mark.parametrize("step", ["batch_of", "_write", "_sync"])
+@pytest.mark.parametrize("step", ["rows_to_batch", "_write_all", "_sync"])
 def test_a_fault_of_the_writer_fails_its_group_and_the_next_is_stored(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def test_what_is_covered_is_matched(wide: str, narrow: str, topic: str) -> None:
 
 def test_what_is_covered_is_left_out() -> None:
     asked = ["a/b", "a/+", "a/#", "$share/g/a/b", "a/b", "b", "$SYS/x", "+/c"]
-    assert messages.uncovered(asked) == ["a/#", "$share/g/a/b", "b", "$SYS/x", "+/c"]
+    assert messages.drop_covered(asked) == ["a/#", "$share/g/a/b", "b", "$SYS/x", "+/c"]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_options_name_a_filter(options: dict[str, object], expected: str | None)
 )
 def test_no_filters(text: str) -> None:
     with pytest.raises(messages.TopicFilterError):
-        messages.checked(text)
+        messages.check_filter(text)
 
 
 @pytest.mark.parametrize("options", [{"topic": 7}, {"topic": "a#"}])
@@ -119,11 +119,11 @@ def test_options_that_name_none(options: dict[str, object]) -> None:
 )
 def test_options_share_a_filter(options: dict[str, object], expected: str | None) -> None:
     if expected is not None:
-        assert messages.shared("a/+", options) == expected
-        assert messages.shared("$share/h/a/+", options) == "$share/h/a/+"
+        assert messages.share_filter("a/+", options) == expected
+        assert messages.share_filter("$share/h/a/+", options) == "$share/h/a/+"
         return
     with pytest.raises(messages.TopicFilterError):
-        messages.shared("a/+", options)
+        messages.share_filter("a/+", options)
 
 
 @given(FILTERS.filter(bool), FILTERS.filter(bool), TOPICS)

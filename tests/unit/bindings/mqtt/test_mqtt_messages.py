@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 
-from bindings.mqtt.client import properties_for
-from bindings.mqtt.messages import MalformedPublish, read_publish, row_of
+from bindings.mqtt.client import build_properties
+from bindings.mqtt.messages import MalformedPublish, read_publish, to_row
 from bindings.protocols import BINDINGS
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
@@ -20,12 +20,12 @@ TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters=
 def packet(topic: str, payload: bytes, mid: int | None = None, **values: Any) -> bytes:
     name = topic.encode()
     identifier = b"" if mid is None else struct.pack("!H", mid)
-    packed: bytes = properties_for(PacketTypes.PUBLISH, **values).pack()  # type: ignore[no-untyped-call]
+    packed: bytes = build_properties(PacketTypes.PUBLISH, **values).pack()  # type: ignore[no-untyped-call]
     return struct.pack("!H", len(name)) + name + identifier + packed + payload
 
 
 def native_of(data: bytes, header: int = 0x32) -> dict[str, Any]:
-    row = row_of(read_publish(header, data, "MQTT/5.0"), "/endpoints/e", "MQTT/5.0", 1, 1000)
+    row = to_row(read_publish(header, data, "MQTT/5.0"), "/endpoints/e", "MQTT/5.0", 1, 1000)
     return BINDINGS["MQTT/5.0"].native(list(row.properties))
 
 
@@ -62,14 +62,14 @@ def test_every_member_of_a_native_record() -> None:
 def test_an_old_client_has_no_properties() -> None:
     delivery = read_publish(0x30, b"\x00\x01a{}", "MQTT/3.1.1")
     assert (delivery.topic, delivery.payload, delivery.qos, delivery.mid) == ("a", b"{}", 0, 0)
-    assert row_of(delivery, "e", "MQTT/3.1.1", 5, 10).body == b"{}"
+    assert to_row(delivery, "e", "MQTT/3.1.1", 5, 10).body == b"{}"
 
 
 def test_an_empty_payload_is_a_body_and_a_large_one_is_marked() -> None:
-    empty = row_of(read_publish(0x32, packet("a", b"", 1), "MQTT/5.0"), "e", "MQTT/5.0", 1, 3)
+    empty = to_row(read_publish(0x32, packet("a", b"", 1), "MQTT/5.0"), "e", "MQTT/5.0", 1, 3)
     assert empty.body == b""
     assert "oversized" not in {part.key for part in empty.properties}
-    large = row_of(read_publish(0x32, packet("a", b"1234", 1), "MQTT/5.0"), "e", "MQTT/5.0", 1, 3)
+    large = to_row(read_publish(0x32, packet("a", b"1234", 1), "MQTT/5.0"), "e", "MQTT/5.0", 1, 3)
     assert large.body == b"1234"
     assert [part.value for part in large.properties if part.key == "oversized"] == [b"4"]
 

@@ -11,11 +11,11 @@ from bindings.background import Backoff
 from bindings.certificates import Address
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from bindings.mqtt.binding import session_options
-from bindings.mqtt.client import connector_of
+from bindings.mqtt.client import create_connector
 
 
 def addresses_of(connection: Connection) -> tuple[Address, ...]:
-    return connector_of(connection, "MQTT/5.0", "c", clean=False).addresses
+    return create_connector(connection, "MQTT/5.0", "c", clean=False).addresses
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_uris(uri: str, host: str, port: int, secure: bool) -> None:
 def test_the_login_goes_before_the_uri_and_settings_for_tls_before_its_scheme() -> None:
     (first,) = addresses_of(Connection(("mqtt://a:b%40c@host",)))
     assert (first.username, first.password, str(first)) == ("a", "b@c", "host:1883")
-    connector = connector_of(
+    connector = create_connector(
         Connection(("mqtt://a:b@host",), BrokerLogin("x", "y"), Tls()), "MQTT/5.0", "c", clean=False
     )
     (second,), context = connector.addresses, connector.terms.tls
@@ -86,11 +86,11 @@ def test_options() -> None:
 
 def test_a_connection_has_a_version_and_a_client_id() -> None:
     with pytest.raises(GatewayError):
-        connector_of(Connection(("mqtt://h",)), "MQTT/4", "c", clean=False)
+        create_connector(Connection(("mqtt://h",)), "MQTT/4", "c", clean=False)
     with pytest.raises(GatewayError):
-        connector_of(Connection(("mqtt://h",)), "MQTT/5.0", "", clean=False)
+        create_connector(Connection(("mqtt://h",)), "MQTT/5.0", "", clean=False)
     with pytest.raises(GatewayError):
-        connector_of(Connection(()), "MQTT/5.0", "c", clean=False)
+        create_connector(Connection(()), "MQTT/5.0", "c", clean=False)
 
 
 def test_pauses_grow_to_a_bound() -> None:

@@ -26,10 +26,10 @@ def test_a_message_is_the_first_endpoints_whose_filter_takes_it() -> None:
     both = table(("one", "a/+"), ("two", "+/b"), ("three", "a/b"))
     assert both.filters == ("a/+", "+/b")
     for topic, endpoint, filters in (("a/b", "one", 2), ("x/b", "two", 1), ("a/c", "one", 1)):
-        found = both.find(topic)
+        found = both.find_route(topic)
         assert found is not None
         assert (found.endpoint, len(found.filters)) == (endpoint, filters)
-    assert both.find("x/y") is None
+    assert both.find_route("x/y") is None
 
 
 def test_a_shared_channel_is_subscribed_to_once() -> None:
@@ -39,8 +39,8 @@ def test_a_shared_channel_is_subscribed_to_once() -> None:
 
 def test_what_was_replaced_still_has_an_endpoint() -> None:
     tables = SubscriptionTables(table(("one", "a")))
-    tables.replace(table(("two", "b")))
-    found = [tables.find(topic) for topic in ("a", "b", "c")]
+    tables.add_table(table(("two", "b")))
+    found = [tables.find_route(topic) for topic in ("a", "b", "c")]
     assert [each and each.endpoint for each in found] == ["one", "two", None]
 
 

@@ -10,7 +10,7 @@ from nats.aio.client import Client
 from nats.protocol.parser import Parser
 
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
-from bindings.nats.publisher import dialling_of
+from bindings.nats.publisher import create_dialer
 from tests.support.nats import key
 
 
@@ -48,7 +48,7 @@ def test_nats_py_still_sends_commands_as_they_are_and_credentials_with_the_conne
 
 
 def test_credentials_are_taken_out_of_addresses_and_shown_nowhere() -> None:
-    dialling = dialling_of(Connection(("nats://us%40er:se%2Fcret@host:4333", "tls://[::1]", "plain")), "n")
+    dialling = create_dialer(Connection(("nats://us%40er:se%2Fcret@host:4333", "tls://[::1]", "plain")), "n")
     first, second, third = dialling.addresses
     assert (first.username, first.password, first.url) == ("us@er", "se/cret", "nats://host:4333")
     assert (second.url, second.tls) == ("tls://[::1]:4222", True)
@@ -57,7 +57,7 @@ def test_credentials_are_taken_out_of_addresses_and_shown_nowhere() -> None:
 
 
 def test_tls_settings_forbid_a_connection_in_the_clear() -> None:
-    assert [address.url for address in dialling_of(Connection(("nats://host",), tls=Tls()), "n").addresses] == [
+    assert [address.url for address in create_dialer(Connection(("nats://host",), tls=Tls()), "n").addresses] == [
         "tls://host:4222"
     ]
 
@@ -65,7 +65,7 @@ def test_tls_settings_forbid_a_connection_in_the_clear() -> None:
 @pytest.mark.parametrize("uris", [(), ("nats://",), ("nats://host:port",), ("ws://u:secret@host",), ("mqtt://host",)])
 def test_an_address_of_no_form_is_refused_without_its_secrets(uris: tuple[str, ...]) -> None:
     with pytest.raises(GatewayError) as refused:
-        dialling_of(Connection(uris), "n")
+        create_dialer(Connection(uris), "n")
     assert "secret" not in str(refused.value)
 
 
@@ -79,15 +79,15 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         BrokerLogin(credentials=tmp_path),
     ):
         with pytest.raises(GatewayError, match=str(tmp_path)):
-            dialling_of(Connection(("host",), login), "n")
+            create_dialer(Connection(("host",), login), "n")
     for tls in (Tls(ca=odd), Tls(ca=tmp_path / "away"), Tls(certificate=odd, key=odd)):
         with pytest.raises(GatewayError, match=str(tmp_path)):
-            dialling_of(Connection(("host",), tls=tls), "n")
+            create_dialer(Connection(("host",), tls=tls), "n")
     with pytest.raises(GatewayError, match="key"):
-        dialling_of(Connection(("host",), tls=Tls(certificate=odd)), "n")
+        create_dialer(Connection(("host",), tls=Tls(certificate=odd)), "n")
 
 
 def test_a_seed_file_is_taken(tmp_path: Path) -> None:
     seed = tmp_path / "seed"
     seed.write_text(f"{key().seed}\n")
-    assert dialling_of(Connection(("host",), BrokerLogin(seed=seed)), "n").login.seed == seed
+    assert create_dialer(Connection(("host",), BrokerLogin(seed=seed)), "n").login.seed == seed

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.nats.binding import Header, NatsStatus, block_of, headers_of, status_of
+from bindings.nats.binding import NatsHeader, NatsStatus, build_header_block, parse_headers, parse_status
 
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=":"), min_size=1, max_size=9)
 VALUES = st.binary(max_size=9).map(lambda value: value.replace(b"\r", b"").replace(b"\n", b"").strip(b" \t"))
@@ -14,17 +14,17 @@ VALUES = st.binary(max_size=9).map(lambda value: value.replace(b"\r", b"").repla
 
 def test_repeats_order_letter_case_and_bytes_stay() -> None:
     block = b"NATS/1.0\r\nB: 1\r\nA:\xff\xfe\r\nb:  two words \r\nB: 1\r\nempty:\r\n\r\n"
-    assert headers_of(block) == [
-        Header(b"B", b"1"),
-        Header(b"A", b"\xff\xfe"),
-        Header(b"b", b"two words"),
-        Header(b"B", b"1"),
-        Header(b"empty", b""),
+    assert parse_headers(block) == [
+        NatsHeader(b"B", b"1"),
+        NatsHeader(b"A", b"\xff\xfe"),
+        NatsHeader(b"b", b"two words"),
+        NatsHeader(b"B", b"1"),
+        NatsHeader(b"empty", b""),
     ]
 
 
 def test_a_line_without_a_colon_is_a_header_without_a_value() -> None:
-    assert headers_of(b"NATS/1.0\r\nalone\r\n\r\n") == [Header(b"alone", None)]
+    assert parse_headers(b"NATS/1.0\r\nalone\r\n\r\n") == [NatsHeader(b"alone", None)]
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_a_line_without_a_colon_is_a_header_without_a_value() -> None:
     ],
 )
 def test_status(block: bytes, expected: NatsStatus | None) -> None:
-    assert status_of(block) == expected
+    assert parse_status(block) == expected
 
 
 @given(st.lists(st.tuples(NAMES, VALUES)))
 def test_what_is_written_reads_back(headers: list[tuple[str, bytes]]) -> None:
-    assert [(name.decode(), value) for name, value in headers_of(block_of(headers))] == headers
+    assert [(name.decode(), value) for name, value in parse_headers(build_header_block(headers))] == headers
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_what_is_written_reads_back(headers: list[tuple[str, bytes]]) -> None:
 )
 def test_what_would_break_the_block_is_refused(header: tuple[str, bytes]) -> None:
     with pytest.raises(ValueError, match="header"):
-        block_of([header])
+        build_header_block([header])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bindings.gateways import EndpointSubscription, GatewayError
-from bindings.nats.binding import CorePlan, StreamPlan, is_subject, plans_of
+from bindings.nats.binding import CorePlan, StreamPlan, is_subject, plan_subscriptions
 
 
 def one(address: str = "a.>", **options: Any) -> EndpointSubscription:
@@ -15,25 +15,27 @@ def one(address: str = "a.>", **options: Any) -> EndpointSubscription:
 
 
 def test_without_options_it_is_core() -> None:
-    assert plans_of([one()], {}) == (CorePlan("/endpoints/e", "a.>"),)
+    assert plan_subscriptions([one()], {}) == (CorePlan("/endpoints/e", "a.>"),)
 
 
 def test_own_options_come_before_those_of_the_connection() -> None:
-    assert plans_of([one(queue="mine")], {"queue": "all"}) == (CorePlan("/endpoints/e", "a.>", "mine"),)
-    assert plans_of([one()], {"queue": "all"}) == (CorePlan("/endpoints/e", "a.>", "all"),)
+    assert plan_subscriptions([one(queue="mine")], {"queue": "all"}) == (CorePlan("/endpoints/e", "a.>", "mine"),)
+    assert plan_subscriptions([one()], {"queue": "all"}) == (CorePlan("/endpoints/e", "a.>", "all"),)
 
 
 def test_stream_makes_a_durable_consumer() -> None:
     options: dict[str, Any] = {"stream": "S", "durable": "d", "ack-wait": 5, "deliver": "new"}
-    assert plans_of([one(**options)], {}) == (StreamPlan("/endpoints/e", "a.>", "S", "d", 5.0, from_first=False),)
+    assert plan_subscriptions([one(**options)], {}) == (
+        StreamPlan("/endpoints/e", "a.>", "S", "d", 5.0, from_first=False),
+    )
 
 
 def test_durable_has_a_name_that_stays_and_differs_by_subject() -> None:
-    first, second = plans_of([one("a"), one("b")], {"stream": "S"})
+    first, second = plan_subscriptions([one("a"), one("b")], {"stream": "S"})
     assert isinstance(first, StreamPlan)
     assert isinstance(second, StreamPlan)
     assert first.durable != second.durable
-    assert plans_of([one("a")], {"stream": "S"}) == (first,)
+    assert plan_subscriptions([one("a")], {"stream": "S"}) == (first,)
     assert first.durable.startswith("xrouter-e-")
 
 
@@ -58,7 +60,7 @@ def test_durable_has_a_name_that_stays_and_differs_by_subject() -> None:
 )
 def test_what_no_server_takes_is_refused_with_the_endpoint(subscriptions: list[EndpointSubscription]) -> None:
     with pytest.raises(GatewayError, match="/endpoints/e"):
-        plans_of(subscriptions, {})
+        plan_subscriptions(subscriptions, {})
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,10 @@ class Owner:
         self.kept: list[str] = []
         self.lost: list[str] = []
 
-    def stored(self, items: Sequence[PulledMessage]) -> None:
+    def on_stored(self, items: Sequence[PulledMessage]) -> None:
         self.kept += [item.row.endpoint for item in items]
 
-    def refused(self, items: Sequence[PulledMessage]) -> None:
+    def on_refused(self, items: Sequence[PulledMessage]) -> None:
         self.lost += [item.row.endpoint for item in items]
 
     def item(self, name: str) -> PulledMessage:
@@ -87,7 +87,7 @@ def test_what_arrives_meanwhile_is_the_next_group_and_nothing_is_told_before_it_
         assert store.appends[1][0] == ["3", "4", "5"]
         assert owner.kept == ["1", "2"]
         store.appends[1][1].set_result(None)
-        await storing.settled()
+        await storing.wait_until_idle()
         assert owner.kept == list("12345")
 
     asyncio.run(scene())
@@ -103,7 +103,7 @@ def test_a_store_that_takes_nothing_is_offered_the_same_again_in_order(raising: 
         await until(lambda: bool(storing.trouble))
         assert told in storing.trouble
         storing.add(owner.item("2"))
-        await storing.settled()
+        await storing.wait_until_idle()
         assert (store.rows, owner.kept, owner.lost, storing.trouble) == (["1", "2"], ["1", "2"], [], "")
 
     asyncio.run(scene())
@@ -115,7 +115,7 @@ def test_one_row_that_cannot_be_stored_costs_its_neighbours_nothing() -> None:
         storing = MessageStorer(store, asyncio.get_running_loop())
         for name in ("1", "2", BAD, "3"):
             storing.add(owner.item(name))
-        await storing.settled()
+        await storing.wait_until_idle()
         assert (store.rows, owner.kept, owner.lost) == (["1", "2", "3"], ["1", "2", "3"], [BAD])
 
     asyncio.run(scene())

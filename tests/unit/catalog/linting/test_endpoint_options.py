@@ -15,9 +15,9 @@ from bindings.amqp.client import Dialer
 from bindings.amqp.gateway import ReceivingLink
 from bindings.amqp.publisher import AmqpSender
 from bindings.mqtt import publisher
-from bindings.mqtt.client import connector_of
+from bindings.mqtt.client import create_connector
 from bindings.mqtt.gateway import SubscriptionTable
-from bindings.nats.binding import plans_of
+from bindings.nats.binding import plan_subscriptions
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
 from catalog.protocols.properties import ROLES, ChannelOption, Role, channel_options, option_key
@@ -110,7 +110,7 @@ def received(protocol: str, options: Mapping[str, Any]) -> object:
 
 
 def mqtt_asks(broker: BrokerConnection) -> object:
-    terms = connector_of(broker.connection, broker.protocol, "c", clean=False).terms
+    terms = create_connector(broker.connection, broker.protocol, "c", clean=False).terms
     # Only MQTT 5 can tell a broker how long to keep a session.
     expiry = terms.options.expiry if terms.version == "MQTT/5.0" else None
     # What only MQTT 5 can ask for is refused in the settings before it comes here.
@@ -119,7 +119,7 @@ def mqtt_asks(broker: BrokerConnection) -> object:
 
 def amqp_asks(broker: BrokerConnection) -> object:
     inlet = ReceivingLink(broker.subscriptions[0], "c")
-    inlet.attach(Container(), proton.Connection())
+    inlet.request_link(Container(), proton.Connection())
     receiver = inlet.receiver
     assert receiver is not None
     filters, capabilities = receiver.source.filter.format(), receiver.source.capabilities.format()
@@ -135,7 +135,7 @@ def amqp_asks(broker: BrokerConnection) -> object:
 
 
 def nats_asks(broker: BrokerConnection) -> object:
-    return plans_of(broker.subscriptions, broker.connection.options)
+    return plan_subscriptions(broker.subscriptions, broker.connection.options)
 
 
 def sent(protocol: str, options: Mapping[str, Any]) -> object:
@@ -147,7 +147,7 @@ def sent(protocol: str, options: Mapping[str, Any]) -> object:
     made = OneByOne(catalog, endpoint, BINDINGS[protocol]).compose_one(event)
     if kind == "mqtt":
         connection = MqttSink(type="mqtt", endpoint=endpoint.xid).connection("s", endpoint)
-        terms = connector_of(connection, protocol, "c", clean=True).terms
+        terms = create_connector(connection, protocol, "c", clean=True).terms
         return publisher.message_of(made), terms.options.keepalive, terms.clean
     if kind == "amqp":
         connection = AmqpSink(type="amqp", endpoint=endpoint.xid).connection("s", endpoint)
@@ -334,7 +334,7 @@ def test_a_consumer_group_is_shown_by_a_query_of_its_own() -> None:
 def test_what_one_endpoint_says_of_its_subscription_does_not_count_for_others_on_the_connection() -> None:
     first, second = source_of("NATS", {"subject": "a", "stream": "S"}), source_of("NATS", {"subject": "b"})
     (broker,) = connections_of([first, second], "i")
-    assert [type(plan).__name__ for plan in plans_of(broker.subscriptions, broker.connection.options)] == [
+    assert [type(plan).__name__ for plan in plan_subscriptions(broker.subscriptions, broker.connection.options)] == [
         "StreamPlan",
         "CorePlan",
     ]

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from bindings.inbox.format import SCHEMA, batch_of
+from bindings.inbox.format import SCHEMA, rows_to_batch
 from bindings.parts import InboxRow
 from bindings.protocols import binding_of
 from catalog.load import load
@@ -78,7 +78,7 @@ def rows_of(protocol: str, native: dict[str, Any]) -> pa.RecordBatch:
     assert binding is not None
     endpoint = f"/endpoints/{protocol.partition('/')[0].lower()}"
     rows = [InboxRow(endpoint, protocol, at, binding.parts(native), b"{}") for at in RECEIVED]
-    stored = batch_of(rows)
+    stored = rows_to_batch(rows)
     assert stored.schema == SCHEMA
     return stored.append_column("position", pa.array([f"i-0-0-{at}" for at in range(len(rows))]))
 

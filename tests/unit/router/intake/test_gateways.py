@@ -49,7 +49,7 @@ class FragileGateway:
         self.alive = self.connected = False
         self.trouble = "it stopped after an internal error: ValueError"
 
-    def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
+    def replace_subscriptions(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Take other subscriptions."""
 
     def stop(self, grace: float) -> None:
@@ -77,10 +77,10 @@ def test_a_connection_that_is_lost_and_there_again_is_told_once(source: Source) 
     gateway = FragileGateway()
     gateways = BrokerGateways(NoRows(), settings_of(), Metrics(), RouterStatus(), "id", lambda *_: gateway)
     with structlog.testing.capture_logs() as logged:
-        gateways.take([source])
+        gateways.run_for_sources([source])
         for connected in (True, True, False, False, True, True):
             gateway.connected, gateway.trouble = connected, "" if connected else "the broker went away"
-            gateways.check()
+            gateways.check_gateways()
     told = [(entry["event"], entry["endpoints"]) for entry in logged if entry["event"] != "gateway started"]
     assert told == [(event, ENDPOINT) for event in ("connected", "connection lost", "connected again")]
     assert {entry["addresses"] for entry in logged[1:]} == {", ".join(source.addresses)} != {""}
@@ -103,19 +103,19 @@ def test_a_gateway_that_ended_by_itself_is_opened_again(source: Source, monkeypa
     def reasons() -> str:
         return " ".join(status.ready()[1]["reasons"])
 
-    gateways.take([source])
-    gateways.check()
+    gateways.run_for_sources([source])
+    gateways.check_gateways()
     assert "gateway" not in reasons()
     counted = faults().get("gateway", 0)
     opened[0].end()
-    gateways.check()  # The second one cannot start; the router goes on and says so.
+    gateways.check_gateways()  # The second one cannot start; the router goes on and says so.
     assert opened[0].stopped
     assert "certificate plant.pem cannot be read" in reasons()
-    gateways.check()
+    gateways.check_gateways()
     assert len(opened) == 2, "the next try waits for its time"
     now[0] += 120
-    gateways.check()
+    gateways.check_gateways()
     assert len(opened) == 3
-    gateways.check()
+    gateways.check_gateways()
     assert "gateway" not in reasons()
     assert faults()["gateway"] == counted + 2

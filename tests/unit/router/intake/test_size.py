@@ -31,7 +31,7 @@ def test_without_descriptors_the_last_size_is_told(tmp_path: Path) -> None:
         return found
 
     def opened() -> Store:
-        return replace(local_store(settings, state), size=size)
+        return replace(local_store(settings, state), measure_size=size)
 
     with StateFolder.open(tmp_path / "state") as state:
         intake = Intake(settings, Metrics(), RouterStatus(), opened)

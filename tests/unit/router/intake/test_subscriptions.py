@@ -17,7 +17,7 @@ from catalog.load import load
 from router.errors import ConfigError
 from router.evaluation.plan import Plan
 from router.intake.intake import Intake, local_store
-from router.intake.subscriptions import FOLDER, RouterSubscriptions
+from router.intake.subscriptions import FOLDER_NAME, RouterSubscriptions
 from router.settings import Settings, settings_from_dict
 from router.sources import sources_of
 from router.state.state import StateFolder
@@ -63,7 +63,7 @@ def test_it_is_made_as_asked_renewed_and_deleted(tmp_path: Path, manager: Manage
     assert router.requests("create") == 1
     router.stop()
     assert manager.held == {}
-    assert not list((tmp_path / "state" / FOLDER).iterdir())
+    assert not list((tmp_path / "state" / FOLDER_NAME).iterdir())
 
 
 def test_a_crash_does_not_double_it(tmp_path: Path, manager: Manager, server: Webhook) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from bindings.inbox import Inbox, InboxLimits
-from bindings.inbox.format import InboxPosition, offset_json, partition_directory, segment_path, segments_in
+from bindings.inbox.format import InboxPosition, partition_directory, segment_path, segments_in, to_offset
 from bindings.parts import InboxRow
 from router.reading import generations
 from router.running.monitoring import BacklogWatch
@@ -33,7 +33,7 @@ def test_an_inbox_that_misses_a_segment_has_no_figures(tmp_path: Path) -> None:
             path = generations.begin(state, INBOX, ()).path
             for name in ("offsets", "commits"):
                 (path / name).mkdir()
-                lines = ("v1", "{}", json.dumps(offset_json(inbox.layout.inbox, {0: InboxPosition(0, 0)})))
+                lines = ("v1", "{}", json.dumps(to_offset(inbox.layout.inbox, {0: InboxPosition(0, 0)})))
                 (path / name / "0").write_text("\n".join(lines))
             with BacklogWatch(state, lambda: plan, backlogs, RouterStatus(), inbox_seconds=0.01):
                 wait_until(lambda: backlogs.current().get(INBOX) == Backlog(16, 0), LIMIT, "what waits to be told")

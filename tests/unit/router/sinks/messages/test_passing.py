@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bindings.amqp import publisher as sender
-from bindings.amqp.publisher import encode
-from bindings.amqp.values import AmqpValue, decode
+from bindings.amqp.publisher import encode_message
+from bindings.amqp.values import AmqpValue, decode_message
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
 from bindings.mqtt import publisher
-from bindings.mqtt.publisher import properties_of
-from bindings.nats.binding import block_of
+from bindings.mqtt.publisher import message_properties
+from bindings.nats.binding import build_header_block
 from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
 from router.settings import HttpSink, KafkaSink, MqttSink
@@ -116,7 +116,7 @@ def test_types_of_amqp_that_json_loses_are_kept_there() -> None:
     kinds = {"when": "timestamp", "who": "uuid", "n": "ubyte", "s": "symbol"}
     types = {f"application-properties.{name}": kind for name, kind in kinds.items()}
     native = json.dumps({"application-properties": values, "types": types})
-    read = decode(encode(sender.message_of(sent("AMQP/1.0", "AMQP/1.0", native, "native"))))
+    read = decode_message(encode_message(sender.message_of(sent("AMQP/1.0", "AMQP/1.0", native, "native"))))
     found = BINDINGS["AMQP/1.0"].native(read.parts)
     assert values.items() <= found["application-properties"].items()
     assert found["types"] == types
@@ -138,7 +138,7 @@ def test_no_header_makes_a_message_that_cannot_be_sent(
     for key, value in ((part.key, part.value) for part in sent("HTTP", "KAFKA", native, mode).parts):
         assert FIELD_NAME.fullmatch(key.removeprefix("headers."))
         assert FIELD_VALUE.fullmatch(value or b"")
-    block_of(
+    build_header_block(
         (part.key.removeprefix("headers."), part.value or b"") for part in sent("NATS", "KAFKA", native, mode).parts
     )
-    properties_of(publisher.message_of(sent("MQTT/5.0", "KAFKA", native, mode)))
+    message_properties(publisher.message_of(sent("MQTT/5.0", "KAFKA", native, mode)))
