@@ -23,15 +23,7 @@ from catalog.protocols.properties import REPEATED_PREFIXES, is_dotted, is_hop_by
 from catalog.schemas.contract import Comparison
 from catalog.schemas.families import FAMILIES
 from catalog.templates import Placeholder, Template, parse
-from catalog.values import (
-    binary_value,
-    canonical_key,
-    is_timestamp,
-    is_valid,
-    media_type_matches,
-    percent_decode,
-    text_of,
-)
+from catalog.values import binary_value, is_timestamp, is_valid, media_type_matches, percent_decode, text_of, value_key
 
 # Whether one definition matches every record that another matches (MATCHING.md
 
@@ -333,16 +325,12 @@ def constraints_cover(
         for mine, its in pairs:
             if mine.form == "template":
                 shared = len(asks) == len(given.get(key, ())) == 1
-                for name, token in zip(
-                    mine.template.names, _iter_placeholder_values(mine, its, shared=shared), strict=True
-                ):
+                for name, token in zip(mine.template.names, _placeholder_values(mine, its, shared=shared), strict=True):
                     tokens.setdefault(name, []).append(token)
-    return all(len(set(values)) == 1 for values in tokens.values()) and _has_same_decoding(wanted, given)
+    return all(len(set(values)) == 1 for values in tokens.values()) and _decoded_alike(wanted, given)
 
 
-def _has_same_decoding(
-    wanted: Mapping[str, Sequence[RequiredValue]], given: Mapping[str, Sequence[RequiredValue]]
-) -> bool:
+def _decoded_alike(wanted: Mapping[str, Sequence[RequiredValue]], given: Mapping[str, Sequence[RequiredValue]]) -> bool:
     """Whether placeholders that *wanted* reads both raw and decoded are also read both ways in *given*.
 
     Their values must be equal both raw and decoded, which comparing single constraints cannot ensure.
@@ -392,10 +380,10 @@ def _pair_constraints(
 
 
 def _implies(small: RequiredValue, big: RequiredValue) -> bool:
-    return (small.is_required or not big.is_required) and _accepts_all_texts(big, small)
+    return (small.is_required or not big.is_required) and _covers_texts(big, small)
 
 
-def _accepts_all_texts(big: RequiredValue, small: RequiredValue) -> bool:
+def _covers_texts(big: RequiredValue, small: RequiredValue) -> bool:
     """Whether *big* accepts every value that *small* accepts."""
     if big.form == "any":
         return _is_valid_for(big, small)
@@ -457,20 +445,18 @@ def _allows_only_timestamps(small: RequiredValue) -> bool:
 
 def _is_exact_literal(literal: RequiredValue) -> bool:
     """Whether a literal equals only its own text."""
-    typed = literal.type in TYPED_LITERALS and canonical_key(literal.type, literal.text) is not None
+    typed = literal.type in TYPED_LITERALS and value_key(literal.type, literal.text) is not None
     return not (typed or literal.is_bytes)
 
 
-def _iter_placeholder_values(big: RequiredValue, small: RequiredValue, *, shared: bool) -> Iterator[PlaceholderValue]:
+def _placeholder_values(big: RequiredValue, small: RequiredValue, *, shared: bool) -> Iterator[PlaceholderValue]:
     """Yield what is known about the value of each placeholder of *big* when *small* matches.
 
     If a property may have several values, both may match different ones, unless their constraints are the same.
     """
     names = big.template.names
     repeats = big.key.startswith(_REPEATING)
-    certain = small.form in ("literal", "template") and not (
-        repeats and not (shared and _accepts_all_texts(small, big))
-    )
+    certain = small.form in ("literal", "template") and not (repeats and not (shared and _covers_texts(small, big)))
     tokens = None
     if certain and small.form == "literal" and _is_exact_literal(small):
         tokens = align_templates(big.template, small.template, literal=True)
@@ -725,15 +711,11 @@ def compare(old: Catalog, new: Catalog) -> CatalogDiff:
     if old.epoch and old.epoch == new.epoch:
         return CatalogDiff(old.epoch, new.epoch)
     renamed = _find_renamed(old, new)
-    changes = [
-        *_compare_all_definitions(old, new, renamed),
-        *_compare_all_endpoints(old, new, renamed),
-        *_find_new_conflicts(old, new),
-    ]
+    changes = [*_definition_changes(old, new, renamed), *_endpoint_changes(old, new, renamed), *_find_losers(old, new)]
     return CatalogDiff(old.epoch, new.epoch, tuple(changes))
 
 
-def _compare_all_definitions(old: Catalog, new: Catalog, renamed: Mapping[str, str]) -> Iterator[CatalogChange]:
+def _definition_changes(old: Catalog, new: Catalog, renamed: Mapping[str, str]) -> Iterator[CatalogChange]:
     arrived = set(renamed.values())
     for xid, before in old.definitions.items():
         if xid in renamed:
@@ -778,7 +760,7 @@ def _match_fingerprint(definition: Definition) -> str:
     return repr(alone)
 
 
-def _compare_all_endpoints(old: Catalog, new: Catalog, renamed: Mapping[str, str]) -> Iterator[CatalogChange]:
+def _endpoint_changes(old: Catalog, new: Catalog, renamed: Mapping[str, str]) -> Iterator[CatalogChange]:
     for xid, before in old.endpoints.items():
         after = new.endpoints.get(xid)
         if after is None:
@@ -809,7 +791,7 @@ def _compare_endpoint(before: Endpoint, after: Endpoint, renamed: Mapping[str, s
     )
 
 
-def _find_new_conflicts(old: Catalog, new: Catalog) -> Iterator[CatalogChange]:
+def _find_losers(old: Catalog, new: Catalog) -> Iterator[CatalogChange]:
     """Report definitions that could win records before and now never can."""
     for scope, xids, endpoint in _iter_scopes(new):
         competed, was = _find_scope(old, scope)

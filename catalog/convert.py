@@ -15,20 +15,14 @@ from typing import Any, Final
 import yaml
 
 from catalog.definitions.constraints import (
-    PROPERTY_MEMBERS,
+    BODY_MEMBERS,
     InheritanceLevel,
     MergedProperty,
     applicable_levels,
     levels_of,
     merge_properties,
 )
-from catalog.definitions.inheritance import (
-    RELATED_TO,
-    overlay_attributes,
-    parse_short_entry,
-    related_xid,
-    relation_attributes,
-)
+from catalog.definitions.inheritance import RELATED_TO, overlay, parse_short_entry, related_xid, relation_attributes
 from catalog.dialects.messages import flatten_attributes
 from catalog.dialects.reading import default_version
 from catalog.findings import (
@@ -42,13 +36,7 @@ from catalog.findings import (
 )
 from catalog.linting.attributes import rejecting_errors
 from catalog.model import PROTOCOLS, Catalog, Property
-from catalog.protocols.properties import (
-    AMQP_SECTIONS,
-    VOCABULARIES,
-    canonical_option,
-    canonical_protocol,
-    options_of_protocol,
-)
+from catalog.protocols.properties import AMQP_SECTIONS, VOCABULARIES, canonical_option, canonical_protocol, options_of
 from catalog.values import WrittenNumber, is_number, plain_number, text_of
 
 # Attributes common to all xRegistry entities: identifiers first, then descriptive ones, then the rest.
@@ -69,7 +57,7 @@ _COUNTED: Final = frozenset(f"{name}{end}" for name in _COLLECTIONS for end in (
 _RENAMED: Final = {"ancestor": "ancestorid"}
 
 
-def common_attributes(other: Mapping[str, Any], drop: Collection[str] = ()) -> dict[str, Any]:
+def copy_common(other: Mapping[str, Any], drop: Collection[str] = ()) -> dict[str, Any]:
     """Return the attributes of *other* under their 1.0 names, well-known ones first, without those in *drop*."""
     kept: dict[str, Any] = {}
     for name, value in other.items():
@@ -110,14 +98,12 @@ def written_version(other: Mapping[str, Any]) -> str | None:
 # Reading the output gives the same definition. Where a dialect replaces inherited values by a bare scalar or an empty
 # text, each member is written out, since objects are merged in 1.0.
 
-_DATA_ATTRIBUTES: Final = ("dataschemaformat", "dataschema", "dataschemauri", "dataschemaxid", "datacontenttype")
+_DATA: Final = ("dataschemaformat", "dataschema", "dataschemauri", "dataschemaxid", "datacontenttype")
 _LISTS: Final = frozenset({"headers", "query", "user_properties"})
 _DROPPED: Final = frozenset({"messageid", "versionid", "version", "meta", "xref", "uri"})
-_XREF_ATTRIBUTES: Final = frozenset(
-    {"messageid", "versionid", "xid", "meta", "epoch", "createdat", "modifiedat", "ancestorid"}
-)
+_OF_XREF: Final = frozenset({"messageid", "versionid", "xid", "meta", "epoch", "createdat", "modifiedat", "ancestorid"})
 """Attributes that an ``xref`` message has of its own; all others are those of its target."""
-_DROPPED_OF_META: Final = frozenset({"messageid", "xid", "self", "xref", "versionid"})
+_OF_META: Final = frozenset({"messageid", "xid", "self", "xref", "versionid"})
 
 
 def message_to_json(
@@ -136,7 +122,7 @@ def message_to_json(
             form[name] = own[name]
     written = [each for each in merge_properties(levels) if each.own or _has_other_defaults(each)]
     form.update(_write_sections(written, own, levels[0].spelling))
-    form.update({name: own[name] for name in _DATA_ATTRIBUTES if own.get(name) is not None})
+    form.update({name: own[name] for name in _DATA if own.get(name) is not None})
     return form
 
 
@@ -163,7 +149,7 @@ def flat_message_to_json(
         form["protocol"] = levels[0].protocol
     plain = _merge_data_attributes(levels)
     form.update(_write_sections([_as_own_property(each) for each in properties], plain, levels[0].spelling, keep=False))
-    form.update({name: plain[name] for name in _DATA_ATTRIBUTES if plain.get(name) is not None})
+    form.update({name: plain[name] for name in _DATA if plain.get(name) is not None})
     for level in levels[1:]:
         for name, value in relation_attributes(level.message).items():
             form.setdefault(name, related_xid(level.message, value) if name == RELATED_TO else value)
@@ -174,14 +160,12 @@ def _identity_attributes(message: DeclaredMessage, version: str) -> dict[str, An
     """Return identifiers and descriptive attributes."""
     owner = message.xid.partition("/versions/")[0] if message.hidden else message.xid
     meta = message.other.get("meta")
-    kept = (
-        {name: value for name, value in meta.items() if name not in _DROPPED_OF_META} if isinstance(meta, dict) else {}
-    )
+    kept = {name: value for name, value in meta.items() if name not in _OF_META} if isinstance(meta, dict) else {}
     return {
         "messageid": last_id(owner),
         "versionid": version,
         "xid": message.xid,
-        **common_attributes(message.other, _DROPPED),
+        **copy_common(message.other, _DROPPED),
         **({"meta": kept} if kept else {}),
     }
 
@@ -196,21 +180,19 @@ def _add_base(form: dict[str, Any], message: DeclaredMessage, chain: Sequence[st
     if message.borrowed is None:
         if here or message.base:
             form["basemessage"] = here or message.base
-    elif base is not None and (
-        message.attributes or _has_own_description(form) or here is None or "/versions/" in here
-    ):
+    elif base is not None and (message.attributes or _is_described(form) or here is None or "/versions/" in here):
         form["basemessage"] = here or message.borrowed
     elif here is None and MESSAGE_REFERENCE.search(message.borrowed) and not message.borrowed.startswith("/"):
         form["uri"] = message.borrowed  # may become resolvable later; an xref must be an xid
     else:
         form["meta"] = {**form.get("meta", {}), "xref": here or message.borrowed}
-        for name in _XREF_ATTRIBUTES - {"messageid", "xid", "meta"}:
+        for name in _OF_XREF - {"messageid", "xid", "meta"}:
             form.pop(name, None)
 
 
-def _has_own_description(form: Mapping[str, Any]) -> bool:
+def _is_described(form: Mapping[str, Any]) -> bool:
     """Whether a message has a name, labels or the like, which an ``xref`` message cannot have."""
-    return bool(form.keys() - _XREF_ATTRIBUTES)
+    return bool(form.keys() - _OF_XREF)
 
 
 def _has_other_defaults(each: MergedProperty) -> bool:
@@ -279,9 +261,7 @@ def _overlay_body(each: MergedProperty) -> dict[str, Any]:
             body["required"] = True  # required by CloudEvents, so it need not be written
     elif prop.required != base.required or raw.get("required") is not None:
         body["required"] = prop.required
-    extra = {
-        name: value for name, value in raw.items() if name not in (*PROPERTY_MEMBERS, "name") and value is not None
-    }
+    extra = {name: value for name, value in raw.items() if name not in (*BODY_MEMBERS, "name") and value is not None}
     return {**body, **extra}
 
 
@@ -298,12 +278,12 @@ def _merge_data_attributes(levels: Sequence[InheritanceLevel]) -> dict[str, Any]
     """Return the data attributes and envelope options, merged from all levels."""
     merged: dict[str, Any] = {}
     for names, those in (
-        (_DATA_ATTRIBUTES, levels),
+        (_DATA, levels),
         (("envelopeoptions",), applicable_levels("envelopeoptions", levels)),
     ):
         for level in reversed(those):
             given = level.message.attributes
-            merged = overlay_attributes(merged, {name: given[name] for name in names if name in given})
+            merged = overlay(merged, {name: given[name] for name in names if name in given})
     return merged
 
 
@@ -327,7 +307,7 @@ def endpoint_form(declared: DeclaredEndpoint, groups: Sequence[str]) -> dict[str
     form: dict[str, Any] = {
         "endpointid": last_id(declared.xid),
         "xid": declared.xid,
-        **common_attributes(declared.other, _DROPPED_OF_ENDPOINTS),
+        **copy_common(declared.other, _DROPPED_OF_ENDPOINTS),
         "usage": list(declared.usage),
         "envelope": declared.envelope,
         "envelopeoptions": dict(declared.envelopeoptions),
@@ -353,7 +333,7 @@ def _endpoint_options(declared: DeclaredEndpoint) -> dict[str, Any]:
 
 def _endpoint_addresses(declared: DeclaredEndpoint) -> list[Mapping[str, Any]]:
     """Return the addresses; hosts of one Kafka cluster become one entry of bootstrap servers."""
-    if options_of_protocol(declared.protocol).bootstrap and not any("://" in uri for uri in declared.uris):
+    if options_of(declared.protocol).bootstrap and not any("://" in uri for uri in declared.uris):
         return [{"bootstrap.servers": list(declared.uris)}] if declared.uris else []
     return [{"uri": uri} for uri in declared.uris]
 
@@ -411,7 +391,7 @@ def _to_new_names(body: Mapping[str, Any]) -> dict[str, Any]:
         canonical = _RENAMED_OF_SCHEMAS.get(lower, lower if lower in _KNOWN else name)
         if value is not None and value != "":
             folded.setdefault(canonical, value)
-    return common_attributes(folded, _DROPPED_OF_SCHEMAS)
+    return copy_common(folded, _DROPPED_OF_SCHEMAS)
 
 
 SPECVERSION: Final = "1.0-rc4"
@@ -442,7 +422,7 @@ def convert(catalog: Catalog, declarations: Declarations, *, flatten: bool = Fal
         "specversion": SPECVERSION,
         "registryid": str(declarations.registry.get("registryid") or REGISTRY),
         "xid": "/",
-        **common_attributes(declarations.registry, _OF_REGISTRY),
+        **copy_common(declarations.registry, _OF_REGISTRY),
     }
     collections = {
         "endpoints": _write_endpoints(catalog, declarations, messages.write_group),
@@ -548,7 +528,7 @@ def _write_groups(declarations: Declarations, messages: Callable[[str], Any]) ->
         forms[last_id(xid)] = {
             "messagegroupid": last_id(xid),
             "xid": xid,
-            **common_attributes(group.other, _OF_GROUP),
+            **copy_common(group.other, _OF_GROUP),
             **{name: value for name, value in defaults.items() if value is not None},
             "messages": messages(xid),
         }
@@ -561,7 +541,7 @@ def _write_schemagroups(declarations: Declarations) -> dict[str, Any]:
         forms[last_id(xid)] = {
             "schemagroupid": last_id(xid),
             "xid": xid,
-            **common_attributes(other, _OF_GROUP),
+            **copy_common(other, _OF_GROUP),
             "schemas": {},
         }
     for xid, body in declarations.schemas.items():
@@ -701,7 +681,7 @@ def config_form(endpoint: DeclaredEndpoint, refer: Refer) -> dict[str, Any]:
 
 def newer_options(options: Mapping[str, Any], protocol: str | None) -> dict[str, Any]:
     """Return protocol options under the names and in the lists of 1.0; unknown ones are unchanged."""
-    vocabulary = options_of_protocol(protocol)
+    vocabulary = options_of(protocol)
     form: dict[str, Any] = {}
     for name, value in options.items():
         canonical = canonical_option(protocol, name) if protocol in VOCABULARIES else None
@@ -758,7 +738,7 @@ def _write_format(own: Mapping[str, Any], default: str | None) -> dict[str, Any]
 
 
 def _to_older_options(options: Mapping[str, Any], protocol: str) -> dict[str, Any]:
-    vocabulary, form = options_of_protocol(protocol), {}
+    vocabulary, form = options_of(protocol), {}
     for name, value in options.items():
         canonical = canonical_option(protocol, name) or name
         older = canonical.replace("_", "-") if protocol.startswith("MQTT/") else canonical

@@ -168,7 +168,7 @@ def schema_to_json(definition: Definition) -> dict[str, Any] | None:
     }
 
 
-def _origin_of_level(level: InheritanceLevel, nearest: str, value: Any, place: SourceLocation | None) -> PropertyOrigin:
+def _level_origin(level: InheritanceLevel, nearest: str, value: Any, place: SourceLocation | None) -> PropertyOrigin:
     return PropertyOrigin(value, "message" if level.xid == nearest else "base", level.xid, place)
 
 
@@ -178,7 +178,7 @@ def _trace_selector(name: str, levels: Sequence[InheritanceLevel]) -> TracedValu
     for level in levels:
         value = level.message.attributes.get(name)
         if value:
-            origins.append(_origin_of_level(level, levels[0].xid, value, level.message.at(name)))
+            origins.append(_level_origin(level, levels[0].xid, value, level.message.at(name)))
     for level in reversed(levels):
         value = getattr(level.group, name, None)
         if value and level.group:
@@ -193,9 +193,7 @@ def _trace_attributes(levels: Sequence[InheritanceLevel]) -> Iterator[TracedValu
     nearest = next((names for names in written if names), set())
     for name in ATTRIBUTES:
         origins = [
-            _origin_of_level(
-                level, levels[0].xid, _displayed_value(name, level.message.attributes[name]), level.message.at(name)
-            )
+            _level_origin(level, levels[0].xid, _display(name, level.message.attributes[name]), level.message.at(name))
             for level in levels
             if level.message.attributes.get(name) is not None
         ]
@@ -203,7 +201,7 @@ def _trace_attributes(levels: Sequence[InheritanceLevel]) -> Iterator[TracedValu
             yield TracedValue(name, origins[0], tuple(origins[1:]))
 
 
-def _displayed_value(name: str, value: Any) -> Any:
+def _display(name: str, value: Any) -> Any:
     """Return the value to show; an inline schema is shown as a remark only."""
     return True if name == "dataschema" else value
 
@@ -214,7 +212,7 @@ def _trace_option(name: str, levels: Sequence[InheritanceLevel]) -> TracedValue 
         given = level.message.attributes.get("envelopeoptions") or {}
         if given.get(name) is not None:
             place = level.message.at("envelopeoptions") / name
-            origins.append(_origin_of_level(level, levels[0].xid, given[name], place))
+            origins.append(_level_origin(level, levels[0].xid, given[name], place))
     return TracedValue(name, origins[0], tuple(origins[1:])) if origins else None
 
 
@@ -231,28 +229,28 @@ def _trace_member(
     effective = getattr(each.property, member)
     said = each.members.get(member)
     if said is None or (effective is True and said.value is False):
-        return TracedValue(member, PropertyOrigin(effective, table[member]), _overridden_origins(each, member, nearest))
+        return TracedValue(member, PropertyOrigin(effective, table[member]), _hidden_origins(each, member, nearest))
     return TracedValue(
-        member, replace(_origin_of(said, nearest), value=effective), _overridden_origins(each, member, nearest)
+        member, replace(_origin_of(said, nearest), value=effective), _hidden_origins(each, member, nearest)
     )
 
 
 def _trace_value(each: MergedProperty, nearest: str) -> TracedValue | None:
     """Trace the value; None if there is no value and none is overridden."""
-    said, over = each.members.get("value"), _overridden_origins(each, "value", nearest)
+    said, over = each.members.get("value"), _hidden_origins(each, "value", nearest)
     if each.property.value is None and not over:
         return None
     origin = _origin_of(said, nearest) if said is not None else PropertyOrigin(None, "message", nearest)
     return TracedValue("value", replace(origin, value=each.property.value), over)
 
 
-def _overridden_origins(each: MergedProperty, member: str, nearest: str) -> tuple[PropertyOrigin, ...]:
+def _hidden_origins(each: MergedProperty, member: str, nearest: str) -> tuple[PropertyOrigin, ...]:
     words = (word for word in reversed(each.hidden) if word.member == member and word.value is not None)
     return tuple(_origin_of(word, nearest) for word in words)
 
 
 def _origin_of(said: LevelValue, nearest: str) -> PropertyOrigin:
-    return _origin_of_level(said.level, nearest, said.value, said.place)
+    return _level_origin(said.level, nearest, said.value, said.place)
 
 
 def _default_sources(each: MergedProperty, definition: Definition) -> dict[str, Source]:

@@ -138,14 +138,12 @@ class Findings:
 
     def add(self, place: SourceLocation, severity: Severity, rule: str, message: str, hint: str = "") -> None:
         """Add one finding; ``rule`` is its stable id, ``hint`` the remedy."""
-        finding = Finding(
-            _to_printable(place.file), place.pointer, severity, rule, _limit_length(message), _limit_length(hint)
-        )
+        finding = Finding(_printable(place.file), place.pointer, severity, rule, _shorten(message), _shorten(hint))
         if finding in self._findings or self._counts[severity] > MAX_FINDINGS:
             return
         if self._counts[severity] == MAX_FINDINGS:
             text = f"there are more than {MAX_FINDINGS} findings of severity {severity}; the others are not listed"
-            finding = Finding(_to_printable(place.file), "", severity, "too-many-findings", text, "fix these first")
+            finding = Finding(_printable(place.file), "", severity, "too-many-findings", text, "fix these first")
         self._counts[severity] += 1
         self._findings[finding] = None
 
@@ -179,11 +177,11 @@ class Findings:
         return tuple(sorted(self._findings))
 
 
-def _limit_length(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
 
 
-def _to_printable(file: str) -> str:
+def _printable(file: str) -> str:
     """Return a file name that UTF-8 can encode; names on disk may contain other bytes."""
     return file if file.isascii() else file.encode("utf-8", "backslashreplace").decode("utf-8")
 

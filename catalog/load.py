@@ -43,7 +43,7 @@ from catalog.schemas.linking import link_schemas
 
 # JSON forms: the lines of ``xrouter catalog list``, and the lossless form stored with pinned plans.
 
-JSON_FORMAT: Final = 1
+FORMAT: Final = 1
 """Version of the lossless form."""
 _LISTS: Final = frozenset({"headers", "query", "user_properties"})
 
@@ -65,9 +65,7 @@ def listing(definition: Definition, catalog: Catalog) -> dict[str, Any]:
         "dataschemauri": definition.dataschemauri,
         "datacontenttype": definition.datacontenttype,
         "base": list(definition.base),
-        "endpoints": [
-            xid for xid, endpoint in catalog.endpoints.items() if definition.xid in _shared_candidate_set(endpoint)
-        ],
+        "endpoints": [xid for xid, endpoint in catalog.endpoints.items() if definition.xid in _xids_of(endpoint)],
     }
     relation = definition.relation
     return line if relation is None else {**line, "relation": asdict(relation)}
@@ -118,7 +116,7 @@ def iter_meaning(catalog: Catalog) -> Iterator[Any]:
 def catalog_to_json(catalog: Catalog) -> dict[str, Any]:
     """Return a whole catalog as plain JSON, lossless; :func:`catalog_from_json` reads it."""
     return {
-        "format": JSON_FORMAT,
+        "format": FORMAT,
         "definitions": [definition_to_json(each) for each in catalog.definitions.values()],
         "groups": {xid: list(members) for xid, members in catalog.groups.items()},
         "endpoints": [_record_to_json(endpoint) for endpoint in catalog.endpoints.values()],
@@ -136,10 +134,8 @@ def catalog_from_json(form: Mapping[str, Any]) -> Catalog:
     Raises:
         ValueError: it was written in another format.
     """
-    if form.get("format") != JSON_FORMAT:
-        raise ValueError(
-            f"cannot read a catalog of format {form.get('format')!r}; this version reads format {JSON_FORMAT}"
-        )
+    if form.get("format") != FORMAT:
+        raise ValueError(f"cannot read a catalog of format {form.get('format')!r}; this version reads format {FORMAT}")
     definitions = map(definition_from_json, form["definitions"])
     endpoints = map(_endpoint_from_json, form["endpoints"])
     return Catalog(
@@ -183,7 +179,7 @@ def _candidate_set(candidates: tuple[str, ...]) -> frozenset[str]:
     return frozenset(candidates)
 
 
-def _shared_candidate_set(endpoint: Endpoint) -> frozenset[str]:
+def _xids_of(endpoint: Endpoint) -> frozenset[str]:
     return _candidate_set(endpoint.candidates)
 
 
@@ -339,13 +335,11 @@ def _build_endpoints(
             continue
         left -= size
         candidates = (*inline.get(xid, ()), *(message for group in listed[xid] for message in groups[group]))
-        endpoints[xid] = Endpoint(
-            candidates=tuple(dict.fromkeys(candidates)), **_endpoint_fields(declared, listed[xid])
-        )
+        endpoints[xid] = Endpoint(candidates=tuple(dict.fromkeys(candidates)), **_fields(declared, listed[xid]))
     return endpoints
 
 
-def _endpoint_fields(declared: DeclaredEndpoint, groups: tuple[str, ...]) -> dict[str, Any]:
+def _fields(declared: DeclaredEndpoint, groups: tuple[str, ...]) -> dict[str, Any]:
     return {
         "xid": declared.xid,
         "usage": declared.usage,

@@ -11,10 +11,10 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from catalog.dialects import detect, suffixes
-from catalog.dialects.reading import dialect_names, message_member_names, spellings_of
+from catalog.dialects.reading import all_names, message_member_names, spellings_of
 from catalog.documents.documents import Document, read_document
 from catalog.documents.fetching import Fetcher, is_url
-from catalog.documents.registry_api import INDEX, RegistryAssembly, next_page_url, own_addresses
+from catalog.documents.registry_api import INDEX, Assembly, next_page, own_addresses
 from catalog.findings import (
     MESSAGE_REFERENCE,
     Declarations,
@@ -212,25 +212,19 @@ class AddressFollower:
 
     def completed(self, document: Document) -> Document:
         """Return *document* with all content given by address; report and leave out unavailable content."""
-        if (
-            not isinstance(document.tree, dict)
-            or detect(document.tree) is None
-            or not _has_missing_parts(document.tree)
-        ):
+        if not isinstance(document.tree, dict) or detect(document.tree) is None or not _is_partial(document.tree):
             return document
-        assembly = RegistryAssembly(document.file, document.tree)
+        assembly = Assembly(document.file, document.tree)
         assembly.mounts.update(document.mounts)
         waiting: list[tuple[str, ...]] = [()]
         while waiting:
             path = waiting.pop()
             node = assembly.find(path)
-            for name, written in list(_iter_missing_collections(node, len(path))):
-                self._add_collection(
-                    assembly, (*path, name[:-3]), written, _location_of(document, assembly, path) / name
-                )
+            for name, written in list(_missing_parts(node, len(path))):
+                self._add_collection(assembly, (*path, name[:-3]), written, _locate(document, assembly, path) / name)
             node = assembly.find(path)
             for name in [
-                name for name in node if _collection_names(name, len(path)) is not None and isinstance(node[name], dict)
+                name for name in node if _names_of(name, len(path)) is not None and isinstance(node[name], dict)
             ]:
                 below = [(*path, name, key) for key, each in node[name].items() if isinstance(each, dict)]
                 if not path:
@@ -239,9 +233,7 @@ class AddressFollower:
                     self._add_definitions(document, assembly, below)
         return replace(document, tree=assembly.tree, mounts=assembly.mounts)
 
-    def _add_collection(
-        self, assembly: RegistryAssembly, path: tuple[str, ...], written: str, place: SourceLocation
-    ) -> None:
+    def _add_collection(self, assembly: Assembly, path: tuple[str, ...], written: str, place: SourceLocation) -> None:
         try:
             tree, at = self._read_object(written, place)
             members, at = _find_collection(tree, path, at)
@@ -250,15 +242,13 @@ class AddressFollower:
         except DocumentError as error:
             self._report_unreadable(error, place, f"{path[-1]} at {written}")
 
-    def _add_definitions(
-        self, document: Document, assembly: RegistryAssembly, paths: Sequence[tuple[str, ...]]
-    ) -> None:
+    def _add_definitions(self, document: Document, assembly: Assembly, paths: Sequence[tuple[str, ...]]) -> None:
         for path in paths:
             entity = assembly.find(path)
             named = _find_address_member(entity)
             if named is None:
                 continue
-            place = _location_of(document, assembly, path)
+            place = _locate(document, assembly, path)
             try:
                 tree, at = self._read_object(_to_reachable(entity[named], document), place / named)
                 assembly.add_part(path if named.lower() == "self" else (*path, "definition"), tree, at)
@@ -278,11 +268,7 @@ class AddressFollower:
             raise DocumentError(message, file=address, hint="give whole documents as sources")
         self._documents += 1
         document = read_document(address, self.fetcher, self.findings)
-        if (
-            is_url(address)
-            and not document.mounts
-            and next_page_url(self.fetcher.fetch_response(address).link) is not None
-        ):
+        if is_url(address) and not document.mounts and next_page(self.fetcher.fetch_response(address).link) is not None:
             hint = "give the registry itself as a source; its pages are followed"
             raise DocumentError(f"{address} is a paginated response", file=address, hint=hint)
         tree, at = document.tree, SourceLocation(document.file, "", document.mounts)
@@ -303,17 +289,15 @@ class AddressFollower:
             self.findings.error(place, "unreadable-document", f"{what} is not read: {error}", error.hint)
 
 
-def _has_missing_parts(tree: Mapping[str, Any]) -> bool:
+def _is_partial(tree: Mapping[str, Any]) -> bool:
     """Whether a document gives any content only by address; most do not."""
-    if any(True for _ in _iter_missing_collections(tree, 0)):
+    if any(True for _ in _missing_parts(tree, 0)):
         return True
     for name, groups in tree.items():
-        if _collection_names(name, 0) is None or not isinstance(groups, dict):
+        if _names_of(name, 0) is None or not isinstance(groups, dict):
             continue
         for group in groups.values():
-            if isinstance(group, dict) and (
-                any(True for _ in _iter_missing_collections(group, 2)) or _has_listed_only(group)
-            ):
+            if isinstance(group, dict) and (any(True for _ in _missing_parts(group, 2)) or _has_listed_only(group)):
                 return True
     return False
 
@@ -327,10 +311,10 @@ def _has_listed_only(group: Mapping[str, Any]) -> bool:
     )
 
 
-def _iter_missing_collections(entity: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
+def _missing_parts(entity: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
     """Yield the (member, address) of collections that are not included under any name."""
     for key, address in entity.items():
-        kind = _collection_names(key[:-3], depth) if key.lower().endswith(_ADDRESS_ENDINGS) else None
+        kind = _names_of(key[:-3], depth) if key.lower().endswith(_ADDRESS_ENDINGS) else None
         if kind is None or not isinstance(address, str) or not address or address.startswith("#"):
             continue
         shown = any(name.lower() in kind for name in entity)
@@ -339,12 +323,10 @@ def _iter_missing_collections(entity: Mapping[str, Any], depth: int) -> Iterator
             yield key, address
 
 
-def _collection_names(name: str, depth: int) -> frozenset[str] | None:
+def _names_of(name: str, depth: int) -> frozenset[str] | None:
     """Return all names of the collection *name*; None if it is not a collection at that depth."""
     kinds = (
-        (dialect_names("groups"), {"endpoints"}, {"schemagroups"})
-        if depth == 0
-        else (dialect_names("messages"), {"schemas"})
+        (all_names("groups"), {"endpoints"}, {"schemagroups"}) if depth == 0 else (all_names("messages"), {"schemas"})
     )
     return next((kind for kind in map(frozenset, kinds) if name.lower() in kind), None)
 
@@ -353,7 +335,7 @@ def _find_address_member(message: Mapping[str, Any]) -> str | None:
     """Return the name of the member with a definition's address; None if the definition is included."""
     if not any(isinstance(message.get(name), str) for name in message if name == "self" or name.lower() in _RESOURCES):
         return None
-    shown = (_SHOWN | message_member_names()) - dialect_names("selectors")
+    shown = (_SHOWN | message_member_names()) - all_names("selectors")
     if any(name.lower() in shown for name in message):
         return None
     names = sorted((name for name in message if name.lower() in _RESOURCES), key=len) or ["self"]
@@ -400,11 +382,11 @@ def _to_reachable(address: str, document: Document) -> str:
 
 def _find_collection_key(tree: Mapping[str, Any], name: str, depth: int) -> str | None:
     """Return the key of *tree* for the collection *name*, under any of its names, if it is a map."""
-    kind = _collection_names(name, depth) or frozenset()
+    kind = _names_of(name, depth) or frozenset()
     return next((key for key in tree if key.lower() in kind and isinstance(tree[key], dict)), None)
 
 
-def _location_of(document: Document, assembly: RegistryAssembly, path: Sequence[str]) -> SourceLocation:
+def _locate(document: Document, assembly: Assembly, path: Sequence[str]) -> SourceLocation:
     place = SourceLocation(document.file, "", assembly.mounts)
     for step in path:
         place = place / step

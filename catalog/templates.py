@@ -98,7 +98,7 @@ class Template:
     @property
     def alongside_nothing(self) -> str:
         """The part of :meth:`fill_from` that comes from the template itself, whatever the value."""
-        return self._join_segments([stretch.fill_from("") for stretch in self._segments])
+        return self._join([stretch.fill_from("") for stretch in self._segments])
 
     def alongside(self, value: str) -> str | None:
         """Replace the placeholders by the corresponding text of *value*, to compare template and value.
@@ -108,9 +108,7 @@ class Template:
         pieces = self._split_value(value)
         if pieces is None:
             return None
-        return self._join_segments(
-            [stretch.fill_from(piece) for stretch, piece in zip(self._segments, pieces, strict=True)]
-        )
+        return self._join([stretch.fill_from(piece) for stretch, piece in zip(self._segments, pieces, strict=True)])
 
     def match(self, value: str, decode: bool = False) -> dict[str, str] | None:
         """Return the values of the placeholders, undecoded, or None if *value* does not match.
@@ -150,7 +148,7 @@ class Template:
             return None
         return pieces[::2]
 
-    def _join_segments(self, stretches: list[str]) -> str:
+    def _join(self, stretches: list[str]) -> str:
         return "".join(text + mark for text, mark in zip(stretches, (*self._separators, ""), strict=True))
 
     def _unite_values(self, values: list[str], decode: bool) -> dict[str, str] | None:

@@ -153,7 +153,7 @@ def is_valid(type: str, text: str, *, bits32: bool = False) -> bool:
     return check(text)
 
 
-def canonical_key(type: str, value: object) -> Hashable | None:
+def value_key(type: str, value: object) -> Hashable | None:
     """Return a key that is equal for equal values of *type*; None if the value is not valid for it.
 
     Numbers compare by exact value, timestamps as instants (nanoseconds since 1970), booleans as such, binary as the

@@ -23,7 +23,7 @@ from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLoca
 from catalog.model import Catalog, Definition, Endpoint, Property, Severity
 from catalog.protocols.properties import is_hop_by_hop
 from catalog.templates import TEMPLATE_TYPES, tokens_of
-from catalog.values import canonical_key, text_of
+from catalog.values import text_of, value_key
 
 # Demands: the constraints of a definition on one kind of record, in a comparable form (MATCHING.md#constraints).
 #
@@ -172,7 +172,7 @@ def _literal_key(prop: Property) -> tuple[str, str]:
     """Return a key that is equal for literals that match the same texts."""
     text = text_of(prop.value)
     if prop.type in TYPED_LITERALS:
-        return prop.type, str(canonical_key(prop.type, text) or text)
+        return prop.type, str(value_key(prop.type, text) or text)
     return "", text
 
 
@@ -401,7 +401,7 @@ def _find_conflict(
     tied: list[str] = []
     for other in rivals:
         preferred = other.free > kind.free
-        for rival in _iter_accepting_rivals(other, schema):
+        for rival in _accepting_rivals(other, schema):
             if rival.xid == definition.xid:
                 continue
             if preferred or definition.xid in rival.base:
@@ -413,19 +413,19 @@ def _find_conflict(
     others = [
         rival.xid
         for other in rivals
-        for rival in _iter_rejecting_rivals(other, schema)
+        for rival in _rejecting_rivals(other, schema)
         if not _is_related(definition, rival)
     ]
     return _schema_only_finding(others) if others else None
 
 
-def _iter_accepting_rivals(kind: _CandidateKind, schema: SchemaKey) -> Iterator[Definition]:
+def _accepting_rivals(kind: _CandidateKind, schema: SchemaKey) -> Iterator[Definition]:
     """Yield rivals that accept every body: those without a schema, or with the same one."""
     for each in dict.fromkeys((None, schema)):
         yield from islice(kind.members.get(each, ()), MAX_RIVALS)
 
 
-def _iter_rejecting_rivals(kind: _CandidateKind, schema: SchemaKey) -> Iterator[Definition]:
+def _rejecting_rivals(kind: _CandidateKind, schema: SchemaKey) -> Iterator[Definition]:
     others = (members for each, members in kind.members.items() if each is not None and each != schema)
     for members in islice(others, MAX_RIVALS):
         yield members[0]

@@ -45,7 +45,6 @@ from catalog.values import (
     NOW,
     WrittenNumber,
     binary_value,
-    canonical_key,
     is_any_timestamp,
     is_old_now,
     is_timestamp,
@@ -54,6 +53,7 @@ from catalog.values import (
     percent_decode,
     plain_number,
     text_of,
+    value_key,
 )
 
 # One constraint on one property, evaluated one value at a time (MATCHING.md#constraints).
@@ -149,8 +149,8 @@ def literals_equal(kind: PropertyType, value: str, text: str) -> bool:
     """Whether a literal equals a value, compared by the property's type."""
     if kind not in TYPED_LITERALS:
         return value == text
-    wanted = canonical_key(kind, value)
-    return value == text or (wanted is not None and wanted == canonical_key(kind, text))
+    wanted = value_key(kind, value)
+    return value == text or (wanted is not None and wanted == value_key(kind, text))
 
 
 def envelope_constraints(definition: Definition) -> Iterator[tuple[str, Constraint]]:
@@ -342,10 +342,8 @@ def build_definition(effective: EffectiveMessage, findings: Findings) -> Definit
         envelope=effective.envelope,
         protocol=effective.protocol,
         protocol_declared=effective.protocol_declared,
-        envelopemetadata=tuple(
-            _read_properties(attribute_bodies(attributes, effective.envelope), findings, at_attribute)
-        ),
-        protocoloptions=tuple(_read_properties(option_bodies(attributes, effective.spelling), findings, at_option)),
+        envelopemetadata=tuple(_read_all(attribute_bodies(attributes, effective.envelope), findings, at_attribute)),
+        protocoloptions=tuple(_read_all(option_bodies(attributes, effective.spelling), findings, at_option)),
         envelopeoptions=attributes.get("envelopeoptions", {}),
         dataschemaformat=attributes.get("dataschemaformat"),
         dataschema=attributes.get("dataschema"),
@@ -356,7 +354,7 @@ def build_definition(effective: EffectiveMessage, findings: Findings) -> Definit
     )
 
 
-def _read_properties(
+def _read_all(
     bodies: Iterable[PropertyBody], findings: Findings, at: Callable[[str], SourceLocation | None]
 ) -> Iterator[Property]:
     for each in bodies:
@@ -462,7 +460,7 @@ def _read_value(value: Any, report: PropertyReport) -> str | bool | int | float 
     return None
 
 
-PROPERTY_MEMBERS: Final = ("type", "value", "required")
+BODY_MEMBERS: Final = ("type", "value", "required")
 _SILENT: Final = PropertyReport(Findings(), None)
 _METADATA: Final = "envelopemetadata"
 _OPTIONS: Final = "protocoloptions"
@@ -632,7 +630,7 @@ def _bodies_of_level(level: InheritanceLevel, *, nearest: bool) -> dict[str, dic
     def body(raw: Any, place: SourceLocation | None) -> _MergedBody:
         if not isinstance(raw, dict):
             return _MergedBody({"value": LevelValue(level, "value", raw, place)}, scalar=True, nearest=nearest, raw=raw)
-        given = (name for name in PROPERTY_MEMBERS if raw.get(name) is not None)
+        given = (name for name in BODY_MEMBERS if raw.get(name) is not None)
         members = {name: LevelValue(level, name, raw[name], place and place / name) for name in given}
         return _MergedBody(members, nearest=nearest, raw=raw)
 

@@ -407,7 +407,7 @@ class InheritanceResolver:
             return effective
         inherited = self._inherited_attributes(effective, base)
         self._report_foreign(effective, base, inherited)
-        return replace(effective, attributes=overlay_attributes(inherited, own), base=(base.message.xid, *base.base))
+        return replace(effective, attributes=overlay(inherited, own), base=(base.message.xid, *base.base))
 
     def _inherited_attributes(self, derived: EffectiveMessage, base: EffectiveMessage) -> Mapping[str, Any]:
         """Return the inherited attributes, without sections of another envelope or protocol."""
@@ -418,7 +418,7 @@ class InheritanceResolver:
         inherited: dict[str, Any] = {}
         for level, sections in zip(reversed(levels), reversed(foreign), strict=True):
             kept = {name: value for name, value in level.own.items() if name not in sections}
-            inherited = overlay_attributes(inherited, kept)
+            inherited = overlay(inherited, kept)
         return inherited
 
     def _report_foreign(self, derived: EffectiveMessage, base: EffectiveMessage, inherited: Mapping[str, Any]) -> None:
@@ -475,7 +475,7 @@ def _merge_lists(below: list[Any], above: list[Any], replaced: MergeRule) -> lis
     return replaced(below, above) if above else below
 
 
-def overlay_attributes(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def overlay(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Merge attributes. The ways to declare a schema exclude each other, so the nearest one wins."""
     kept = dict(inherited)
     if any(name in own for name in _SCHEMA):

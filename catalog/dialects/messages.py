@@ -144,7 +144,7 @@ class _ContentReader:
                     options[canonical] = value
                     self.written[f"protocoloptions.{canonical}"] = at / name
             elif name != "mqttversion":
-                self._report_unknown(f"{protocol} has no option {name}; it is ignored", at / name)
+                self._report(f"{protocol} has no option {name}; it is ignored", at / name)
 
     def _read_section(
         self, name: str, value: Any, protocol: str, vocabulary: Vocabulary, at: SourceLocation, options: dict[str, Any]
@@ -157,16 +157,14 @@ class _ContentReader:
             for inner, body in self._expect_map(value, at).items():
                 known = inner if table is None else canonical_member(table, inner)
                 if known is None:
-                    self._report_unknown(
-                        f"the AMQP section {canonical} has no property {inner}; it is ignored", at / inner
-                    )
+                    self._report(f"the AMQP section {canonical} has no property {inner}; it is ignored", at / inner)
                 elif _is_given(body):
                     section[known] = body
                     self.written[f"protocoloptions.{canonical}.{known}"] = at / inner
         elif protocol not in MAIN_SECTIONS and canonical is not None:
             options[name] = value
         else:
-            self._report_unknown(f"a message of {protocol} has no section {name}; it is ignored", at)
+            self._report(f"a message of {protocol} has no section {name}; it is ignored", at)
 
     def _map_to_list(self, canonical: str, value: Any, at: SourceLocation) -> list[Any]:
         """Convert a map by name to a list of ``{name, …}`` as in 1.0."""
@@ -201,7 +199,7 @@ class _ContentReader:
         self._findings.error(at, "wrong-shape", "this is not an object and is ignored", "write it as a map by name")
         return {}
 
-    def _report_unknown(self, text: str, at: SourceLocation) -> None:
+    def _report(self, text: str, at: SourceLocation) -> None:
         self._findings.warning(at, "unknown-option", text, "correct or remove the name")
 
 
@@ -553,7 +551,7 @@ def read_message(
     nested = find_nested_document(message)
     if base is None and nested is not None:
         base = _read_base(message[nested], place / nested, reader)
-    other = _other_members(message)
+    other = _extras(message)
     default_of_versions = form if form.is_given else default
     if has_numbered_versions(message, reader.dialect):
         latest = _find_latest_version(message, place, reader.findings)
@@ -563,7 +561,7 @@ def read_message(
             content = _overlay_content(content, below)
             base = base or _read_base(body, at, reader)
             form = form if form.is_given else inner
-            other = _other_members({**message, **body})
+            other = _extras({**message, **body})
     else:
         versions = list(
             islice(iter_collection(message, "versions", place, reader.declarations, reader.findings), MAX_DECLARED)
@@ -573,9 +571,7 @@ def read_message(
             below, inner = _read_content(body, at, default_of_versions, reader)
             its = _read_base(body, at, reader)
             hidden = f"{xid}/versions/{version}"
-            yield DeclaredMessage(
-                hidden, group, at, below.attributes, its, None, True, below.written, _other_members(body)
-            )
+            yield DeclaredMessage(hidden, group, at, below.attributes, its, None, True, below.written, _extras(body))
             if version == default_name:
                 content, base = _overlay_content(content, below), base or its
     borrowed = _read_borrowed(message, content.attributes, base, place, reader.findings)
@@ -586,7 +582,7 @@ def read_message(
     yield DeclaredMessage(xid, group, place, content.attributes, base, borrowed, False, content.written, other)
 
 
-def _other_members(body: Mapping[str, Any]) -> dict[str, Any]:
+def _extras(body: Mapping[str, Any]) -> dict[str, Any]:
     return other_members(body, message_member_names() | {"versions"})
 
 

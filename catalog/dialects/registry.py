@@ -15,11 +15,11 @@ from catalog.dialects.reading import (
     MAX_ID,
     DocumentReader,
     Format,
+    all_names,
     declare_group,
     declare_message,
     declare_registry,
     declare_schemas,
-    dialect_names,
     has_room,
     iter_collection,
     other_members,
@@ -100,7 +100,7 @@ def _iter_group_references(
 def _other_members(endpoint: Mapping[str, Any], holder: Mapping[str, Any]) -> dict[str, Any]:
     """Return all members except addresses and options; of the protocol options only those about access."""
     kept = {name: holder[name] for name in _ACCESS_OPTIONS if holder.get(name) is not None}
-    taken = _READ_MEMBERS | dialect_names("selectors", "holders", "groups", "messages")
+    taken = _READ_MEMBERS | all_names("selectors", "holders", "groups", "messages")
     return {**other_members(endpoint, taken), **({"protocoloptions": kept} if kept else {})}
 
 
@@ -142,20 +142,18 @@ def _read_options(holder: Mapping[str, Any], protocol: str | None) -> dict[str, 
         for name, value in source.items():
             if value is not None:
                 option = known.get(option_key(name))
-                united[canonical_channel_option(name)] = _read_option_value(
-                    _unwrap_value(value), option.kind if option else ""
-                )
+                united[canonical_channel_option(name)] = _typed_value(_unwrap(value), option.kind if option else "")
     return united
 
 
-def _read_option_value(value: Any, kind: str) -> Any:
+def _typed_value(value: Any, kind: str) -> Any:
     """Return the value of an option; where text is expected, a number becomes its written text."""
     if isinstance(value, dict):
-        return {name: _read_option_value(each, "text" if kind == "map" else "") for name, each in value.items()}
+        return {name: _typed_value(each, "text" if kind == "map" else "") for name, each in value.items()}
     return text_of(value) if kind in TEXTUAL and is_number(value) else plain_number(value)
 
 
-def _unwrap_value(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     """Unwrap ``{"value": x}``, which some documents use for options."""
     return value["value"] if isinstance(value, dict) and "value" in value and "name" not in value else value
 
@@ -245,7 +243,7 @@ def _read_lone_definition(tree: Mapping[str, Any], root: SourceLocation, reader:
 
 def _read_group(xid: str, group: Mapping[str, Any], place: SourceLocation, reader: DocumentReader) -> None:
     form = read_format(group, place, reader)
-    other = other_members(group, dialect_names("selectors", "messages"))
+    other = other_members(group, all_names("selectors", "messages"))
     if reader.dialect.is_listed:
         other = other_members(other, {"id", *spellings_of("groups")})
     declare_group(DeclaredGroup(xid, place, form.envelope, form.protocol, other), reader.declarations, reader.findings)

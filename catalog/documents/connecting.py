@@ -480,11 +480,9 @@ class Logins:
         if login.tokens is not None:
             return await self._current_token(origin, login.tokens, seconds, refused)
         if login.bearer_file is not None:
-            return _bearer_header(_read_token_file(login.bearer_file), f"{login.bearer_file} for {origin}")
+            return _to_bearer(_read_token(login.bearer_file), f"{login.bearer_file} for {origin}")
         return (
-            basic_header(*login.basic)
-            if login.basic is not None
-            else _bearer_header(login.bearer, f"the bearer of {origin}")
+            to_basic(*login.basic) if login.basic is not None else _to_bearer(login.bearer, f"the bearer of {origin}")
         )
 
     async def _current_token(self, origin: str, source: TokenSource, seconds: float, refused: str) -> str:
@@ -498,7 +496,7 @@ class Logins:
             self._tokens.pop(origin, None)
             known = await request_token(source, self._clock, seconds)
             self._tokens[origin] = known
-        return _bearer_header(known.value, f"the response of {source.url}")
+        return _to_bearer(known.value, f"the response of {source.url}")
 
 
 @dataclass(slots=True)
@@ -513,22 +511,22 @@ class Credentials:
         userinfo = self.userinfo.get(origin)
         if userinfo is not None and not self.logins.sends_authorization(origin):
             user, _, password = userinfo.partition(":")
-            return basic_header(unquote(user), unquote(password))
+            return to_basic(unquote(user), unquote(password))
         return await self.logins.authorization(origin, seconds, refused)
 
 
-def basic_header(user: str, password: str) -> str:
+def to_basic(user: str, password: str) -> str:
     """Return a Basic Authorization header (RFC 7617, UTF-8)."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode("utf-8", "surrogatepass")).decode("ascii")
 
 
-def _bearer_header(token: str, what: str) -> str:
+def _to_bearer(token: str, what: str) -> str:
     if not _TOKEN.fullmatch(token):
         raise DocumentError(f"{what} is not a valid token", file=what, hint="use a token of visible ASCII characters")
     return f"Bearer {token}"
 
 
-def _read_token_file(file: Path) -> str:
+def _read_token(file: Path) -> str:
     """Read a token file; read it each time, since the issuer rewrites it before the token expires."""
     try:
         with open(file, "rb", opener=open_regular) as stream:

@@ -14,7 +14,7 @@ from catalog.dialects import suffixes
 from catalog.documents import registry_api
 from catalog.documents.connecting import Trust, origin_of
 from catalog.documents.fetching import MAX_BYTES, Fetcher, is_url
-from catalog.documents.registry_api import RegistryAssembly
+from catalog.documents.registry_api import Assembly
 from catalog.findings import Declarations, DocumentError, Findings, SourceLocation
 from catalog.model import Catalog
 from catalog.parsing.regular import open_input
@@ -80,16 +80,12 @@ def read_document(uri: str, fetcher: Fetcher, findings: Findings, *, given: bool
         listed = registry_api.read_message_catalog(address, answer, fetcher, findings)
         if listed is not None:
             return Document(address, listed.tree, True, listed.mounts)
-        served = registry_api.read_registry(
-            address, _parse_tree(address, answer.data, findings), answer, fetcher, findings
-        )
+        served = registry_api.read_registry(address, _parse(address, answer.data, findings), answer, fetcher, findings)
         return Document(address, served.tree, True, served.mounts, served.aliases)
     path = Path(uri)
     if path.name == registry_api.INDEX and registry_api.is_tree_root(path, fetcher):
-        return _read_index_tree(
-            path.parent, registry_api.list_parts(path.parent, fetcher), fetcher, findings, named=True
-        )
-    tree = _parse_tree(uri, _read_pipe(uri) if given and _is_pipe(uri) else fetcher.fetch(uri), findings)
+        return _read_tree(path.parent, registry_api.parts_in(path.parent, fetcher), fetcher, findings, named=True)
+    tree = _parse(uri, _read_pipe(uri) if given and _is_pipe(uri) else fetcher.fetch(uri), findings)
     return Document(uri, tree, aliases=registry_api.own_addresses(tree))
 
 
@@ -121,14 +117,14 @@ def _read_folder(folder: Path, fetcher: Fetcher, findings: Findings) -> list[Doc
     taken = {path for top, parts in trees.items() for path in (top / registry_api.INDEX, *parts)}
     for top, parts in trees.items():
         try:
-            documents.append(_read_index_tree(top, parts, fetcher, findings, named=False))
+            documents.append(_read_tree(top, parts, fetcher, findings, named=False))
         except DocumentError as error:
             errors.append(error)
     for path in files:
         if path in taken:
             continue
         try:
-            tree = _parse_tree(str(path), fetcher.fetch(path), findings)
+            tree = _parse(str(path), fetcher.fetch(path), findings)
             documents.append(Document(str(path), tree, False, aliases=registry_api.own_addresses(tree)))
         except DocumentError as error:
             errors.append(error)
@@ -142,16 +138,14 @@ def _read_folder(folder: Path, fetcher: Fetcher, findings: Findings) -> list[Doc
     return documents
 
 
-def _read_index_tree(
-    top: Path, parts: Sequence[Path], fetcher: Fetcher, findings: Findings, *, named: bool
-) -> Document:
+def _read_tree(top: Path, parts: Sequence[Path], fetcher: Fetcher, findings: Findings, *, named: bool) -> Document:
     """Assemble an ``index.json`` tree; an unreadable part is a finding, an unreadable root an error."""
     root = top / registry_api.INDEX
-    tree = _parse_tree(str(root), fetcher.fetch(root), findings) if root.exists() else {}
-    assembly = RegistryAssembly(str(root), tree)
+    tree = _parse(str(root), fetcher.fetch(root), findings) if root.exists() else {}
+    assembly = Assembly(str(root), tree)
     for path in parts:
         try:
-            part = _parse_tree(str(path), fetcher.fetch(path), findings)
+            part = _parse(str(path), fetcher.fetch(path), findings)
         except DocumentError as error:
             findings.error(SourceLocation(error.file, error.pointer), "unreadable-document", str(error), error.hint)
             continue
@@ -159,7 +153,7 @@ def _read_index_tree(
     return Document(str(root), assembly.tree, named, assembly.mounts, (str(top),))
 
 
-def _parse_tree(file: str, data: bytes, findings: Findings) -> dict[str, Any]:
+def _parse(file: str, data: bytes, findings: Findings) -> dict[str, Any]:
     parsed = parse_catalog_text(file, data)
     for place in parsed.duplicates:
         findings.warning(place, "duplicate-key", "the key occurs twice; the last value counts", "remove one of them")

@@ -422,15 +422,13 @@ class Fetcher:
             origin = origin_of(url.strip())
         except ValueError as error:
             raise DocumentError(
-                f"address {_strip_before_at(url)} is invalid: {error}", file=_strip_before_at(url), hint="correct it"
+                f"address {_bare_url(url)} is invalid: {error}", file=_bare_url(url), hint="correct it"
             ) from error
         userinfo, at, host = parts.netloc.rpartition("@")
         if at and userinfo != _MASK:
             self.credentials.userinfo.setdefault(origin, userinfo)
         if not parts.hostname:
-            raise DocumentError(
-                f"{_strip_before_at(url)} has no host", file=_strip_before_at(url), hint="correct the address"
-            )
+            raise DocumentError(f"{_bare_url(url)} has no host", file=_bare_url(url), hint="correct the address")
         netloc = f"{_MASK}@{host.lower()}" if origin in self.credentials.userinfo else host.lower()
         return urlunsplit((parts.scheme.lower(), netloc, parts.path, parts.query, ""))
 
@@ -494,7 +492,7 @@ def _scheme_of(text: str) -> str:
     return head.lower() if colon and plain.isalnum() and plain.isascii() and plain[0].isalpha() else ""
 
 
-def _strip_before_at(url: str) -> str:
+def _bare_url(url: str) -> str:
     """Remove everything up to the last @ from an invalid URL."""
     return url.rpartition("@")[2]
 

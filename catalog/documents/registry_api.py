@@ -125,7 +125,7 @@ _LINK: Final = re.compile(r'<([^<>]*+)>((?:\s*+;\s*+[^\s;,="]++(?:\s*+=\s*+(?:"[
 _NEXT: Final = re.compile(r';\s*rel\s*=\s*(?:"(?:[^"]*\s)?next(?:\s[^"]*)?"|next\b)', re.IGNORECASE)
 
 
-def next_page_url(link: str) -> str | None:
+def next_page(link: str) -> str | None:
     """Return the target of ``rel=next`` in a Link header."""
     return next((match.group(1) for match in _LINK.finditer(link) if _NEXT.search(match.group(2))), None)
 
@@ -139,17 +139,17 @@ def iter_next_pages(
         DocumentError: a page cannot be fetched, is repeated, exceeds the limit, or is not at one of *origins*.
     """
     answer, seen = first, {url, first.url}
-    while (written := next_page_url(answer.link)) is not None:
+    while (written := next_page(answer.link)) is not None:
         page = fetcher.resolve(written, answer.url)
         trouble = _page_problem(page, seen, origins)
         if trouble:
             raise DocumentError(f"the next page of {url} {trouble}", file=url, hint="fix the registry's paging")
         seen.add(page)
-        answer = require_same_registry(fetcher.fetch_response(page), page, origins)
+        answer = require_own(fetcher.fetch_response(page), page, origins)
         yield page, answer
 
 
-def require_same_registry(answer: HttpResponse, url: str, origins: Collection[str]) -> HttpResponse:
+def require_own(answer: HttpResponse, url: str, origins: Collection[str]) -> HttpResponse:
     """Return *answer* if it comes from one of *origins*.
 
     Raises:
@@ -249,7 +249,7 @@ class _MessageCatalogReader:
         definitions: list[dict[str, Any]] = []
         at = f"/groups/{len(self.group_documents)}"
         self.mounts[self._url, at] = SourceLocation(address)
-        for name, entry in self._iter_list(collection, _DEFINITION_LISTS):
+        for name, entry in self._iter_all(collection, _DEFINITION_LISTS):
             where = self._member_address(collection, name)
             definition = entry if _shows_content(entry) else self._read_definition(where, entry)
             if where is not None and definition is not None:
@@ -265,14 +265,14 @@ class _MessageCatalogReader:
             for page, each in iter_next_pages(url, answer, self._fetcher, self._origins):
                 yield from self._read_members(page, each, names)
         except DocumentError as error:
-            self._report_unreadable(error, url)
+            self._report(error, url)
 
-    def _iter_list(self, url: str, names: frozenset[str]) -> Iterator[Entry]:
+    def _iter_all(self, url: str, names: frozenset[str]) -> Iterator[Entry]:
         try:
-            answer = require_same_registry(self._fetcher.fetch_response(url), url, self._origins)
+            answer = require_own(self._fetcher.fetch_response(url), url, self._origins)
             yield from self._read_members(url, answer, names)
         except DocumentError as error:
-            self._report_unreadable(error, url)
+            self._report(error, url)
             return
         yield from self.iter_more_members(url, answer, names)
 
@@ -289,14 +289,12 @@ class _MessageCatalogReader:
         if url is None or definition is None or _shows_content(definition):
             return definition if definition is None else {**entry, **definition}
         numbered = [
-            (whole_number(name), name, shown) for name, shown in self._iter_list(f"{url}/versions", _VERSION_LISTS)
+            (whole_number(name), name, shown) for name, shown in self._iter_all(f"{url}/versions", _VERSION_LISTS)
         ]
         known = [(number, name, shown) for number, name, shown in numbered if number is not None]
         if not known:
             text = f"{url} shows neither its definition nor a numbered version of it"
-            self._report_unreadable(
-                DocumentError(text, file=url, hint="check that a message catalog answers there"), url
-            )
+            self._report(DocumentError(text, file=url, hint="check that a message catalog answers there"), url)
             return None
         _, name, latest = max(known, key=lambda each: each[0])
         version = latest if _shows_content(latest) else self._read_object(self._member_address(f"{url}/versions", name))
@@ -306,15 +304,13 @@ class _MessageCatalogReader:
         if url is None:
             return None
         try:
-            tree = parse_catalog_text(
-                url, require_same_registry(self._fetcher.fetch_response(url), url, self._origins).data
-            ).tree
+            tree = parse_catalog_text(url, require_own(self._fetcher.fetch_response(url), url, self._origins).data).tree
             if isinstance(tree, dict):
                 return tree
             hint = "check that a message catalog answers there"
             raise DocumentError(f"{url} holds no JSON object", file=url, hint=hint)
         except DocumentError as error:
-            self._report_unreadable(error, url)
+            self._report(error, url)
             return None
 
     def _member_address(self, base: str, name: str) -> str | None:
@@ -322,10 +318,10 @@ class _MessageCatalogReader:
         if name not in _PATHLESS:
             return f"{base}/{quote(name, safe='')}"
         text = f"{base} lists the id {name!r}, which no path can end with"
-        self._report_unreadable(DocumentError(text, file=base, hint="give it another id"), base)
+        self._report(DocumentError(text, file=base, hint="give it another id"), base)
         return None
 
-    def _report_unreadable(self, error: DocumentError, url: str) -> None:
+    def _report(self, error: DocumentError, url: str) -> None:
         """Report a permanent failure.
 
         Raises:
@@ -385,7 +381,7 @@ NESTED: Final = COLLECTIONS | {"messages", "schemas", "definitions", "versions"}
 """All collections, in lower case."""
 
 
-class RegistryAssembly:
+class Assembly:
     """A registry assembled from parts.
 
     Collections and their entities are merged; other attributes are replaced by later parts. ``mounts`` are as
@@ -410,7 +406,7 @@ class RegistryAssembly:
         Collections have paths of odd length, entities of even length: collection, id, collection, id and so on.
         """
         if not path:
-            self._merge_entity(self.tree, part, self._root, place)
+            self._merge(self.tree, part, self._root, place)
             return
         node, at = self.tree, self._root
         for step in path[:-1]:
@@ -419,9 +415,7 @@ class RegistryAssembly:
         collection = path[-1].lower() in NESTED if len(path) % 2 else None
         self._set_member(node, path[-1], part, at, place, collection)
 
-    def _merge_entity(
-        self, node: dict[str, Any], part: dict[str, Any], at: SourceLocation, place: SourceLocation
-    ) -> None:
+    def _merge(self, node: dict[str, Any], part: dict[str, Any], at: SourceLocation, place: SourceLocation) -> None:
         for key, value in part.items():
             self._set_member(node, key, value, at, place / key, key.lower() in NESTED)
 
@@ -438,7 +432,7 @@ class RegistryAssembly:
         if collection is not False and isinstance(value, dict) and isinstance(node.get(key), dict):
             held, below = _copy_child(node, key), at / key
             if collection is None:
-                self._merge_entity(held, value, below, place)
+                self._merge(held, value, below, place)
                 return
             for name, entity in value.items():
                 self._set_member(held, name, entity, below, place / name, None)
@@ -475,10 +469,10 @@ _MAX_FOLDER_DEPTH: Final = 6
 
 def is_tree_root(path: Path, fetcher: Fetcher) -> bool:
     """Whether a file is the ``index.json`` at the top of a registry tree."""
-    return any(os.path.isdir(path.parent / name) for name in RESOURCES) and bool(list_parts(path.parent, fetcher))
+    return any(os.path.isdir(path.parent / name) for name in RESOURCES) and bool(parts_in(path.parent, fetcher))
 
 
-def list_parts(top: Path, fetcher: Fetcher) -> list[Path]:
+def parts_in(top: Path, fetcher: Fetcher) -> list[Path]:
     """Return the files of the registry in the folder *top*, in the order of merging."""
     files = [path for name in RESOURCES if os.path.isdir(top / name) for path in fetcher.list_files(top / name)]
     return _sort_parts(top, (path for path in files if _is_part(path.relative_to(top).parts)))
@@ -501,7 +495,7 @@ def find_trees(folder: Path, files: Sequence[Path]) -> dict[Path, list[Path]]:
     return {top: _sort_parts(top, parts) for top, parts in trees.items()}
 
 
-def add_file(assembly: RegistryAssembly, steps: Sequence[str], part: dict[str, Any], place: SourceLocation) -> None:
+def add_file(assembly: Assembly, steps: Sequence[str], part: dict[str, Any], place: SourceLocation) -> None:
     """Add the file in the folder *steps* (below the top) at its path; a complete catalog, at the top."""
     path, details = _without_suffix(steps)
     if any(isinstance(part.get(name), dict) for name in RESOURCES):
@@ -582,7 +576,7 @@ def read_registry(
     reader = _RegistryApiReader(url, answer.url, fetcher, findings)
     if _is_incomplete(tree, len(path)):
         tree, answer = reader.fetch_inlined(tree, answer, len(path))
-    assembly = RegistryAssembly(url, tree if not path else {})
+    assembly = Assembly(url, tree if not path else {})
     if path:
         assembly.add_part(path, tree, SourceLocation(url))
     reader.add_next_pages(assembly, path, answer, url)
@@ -696,7 +690,7 @@ class _RegistryApiReader:
         self._inline = depth == 0  # everything at once may only have been too large
         return tree, answer
 
-    def fetch_missing(self, assembly: RegistryAssembly, path: tuple[str, ...]) -> None:
+    def fetch_missing(self, assembly: Assembly, path: tuple[str, ...]) -> None:
         """Fetch everything missing at *path* and below, without recursion, since a server controls the depth."""
         waiting = [path]
         while waiting:
@@ -713,7 +707,7 @@ class _RegistryApiReader:
             else:
                 waiting.extend((*current, key) for key in reversed(node))
 
-    def add_next_pages(self, assembly: RegistryAssembly, path: tuple[str, ...], answer: HttpResponse, url: str) -> None:
+    def add_next_pages(self, assembly: Assembly, path: tuple[str, ...], answer: HttpResponse, url: str) -> None:
         """Add all pages after the first of a collection, up to a page that cannot be read, which is a finding."""
         if len(path) % 2 == 0:
             return
@@ -721,9 +715,9 @@ class _RegistryApiReader:
             for page, more in iter_next_pages(url, answer, self._fetcher, self._origins):
                 assembly.add_part(path, _parse_object(page, more.data), SourceLocation(page))
         except DocumentError as error:
-            self._report_unreadable(error, url, path)
+            self._report(error, url, path)
 
-    def _add_collection(self, assembly: RegistryAssembly, path: tuple[str, ...], written: str) -> None:
+    def _add_collection(self, assembly: Assembly, path: tuple[str, ...], written: str) -> None:
         url = self._url
         try:
             url = self._collection_url(written, path)
@@ -731,11 +725,11 @@ class _RegistryApiReader:
             assembly.add_part(path, _parse_object(url, answer.data), SourceLocation(url))
         except DocumentError as error:
             assembly.add_part(path, {}, SourceLocation(url))  # so that it is not requested again
-            self._report_unreadable(error, url, path)
+            self._report(error, url, path)
             return
         self.add_next_pages(assembly, path, answer, url)
 
-    def _report_unreadable(self, error: DocumentError, url: str, path: tuple[str, ...]) -> None:
+    def _report(self, error: DocumentError, url: str, path: tuple[str, ...]) -> None:
         """Report a permanent failure.
 
         Raises:
@@ -754,13 +748,13 @@ class _RegistryApiReader:
         if self._inline and "inline=" not in urlsplit(url).query:
             whole = _with_inline(url, "*")
             try:
-                return require_same_registry(self._fetcher.fetch_response(whole), whole, self._origins)
+                return require_own(self._fetcher.fetch_response(whole), whole, self._origins)
             except DocumentError as error:
                 if error.transient:
                     raise
                 self._fetcher.forget(whole)
                 self._inline = False
-        return require_same_registry(self._fetcher.fetch_response(url), url, self._origins)
+        return require_own(self._fetcher.fetch_response(url), url, self._origins)
 
     def _collection_url(self, written: str, path: tuple[str, ...]) -> str:
         """Return the URL of a collection; if it has another origin, the specified path at ours.
@@ -779,7 +773,7 @@ class _RegistryApiReader:
         """Return how many steps of *path* are in the source's own URL."""
         return next((steps for steps in range(len(path), 0, -1) if _registry_prefix(self._url, path[:steps])), 0)
 
-    def _add_meta(self, assembly: RegistryAssembly, path: tuple[str, ...]) -> None:
+    def _add_meta(self, assembly: Assembly, path: tuple[str, ...]) -> None:
         """Fetch the ``meta`` of a resource without versions, which may have an ``xref``."""
         entity = assembly.find(path)
         written = entity.get("metaurl")
@@ -789,7 +783,7 @@ class _RegistryApiReader:
             return
         self._add_collection(assembly, (*path, "meta"), written)
 
-    def _add_document_url(self, assembly: RegistryAssembly, path: tuple[str, ...]) -> None:
+    def _add_document_url(self, assembly: Assembly, path: tuple[str, ...]) -> None:
         """Add the URL of a schema document that is not included: the URL of the entity without ``$details``."""
         entity = assembly.find(path)
         if path[:1] != ("schemagroups",) or len(path) < 4 or any(entity.get(name) is not None for name in _DOCUMENT):

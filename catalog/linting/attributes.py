@@ -28,7 +28,7 @@ from catalog.protocols.properties import (
     filter_fault,
     kafka_topic_fault,
     option_key,
-    options_of_protocol,
+    options_of,
     squash,
     subject_fault,
 )
@@ -360,7 +360,7 @@ def check_options(subject: Subject) -> None:
     for definition, _, base in subject.definitions():
         _check_exclusive(subject, definition, base)
     for endpoint in subject.catalog.endpoints.values():
-        name = options_of_protocol(endpoint.protocol).publishes
+        name = options_of(endpoint.protocol).publishes
         value = endpoint.options.get(name) if name else None
         if isinstance(value, str) and "producer" in endpoint.usage:
             place = subject.declarations.endpoints[endpoint.xid].place
@@ -369,17 +369,13 @@ def check_options(subject: Subject) -> None:
 
 def _check_wildcard(subject: Subject, declared: DeclaredProperty) -> None:
     prop, protocol = declared.prop, declared.definition.protocol
-    if (
-        prop.name in options_of_protocol(protocol).names
-        and isinstance(prop.value, str)
-        and _WILDCARD.search(prop.value)
-    ):
+    if prop.name in options_of(protocol).names and isinstance(prop.value, str) and _WILDCARD.search(prop.value):
         _report_wildcard(subject, protocol, prop.value, prop.name, declared.place)
 
 
 def _report_wildcard(subject: Subject, protocol: str | None, value: str, what: str, place: SourceLocation) -> None:
     """Report a wildcard in the literal part of a name; if dots separate levels, only a whole level counts."""
-    wildcards = _TOKENS if options_of_protocol(protocol).dotted else _CHARACTERS
+    wildcards = _TOKENS if options_of(protocol).dotted else _CHARACTERS
     for text in tokens_of(value)[::2]:
         wildcard = wildcards.search(text)
         if wildcard is not None:
@@ -391,7 +387,7 @@ def _report_wildcard(subject: Subject, protocol: str | None, value: str, what: s
 
 def _check_stripped(subject: Subject, declared: DeclaredProperty) -> None:
     prop = declared.prop
-    withheld = options_of_protocol(declared.definition.protocol).withheld
+    withheld = options_of(declared.definition.protocol).withheld
     if prop.name.lower() in withheld and (prop.required or prop.value is not None):
         text = f"gateways remove {prop.name.split('.', 1)[1]} from every record, so the definition never matches"
         subject.findings.warning(
@@ -400,7 +396,7 @@ def _check_stripped(subject: Subject, declared: DeclaredProperty) -> None:
 
 
 def _check_exclusive(subject: Subject, definition: Definition, base: Definition | None) -> None:
-    pair = options_of_protocol(definition.protocol).exclusive
+    pair = options_of(definition.protocol).exclusive
     if not pair:
         return
     given = {prop.name for prop in definition.protocoloptions if prop.value is not None or prop.required}
@@ -612,7 +608,7 @@ def _check_protocols(subject: Subject, endpoint: Endpoint, place: SourceLocation
 
 def _check_address(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:
     """Report a deployed endpoint without address, unless gateways host its protocol."""
-    if endpoint.uris or options_of_protocol(endpoint.protocol).hosted or not RECEIVING & set(endpoint.usage):
+    if endpoint.uris or options_of(endpoint.protocol).hosted or not RECEIVING & set(endpoint.usage):
         return
     holders = (body, *(body.get(name) for name in OPTION_HOLDERS))
     if any(isinstance(holder, dict) and holder.get("deployed") is True for holder in holders):
@@ -622,7 +618,7 @@ def _check_address(subject: Subject, endpoint: Endpoint, place: SourceLocation, 
 
 def _check_transport(subject: Subject, endpoint: Endpoint, place: SourceLocation) -> None:
     """Report an endpoint whose addresses are all WebSockets, which no gateway or sink supports."""
-    if options_of_protocol(endpoint.protocol).streamed and endpoint.uris and all(map(over_websockets, endpoint.uris)):
+    if options_of(endpoint.protocol).streamed and endpoint.uris and all(map(over_websockets, endpoint.uris)):
         text = f"{endpoint.xid} has only WebSocket addresses, which this router does not support"
         hint = "add the broker's address over TCP or TLS, or set `uris` of the source or `uri` of the sink"
         subject.findings.warning(place, "websockets-only", text, hint)

@@ -287,7 +287,7 @@ def check_payloads(subject: Subject) -> None:
         if all(message.attributes.get(name) is not None for name in _SCHEMAS):
             text = "dataschema and dataschemauri exclude each other"
             subject.findings.warning(message.at("dataschemauri"), "mutually-exclusive", text, "keep one of them")
-        _check_content_type(subject, definition, message, base)
+        _check_types(subject, definition, message, base)
 
 
 def _check_format(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
@@ -304,9 +304,7 @@ def _check_format(subject: Subject, definition: Definition, message: DeclaredMes
     subject.findings.add(message.at(given), "info" if known else "warning", "missing-required", text, hint)
 
 
-def _check_content_type(
-    subject: Subject, definition: Definition, message: DeclaredMessage, base: Definition | None
-) -> None:
+def _check_types(subject: Subject, definition: Definition, message: DeclaredMessage, base: Definition | None) -> None:
     """Report contradicting content types: message and envelope attribute both apply to the data."""
     if definition.envelope != CLOUDEVENTS or not definition.datacontenttype:
         return

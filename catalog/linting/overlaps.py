@@ -19,7 +19,7 @@ from catalog.definitions.candidates import Candidate, candidate_of
 from catalog.definitions.constraints import MEDIA_PROPERTIES
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.templates import parse, tokens_of
-from catalog.values import canonical_key, is_timestamp, is_valid, media_type_matches, media_type_of
+from catalog.values import is_timestamp, is_valid, media_type_matches, media_type_of, value_key
 
 # Which definitions may match the same record? Find pairs that no literal excludes, without comparing all.
 #
@@ -149,9 +149,7 @@ def find_witness(one: RequiredValues, other: RequiredValues) -> dict[str, str] |
             asks = [(each, contexts[side]) for side, asked in enumerate((one, other)) for each in asked.get(key, ())]
             if not any(ask.is_required or ask.form != "any" or key in _REQUIRED_ATTRIBUTES for ask, _ in asks):
                 continue
-            text = next(
-                (text for text in _iter_possible_texts(asks) if all(_accepts_text(ask, text) for ask, _ in asks)), None
-            )
+            text = next((text for text in _iter_texts(asks) if all(_accepts(ask, text) for ask, _ in asks)), None)
             if text is None:
                 return None
             values[key] = text
@@ -170,7 +168,7 @@ def add_content_type(asks: RequiredValues, other: RequiredValues, content: str |
     return {**asks, **{key: [*asks.get(key, ()), RequiredValue(key, "media", "string", content)] for key in keys}}
 
 
-def _iter_possible_texts(asks: Sequence[tuple[RequiredValue, Mapping[str, str]]]) -> Iterator[str]:
+def _iter_texts(asks: Sequence[tuple[RequiredValue, Mapping[str, str]]]) -> Iterator[str]:
     """Yield texts that may satisfy all constraints, most likely first."""
     literals = [ask.text for ask, _ in asks if ask.form in ("literal", "media")]
     if literals:
@@ -235,7 +233,7 @@ def _join_segments(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
         yield head + FILL_TEXT + fill.join(middles) + FILL_TEXT + tail
 
 
-def _accepts_text(ask: RequiredValue, text: str) -> bool:
+def _accepts(ask: RequiredValue, text: str) -> bool:
     """Whether a text satisfies one constraint."""
     if ask.form == "any":
         kind: str = ask.type
@@ -247,8 +245,8 @@ def _accepts_text(ask: RequiredValue, text: str) -> bool:
         return fits and (ask.type != "timestamp" or is_timestamp(text))
     if ask.text == text:
         return True
-    wanted = canonical_key(ask.type, ask.text) if ask.type in _TYPED else None
-    return wanted is not None and wanted == canonical_key(ask.type, text)
+    wanted = value_key(ask.type, ask.text) if ask.type in _TYPED else None
+    return wanted is not None and wanted == value_key(ask.type, text)
 
 
 def _first_values(asks: RequiredValues, values: Mapping[str, str]) -> dict[str, str]:

@@ -242,7 +242,7 @@ _MQTT_VERSIONS: Final = {"3": "3.1.1", "3.1": "3.1.1", "3.1.1": "3.1.1"}
 _CLOUDEVENTS: Final = re.compile(r"cloudevents(?:/(?:v)?1(?:\.0(?:\.[0-9]+)?)?)?", re.ASCII)
 
 
-def options_of_protocol(protocol: str | None) -> Vocabulary:
+def options_of(protocol: str | None) -> Vocabulary:
     """Return the options of a protocol; empty options for an unknown protocol or None."""
     return VOCABULARIES.get(protocol or "", _NO_OPTIONS)
 
@@ -298,10 +298,8 @@ def canonical_option(protocol: str | None, name: str) -> str | None:
     """
     squashed = squash(name)
     if protocol is not None and protocol in VOCABULARIES:
-        return _OPTION_ALIASES.get(protocol, {}).get(squashed) or _option_spellings(protocol).get(squashed)
-    return next(
-        (_option_spellings(each)[squashed] for each in VOCABULARIES if squashed in _option_spellings(each)), None
-    )
+        return _OPTION_ALIASES.get(protocol, {}).get(squashed) or _spellings(protocol).get(squashed)
+    return next((_spellings(each)[squashed] for each in VOCABULARIES if squashed in _spellings(each)), None)
 
 
 def canonical_member(table: Mapping[str, PropertyType], name: str) -> str | None:
@@ -329,7 +327,7 @@ def canonical_channel_option(name: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def _option_spellings(protocol: str) -> Mapping[str, str]:
+def _spellings(protocol: str) -> Mapping[str, str]:
     vocabulary = VOCABULARIES[protocol]
     return {squash(name): name for name in (*vocabulary.scalars, *vocabulary.lists, *vocabulary.sections)}
 
