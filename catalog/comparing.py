@@ -711,7 +711,7 @@ def compare(old: Catalog, new: Catalog) -> CatalogDiff:
     if old.epoch and old.epoch == new.epoch:
         return CatalogDiff(old.epoch, new.epoch)
     renamed = _find_renamed(old, new)
-    changes = [*_definition_changes(old, new, renamed), *_endpoint_changes(old, new, renamed), *_find_losers(old, new)]
+    changes = [*_definition_changes(old, new, renamed), *_endpoint_changes(old, new, renamed), *_new_findings(old, new)]
     return CatalogDiff(old.epoch, new.epoch, tuple(changes))
 
 
@@ -791,7 +791,7 @@ def _compare_endpoint(before: Endpoint, after: Endpoint, renamed: Mapping[str, s
     )
 
 
-def _find_losers(old: Catalog, new: Catalog) -> Iterator[CatalogChange]:
+def _new_findings(old: Catalog, new: Catalog) -> Iterator[CatalogChange]:
     """Report definitions that could win records before and now never can."""
     for scope, xids, endpoint in _iter_scopes(new):
         competed, was = _find_scope(old, scope)

@@ -56,21 +56,21 @@ class ReferenceResolver:
         A missing version is resolved to its message. A reference into an unreadable document is resolved to the message
         with that xid in the sources, except *source* itself, to avoid a cycle.
         """
-        land = self._abroad.land_of(source) if self._abroad is not None else None
+        external = self._abroad.land_of(source) if self._abroad is not None else None
         match = MESSAGE_REFERENCE.search(reference)
         if match is None:
-            return self._find_message(land, _sibling_xids(reference, source, land))
+            return self._find_message(external, _sibling_xids(reference, source, external))
         kind, group, message, version = match.groups()
         xids = _possible_xids(kind, group, message, version)
         address, fragment = _split_document(reference, match)
         if not address:
-            return self._find_message(land, xids)
+            return self._find_message(external, xids)
         try:
             target = self._external_document(address, fragment, f"{kind}/{group}", self._messages[source].place.file)
         except DocumentError as error:
             self._failures[source, reference] = error
             target = None
-            if land is not None:
+            if external is not None:
                 return None
         known = self._find_message(target, xids)
         if known is None and target is not None:
@@ -118,29 +118,29 @@ class ReferenceResolver:
             return None
         return self._abroad.document(address, file) if fragment else self._abroad.find_registry(address, group, file)
 
-    def _find_message(self, land: ExternalDocument | None, xids: Iterable[str]) -> str | None:
-        if land is None or self._abroad is None:
+    def _find_message(self, external: ExternalDocument | None, xids: Iterable[str]) -> str | None:
+        if external is None or self._abroad is None:
             return self._find_existing("", self._messages, xids)
-        known = self._find_existing(land.name, land.declarations.messages, xids)
-        return None if known is None else self._abroad.adopt_message(land, known)
+        known = self._find_existing(external.name, external.declarations.messages, xids)
+        return None if known is None else self._abroad.adopt_message(external, known)
 
-    def _find_group(self, land: ExternalDocument | None, xids: Iterable[str]) -> str | None:
-        if land is None or self._abroad is None:
+    def _find_group(self, external: ExternalDocument | None, xids: Iterable[str]) -> str | None:
+        if external is None or self._abroad is None:
             return self._find_existing("groups", self._groups, xids)
-        known = self._find_existing(f"groups {land.name}", land.declarations.groups, xids)
-        return None if known is None else self._abroad.adopt_group(land, known)
+        known = self._find_existing(f"groups {external.name}", external.declarations.groups, xids)
+        return None if known is None else self._abroad.adopt_group(external, known)
 
     def _find_only_group(self, reference: str, file: str) -> str | None:
         """Return the only group of a document, for a reference to the document as a whole."""
         if self._abroad is None or not (is_url(reference) or reference.lower().endswith(suffixes())):
             return None
         try:
-            land = self._abroad.document(reference, file)
+            external = self._abroad.document(reference, file)
         except DocumentError as error:
             self._failures[file, reference] = error
             return None
-        groups = list(land.declarations.groups) if land is not None else []
-        return self._find_group(land, groups) if len(groups) == 1 else None
+        groups = list(external.declarations.groups) if external is not None else []
+        return self._find_group(external, groups) if len(groups) == 1 else None
 
     def _find_existing(self, space: str, things: Mapping[str, object], xids: Iterable[str]) -> str | None:
         """Return the first existing one of *xids*, comparing first with, then without regard to case."""
@@ -165,11 +165,11 @@ def _split_document(reference: str, match: re.Match[str]) -> tuple[str, bool]:
     return ("", False) if prefix in ("", ".") else (prefix, False)
 
 
-def _sibling_xids(reference: str, source: str, land: ExternalDocument | None) -> list[str]:
+def _sibling_xids(reference: str, source: str, external: ExternalDocument | None) -> list[str]:
     """Return the xid for a bare name, in the group of *source*, as a list."""
     name = reference.rsplit("/", 1)[-1].lstrip("#")
     plain = re.fullmatch(r"(?:\.\.?/)*(?:messages/)?[^/?#:]+", reference)
-    xid = source.removeprefix(land.name) if land is not None else source
+    xid = source.removeprefix(external.name) if external is not None else source
     return [f"{xid.split('/messages/', 1)[0]}/messages/{name}"] if plain and name else []
 
 
@@ -454,8 +454,8 @@ class ExternalDocuments:
 
     def declarations_at(self, file: str) -> Declarations | None:
         """Return the declarations of the external document at *file*; None if it was not read."""
-        land = self._lands.get(self._canonical_key(file))
-        return land.declarations if isinstance(land, ExternalDocument) else None
+        external = self._lands.get(self._canonical_key(file))
+        return external.declarations if isinstance(external, ExternalDocument) else None
 
     def document(self, address: str, base: str) -> ExternalDocument | None:
         """Return the external document at *address*, written in the document at *base*; None for a source.
@@ -469,10 +469,10 @@ class ExternalDocuments:
             return None
         if key not in self._lands:
             self._lands[key] = self._discover(target)
-        land = self._lands[key]
-        if isinstance(land, DocumentError):
-            raise land.with_traceback(None)
-        return land
+        external = self._lands[key]
+        if isinstance(external, DocumentError):
+            raise external.with_traceback(None)
+        return external
 
     def find_registry(self, prefix: str, group: str, base: str) -> ExternalDocument | None:
         """Return the registry at *prefix*, with its *group* (``messagegroups/G``) read; None for a source.
@@ -485,67 +485,67 @@ class ExternalDocuments:
             return None
         if not is_url(target):
             return self.document(f"{prefix}/{INDEX}", base)
-        land = self._lands.setdefault(f"{target}/", ExternalDocument(target))
-        if not isinstance(land, ExternalDocument):
-            raise land.with_traceback(None)
+        external = self._lands.setdefault(f"{target}/", ExternalDocument(target))
+        if not isinstance(external, ExternalDocument):
+            raise external.with_traceback(None)
         address = f"{target}/{group}"
         if address not in self._lands:
-            read = self._discover(address, land)
+            read = self._discover(address, external)
             self._lands[address] = read
         known = self._lands[address]
         if isinstance(known, DocumentError):
             raise known.with_traceback(None)
-        return land
+        return external
 
-    def adopt_message(self, land: ExternalDocument, xid: str) -> str:
-        """Declare a message of *land* in the catalog, only as a target of references; return its long name."""
-        name = land.name + xid
+    def adopt_message(self, external: ExternalDocument, xid: str) -> str:
+        """Declare a message of *external* in the catalog, only as a target of references; return its long name."""
+        name = external.name + xid
         if name not in self._declarations.messages:
-            self._declare_message(land, xid, hidden=True)
-            self._copy_findings(land, land.declarations.messages[xid].place)
+            self._declare_message(external, xid, hidden=True)
+            self._copy_findings(external, external.declarations.messages[xid].place)
         return name
 
-    def adopt_group(self, land: ExternalDocument, xid: str) -> str:
-        """Declare a group of *land* in the catalog, with all its messages as candidates; return its long name."""
-        name = land.name + xid
+    def adopt_group(self, external: ExternalDocument, xid: str) -> str:
+        """Declare a group of *external* in the catalog, with all its messages as candidates; return its long name."""
+        name = external.name + xid
         if name not in self._declarations.groups:
-            group = land.declarations.groups[xid]
+            group = external.declarations.groups[xid]
             self._declarations.groups[name] = replace(group, xid=name)
-            self._of[name] = land
-            for message in land.declarations.messages.values():
+            self._of[name] = external
+            for message in external.declarations.messages.values():
                 if message.group == xid:
-                    self._declare_message(land, message.xid, hidden=message.hidden)
-            self._copy_findings(land, group.place)
+                    self._declare_message(external, message.xid, hidden=message.hidden)
+            self._copy_findings(external, group.place)
         return name
 
-    def _declare_message(self, land: ExternalDocument, xid: str, *, hidden: bool) -> None:
-        message = land.declarations.messages[xid]
-        adopted = replace(message, xid=land.name + xid, group=land.name + message.group, hidden=hidden)
+    def _declare_message(self, external: ExternalDocument, xid: str, *, hidden: bool) -> None:
+        message = external.declarations.messages[xid]
+        adopted = replace(message, xid=external.name + xid, group=external.name + message.group, hidden=hidden)
         self._declarations.messages[adopted.xid] = adopted
-        self._of[adopted.xid] = self._of[adopted.group] = land
+        self._of[adopted.xid] = self._of[adopted.group] = external
         home = self.find_group(adopted.group) or self.find_endpoint(adopted.group)
         if home is not None:
             self._declarations.external[adopted.group] = replace(home, xid=adopted.group)
 
-    def _copy_findings(self, land: ExternalDocument, place: SourceLocation) -> None:
+    def _copy_findings(self, external: ExternalDocument, place: SourceLocation) -> None:
         """Copy the findings at or below *place* to the catalog; others concern only the author of the document."""
-        for each in land.findings.sorted():
+        for each in external.findings.sorted():
             if each.file == place.file and f"{each.pointer}/".startswith(f"{place.pointer}/"):
                 self._findings.extend((each,))
 
     def find_group(self, name: str) -> DeclaredGroup | None:
         """Return an external group by its long name, also if only some of its messages were adopted."""
-        land = self._of.get(name)
-        return land.declarations.groups.get(name.removeprefix(land.name)) if land is not None else None
+        external = self._of.get(name)
+        return external.declarations.groups.get(name.removeprefix(external.name)) if external is not None else None
 
     def find_endpoint(self, name: str) -> DeclaredEndpoint | None:
         """Return an external endpoint by its long name."""
-        land = self._of.get(name)
-        return land.declarations.endpoints.get(name.removeprefix(land.name)) if land is not None else None
+        external = self._of.get(name)
+        return external.declarations.endpoints.get(name.removeprefix(external.name)) if external is not None else None
 
-    def _discover(self, address: str, land: ExternalDocument | None = None) -> ExternalDocument | DocumentError:
-        """Read an external document, or a part of the external registry *land*."""
-        destination = land if land is not None else ExternalDocument(f"{self.label(address)}#")
+    def _discover(self, address: str, external: ExternalDocument | None = None) -> ExternalDocument | DocumentError:
+        """Read an external document, or a part of the external registry *external*."""
+        destination = external if external is not None else ExternalDocument(f"{self.label(address)}#")
         findings = Findings()
         try:
             if self._documents >= MAX_EXTERNAL_DOCUMENTS:

@@ -292,17 +292,17 @@ def _parse_media_type(text: str) -> tuple[str, dict[str, str]]:
 _cached_media_type: Final = lru_cache(maxsize=4096)(_parse_media_type)
 
 
-def _full_match(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+def _matcher_of(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     return lambda text: pattern.fullmatch(text) is not None
 
 
 _IS_VALID: Final[dict[str, Callable[[str], bool]]] = {
-    "binary": _full_match(_BASE64),
+    "binary": _matcher_of(_BASE64),
     "boolean": lambda text: text in ("true", "false"),
-    "duration": _full_match(_DURATION),
-    "integer": _full_match(_INTEGER),
-    "number": _full_match(_NUMBER),
-    "symbol": _full_match(_SYMBOL),
+    "duration": _matcher_of(_DURATION),
+    "integer": _matcher_of(_INTEGER),
+    "number": _matcher_of(_NUMBER),
+    "symbol": _matcher_of(_SYMBOL),
     "timestamp": is_timestamp,
     "uri": _is_reference,
     "urireference": _is_reference,
