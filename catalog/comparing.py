@@ -9,14 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, cast
 
 from catalog.definitions.candidates import candidate_of, find_never_winning
-from catalog.definitions.constraints import (
-    TYPED_LITERALS,
-    constraint_of,
-    literals_equal,
-    means_any_time,
-    scope_of,
-    template_of,
-)
+from catalog.definitions.constraints import TYPED_LITERALS, constraint_of, is_now, literals_equal, scope_of, template_of
 from catalog.explaining import mask_secrets
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
 from catalog.protocols.properties import REPEATED_PREFIXES, is_dotted, is_hop_by_hop
@@ -665,7 +658,7 @@ def _mapped_attributes(definition: Definition) -> dict[str, str] | None:
     attributes.update({"dataschema": reference} if reference else {})
     attributes.update({"datacontenttype": definition.datacontenttype} if definition.datacontenttype else {})
     for prop in definition.envelopemetadata if definition.envelope == CLOUDEVENTS else ():
-        if prop.value is not None and not means_any_time(prop):
+        if prop.value is not None and not is_now(prop):
             attributes[prop.name] = text_of(prop.value)
     return attributes
 

@@ -57,7 +57,7 @@ _COUNTED: Final = frozenset(f"{name}{end}" for name in _COLLECTIONS for end in (
 _RENAMED: Final = {"ancestor": "ancestorid"}
 
 
-def copy_common(other: Mapping[str, Any], drop: Collection[str] = ()) -> dict[str, Any]:
+def common_of(other: Mapping[str, Any], drop: Collection[str] = ()) -> dict[str, Any]:
     """Return the attributes of *other* under their 1.0 names, well-known ones first, without those in *drop*."""
     kept: dict[str, Any] = {}
     for name, value in other.items():
@@ -165,7 +165,7 @@ def _identity_attributes(message: DeclaredMessage, version: str) -> dict[str, An
         "messageid": last_id(owner),
         "versionid": version,
         "xid": message.xid,
-        **copy_common(message.other, _DROPPED),
+        **common_of(message.other, _DROPPED),
         **({"meta": kept} if kept else {}),
     }
 
@@ -277,10 +277,7 @@ def _add_value(body: dict[str, Any], prop: Property, base: Property | None, *, s
 def _merge_data_attributes(levels: Sequence[InheritanceLevel]) -> dict[str, Any]:
     """Return the data attributes and envelope options, merged from all levels."""
     merged: dict[str, Any] = {}
-    for names, those in (
-        (_DATA, levels),
-        (("envelopeoptions",), applicable_levels("envelopeoptions", levels)),
-    ):
+    for names, those in ((_DATA, levels), (("envelopeoptions",), applicable_levels("envelopeoptions", levels))):
         for level in reversed(those):
             given = level.message.attributes
             merged = overlay(merged, {name: given[name] for name in names if name in given})
@@ -307,7 +304,7 @@ def endpoint_form(declared: DeclaredEndpoint, groups: Sequence[str]) -> dict[str
     form: dict[str, Any] = {
         "endpointid": last_id(declared.xid),
         "xid": declared.xid,
-        **copy_common(declared.other, _DROPPED_OF_ENDPOINTS),
+        **common_of(declared.other, _DROPPED_OF_ENDPOINTS),
         "usage": list(declared.usage),
         "envelope": declared.envelope,
         "envelopeoptions": dict(declared.envelopeoptions),
@@ -391,7 +388,7 @@ def _to_new_names(body: Mapping[str, Any]) -> dict[str, Any]:
         canonical = _RENAMED_OF_SCHEMAS.get(lower, lower if lower in _KNOWN else name)
         if value is not None and value != "":
             folded.setdefault(canonical, value)
-    return copy_common(folded, _DROPPED_OF_SCHEMAS)
+    return common_of(folded, _DROPPED_OF_SCHEMAS)
 
 
 SPECVERSION: Final = "1.0-rc4"
@@ -422,7 +419,7 @@ def convert(catalog: Catalog, declarations: Declarations, *, flatten: bool = Fal
         "specversion": SPECVERSION,
         "registryid": str(declarations.registry.get("registryid") or REGISTRY),
         "xid": "/",
-        **copy_common(declarations.registry, _OF_REGISTRY),
+        **common_of(declarations.registry, _OF_REGISTRY),
     }
     collections = {
         "endpoints": _write_endpoints(catalog, declarations, messages.write_group),
@@ -528,7 +525,7 @@ def _write_groups(declarations: Declarations, messages: Callable[[str], Any]) ->
         forms[last_id(xid)] = {
             "messagegroupid": last_id(xid),
             "xid": xid,
-            **copy_common(group.other, _OF_GROUP),
+            **common_of(group.other, _OF_GROUP),
             **{name: value for name, value in defaults.items() if value is not None},
             "messages": messages(xid),
         }
@@ -538,12 +535,7 @@ def _write_groups(declarations: Declarations, messages: Callable[[str], Any]) ->
 def _write_schemagroups(declarations: Declarations) -> dict[str, Any]:
     forms: dict[str, Any] = {}
     for xid, other in declarations.schemagroups.items():
-        forms[last_id(xid)] = {
-            "schemagroupid": last_id(xid),
-            "xid": xid,
-            **copy_common(other, _OF_GROUP),
-            "schemas": {},
-        }
+        forms[last_id(xid)] = {"schemagroupid": last_id(xid), "xid": xid, **common_of(other, _OF_GROUP), "schemas": {}}
     for xid, body in declarations.schemas.items():
         group = xid.partition("/schemas/")[0]
         forms[last_id(group)]["schemas"][xid[len(group) + len("/schemas/") :]] = schema_form(xid, body)

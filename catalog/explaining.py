@@ -229,27 +229,25 @@ def _trace_member(
     effective = getattr(each.property, member)
     said = each.members.get(member)
     if said is None or (effective is True and said.value is False):
-        return TracedValue(member, PropertyOrigin(effective, table[member]), _hidden_origins(each, member, nearest))
-    return TracedValue(
-        member, replace(_origin_of(said, nearest), value=effective), _hidden_origins(each, member, nearest)
-    )
+        return TracedValue(member, PropertyOrigin(effective, table[member]), _overridden(each, member, nearest))
+    return TracedValue(member, replace(_origin(said, nearest), value=effective), _overridden(each, member, nearest))
 
 
 def _trace_value(each: MergedProperty, nearest: str) -> TracedValue | None:
     """Trace the value; None if there is no value and none is overridden."""
-    said, over = each.members.get("value"), _hidden_origins(each, "value", nearest)
+    said, over = each.members.get("value"), _overridden(each, "value", nearest)
     if each.property.value is None and not over:
         return None
-    origin = _origin_of(said, nearest) if said is not None else PropertyOrigin(None, "message", nearest)
+    origin = _origin(said, nearest) if said is not None else PropertyOrigin(None, "message", nearest)
     return TracedValue("value", replace(origin, value=each.property.value), over)
 
 
-def _hidden_origins(each: MergedProperty, member: str, nearest: str) -> tuple[PropertyOrigin, ...]:
+def _overridden(each: MergedProperty, member: str, nearest: str) -> tuple[PropertyOrigin, ...]:
     words = (word for word in reversed(each.hidden) if word.member == member and word.value is not None)
-    return tuple(_origin_of(word, nearest) for word in words)
+    return tuple(_origin(word, nearest) for word in words)
 
 
-def _origin_of(said: LevelValue, nearest: str) -> PropertyOrigin:
+def _origin(said: LevelValue, nearest: str) -> PropertyOrigin:
     return _level_origin(said.level, nearest, said.value, said.place)
 
 

@@ -20,7 +20,7 @@ from catalog.dialects import registry
 from catalog.documents.connecting import Logins, Reach
 from catalog.documents.documents import (
     MAX_SHRINK,
-    DefinitionCounts,
+    CatalogSizes,
     Document,
     UnconfirmedCatalog,
     count_candidates,
@@ -420,10 +420,6 @@ def new_errors(catalog: Catalog, known: Sequence[Finding], *, elsewhere: bool = 
     )
 
 
-def _accept_any(catalog: Catalog) -> tuple[Finding, ...]:
-    return ()
-
-
 class CatalogWatcher:
     """Checks whether anything that the last load read has changed, at most once per *interval* seconds.
 
@@ -451,7 +447,7 @@ class CatalogWatcher:
         max_shrink: float = MAX_SHRINK,
         current: Catalog | None = None,
         elsewhere: bool = False,
-        unfit: Callable[[Catalog], tuple[Finding, ...]] = _accept_any,
+        unfit: Callable[[Catalog], tuple[Finding, ...]] = lambda catalog: (),
         unread: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -481,10 +477,10 @@ class CatalogWatcher:
         self._elsewhere = elsewhere
         self._unfit = unfit
         self._max_shrink = max_shrink
-        self._sizes = DefinitionCounts()
+        self._sizes = CatalogSizes()
         if current is not None:
-            self._sizes = DefinitionCounts(len(current.definitions), {}, count_candidates(current))
-        self._held: tuple[Catalog, DefinitionCounts] | None = None
+            self._sizes = CatalogSizes(len(current.definitions), {}, count_candidates(current))
+        self._held: tuple[Catalog, CatalogSizes] | None = None
         self._doubts: tuple[str, ...] = ()
         self._due = clock()
         self._began = self._due - WAKE_SECONDS
@@ -535,14 +531,14 @@ class CatalogWatcher:
         self._seen = fetcher.seen
         self._trouble = ""
         sizes = count_definitions(catalog, declarations)
-        self._doubts = self._find_doubts(catalog, sizes, fetcher, before)
+        self._doubts = self._doubts_of(catalog, sizes, fetcher, before)
         if self._doubts:
             self._held = (catalog, sizes)
             return UnconfirmedCatalog(self._doubts)
-        return self._accept_or_reject(catalog, sizes)
+        return self._decide(catalog, sizes)
 
-    def _find_doubts(
-        self, catalog: Catalog, sizes: DefinitionCounts, fetcher: Fetcher, before: Mapping[str, str]
+    def _doubts_of(
+        self, catalog: Catalog, sizes: CatalogSizes, fetcher: Fetcher, before: Mapping[str, str]
     ) -> tuple[str, ...]:
         """Return the reasons why a changed catalog needs confirmation by a second check."""
         if self._epoch in (None, catalog.epoch) or catalog.pending or self._new_errors(catalog):
@@ -557,11 +553,9 @@ class CatalogWatcher:
         if self._held is None:
             return None
         held, self._held, self._doubts = self._held, None, ()
-        return self._accept_or_reject(*held)
+        return self._decide(*held)
 
-    def _accept_or_reject(
-        self, catalog: Catalog, sizes: DefinitionCounts
-    ) -> Catalog | RejectedCatalog | PendingCatalog | None:
+    def _decide(self, catalog: Catalog, sizes: CatalogSizes) -> Catalog | RejectedCatalog | PendingCatalog | None:
         errors = self._new_errors(catalog)
         if errors:
             return self._reject(errors)

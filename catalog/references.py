@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from catalog.dialects import detect, suffixes
-from catalog.dialects.reading import all_names, message_member_names, spellings_of
+from catalog.dialects.reading import message_member_names, names_of, spellings_of
 from catalog.documents.documents import Document, read_document
 from catalog.documents.fetching import Fetcher, is_url
 from catalog.documents.registry_api import INDEX, Assembly, next_page, own_addresses
@@ -224,7 +224,7 @@ class AddressFollower:
                 self._add_collection(assembly, (*path, name[:-3]), written, _locate(document, assembly, path) / name)
             node = assembly.find(path)
             for name in [
-                name for name in node if _names_of(name, len(path)) is not None and isinstance(node[name], dict)
+                name for name in node if _aliases(name, len(path)) is not None and isinstance(node[name], dict)
             ]:
                 below = [(*path, name, key) for key, each in node[name].items() if isinstance(each, dict)]
                 if not path:
@@ -294,7 +294,7 @@ def _is_partial(tree: Mapping[str, Any]) -> bool:
     if any(True for _ in _missing_parts(tree, 0)):
         return True
     for name, groups in tree.items():
-        if _names_of(name, 0) is None or not isinstance(groups, dict):
+        if _aliases(name, 0) is None or not isinstance(groups, dict):
             continue
         for group in groups.values():
             if isinstance(group, dict) and (any(True for _ in _missing_parts(group, 2)) or _has_listed_only(group)):
@@ -314,7 +314,7 @@ def _has_listed_only(group: Mapping[str, Any]) -> bool:
 def _missing_parts(entity: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
     """Yield the (member, address) of collections that are not included under any name."""
     for key, address in entity.items():
-        kind = _names_of(key[:-3], depth) if key.lower().endswith(_ADDRESS_ENDINGS) else None
+        kind = _aliases(key[:-3], depth) if key.lower().endswith(_ADDRESS_ENDINGS) else None
         if kind is None or not isinstance(address, str) or not address or address.startswith("#"):
             continue
         shown = any(name.lower() in kind for name in entity)
@@ -323,11 +323,9 @@ def _missing_parts(entity: Mapping[str, Any], depth: int) -> Iterator[tuple[str,
             yield key, address
 
 
-def _names_of(name: str, depth: int) -> frozenset[str] | None:
+def _aliases(name: str, depth: int) -> frozenset[str] | None:
     """Return all names of the collection *name*; None if it is not a collection at that depth."""
-    kinds = (
-        (all_names("groups"), {"endpoints"}, {"schemagroups"}) if depth == 0 else (all_names("messages"), {"schemas"})
-    )
+    kinds = (names_of("groups"), {"endpoints"}, {"schemagroups"}) if depth == 0 else (names_of("messages"), {"schemas"})
     return next((kind for kind in map(frozenset, kinds) if name.lower() in kind), None)
 
 
@@ -335,7 +333,7 @@ def _find_address_member(message: Mapping[str, Any]) -> str | None:
     """Return the name of the member with a definition's address; None if the definition is included."""
     if not any(isinstance(message.get(name), str) for name in message if name == "self" or name.lower() in _RESOURCES):
         return None
-    shown = (_SHOWN | message_member_names()) - all_names("selectors")
+    shown = (_SHOWN | message_member_names()) - names_of("selectors")
     if any(name.lower() in shown for name in message):
         return None
     names = sorted((name for name in message if name.lower() in _RESOURCES), key=len) or ["self"]
@@ -382,7 +380,7 @@ def _to_reachable(address: str, document: Document) -> str:
 
 def _find_collection_key(tree: Mapping[str, Any], name: str, depth: int) -> str | None:
     """Return the key of *tree* for the collection *name*, under any of its names, if it is a map."""
-    kind = _names_of(name, depth) or frozenset()
+    kind = _aliases(name, depth) or frozenset()
     return next((key for key in tree if key.lower() in kind and isinstance(tree[key], dict)), None)
 
 

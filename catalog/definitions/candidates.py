@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Final, Literal
 
-from catalog.definitions.constraints import TYPED_LITERALS, means_any_time, scope_of
+from catalog.definitions.constraints import TYPED_LITERALS, is_now, scope_of
 from catalog.definitions.inheritance import attribute_place, option_location
 from catalog.dialects import Dialect, detect
 from catalog.dialects.reading import spellings_of
@@ -142,7 +142,7 @@ def _build_demands(properties: list[tuple[str, Property]], content: str | None) 
             gaps.setdefault(name, []).append((place, gap))
         if any(tokens[::2]) or len(tokens) > 3:
             strong.append((place, "template", "timestamp" if prop.type == "timestamp" else "", repr(tokens[::2])))
-        elif prop.value is not None and not tokens and not means_any_time(prop):
+        elif prop.value is not None and not tokens and not is_now(prop):
             if key == "e.specversion" and prop.value in ("1.0", 1.0):
                 free = 1
             else:
@@ -152,16 +152,12 @@ def _build_demands(properties: list[tuple[str, Property]], content: str | None) 
             if demand is not None:
                 weak.append((place, demand))
     same = frozenset(frozenset(places) for places in gaps.values() if len(places) > 1)
-    return Demands(tuple(sorted(strong)), tuple(sorted(weak, key=_key_of_demand)), same, content, free)
-
-
-def _key_of_demand(entry: tuple[str, WeakDemand]) -> str:
-    return entry[0]
+    return Demands(tuple(sorted(strong)), tuple(sorted(weak, key=lambda entry: entry[0])), same, content, free)
 
 
 def _template_tokens(prop: Property) -> list[str]:
     """Return the tokens of a template; empty if the value is not a template."""
-    if prop.value is None or prop.type not in TEMPLATE_TYPES or means_any_time(prop):
+    if prop.value is None or prop.type not in TEMPLATE_TYPES or is_now(prop):
         return []
     text = text_of(prop.value)
     tokens = tokens_of(text) if "{" in text else []
@@ -183,7 +179,7 @@ def _weak_demand(key: str, prop: Property, *, gap: bool) -> WeakDemand | None:
         kind: Weakness = "gap"
         takes_any = prop.type != "timestamp"
     else:
-        kind = "present" if prop.required or means_any_time(prop) else "optional"
+        kind = "present" if prop.required or is_now(prop) else "optional"
     if takes_any and (kind == "optional" or key in _NEVER_EMPTY):
         return None
     return WeakDemand(kind, "timestamp" if gap and prop.type == "timestamp" else "string" if gap else prop.type)
@@ -296,7 +292,7 @@ class CandidateFinding:
 
 
 @dataclass(slots=True)
-class _CandidateKind:
+class _Peers:
     """Candidates with equal demands and equal protocol, by data schema."""
 
     protocol: str | None
@@ -308,7 +304,7 @@ class _CandidateKind:
         """The number of literals that count for specificity but exclude nothing."""
         return sum(each.free for each in self.demands)
 
-    def is_wider_than(self, other: _CandidateKind) -> bool:
+    def is_wider_than(self, other: _Peers) -> bool:
         """Whether this matches everything that *other* matches and is at least as specific."""
         implied = all(mine.is_implied_by(its) for mine, its in zip(self.demands, other.demands, strict=True))
         return self is other or (self.protocol in (None, other.protocol) and self.free >= other.free and implied)
@@ -374,9 +370,9 @@ def _compare_candidates(
     bucket: list[tuple[Candidate, tuple[Demands, ...]]], *, events: bool
 ) -> Iterator[tuple[str, CandidateFinding]]:
     """Compare candidates with equal strong demands."""
-    kinds: dict[object, _CandidateKind] = {}
+    kinds: dict[object, _Peers] = {}
     for candidate, demands in bucket:
-        kind = kinds.setdefault((candidate.protocol, demands), _CandidateKind(candidate.protocol, demands))
+        kind = kinds.setdefault((candidate.protocol, demands), _Peers(candidate.protocol, demands))
         kind.members.setdefault(schema_of(candidate.definition), []).append(candidate.definition)
     rivals = {key: _find_rivals(kind, list(kinds.values())) for key, kind in kinds.items()}
     what = "event" if events else "record"
@@ -388,20 +384,18 @@ def _compare_candidates(
                 yield candidate.definition.xid, verdict
 
 
-def _find_rivals(kind: _CandidateKind, kinds: list[_CandidateKind]) -> list[_CandidateKind]:
+def _find_rivals(kind: _Peers, kinds: list[_Peers]) -> list[_Peers]:
     """Return the kinds that are wider than *kind*, and itself; more specific ones first."""
     compared = kinds if len(kinds) <= MAX_KINDS else [kind]
     return sorted((other for other in compared if other.is_wider_than(kind)), key=lambda other: -other.free)
 
 
-def _find_conflict(
-    definition: Definition, kind: _CandidateKind, rivals: list[_CandidateKind], what: str
-) -> CandidateFinding | None:
+def _find_conflict(definition: Definition, kind: _Peers, rivals: list[_Peers], what: str) -> CandidateFinding | None:
     schema = schema_of(definition)
     tied: list[str] = []
     for other in rivals:
         preferred = other.free > kind.free
-        for rival in _accepting_rivals(other, schema):
+        for rival in _acceptors(other, schema):
             if rival.xid == definition.xid:
                 continue
             if preferred or definition.xid in rival.base:
@@ -410,28 +404,23 @@ def _find_conflict(
                 tied.append(rival.xid)
     if tied:
         return _indistinguishable_finding(tied, what)
-    others = [
-        rival.xid
-        for other in rivals
-        for rival in _rejecting_rivals(other, schema)
-        if not _is_related(definition, rival)
-    ]
+    others = [rival.xid for other in rivals for rival in _rejectors(other, schema) if not _related(definition, rival)]
     return _schema_only_finding(others) if others else None
 
 
-def _accepting_rivals(kind: _CandidateKind, schema: SchemaKey) -> Iterator[Definition]:
+def _acceptors(kind: _Peers, schema: SchemaKey) -> Iterator[Definition]:
     """Yield rivals that accept every body: those without a schema, or with the same one."""
     for each in dict.fromkeys((None, schema)):
         yield from islice(kind.members.get(each, ()), MAX_RIVALS)
 
 
-def _rejecting_rivals(kind: _CandidateKind, schema: SchemaKey) -> Iterator[Definition]:
+def _rejectors(kind: _Peers, schema: SchemaKey) -> Iterator[Definition]:
     others = (members for each, members in kind.members.items() if each is not None and each != schema)
     for members in islice(others, MAX_RIVALS):
         yield members[0]
 
 
-def _is_related(one: Definition, other: Definition) -> bool:
+def _related(one: Definition, other: Definition) -> bool:
     return one.xid in other.base or other.xid in one.base
 
 

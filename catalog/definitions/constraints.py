@@ -201,7 +201,7 @@ def _bytes_constraint(prop: Property) -> tuple[str, Constraint]:
     return key, Constraint("literal", "binary", base64.b64encode(binary_value(text_of(prop.value))).decode("ascii"))
 
 
-def means_any_time(prop: Property) -> bool:
+def is_now(prop: Property) -> bool:
     """Whether the value is a timestamp that means any time."""
     return prop.type == "timestamp" and is_any_timestamp(prop.value)
 
@@ -212,7 +212,7 @@ def constraint_of(key: str, prop: Property, *, dots: bool = False, bits32: bool 
         kind: Kind = "present" if prop.required else "optional"
         return Constraint(kind, prop.type, optional=not prop.required, counts=False, bits32=bits32)
     value = text_of(prop.value)
-    if means_any_time(prop):
+    if is_now(prop):
         return Constraint("present", "timestamp", value, counts=False)
     if prop.type in TEMPLATE_TYPES and not template_of(value, dots).is_literal:
         return Constraint("template", prop.type, value, dots=dots)
@@ -644,9 +644,7 @@ def _bodies_of_level(level: InheritanceLevel, *, nearest: bool) -> dict[str, dic
     options = written[_OPTIONS] = {}
     for top, value in level.options.items():
         if isinstance(value, NamedValues):
-            entries = (
-                (sub, _entry_location(level.message, places.find(f"{top}.{sub}")), raw) for sub, raw in value.entries
-            )
+            entries = ((sub, _entry_at(level.message, places.find(f"{top}.{sub}")), raw) for sub, raw in value.entries)
             options[top] = NamedValues(tuple((sub, body(raw, place)) for sub, place, raw in entries))
         elif isinstance(value, dict) and top in sections:
             options[top] = {sub: body(raw, places.find(f"{top}.{sub}")) for sub, raw in value.items()}
@@ -655,7 +653,7 @@ def _bodies_of_level(level: InheritanceLevel, *, nearest: bool) -> dict[str, dic
     return written
 
 
-def _entry_location(message: DeclaredMessage, place: SourceLocation | None) -> SourceLocation | None:
+def _entry_at(message: DeclaredMessage, place: SourceLocation | None) -> SourceLocation | None:
     """Return the location of a list entry's body: for ``{NAME: {…}}`` one step below *place*."""
     above = message.at("protocoloptions").pointer + "/"
     node = message.attributes.get("protocoloptions")

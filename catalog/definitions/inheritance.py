@@ -109,7 +109,7 @@ def _iter_options(
 
 def _iter_named_values(value: Any, at: SourceLocation, findings: Findings, *, lower: bool) -> Iterator[tuple[str, Any]]:
     """Yield (name, body) from a list of ``{name, …}``, a list of ``{NAME: {…}}`` as in 0.5, or a map."""
-    for key, body, place in _iter_entries(value, at, findings):
+    for key, body, place in _entries(value, at, findings):
         name: Any = key
         short = parse_short_entry(body) if key is None else None
         if short is not None:
@@ -125,9 +125,7 @@ def _iter_named_values(value: Any, at: SourceLocation, findings: Findings, *, lo
             yield name.lower() if lower or name.lower() == CONTENT_TYPE else name, body
 
 
-def _iter_entries(
-    value: Any, at: SourceLocation, findings: Findings
-) -> Iterator[tuple[str | None, Any, SourceLocation]]:
+def _entries(value: Any, at: SourceLocation, findings: Findings) -> Iterator[tuple[str | None, Any, SourceLocation]]:
     if isinstance(value, dict):
         for key, body in value.items():
             yield key, body, at / key
@@ -449,11 +447,7 @@ MergeRule = Callable[[list[Any], list[Any]], list[Any]]
 """Merges the inherited bodies of a name with the overriding ones; several if a list repeats the name."""
 
 
-def _keep_nearer(below: list[Any], above: list[Any]) -> list[Any]:
-    return above
-
-
-def merge_values(inherited: Any, overlay: Any, replaced: MergeRule = _keep_nearer) -> Any:
+def merge_values(inherited: Any, overlay: Any, replaced: MergeRule = lambda below, above: above) -> Any:
     """Deep-merge maps and named lists by member; anything else is replaced. A null member is ignored.
 
     A repeated name in a list is replaced too. *replaced* may record overridden values.
@@ -488,12 +482,12 @@ def _count_properties(attributes: Mapping[str, Any]) -> int:
     """Count the properties in merged attributes."""
     options = attributes.get("protocoloptions", {}).values()
     inner = sum(
-        len(each.entries) if isinstance(each, NamedValues) else len(each) for each in options if _is_collection(each)
+        len(each.entries) if isinstance(each, NamedValues) else len(each) for each in options if _has_many(each)
     )
     return len(attributes.get("envelopemetadata", ())) + len(options) + inner
 
 
-def _is_collection(option: Any) -> bool:
+def _has_many(option: Any) -> bool:
     return isinstance(option, (NamedValues, dict))
 
 

@@ -59,7 +59,7 @@ _DRAFT: Final = re.compile(r"draft[-/][0-9][0-9-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class DefinitionContent:
+class ParsedContent:
     """The 1.0 attributes of a definition, their locations, and the protocol if the content implies one."""
 
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -67,16 +67,14 @@ class DefinitionContent:
     protocol: str | None = None
 
 
-def read_definition_content(
-    content: Mapping[str, Any], form: Format, at: SourceLocation, findings: Findings
-) -> DefinitionContent:
+def read_definition(content: Mapping[str, Any], form: Format, at: SourceLocation, findings: Findings) -> ParsedContent:
     """Read the content of a definition with the format *form*."""
     reader = _ContentReader(at, findings)
     if form.protocol is None or (form.envelope is not None and "attributes" in content):
         reader.read_envelope(content)
         content = {name: section for name, section in content.items() if name != "attributes"}
     if form.protocol is None:
-        return DefinitionContent(reader.attributes, reader.written)
+        return ParsedContent(reader.attributes, reader.written)
     protocol = form.protocol
     main = MAIN_SECTIONS.get(protocol)
     section = content.get(main) if main is not None else None
@@ -84,7 +82,7 @@ def read_definition_content(
         version = blank_to_none(_unwrap_text(section.get("mqttversion")))
         protocol = canonical_protocol(f"MQTT/{version}") if version is not None else protocol
     reader.read_options(content, protocol, main)
-    return DefinitionContent(reader.attributes, reader.written, protocol)
+    return ParsedContent(reader.attributes, reader.written, protocol)
 
 
 class _ContentReader:
@@ -279,7 +277,7 @@ def written(attributes: Mapping[str, Any]) -> MessageSections:
 def _reads_back_as(sections: Mapping[str, Any], reading: Format, wanted: Mapping[str, Any]) -> bool:
     """Whether reading the sections gives exactly the *wanted* attributes."""
     findings = Findings()
-    description = read_definition_content(sections, reading, SourceLocation(""), findings)
+    description = read_definition(sections, reading, SourceLocation(""), findings)
     if findings.sorted() or description.protocol not in (None, reading.protocol):
         return False
     given = {name: value for name, value in description.attributes.items() if value != {}}
@@ -439,7 +437,7 @@ def add_definition(
             text = f"{name} is not an object and is ignored"
             reader.findings.error(at / name, "wrong-shape", text, "write it as a map")
             continue
-        read = read_definition_content(sections, form, at / name, reader.findings)
+        read = read_definition(sections, form, at / name, reader.findings)
         for attribute, value in read.attributes.items():
             if attribute == "envelopemetadata":
                 content.add_constraints(value, read.written[attribute])
@@ -563,9 +561,8 @@ def read_message(
             form = form if form.is_given else inner
             other = _extras({**message, **body})
     else:
-        versions = list(
-            islice(iter_collection(message, "versions", place, reader.declarations, reader.findings), MAX_DECLARED)
-        )
+        entries = iter_collection(message, "versions", place, reader.declarations, reader.findings)
+        versions = list(islice(entries, MAX_DECLARED))
         default_name = default_version(message, {key: body for key, body, _ in versions})
         for version, body, at in versions:
             below, inner = _read_content(body, at, default_of_versions, reader)

@@ -27,14 +27,14 @@ def spellings_of(kind: Kind) -> Mapping[str, str]:
     return _merge_spellings(tuple(DIALECTS), kind)
 
 
-def all_names(*kinds: Kind) -> frozenset[str]:
+def names_of(*kinds: Kind) -> frozenset[str]:
     """Return all names of these kinds, in lower case."""
     return _collect_names(tuple(DIALECTS), kinds)
 
 
 def message_member_names() -> frozenset[str]:
     """Return the names of all members that define a message, except its versions."""
-    return all_names("selectors", "attributes", "bases", "metadata", "definition")
+    return names_of("selectors", "attributes", "bases", "metadata", "definition")
 
 
 @lru_cache(maxsize=64)
@@ -234,7 +234,7 @@ def other_members(holder: Mapping[str, Any], taken: Collection[str]) -> dict[str
 
 def declare_registry(tree: Mapping[str, Any], into: Declarations) -> None:
     """Declare the registry attributes of a document; the first document with an attribute wins."""
-    collections = {"endpoints", "schemagroups"} | all_names("groups", "messages") - {"messages"}
+    collections = {"endpoints", "schemagroups"} | names_of("groups", "messages") - {"messages"}
     for name, value in other_members(tree, collections).items():
         into.registry.setdefault(name, value)
 

@@ -15,13 +15,13 @@ from catalog.dialects.reading import (
     MAX_ID,
     DocumentReader,
     Format,
-    all_names,
     declare_group,
     declare_message,
     declare_registry,
     declare_schemas,
     has_room,
     iter_collection,
+    names_of,
     other_members,
     read_format,
     read_selector,
@@ -100,7 +100,7 @@ def _iter_group_references(
 def _other_members(endpoint: Mapping[str, Any], holder: Mapping[str, Any]) -> dict[str, Any]:
     """Return all members except addresses and options; of the protocol options only those about access."""
     kept = {name: holder[name] for name in _ACCESS_OPTIONS if holder.get(name) is not None}
-    taken = _READ_MEMBERS | all_names("selectors", "holders", "groups", "messages")
+    taken = _READ_MEMBERS | names_of("selectors", "holders", "groups", "messages")
     return {**other_members(endpoint, taken), **({"protocoloptions": kept} if kept else {})}
 
 
@@ -243,7 +243,7 @@ def _read_lone_definition(tree: Mapping[str, Any], root: SourceLocation, reader:
 
 def _read_group(xid: str, group: Mapping[str, Any], place: SourceLocation, reader: DocumentReader) -> None:
     form = read_format(group, place, reader)
-    other = other_members(group, all_names("selectors", "messages"))
+    other = other_members(group, names_of("selectors", "messages"))
     if reader.dialect.is_listed:
         other = other_members(other, {"id", *spellings_of("groups")})
     declare_group(DeclaredGroup(xid, place, form.envelope, form.protocol, other), reader.declarations, reader.findings)

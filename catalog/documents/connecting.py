@@ -149,7 +149,7 @@ def origin_of(url: str) -> str:
 
 
 @asynccontextmanager
-async def send_request(asking: HttpRequest, reach: Reach) -> AsyncIterator[httpx.Response]:
+async def send(asking: HttpRequest, reach: Reach) -> AsyncIterator[httpx.Response]:
     """Send one request and yield the response with unread body; redirects are not followed.
 
     Raises:
@@ -333,7 +333,7 @@ _REASONS: Final = frozenset(
         "unsupported_grant_type",
     }
 )
-_RETRY_STATUSES: Final = frozenset({408, 425, 429})
+_BUSY: Final = frozenset({408, 425, 429})
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,14 +370,9 @@ async def request_token(source: TokenSource, clock: Callable[[], float], seconds
     asked_at = clock()
     try:
         # The operator configured this address, so it may be anywhere.
-        async with send_request(
-            HttpRequest(source.url, headers, context, seconds, form), Reach([EVERYWHERE])
-        ) as response:
+        async with send(HttpRequest(source.url, headers, context, seconds, form), Reach([EVERYWHERE])) as response:
             content = await _parse_token_answer(response)
-            status, transient = (
-                response.status_code,
-                response.is_server_error or response.status_code in _RETRY_STATUSES,
-            )
+            status, transient = response.status_code, response.is_server_error or response.status_code in _BUSY
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         text = f"{source.url} returned no token: {' '.join(str(error).split())[:300] or type(error).__name__}"
         hint = "check the address and the network, and try again"
@@ -480,10 +475,8 @@ class Logins:
         if login.tokens is not None:
             return await self._current_token(origin, login.tokens, seconds, refused)
         if login.bearer_file is not None:
-            return _to_bearer(_read_token(login.bearer_file), f"{login.bearer_file} for {origin}")
-        return (
-            to_basic(*login.basic) if login.basic is not None else _to_bearer(login.bearer, f"the bearer of {origin}")
-        )
+            return _bearer(_read_token(login.bearer_file), f"{login.bearer_file} for {origin}")
+        return to_basic(*login.basic) if login.basic is not None else _bearer(login.bearer, f"the bearer of {origin}")
 
     async def _current_token(self, origin: str, source: TokenSource, seconds: float, refused: str) -> str:
         known, now = self._tokens.get(origin), self._clock()
@@ -496,7 +489,7 @@ class Logins:
             self._tokens.pop(origin, None)
             known = await request_token(source, self._clock, seconds)
             self._tokens[origin] = known
-        return _to_bearer(known.value, f"the response of {source.url}")
+        return _bearer(known.value, f"the response of {source.url}")
 
 
 @dataclass(slots=True)
@@ -520,7 +513,7 @@ def to_basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode("utf-8", "surrogatepass")).decode("ascii")
 
 
-def _to_bearer(token: str, what: str) -> str:
+def _bearer(token: str, what: str) -> str:
     if not _TOKEN.fullmatch(token):
         raise DocumentError(f"{what} is not a valid token", file=what, hint="use a token of visible ASCII characters")
     return f"Bearer {token}"

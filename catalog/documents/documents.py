@@ -183,14 +183,14 @@ class UnconfirmedCatalog:
 
 
 @dataclass(frozen=True, slots=True)
-class DefinitionCounts:
+class CatalogSizes:
     """The number of usable definitions: in total, by document, and as candidates by endpoint."""
 
     total: int = 0
     documents: Mapping[str, int] = field(default_factory=dict)
     endpoints: Mapping[str, int] = field(default_factory=dict)
 
-    def find_lost_definitions(self, before: DefinitionCounts, most: float) -> Iterator[str]:
+    def find_lost_definitions(self, before: CatalogSizes, most: float) -> Iterator[str]:
         """Yield a text for the catalog and each document that lost more than the share *most* of its definitions."""
         if before.total - self.total > most * before.total:
             yield f"the catalog has {self.total} definitions, down from {before.total}"
@@ -199,7 +199,7 @@ class DefinitionCounts:
             if had - has > most * had:
                 yield f"{document} has {has} definitions, down from {had}"
 
-    def find_lost_candidates(self, before: DefinitionCounts, most: float) -> Iterator[str]:
+    def find_lost_candidates(self, before: CatalogSizes, most: float) -> Iterator[str]:
         """Yield a text for each endpoint that lost more than the share *most* (0 to 1) of its candidates."""
         for endpoint, had in before.endpoints.items():
             has = self.endpoints.get(endpoint, 0)
@@ -207,11 +207,11 @@ class DefinitionCounts:
                 yield f"{endpoint} has {has} candidates, down from {had}"
 
 
-def count_definitions(catalog: Catalog, declarations: Declarations) -> DefinitionCounts:
+def count_definitions(catalog: Catalog, declarations: Declarations) -> CatalogSizes:
     """Count the definitions of a catalog, by document and endpoint."""
-    messages = declarations.messages
-    counts = Counter(messages[xid].place.file for xid in catalog.definitions if xid in messages)
-    return DefinitionCounts(len(catalog.definitions), dict(counts), count_candidates(catalog))
+    known = (declarations.messages[xid] for xid in catalog.definitions if xid in declarations.messages)
+    counts = Counter(message.place.file for message in known)
+    return CatalogSizes(len(catalog.definitions), dict(counts), count_candidates(catalog))
 
 
 def count_candidates(catalog: Catalog) -> dict[str, int]:

@@ -20,16 +20,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from catalog.dialects import suffixes
-from catalog.documents.connecting import (
-    EVERYWHERE,
-    Credentials,
-    HttpRequest,
-    Logins,
-    Reach,
-    Trust,
-    origin_of,
-    send_request,
-)
+from catalog.documents.connecting import EVERYWHERE, Credentials, HttpRequest, Logins, Reach, Trust, origin_of, send
 from catalog.findings import DocumentError
 from catalog.parsing.regular import open_regular
 
@@ -139,7 +130,7 @@ async def _follow_redirects(
         shown = await credentials.authorization_header(origin, limits.seconds, refused)
         sent = {**headers, "Authorization": shown} if shown else headers
         context = credentials.logins.context(origin)
-        async with send_request(HttpRequest(current, sent, context, limits.seconds), reach) as response:
+        async with send(HttpRequest(current, sent, context, limits.seconds), reach) as response:
             target = response.headers.get("location")
             if response.status_code in _REDIRECTS and target:
                 current, redirects = redirect_target(url, current, target), redirects + 1

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-from catalog.documents.connecting import Credentials, HttpRequest, Reach, origin_of, send_request
+from catalog.documents.connecting import Credentials, HttpRequest, Reach, origin_of, send
 from catalog.documents.fetching import MAX_BYTES, Fetcher, FetchLimits, HttpResponse, is_url
 from catalog.findings import DocumentError, Findings, SourceLocation
 from catalog.parsing.texts import parse_catalog_text
@@ -98,7 +98,7 @@ async def _send_within_limits(
             shown = await credentials.authorization_header(origin, limits.seconds, refused)
             sent = {**headers, "Authorization": shown} if shown else headers
             context = credentials.logins.context(origin)
-            async with send_request(HttpRequest(url, sent, context, limits.seconds, body=body), reach) as response:
+            async with send(HttpRequest(url, sent, context, limits.seconds, body=body), reach) as response:
                 if response.status_code == _UNAUTHORIZED and shown and not refused:
                     refused = shown
                     if await credentials.authorization_header(origin, limits.seconds, refused) != refused:
@@ -249,7 +249,7 @@ class _MessageCatalogReader:
         definitions: list[dict[str, Any]] = []
         at = f"/groups/{len(self.group_documents)}"
         self.mounts[self._url, at] = SourceLocation(address)
-        for name, entry in self._iter_all(collection, _DEFINITION_LISTS):
+        for name, entry in self._list(collection, _DEFINITION_LISTS):
             where = self._member_address(collection, name)
             definition = entry if _shows_content(entry) else self._read_definition(where, entry)
             if where is not None and definition is not None:
@@ -267,7 +267,7 @@ class _MessageCatalogReader:
         except DocumentError as error:
             self._report(error, url)
 
-    def _iter_all(self, url: str, names: frozenset[str]) -> Iterator[Entry]:
+    def _list(self, url: str, names: frozenset[str]) -> Iterator[Entry]:
         try:
             answer = require_own(self._fetcher.fetch_response(url), url, self._origins)
             yield from self._read_members(url, answer, names)
@@ -288,9 +288,7 @@ class _MessageCatalogReader:
         definition = self._read_object(url)
         if url is None or definition is None or _shows_content(definition):
             return definition if definition is None else {**entry, **definition}
-        numbered = [
-            (whole_number(name), name, shown) for name, shown in self._iter_all(f"{url}/versions", _VERSION_LISTS)
-        ]
+        numbered = [(whole_number(name), name, shown) for name, shown in self._list(f"{url}/versions", _VERSION_LISTS)]
         known = [(number, name, shown) for number, name, shown in numbered if number is not None]
         if not known:
             text = f"{url} shows neither its definition nor a numbered version of it"
@@ -446,8 +444,7 @@ class Assembly:
 def _copy_child(node: dict[str, Any], step: str) -> dict[str, Any]:
     """Replace the object at *step* by a copy and return it, so that no part is changed."""
     existing = node.get(step)
-    entered: dict[str, Any] = dict(existing) if isinstance(existing, dict) else {}
-    node[step] = entered
+    node[step] = entered = dict(existing) if isinstance(existing, dict) else {}
     return entered
 
 
@@ -575,7 +572,7 @@ def read_registry(
         return ServedRegistry(tree, aliases=own_addresses(tree))
     reader = _RegistryApiReader(url, answer.url, fetcher, findings)
     if _is_incomplete(tree, len(path)):
-        tree, answer = reader.fetch_inlined(tree, answer, len(path))
+        tree, answer = reader.inline(tree, answer, len(path))
     assembly = Assembly(url, tree if not path else {})
     if path:
         assembly.add_part(path, tree, SourceLocation(url))
@@ -665,9 +662,7 @@ class _RegistryApiReader:
         self._findings = findings
         self._inline = True
 
-    def fetch_inlined(
-        self, tree: dict[str, Any], answer: HttpResponse, depth: int
-    ) -> tuple[dict[str, Any], HttpResponse]:
+    def inline(self, tree: dict[str, Any], answer: HttpResponse, depth: int) -> tuple[dict[str, Any], HttpResponse]:
         """Request everything inline; return *tree* and *answer* if the server does not support that."""
         if "inline=" in urlsplit(self._url).query:
             self._inline = False

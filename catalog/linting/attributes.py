@@ -23,7 +23,6 @@ from catalog.protocols.properties import (
     TEXTUAL,
     ChannelOption,
     Role,
-    UnsupportedValues,
     channel_options,
     filter_fault,
     kafka_topic_fault,
@@ -519,9 +518,7 @@ def _report_unsupported(
         text = f"{name} of {endpoint.xid} is ignored: only endpoints for {others} have this option"
         subject.findings.info(place, "unhonoured-option", text, "remove it, or add the usage")
         return
-    exemption: UnsupportedValues | None = next(
-        filter(None, (option.find_unsupported(role, value) for role in meant)), None
-    )
+    exemption = next(filter(None, (option.find_unsupported(role, value) for role in meant)), None)
     if exemption is not None:
         text = f"{name}{_shorten_value(value)} of {endpoint.xid} is not supported: {exemption.why}"
         subject.findings.add(place, exemption.severity, "unhonoured-option", text, exemption.hint)

@@ -385,12 +385,10 @@ def _parse_json(file: str, text: str, number: Callable[[str], int | float]) -> P
     _check_depth(file, tree)
     if _SURROGATE_ESCAPE.search(text):
         _check_characters(file, tree)
-    return ParsedDocument(tree, tuple(islice(_iter_repeated(file, tree, repeated), MAX_DUPLICATES)) if repeated else ())
+    return ParsedDocument(tree, tuple(islice(_repeats(file, tree, repeated), MAX_DUPLICATES)) if repeated else ())
 
 
-def _iter_repeated(
-    file: str, tree: Any, names: dict[int, tuple[dict[str, Any], list[str]]]
-) -> Iterator[SourceLocation]:
+def _repeats(file: str, tree: Any, names: dict[int, tuple[dict[str, Any], list[str]]]) -> Iterator[SourceLocation]:
     for path, node in _iter_values(tree):
         if id(node) in names:
             place = _to_location(file, path)
