@@ -1,5 +1,7 @@
 """Find the known name that an unknown one probably misspells."""
 
+# Small: every reader of names uses it, and it needs nothing else.
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
