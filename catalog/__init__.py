@@ -1,1 +1,1 @@
-"""Catalogs: documents of any dialect become one model. Knows neither Spark nor a client of a broker."""
+"""Read catalogs of any dialect into one model. Imports neither Spark nor a broker client."""

@@ -1,4 +1,4 @@
-"""Convert a whole load to one document: registry, endpoints, message groups and schema groups.
+"""Convert a loaded catalog to one xRegistry 1.0-rc4 document.
 
 Reading the document gives the same definitions, endpoints and candidates as the sources. Entities with errors are left
 out and named.
@@ -15,15 +15,15 @@ from typing import Any, Final
 import yaml
 
 from catalog.definitions.constraints import (
-    MEMBERS,
-    Level,
+    BODY_MEMBERS,
+    InheritanceLevel,
     MergedProperty,
     applicable_levels,
     levels_of,
-    merged_properties,
+    merge_properties,
 )
-from catalog.definitions.inheritance import TO, overlaid, relation_attributes, short_entry, target_of
-from catalog.dialects.messages import flat_attributes
+from catalog.definitions.inheritance import RELATED_TO, overlay, parse_short_entry, related_xid, relation_attributes
+from catalog.dialects.messages import flatten_attributes
 from catalog.dialects.reading import default_version
 from catalog.findings import (
     MESSAGE_REFERENCE,
@@ -32,30 +32,24 @@ from catalog.findings import (
     DeclaredEndpoint,
     DeclaredGroup,
     DeclaredMessage,
-    is_harmless,
+    has_no_controls,
 )
 from catalog.linting.attributes import rejecting_errors
 from catalog.model import PROTOCOLS, Catalog, Property
-from catalog.protocols.properties import (
-    AMQP_SECTIONS,
-    VOCABULARIES,
-    canonical_option,
-    canonical_protocol,
-    vocabulary_of,
-)
+from catalog.protocols.properties import AMQP_SECTIONS, VOCABULARIES, canonical_option, canonical_protocol, options_of
 from catalog.values import WrittenNumber, is_number, plain_number, text_of
 
-# The attributes that every xRegistry entity has: identifiers first, then what people wrote, then everything else.
+# Attributes common to all xRegistry entities: identifiers first, then descriptive ones, then the rest.
 #
-# What only a server can know is not made up: ``epoch`` and times are kept where the source has them, and what locates
-# an entity on a server (``self``, ``…url``, ``…count``) is left out, since the document is a new place.
+# ``epoch`` and times are copied if the source has them, never invented. URLs and counts of a server (``self``,
+# ``…url``, ``…count``) are left out.
 
-FIRST: Final = (
+ATTRIBUTE_ORDER: Final = (
     *("name", "description", "documentation", "icon", "labels", "epoch", "createdat", "modifiedat", "ancestorid"),
     "deprecated",
 )
 FIRST_VERSION: Final = "1"
-"""The id that registries give to the first version of what comes without one."""
+"""The version id that registries assign if none is given."""
 _TEXTS: Final = frozenset({"name", "description", "labels"})
 _LOCATORS: Final = frozenset({"id", "xid", "self", "shortself", "metaurl", "defaultversionurl"})
 _COLLECTIONS: Final = ("messages", "versions", "schemas", "messagegroups", "endpoints", "schemagroups")
@@ -63,25 +57,25 @@ _COUNTED: Final = frozenset(f"{name}{end}" for name in _COLLECTIONS for end in (
 _RENAMED: Final = {"ancestor": "ancestorid"}
 
 
-def common(other: Mapping[str, Any], drop: Collection[str] = ()) -> dict[str, Any]:
-    """Return the attributes of *other* that are kept, under their 1.0 names, well-known ones first."""
+def common_of(other: Mapping[str, Any], drop: Collection[str] = ()) -> dict[str, Any]:
+    """Return the attributes of *other* under their 1.0 names, well-known ones first, without those in *drop*."""
     kept: dict[str, Any] = {}
     for name, value in other.items():
         if name not in _LOCATORS and name not in _COUNTED and name not in drop:
             known = _RENAMED.get(name, name)
-            kept.setdefault(known, _as_text(value) if known in _TEXTS else value)
-    return {**{name: kept[name] for name in FIRST if name in kept}, **kept}
+            kept.setdefault(known, _numbers_to_text(value) if known in _TEXTS else value)
+    return {**{name: kept[name] for name in ATTRIBUTE_ORDER if name in kept}, **kept}
 
 
-def _as_text(value: Any) -> Any:
-    """Return texts, and maps of them, in which numbers are the texts that are written."""
+def _numbers_to_text(value: Any) -> Any:
+    """Replace numbers by their written text, also in maps."""
     if isinstance(value, dict):
-        return {name: _as_text(each) for name, each in value.items()}
+        return {name: _numbers_to_text(each) for name, each in value.items()}
     return text_of(value) if is_number(value) else value
 
 
-def last(xid: str) -> str:
-    """Return the id that ends the xid of a group, message or schema; ids of old documents may have slashes."""
+def last_id(xid: str) -> str:
+    """Return the last id of an xid. Ids of old documents may contain slashes."""
     rest = xid.split("/", 2)[2]
     for collection in ("/messages/", "/schemas/"):
         _, separator, inner = rest.partition(collection)
@@ -90,8 +84,8 @@ def last(xid: str) -> str:
     return rest
 
 
-def version_of(other: Mapping[str, Any]) -> str | None:
-    """Return the version that older documents write as ``version``, or newer ones as ``versionid``."""
+def written_version(other: Mapping[str, Any]) -> str | None:
+    """Return ``versionid``, or ``version`` of older documents."""
     for name in ("versionid", "version"):
         value = other.get(name)
         if (isinstance(value, str) or is_number(value)) and text_of(value):
@@ -99,129 +93,128 @@ def version_of(other: Mapping[str, Any]) -> str | None:
     return None
 
 
-# One message to its 1.0-rc4 form: as declared, with its base, or flattened to what is effective.
+# Messages in 1.0-rc4: as declared, with their base, or flattened.
 #
-# Written is what makes the same definition when it is read again. Where a dialect lets a bare scalar or an empty text
-# replace what is inherited, the form says so member by member, since objects of 1.0 merge.
+# Reading the output gives the same definition. Where a dialect replaces inherited values by a bare scalar or an empty
+# text, each member is written out, since objects are merged in 1.0.
 
-_PLAIN: Final = ("dataschemaformat", "dataschema", "dataschemauri", "dataschemaxid", "datacontenttype")
+_DATA: Final = ("dataschemaformat", "dataschema", "dataschemauri", "dataschemaxid", "datacontenttype")
 _LISTS: Final = frozenset({"headers", "query", "user_properties"})
 _DROPPED: Final = frozenset({"messageid", "versionid", "version", "meta", "xref", "uri"})
 _OF_XREF: Final = frozenset({"messageid", "versionid", "xid", "meta", "epoch", "createdat", "modifiedat", "ancestorid"})
-"""What is said of a message whatever it is, and is the other's where it is an ``xref``."""
+"""Attributes that an ``xref`` message has of its own; all others are those of its target."""
 _OF_META: Final = frozenset({"messageid", "xid", "self", "xref", "versionid"})
 
 
-def message_form(
+def message_to_json(
     message: DeclaredMessage, chain: Sequence[str], declarations: Declarations, version: str
 ) -> dict[str, Any]:
-    """Return the form of a message as declared, in its *version*.
+    """Return a message as declared, as JSON of 1.0-rc4.
 
     *chain* is its xid and the xids of its bases, nearest first.
     """
     levels = levels_of(chain, declarations)
     own = message.attributes
-    form = _identity(message, version)
-    _refer(form, message, chain)
+    form = _identity_attributes(message, version)
+    _add_base(form, message, chain)
     for name in ("envelope", "protocol"):
         if own.get(name) is not None:
             form[name] = own[name]
-    written = [each for each in merged_properties(levels) if each.own or _differs(each)]
-    form.update(_sections(written, own, levels[0].spelling))
-    form.update({name: own[name] for name in _PLAIN if own.get(name) is not None})
+    written = [each for each in merge_properties(levels) if each.own or _has_other_defaults(each)]
+    form.update(_write_sections(written, own, levels[0].spelling))
+    form.update({name: own[name] for name in _DATA if own.get(name) is not None})
     return form
 
 
-def flat_form(
+def flat_message_to_json(
     message: DeclaredMessage, chain: Sequence[str], declarations: Declarations, version: str
 ) -> dict[str, Any] | None:
-    """Return the form of an effective message, without bases; None when it cannot be said without them.
+    """Return a message with inherited values and without a base; None if it needs its base.
 
-    That is so when only the group of a base gives the protocol and the message has no options: such a default
-    restricts and does not describe (MATCHING.md#envelope-and-protocol), which a message of another group cannot
-    declare.
+    It does if only the group of a base gives the protocol and the message has no options: such a default restricts but
+    does not describe (MATCHING.md#envelope-and-protocol), and a message of another group cannot declare that.
     """
     levels = levels_of(chain, declarations)
     own_group = levels[0].group
-    form = _identity(message, version)
+    form = _identity_attributes(message, version)
     envelope = levels[0].envelope
     if envelope is not None:
         form["envelope"] = envelope
-    properties = merged_properties(levels)
+    properties = merge_properties(levels)
     declared = any(level.message.attributes.get("protocol") for level in levels)
     if levels[0].protocol is not None and (declared or not own_group or own_group.protocol != levels[0].protocol):
         described = any(each.section == "protocoloptions" for each in properties)
         if not declared and not described:
             return None
         form["protocol"] = levels[0].protocol
-    plain = _merged(levels)
-    form.update(_sections([_alone(each) for each in properties], plain, levels[0].spelling, keep=False))
-    form.update({name: plain[name] for name in _PLAIN if plain.get(name) is not None})
+    plain = _merge_data_attributes(levels)
+    form.update(_write_sections([_as_own_property(each) for each in properties], plain, levels[0].spelling, keep=False))
+    form.update({name: plain[name] for name in _DATA if plain.get(name) is not None})
     for level in levels[1:]:
         for name, value in relation_attributes(level.message).items():
-            form.setdefault(name, target_of(level.message, value) if name == TO else value)
+            form.setdefault(name, related_xid(level.message, value) if name == RELATED_TO else value)
     return form
 
 
-def _identity(message: DeclaredMessage, version: str) -> dict[str, Any]:
-    """Return identifiers, and all that says nothing about how the message looks."""
+def _identity_attributes(message: DeclaredMessage, version: str) -> dict[str, Any]:
+    """Return identifiers and descriptive attributes."""
     owner = message.xid.partition("/versions/")[0] if message.hidden else message.xid
     meta = message.other.get("meta")
     kept = {name: value for name, value in meta.items() if name not in _OF_META} if isinstance(meta, dict) else {}
     return {
-        "messageid": last(owner),
+        "messageid": last_id(owner),
         "versionid": version,
         "xid": message.xid,
-        **common(message.other, _DROPPED),
+        **common_of(message.other, _DROPPED),
         **({"meta": kept} if kept else {}),
     }
 
 
-def _refer(form: dict[str, Any], message: DeclaredMessage, chain: Sequence[str]) -> None:
-    """Add the base, by its xid where it is in the document, else as written.
+def _add_base(form: dict[str, Any], message: DeclaredMessage, chain: Sequence[str]) -> None:
+    """Add the base to *form*: its xid if it is in this document, else the reference as written.
 
-    A message that borrows another and says nothing of its own is an ``xref``; one that says more has it as base.
+    A message that borrows another becomes an ``xref`` if it declares nothing itself, else it gets the other as base.
     """
     base = chain[1] if len(chain) > 1 else None
     here = base if base is not None and base.startswith("/") else None
     if message.borrowed is None:
         if here or message.base:
             form["basemessage"] = here or message.base
-    elif base is not None and (message.attributes or _described(form) or here is None or "/versions/" in here):
+    elif base is not None and (message.attributes or _is_described(form) or here is None or "/versions/" in here):
         form["basemessage"] = here or message.borrowed
     elif here is None and MESSAGE_REFERENCE.search(message.borrowed) and not message.borrowed.startswith("/"):
-        form["uri"] = message.borrowed  # which may lead somewhere some day; an xref is an xid
+        form["uri"] = message.borrowed  # may become resolvable later; an xref must be an xid
     else:
         form["meta"] = {**form.get("meta", {}), "xref": here or message.borrowed}
         for name in _OF_XREF - {"messageid", "xid", "meta"}:
             form.pop(name, None)
 
 
-def _described(form: Mapping[str, Any]) -> bool:
-    """Whether a message has a name, labels or the like, which nothing can have that is another by ``xref``."""
+def _is_described(form: Mapping[str, Any]) -> bool:
+    """Whether a message has a name, labels or the like, which an ``xref`` message cannot have."""
     return bool(form.keys() - _OF_XREF)
 
 
-def _differs(each: MergedProperty) -> bool:
-    """Tell a property that nobody lays over and that still is another here, as with another default type."""
+def _has_other_defaults(each: MergedProperty) -> bool:
+    """Whether a merely inherited property differs from the base's, for example in its default type."""
     return each.inherited is not None and each.inherited != each.property
 
 
-def _alone(each: MergedProperty) -> MergedProperty:
-    """Return the property as if the message itself said all of it."""
+def _as_own_property(each: MergedProperty) -> MergedProperty:
+    """Return the property as if the message itself declared all of it."""
     said = {name: word.value for name, word in each.members.items()}
     body = {**(each.body if isinstance(each.body, dict) else {}), **said}
     return replace(each, hidden=(), own=True, body=body, inherited=None)
 
 
-def _sections(
+def _write_sections(
     properties: Sequence[MergedProperty], plain: Mapping[str, Any], spelling: str | None, *, keep: bool = True
 ) -> dict[str, Any]:
-    """Return envelope metadata and options, and the protocol's options; *keep* also what no protocol knows."""
+    """Return envelope metadata and options, and protocol options; with *keep* also unknown options."""
     metadata: dict[str, Any] = {}
     options: dict[str, Any] = {}
     for each in properties:
-        body, name = _body(each), each.property.name
+        body, name = _overlay_body(each), each.property.name
         section, _, inner = name.partition(".")
         if each.section == "envelopemetadata":
             metadata[name] = body
@@ -232,7 +225,7 @@ def _sections(
         else:
             options[name] = body
     if keep:
-        options.update(_unknown(plain.get("protocoloptions"), spelling, options))
+        options.update(_unknown_options(plain.get("protocoloptions"), spelling, options))
     sections = {
         "envelopemetadata": metadata,
         "envelopeoptions": plain.get("envelopeoptions"),
@@ -241,21 +234,21 @@ def _sections(
     return {name: section for name, section in sections.items() if section}
 
 
-def _unknown(given: Any, spelling: str | None, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that mean nothing to the protocol, as written; older MQTT ones stand below ``properties``."""
+def _unknown_options(given: Any, spelling: str | None, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the protocol does not define, as written; older MQTT ones are below ``properties``."""
     unknown: dict[str, Any] = {}
     for name, value in given.items() if isinstance(given, dict) else ():
         if value is None or name in known or canonical_option(spelling, name) is not None:
             continue
         if name == "properties" and isinstance(value, dict) and (spelling or "").startswith("MQTT/"):
-            unknown.update(_unknown(value, spelling, known))
+            unknown.update(_unknown_options(value, spelling, known))
         else:
             unknown[name] = value
     return unknown
 
 
-def _body(each: MergedProperty) -> dict[str, Any]:
-    """Return ``{type, value, required, …}`` such that, laid over what is inherited, it makes the property."""
+def _overlay_body(each: MergedProperty) -> dict[str, Any]:
+    """Return ``{type, value, required, …}`` that turns the inherited property into this one when merged."""
     raw = each.body if isinstance(each.body, dict) else {}
     prop, base = each.property, each.inherited
     body: dict[str, Any] = {}
@@ -265,15 +258,15 @@ def _body(each: MergedProperty) -> dict[str, Any]:
     _add_value(body, prop, base, said="value" in raw or not isinstance(each.body, dict | None))
     if base is None:
         if prop.required and not (each.section == "envelopemetadata" and "required" not in each.members):
-            body["required"] = True  # what CloudEvents insists on and nobody says stays unsaid
+            body["required"] = True  # required by CloudEvents, so it need not be written
     elif prop.required != base.required or raw.get("required") is not None:
         body["required"] = prop.required
-    extra = {name: value for name, value in raw.items() if name not in (*MEMBERS, "name") and value is not None}
+    extra = {name: value for name, value in raw.items() if name not in (*BODY_MEMBERS, "name") and value is not None}
     return {**body, **extra}
 
 
 def _add_value(body: dict[str, Any], prop: Property, base: Property | None, *, said: bool) -> None:
-    """Add the value; an empty text takes an inherited one away."""
+    """Add the value; an empty text removes an inherited one."""
     inherited = base.value if base else None
     if (type(prop.value), prop.value) != (type(inherited), inherited):
         body["value"] = "" if prop.value is None else prop.value
@@ -281,74 +274,74 @@ def _add_value(body: dict[str, Any], prop: Property, base: Property | None, *, s
         body["value"] = prop.value
 
 
-def _merged(levels: Sequence[Level]) -> dict[str, Any]:
-    """Return the attributes about data and the envelope's options as all levels make them."""
+def _merge_data_attributes(levels: Sequence[InheritanceLevel]) -> dict[str, Any]:
+    """Return the data attributes and envelope options, merged from all levels."""
     merged: dict[str, Any] = {}
-    for names, those in ((_PLAIN, levels), (("envelopeoptions",), applicable_levels("envelopeoptions", levels))):
+    for names, those in ((_DATA, levels), (("envelopeoptions",), applicable_levels("envelopeoptions", levels))):
         for level in reversed(those):
             given = level.message.attributes
-            merged = overlaid(merged, {name: given[name] for name in names if name in given})
+            merged = overlay(merged, {name: given[name] for name in names if name in given})
     return merged
 
 
-# One endpoint to its 1.0-rc4 form: addresses, options in the names of 1.0, and what else it says.
+# Endpoints in 1.0-rc4: addresses, options under 1.0 names, and all other attributes.
 
-_SPELLED: Final = {
+_CHANNEL_SPELLINGS: Final = {
     "clean-session": "cleansession",
     "consumer-group": "consumergroup",
     "topic-filter": "topicfilter",
     "will-message": "willmessage",
     "will-topic": "willtopic",
 }
-"""Options that 1.0-rc4 writes without dashes; the others have them there too."""
+"""Options that 1.0-rc4 writes without dashes."""
 _RESERVED: Final = frozenset({"endpoints", "options", "deployed", "authorization", "strict", "protocol"})
-"""Names that are no options beside the addresses, and are when they stand below ``options``."""
+"""Names that are options only below ``options``, not beside the addresses."""
 _DROPPED_OF_ENDPOINTS: Final = frozenset({"endpointid", "protocoloptions", "version"})
 
 
 def endpoint_form(declared: DeclaredEndpoint, groups: Sequence[str]) -> dict[str, Any]:
-    """Return the form of an endpoint that lists *groups*, without its messages."""
+    """Return an endpoint that lists *groups*, without its messages."""
     form: dict[str, Any] = {
-        "endpointid": last(declared.xid),
+        "endpointid": last_id(declared.xid),
         "xid": declared.xid,
-        **common(declared.other, _DROPPED_OF_ENDPOINTS),
+        **common_of(declared.other, _DROPPED_OF_ENDPOINTS),
         "usage": list(declared.usage),
         "envelope": declared.envelope,
         "envelopeoptions": dict(declared.envelopeoptions),
         "protocol": declared.protocol,
-        "protocoloptions": _options(declared),
+        "protocoloptions": _endpoint_options(declared),
         "messagegroups": list(groups),
     }
     return {name: value for name, value in form.items() if value}
 
 
-def _options(declared: DeclaredEndpoint) -> dict[str, Any]:
+def _endpoint_options(declared: DeclaredEndpoint) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    addresses = _addresses(declared)
+    addresses = _endpoint_addresses(declared)
     if addresses:
         options["endpoints"] = addresses
     options.update(declared.other.get("protocoloptions", {}))
     nested: dict[str, Any] = {}
     for name, value in declared.options.items():
         holder = nested if name in _RESERVED else options
-        holder[_SPELLED.get(name, name)] = _wrapped(value)
+        holder[_CHANNEL_SPELLINGS.get(name, name)] = _wrap_value(value)
     return {**options, **({"options": nested} if nested else {})}
 
 
-def _addresses(declared: DeclaredEndpoint) -> list[Mapping[str, Any]]:
-    """Return the addresses; where they are hosts of one cluster, that is one entry of bootstrap servers."""
-    if vocabulary_of(declared.protocol).bootstrap and not any("://" in uri for uri in declared.uris):
+def _endpoint_addresses(declared: DeclaredEndpoint) -> list[Mapping[str, Any]]:
+    """Return the addresses; hosts of one Kafka cluster become one entry of bootstrap servers."""
+    if options_of(declared.protocol).bootstrap and not any("://" in uri for uri in declared.uris):
         return [{"bootstrap.servers": list(declared.uris)}] if declared.uris else []
     return [{"uri": uri} for uri in declared.uris]
 
 
-def _wrapped(value: Any) -> Any:
-    """Wrap a value that would itself be read as the wrapping ``{"value": …}`` of older documents."""
+def _wrap_value(value: Any) -> Any:
+    """Wrap a value that readers would otherwise unwrap as ``{"value": …}``."""
     looks_wrapped = isinstance(value, dict) and "value" in value and "name" not in value
     return {"value": value} if value is None or looks_wrapped else value
 
 
-# One schema resource to its 1.0-rc4 form: versions with documents or addresses under the names of 1.0.
+# Schemas in 1.0-rc4: versions with documents or addresses under 1.0 names.
 
 _RENAMED_OF_SCHEMAS: Final[Mapping[str, str]] = {
     "schemaformat": "format",
@@ -363,7 +356,7 @@ _META_OF_SCHEMAS: Final = frozenset({"schemaid", "xid", "self", "versionid"})
 
 
 def schema_form(xid: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the form of the schema *xid*, whose declaration is *body*."""
+    """Return the schema *xid*, declared as *body*."""
     versions = body.get("versions")
     listed = {str(k): v for k, v in versions.items() if isinstance(v, dict)} if isinstance(versions, dict) else {}
     default = default_version(body, listed)
@@ -374,41 +367,41 @@ def schema_form(xid: str, body: Mapping[str, Any]) -> dict[str, Any]:
     if default is not None:
         kept["defaultversionid"] = default
     return {
-        "schemaid": last(xid),
-        "versionid": default or version_of(body) or FIRST_VERSION,
+        "schemaid": last_id(xid),
+        "versionid": default or written_version(body) or FIRST_VERSION,
         "xid": xid,
-        **_renamed(body),
+        **_to_new_names(body),
         **({"meta": kept} if kept else {}),
-        **({"versions": {name: _version(xid, name, each) for name, each in listed.items()}} if listed else {}),
+        **({"versions": {name: _version_to_json(xid, name, each) for name, each in listed.items()}} if listed else {}),
     }
 
 
-def _version(xid: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    return {"schemaid": last(xid), "versionid": name, "xid": f"{xid}/versions/{name}", **_renamed(body)}
+def _version_to_json(xid: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    return {"schemaid": last_id(xid), "versionid": name, "xid": f"{xid}/versions/{name}", **_to_new_names(body)}
 
 
-def _renamed(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a version says, under 1.0 names in any letter case; the 1.0 name counts when there are several."""
+def _to_new_names(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a version under 1.0 names. If several spellings occur, the 1.0 name wins."""
     folded: dict[str, Any] = {}
     for name, value in sorted(body.items(), key=lambda item: str(item[0]).lower() in _RENAMED_OF_SCHEMAS):
         lower = str(name).lower()
         canonical = _RENAMED_OF_SCHEMAS.get(lower, lower if lower in _KNOWN else name)
         if value is not None and value != "":
             folded.setdefault(canonical, value)
-    return common(folded, _DROPPED_OF_SCHEMAS)
+    return common_of(folded, _DROPPED_OF_SCHEMAS)
 
 
 SPECVERSION: Final = "1.0-rc4"
 REGISTRY: Final = "catalog"
-"""The id of a registry whose sources name none."""
+"""The registry id if the sources have none."""
 _OF_REGISTRY: Final = frozenset({"specversion", "registryid", "$schema", "model", "capabilities"})
-"""What the document says itself, or what only describes the server that a source came from."""
+"""Attributes of a registry that are written anew, or describe only the source's server."""
 _OF_GROUP: Final = frozenset({"messagegroupid", "schemagroupid", "specversion", "version"})
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """The document; the xids left out because of errors, and those that had to keep their base though flattened."""
+    """A converted catalog: the document, the xids left out because of errors, and those that could not be flattened."""
 
     document: Mapping[str, Any]
     left_out: tuple[str, ...] = ()
@@ -418,27 +411,27 @@ class Converted:
 def convert(catalog: Catalog, declarations: Declarations, *, flatten: bool = False) -> Converted:
     """Return *catalog*, read from *declarations*, as an xRegistry 1.0-rc4 document.
 
-    Messages are written as declared, with their bases; with *flatten* as effective. A flat definition no longer
-    derives from its base, so a record that both match equally well becomes ambiguous.
+    Messages are written as declared, with their bases; with *flatten*, inherited values are written out. A flattened
+    definition no longer derives from its base, so a record that both match equally well becomes ambiguous.
     """
-    messages = _Messages(catalog, declarations, flatten=flatten)
+    messages = _MessageWriter(catalog, declarations, flatten=flatten)
     document: dict[str, Any] = {
         "specversion": SPECVERSION,
         "registryid": str(declarations.registry.get("registryid") or REGISTRY),
         "xid": "/",
-        **common(declarations.registry, _OF_REGISTRY),
+        **common_of(declarations.registry, _OF_REGISTRY),
     }
     collections = {
-        "endpoints": _endpoints(catalog, declarations, messages.of),
-        "messagegroups": _groups(declarations, messages.of),
-        "schemagroups": _schemagroups(declarations),
+        "endpoints": _write_endpoints(catalog, declarations, messages.write_group),
+        "messagegroups": _write_groups(declarations, messages.write_group),
+        "schemagroups": _write_schemagroups(declarations),
     }
     document.update({name: members for name, members in collections.items() if members})
     return Converted(document, tuple(messages.left_out), tuple(messages.not_flat))
 
 
-class _Messages:
-    """Writes the messages of a group or endpoint, and notes what could not be written as wanted."""
+class _MessageWriter:
+    """Writes the messages of a group or endpoint, and collects those left out or not flattened."""
 
     def __init__(self, catalog: Catalog, declarations: Declarations, *, flatten: bool) -> None:
         self.left_out: list[str] = []
@@ -454,44 +447,44 @@ class _Messages:
                 self._versions.setdefault(owner, {})[version] = message
             else:
                 self._members.setdefault(message.group, []).append(message)
-        self._tails = _tails(catalog)
+        self._bases_of = _bases_of_bases(catalog)
         self._errors = {(each.file, each.pointer) for each in rejecting_errors(catalog.findings)}
 
-    def of(self, group: str) -> dict[str, Any]:
-        """Return the messages of a group or an endpoint by id."""
+    def write_group(self, group: str) -> dict[str, Any]:
+        """Return the messages of a group or endpoint as JSON, by id."""
         written = {}
         for message in self._members.get(group, ()):
             place = (message.place.file, message.place.pointer)
             if message.xid not in self._catalog.definitions and (place in self._errors or message.borrowed is None):
                 self.left_out.append(message.xid)
                 continue
-            written[last(message.xid)] = self._form(message)
+            written[last_id(message.xid)] = self._write_message(message)
         return written
 
-    def _form(self, message: DeclaredMessage) -> dict[str, Any]:
+    def _write_message(self, message: DeclaredMessage) -> dict[str, Any]:
         versions = self._versions.get(message.xid, {})
         chosen = default_version(message.other, {name: each.other for name, each in versions.items()})
-        version = chosen or version_of(message.other) or FIRST_VERSION
+        version = chosen or written_version(message.other) or FIRST_VERSION
         if self._flatten and message.xid in self._catalog.definitions:
-            flat = flat_form(message, self._chain(message.xid), self._declarations, version)
+            flat = flat_message_to_json(message, self._base_chain(message.xid), self._declarations, version)
             if flat is not None:
                 return flat
             self.not_flat.append(message.xid)
-        form = message_form(message, self._chain(message.xid), self._declarations, version)
+        form = message_to_json(message, self._base_chain(message.xid), self._declarations, version)
         if versions:
             form["versions"] = {
-                name: message_form(each, self._chain(each.xid), self._declarations, name)
+                name: message_to_json(each, self._base_chain(each.xid), self._declarations, name)
                 for name, each in versions.items()
             }
         return form
 
-    def _chain(self, xid: str) -> tuple[str, ...]:
+    def _base_chain(self, xid: str) -> tuple[str, ...]:
         definition = self._catalog.definitions.get(xid)
-        return (xid, *definition.base) if definition else (xid, *self._tails.get(xid, ()))
+        return (xid, *definition.base) if definition else (xid, *self._bases_of.get(xid, ()))
 
 
-def _tails(catalog: Catalog) -> dict[str, tuple[str, ...]]:
-    """Return the bases of everything that is a base; versions are bases and no definitions of their own."""
+def _bases_of_bases(catalog: Catalog) -> dict[str, tuple[str, ...]]:
+    """Return the bases of every base; versions are bases without being definitions."""
     tails: dict[str, tuple[str, ...]] = {}
     for definition in catalog.definitions.values():
         for place, xid in enumerate(definition.base):
@@ -501,20 +494,20 @@ def _tails(catalog: Catalog) -> dict[str, tuple[str, ...]]:
     return tails
 
 
-def _endpoints(catalog: Catalog, declarations: Declarations, messages: Callable[[str], Any]) -> dict[str, Any]:
+def _write_endpoints(catalog: Catalog, declarations: Declarations, messages: Callable[[str], Any]) -> dict[str, Any]:
     forms: dict[str, Any] = {}
     for xid, declared in declarations.endpoints.items():
-        groups = _listed(declared.messagegroups, catalog.endpoints[xid].messagegroups, declarations)
+        groups = _group_references(declared.messagegroups, catalog.endpoints[xid].messagegroups, declarations)
         form = endpoint_form(declared, groups)
         inline = messages(xid)
-        forms[last(xid)] = {**form, **({"messages": inline} if inline else {})}
+        forms[last_id(xid)] = {**form, **({"messages": inline} if inline else {})}
     return forms
 
 
-def _listed(written: Sequence[str], resolved: Sequence[str], declarations: Declarations) -> list[str]:
-    """Return the groups of the document by xid, then the references that lead elsewhere or nowhere, as written."""
+def _group_references(written: Sequence[str], resolved: Sequence[str], declarations: Declarations) -> list[str]:
+    """Return the xids of groups in the document, then external and dangling references as written."""
     here = [xid for xid in resolved if xid.startswith("/")]
-    known = {last(xid).lower() for xid in declarations.groups if xid.startswith("/")}
+    known = {last_id(xid).lower() for xid in declarations.groups if xid.startswith("/")}
     away = len(here) < len(resolved)
     for reference in written:
         foreign = away and not reference.startswith(("#", "/")) and "/" in reference
@@ -523,37 +516,37 @@ def _listed(written: Sequence[str], resolved: Sequence[str], declarations: Decla
     return list(dict.fromkeys(here))
 
 
-def _groups(declarations: Declarations, messages: Callable[[str], Any]) -> dict[str, Any]:
+def _write_groups(declarations: Declarations, messages: Callable[[str], Any]) -> dict[str, Any]:
     forms: dict[str, Any] = {}
     for xid, group in declarations.groups.items():
         if not xid.startswith("/"):
-            continue  # of another document, where it stays
+            continue  # of another document, which is not copied
         defaults = {"envelope": group.envelope, "protocol": group.protocol}
-        forms[last(xid)] = {
-            "messagegroupid": last(xid),
+        forms[last_id(xid)] = {
+            "messagegroupid": last_id(xid),
             "xid": xid,
-            **common(group.other, _OF_GROUP),
+            **common_of(group.other, _OF_GROUP),
             **{name: value for name, value in defaults.items() if value is not None},
             "messages": messages(xid),
         }
     return forms
 
 
-def _schemagroups(declarations: Declarations) -> dict[str, Any]:
+def _write_schemagroups(declarations: Declarations) -> dict[str, Any]:
     forms: dict[str, Any] = {}
     for xid, other in declarations.schemagroups.items():
-        forms[last(xid)] = {"schemagroupid": last(xid), "xid": xid, **common(other, _OF_GROUP), "schemas": {}}
+        forms[last_id(xid)] = {"schemagroupid": last_id(xid), "xid": xid, **common_of(other, _OF_GROUP), "schemas": {}}
     for xid, body in declarations.schemas.items():
         group = xid.partition("/schemas/")[0]
-        forms[last(group)]["schemas"][xid[len(group) + len("/schemas/") :]] = schema_form(xid, body)
+        forms[last_id(group)]["schemas"][xid[len(group) + len("/schemas/") :]] = schema_form(xid, body)
     return forms
 
 
-# A document as the text of JSON or YAML, which any reader takes for the same tree.
+# A document as JSON or YAML text.
 
 _WIDTH: Final = 110
 _NUMBER_LIKE: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
-"""Numbers of YAML 1.2 that PyYAML, which reads 1.1, does not take for numbers and so would not quote."""
+"""Texts that are numbers in YAML 1.2 but not in PyYAML's YAML 1.1, which would not quote them."""
 
 _FASTEST: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -575,7 +568,7 @@ def json_text(document: Mapping[str, Any]) -> str:
 
 
 def yaml_text(document: Mapping[str, Any]) -> str:
-    """Return *document* as YAML without aliases or tags, in the order of the document.
+    """Return *document* as YAML without aliases or tags, keeping the order of members.
 
     Raises:
         CatalogError: it contains a text that is not Unicode (a lone surrogate), which YAML cannot write.
@@ -585,40 +578,40 @@ def yaml_text(document: Mapping[str, Any]) -> str:
         plain.encode("utf-8")
     except UnicodeEncodeError as error:
         raise CatalogError(f"the catalog has a text that YAML cannot write: {error}; convert it to JSON") from error
-    # Marks that hide or turn text must be seen by whoever reviews the document, so they are written as escapes.
-    shown = is_harmless(plain)
+    # Invisible and bidirectional characters must be visible to reviewers, so they are escaped.
+    shown = has_no_controls(plain)
     text: str = yaml.dump(
-        document, Dumper=_Dumper, sort_keys=False, allow_unicode=shown, width=_WIDTH, default_flow_style=False
+        document, Dumper=_YamlDumper, sort_keys=False, allow_unicode=shown, width=_WIDTH, default_flow_style=False
     )
     return text
 
 
-class _Dumper(_FASTEST):  # type: ignore[misc]  # which of the two base classes there is depends on the machine
+class _YamlDumper(_FASTEST):  # type: ignore[misc]  # which of the two base classes there is depends on the machine
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = "'" if _NUMBER_LIKE.fullmatch(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-def _number(dumper: yaml.SafeDumper, number: WrittenNumber) -> yaml.Node:
+def _represent_number(dumper: yaml.SafeDumper, number: WrittenNumber) -> yaml.Node:
     return dumper.represent_data(plain_number(number))
 
 
-_Dumper.add_representer(str, _text)
-_Dumper.add_multi_representer(WrittenNumber, _number)
+_YamlDumper.add_representer(str, _represent_text)
+_YamlDumper.add_multi_representer(WrittenNumber, _represent_number)
 
 
-# Messages, groups and endpoints in the names of CloudEvents Registry 0.4/0.5: the inverse of how they are read.
+# Messages, groups and endpoints in CloudEvents Registry 0.4/0.5: the inverse of reading them.
 #
-# Reading a form gives what it was made of (:mod:`catalog.dialects`). What 0.4/0.5 has no name for stands beside the
-# rest under its name of 1.0, as extension attributes do. Readers leave the options of protocols as they are written;
-# :func:`newer_options` and :func:`newer_constraints` give those the spelling of 1.0.
+# Reading the output gives the original (:mod:`catalog.dialects`). Attributes without a name in 0.4/0.5 keep their 1.0
+# name, like extension attributes. Readers do not change protocol options;
+# :func:`newer_options` and :func:`newer_constraints` convert those to 1.0.
 
 Refer = Callable[[str], str]
-"""Writes a reference, such as ``/messagegroups/G``, in the names of 0.4/0.5."""
+"""Converts a reference such as ``/messagegroups/G`` to 0.4/0.5."""
 _SAME: Final = ("envelopeoptions", "datacontenttype")
 _SCHEMAS: Final = {"dataschemaformat": "schemaformat", "dataschema": "schema"}
 _MAPS: Final = frozenset({("KAFKA", "headers"), ("NATS", "headers"), ("HTTP", "query")})
@@ -628,12 +621,12 @@ _NEWER_TYPES: Final = {older: newer for newer, older in _OLDER_TYPES.items()}
 
 
 def definition_form(message: DeclaredMessage, envelope: str | None, refer: Refer) -> dict[str, Any]:
-    """Return what a definition says, without identifiers and what only describes it.
+    """Return the constraints and references of a definition, without identifiers and descriptive attributes.
 
-    *envelope* is the default of its group, which 0.4/0.5 has each definition repeat.
+    *envelope* is the default of its group, which every definition must repeat in 0.4/0.5.
     """
     own = message.attributes
-    form = _formatted(own, None if message.base or message.borrowed else envelope)
+    form = _write_format(own, None if message.base or message.borrowed else envelope)
     form.update({older: own[name] for name, older in _SCHEMAS.items() if own.get(name) is not None})
     form.update({name: own[name] for name in _SAME if own.get(name) is not None})
     uri, xid = own.get("dataschemauri"), own.get("dataschemaxid")
@@ -650,16 +643,16 @@ def definition_form(message: DeclaredMessage, envelope: str | None, refer: Refer
 
 
 def group_form(group: DeclaredGroup) -> dict[str, Any]:
-    """Return the format that a group gives its definitions; nothing when it gives none."""
+    """Return the default format of a group; empty if it has none."""
     if group.envelope is not None:
         return {"format": group.envelope, **({"protocol": group.protocol} if group.protocol is not None else {})}
-    return _format_of(group.protocol)
+    return _format_from_protocol(group.protocol)
 
 
 def config_form(endpoint: DeclaredEndpoint, refer: Refer) -> dict[str, Any]:
-    """Return what an endpoint says, without identifiers and what only describes it.
+    """Return the configuration of an endpoint, without identifiers and descriptive attributes.
 
-    Of several usages 0.4/0.5 has the first.
+    Only the first of several usages is written.
     """
     kept = endpoint.other.get("protocoloptions", {})
     config = {
@@ -679,81 +672,81 @@ def config_form(endpoint: DeclaredEndpoint, refer: Refer) -> dict[str, Any]:
 
 
 def newer_options(options: Mapping[str, Any], protocol: str | None) -> dict[str, Any]:
-    """Return options of a protocol under the names, and in the lists, of 1.0; what is unknown stays as it is."""
-    vocabulary = vocabulary_of(protocol)
+    """Return protocol options under the names and in the lists of 1.0; unknown ones are unchanged."""
+    vocabulary = options_of(protocol)
     form: dict[str, Any] = {}
     for name, value in options.items():
         canonical = canonical_option(protocol, name) if protocol in VOCABULARIES else None
         written = canonical or name
         if canonical in vocabulary.lists and isinstance(value, dict | list):
-            form[written] = list(_entries(value))
+            form[written] = list(_to_newer_entries(value))
         elif canonical in vocabulary.sections and isinstance(value, dict):
             form[written] = newer_constraints(value)
         else:
-            form[written] = _definition_groups_body(value, _NEWER_TYPES)
+            form[written] = _to_older_constraint(value, _NEWER_TYPES)
     return form
 
 
 def newer_constraints(holder: Mapping[str, Any]) -> dict[str, Any]:
-    """Return constraints by their names, with the types of 1.0."""
-    return {name: _definition_groups_body(body, _NEWER_TYPES) for name, body in holder.items()}
+    """Return constraints by name, with the types of 1.0."""
+    return {name: _to_older_constraint(body, _NEWER_TYPES) for name, body in holder.items()}
 
 
-def _entries(value: Mapping[str, Any] | list[Any]) -> Iterator[Any]:
-    """Give the entries of a list of named values, from a map or from a list of ``{NAME: {…}}`` too."""
-    pairs = value.items() if isinstance(value, Mapping) else [short_entry(each) or ("", each) for each in value]
+def _to_newer_entries(value: Mapping[str, Any] | list[Any]) -> Iterator[Any]:
+    """Yield the entries of a list of named values as ``{name, …}``, also from a map or a list of ``{NAME: {…}}``."""
+    pairs = value.items() if isinstance(value, Mapping) else [parse_short_entry(each) or ("", each) for each in value]
     for name, body in pairs:
         if not name:
-            yield _definition_groups_body(body, _NEWER_TYPES)
+            yield _to_older_constraint(body, _NEWER_TYPES)
         else:
             yield {
                 "name": name,
-                **(_definition_groups_body(body, _NEWER_TYPES) if isinstance(body, dict) else {"value": body}),
+                **(_to_older_constraint(body, _NEWER_TYPES) if isinstance(body, dict) else {"value": body}),
             }
 
 
-def _format_of(protocol: str | None) -> dict[str, Any]:
-    """Write a protocol as format, which can be one that readers know; others have a name of their own."""
+def _format_from_protocol(protocol: str | None) -> dict[str, Any]:
+    """Write a protocol: as ``format`` if it is a known one, else as ``protocol``."""
     if protocol is None:
         return {}
     return {"format" if canonical_protocol(protocol) in PROTOCOLS else "protocol": protocol}
 
 
-def _formatted(own: Mapping[str, Any], default: str | None) -> dict[str, Any]:
-    """Write envelope and protocol: one of them is the format, and what belongs to it is the metadata."""
+def _write_format(own: Mapping[str, Any], default: str | None) -> dict[str, Any]:
+    """Write envelope and protocol: one of them as ``format``, with its properties as ``metadata``."""
     envelope, protocol = own.get("envelope"), own.get("protocol")
     metadata, options = own.get("envelopemetadata"), own.get("protocoloptions")
     form: dict[str, Any]
-    if envelope is None and "format" in (form := _format_of(protocol)):
-        form["metadata"] = _definition_groups_options(options or {}, canonical_protocol(str(protocol)))
+    if envelope is None and "format" in (form := _format_from_protocol(protocol)):
+        form["metadata"] = _to_older_options(options or {}, canonical_protocol(str(protocol)))
         rest = {"envelopemetadata": metadata}
     else:
         known = envelope or default
         form = {"format": known} if known is not None else {}
         if envelope is not None or metadata is not None:
-            form["metadata"] = {"attributes": _bodies(flat_attributes(metadata or {}))}
+            form["metadata"] = {"attributes": _to_older_constraints(flatten_attributes(metadata or {}))}
         rest = {"protocol": protocol, "protocoloptions": options}
     return {**form, **{name: value for name, value in rest.items() if value is not None}}
 
 
-def _definition_groups_options(options: Mapping[str, Any], protocol: str) -> dict[str, Any]:
-    vocabulary, form = vocabulary_of(protocol), {}
+def _to_older_options(options: Mapping[str, Any], protocol: str) -> dict[str, Any]:
+    vocabulary, form = options_of(protocol), {}
     for name, value in options.items():
         canonical = canonical_option(protocol, name) or name
         older = canonical.replace("_", "-") if protocol.startswith("MQTT/") else canonical
         if canonical in vocabulary.lists and isinstance(value, list):
-            form[older] = _named(value, protocol, canonical)
+            form[older] = _to_older_list(value, protocol, canonical)
         elif canonical in vocabulary.sections and isinstance(value, dict):
-            form[older] = _bodies(value)
+            form[older] = _to_older_constraints(value)
         else:
-            form[older] = _definition_groups_body(value)
+            form[older] = _to_older_constraint(value)
     return form
 
 
-def _named(entries: list[Any], protocol: str, name: str) -> Any:
-    """Write a list of ``{name, …}`` as 0.4/0.5 has it: a map where names are unique, or ``{NAME: {…}}`` each."""
+def _to_older_list(entries: list[Any], protocol: str, name: str) -> Any:
+    """Convert a list of ``{name, …}`` to 0.4/0.5: a map if names are unique, or a list of ``{NAME: {…}}``."""
     bodies = [
-        (each["name"], _definition_groups_body({key: value for key, value in each.items() if key != "name"}))
+        (each["name"], _to_older_constraint({key: value for key, value in each.items() if key != "name"}))
         for each in entries
         if isinstance(each, dict) and isinstance(each.get("name"), str)
     ]
@@ -761,15 +754,15 @@ def _named(entries: list[Any], protocol: str, name: str) -> Any:
         return entries
     if (protocol, name) in _MAPS and len(dict(bodies)) == len(bodies):
         return dict(bodies)
-    if name == "user_properties" and all(short_entry({key: body}) for key, body in bodies):
+    if name == "user_properties" and all(parse_short_entry({key: body}) for key, body in bodies):
         return [{key: body} for key, body in bodies]
     return [{"name": key, **body} for key, body in bodies]
 
 
-def _bodies(holder: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _definition_groups_body(body) for name, body in holder.items()}
+def _to_older_constraints(holder: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _to_older_constraint(body) for name, body in holder.items()}
 
 
-def _definition_groups_body(body: Any, types: Mapping[str, str] = _OLDER_TYPES) -> Any:
+def _to_older_constraint(body: Any, types: Mapping[str, str] = _OLDER_TYPES) -> Any:
     kind = body.get("type") if isinstance(body, dict) else None
     return {**body, "type": types[kind]} if isinstance(kind, str) and kind in types else body

@@ -1,4 +1,4 @@
-"""Trace every value of a definition to its origin, for ``xrouter catalog show``."""
+"""Trace every value of a definition to its origin, and format entities, for ``xrouter catalog show``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from catalog.definitions.constraints import (
-    Level,
+    InheritanceLevel,
     LevelValue,
     MergedProperty,
     applicable_levels,
     levels_of,
-    merged_properties,
+    merge_properties,
 )
 from catalog.dialects.reading import default_version
 from catalog.findings import Declarations, SourceLocation
@@ -21,20 +21,21 @@ from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.protocols.properties import ALWAYS_REQUIRED, ATTRIBUTE_TYPES, NAMED, VOCABULARIES
 from catalog.schemas.library import SchemaRegistry, SchemaVersion
 
-# Where every value of a definition comes from: itself, a base, its group, an endpoint, or a table of a specification.
+# The origin of each value: the definition, a base, its group, an endpoint, or a table of a specification.
 #
-# ``xrouter catalog show`` prints these; the JSON forms are stable. Locations are a file and a JSON pointer, empty for
-# what no document declares.
+# The JSON forms are a stable output of ``xrouter catalog show``. Locations are a file and a JSON pointer, both empty
+# if no
+# document declares the value.
 
 Source = Literal["message", "base", "group", "endpoint", "cloudevents", "protocol", "default"]
-"""``cloudevents`` and ``protocol`` are tables of the specifications, ``default`` applies where they are silent."""
+"""``cloudevents`` and ``protocol`` are tables of the specifications; ``default`` applies if they have no entry."""
 ATTRIBUTES: Final = ("datacontenttype", "dataschemaformat", "dataschemauri", "dataschemaxid", "dataschema")
 SCHEMA: Final = ("dataschema", "dataschemaxid", "dataschemauri")
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyOrigin:
-    """A value and its origin: ``xid`` is the message, group or endpoint, empty for a table."""
+    """A value and its origin. ``xid`` is the message, group or endpoint, empty for a table."""
 
     value: Any
     source: Source
@@ -50,20 +51,20 @@ class PropertyOrigin:
 
 @dataclass(frozen=True, slots=True)
 class TracedValue:
-    """One attribute of a definition: the effective value, and those it overrides, nearest first."""
+    """An attribute of a definition: the effective value, and overridden values, nearest first."""
 
     name: str
     origin: PropertyOrigin
     overrides: tuple[PropertyOrigin, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the origin and ``overrides``."""
+        """Return the members of the origin, and ``overrides``."""
         return {**self.origin.to_json(), "overrides": [each.to_json() for each in self.overrides]}
 
 
 @dataclass(frozen=True, slots=True)
 class TracedProperty:
-    """One property: the origins of its type, value and ``required``; ``section`` is its section in 1.0."""
+    """A property, with the origins of its type, value and ``required``. ``section`` is its section in 1.0."""
 
     section: str
     name: str
@@ -102,7 +103,7 @@ class Explanation:
     endpoints: tuple[OfferingEndpoint, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form of ``catalog show --format json``."""
+        """Return the output of ``catalog show --format json``."""
         definition = self.definition
         return {
             "kind": "message",
@@ -116,7 +117,7 @@ class Explanation:
             "properties": [each.to_json() for each in self.properties],
             "envelopeoptions": {each.name: each.to_json() for each in self.envelopeoptions},
             "attributes": {each.name: each.to_json() for each in self.attributes},
-            "schema": schema_state(definition),
+            "schema": schema_to_json(definition),
             "endpoints": [
                 {
                     "xid": each.endpoint,
@@ -129,10 +130,10 @@ class Explanation:
 
 
 def explain(definition: Definition, catalog: Catalog, declarations: Declarations) -> Explanation:
-    """Trace every value of *definition*, which must be in *catalog*, read from *declarations*."""
+    """Trace every value of *definition*, which must be in *catalog*."""
     levels = levels_of((definition.xid, *definition.base), declarations)
-    envelope = _selector("envelope", levels)
-    protocol = _selector("protocol", levels)
+    envelope = _trace_selector("envelope", levels)
+    protocol = _trace_selector("protocol", levels)
     giving_options = applicable_levels("envelopeoptions", levels)
     options = {name: None for level in giving_options for name in level.message.attributes.get("envelopeoptions") or {}}
     return Explanation(
@@ -140,14 +141,14 @@ def explain(definition: Definition, catalog: Catalog, declarations: Declarations
         levels[0].message.place,
         envelope,
         protocol,
-        tuple(_attributes(levels)),
-        tuple(filter(None, (_option(name, giving_options) for name in options))),
-        tuple(_property(each, definition, levels[0].xid) for each in merged_properties(levels)),
-        tuple(_expected(definition, catalog, declarations, envelope, protocol)),
+        tuple(_trace_attributes(levels)),
+        tuple(filter(None, (_trace_option(name, giving_options) for name in options))),
+        tuple(_trace_property(each, definition, levels[0].xid) for each in merge_properties(levels)),
+        tuple(_find_offering_endpoints(definition, catalog, declarations, envelope, protocol)),
     )
 
 
-def schema_state(definition: Definition) -> dict[str, Any] | None:
+def schema_to_json(definition: Definition) -> dict[str, Any] | None:
     """Return format, reference and loaded document of the data schema; None if there is none.
 
     ``key`` is the key of the loaded document, None if it was not found or not loaded.
@@ -167,17 +168,17 @@ def schema_state(definition: Definition) -> dict[str, Any] | None:
     }
 
 
-def _of_level(level: Level, nearest: str, value: Any, place: SourceLocation | None) -> PropertyOrigin:
+def _level_origin(level: InheritanceLevel, nearest: str, value: Any, place: SourceLocation | None) -> PropertyOrigin:
     return PropertyOrigin(value, "message" if level.xid == nearest else "base", level.xid, place)
 
 
-def _selector(name: str, levels: Sequence[Level]) -> TracedValue | None:
-    """Trace envelope or protocol: those of messages, nearest first, then those of their groups, farthest first."""
+def _trace_selector(name: str, levels: Sequence[InheritanceLevel]) -> TracedValue | None:
+    """Trace envelope or protocol: those of messages, nearest first, then of their groups, most remote first."""
     origins: list[PropertyOrigin] = []
     for level in levels:
         value = level.message.attributes.get(name)
         if value:
-            origins.append(_of_level(level, levels[0].xid, value, level.message.at(name)))
+            origins.append(_level_origin(level, levels[0].xid, value, level.message.at(name)))
     for level in reversed(levels):
         value = getattr(level.group, name, None)
         if value and level.group:
@@ -186,13 +187,13 @@ def _selector(name: str, levels: Sequence[Level]) -> TracedValue | None:
     return TracedValue(name, known[0], tuple(known[1:])) if known else None
 
 
-def _attributes(levels: Sequence[Level]) -> Iterator[TracedValue]:
-    """Trace data attributes; the ways to declare a schema exclude each other, so only the nearest count."""
+def _trace_attributes(levels: Sequence[InheritanceLevel]) -> Iterator[TracedValue]:
+    """Trace data attributes. The ways to declare a schema exclude each other, so only the nearest one is traced."""
     written = [{name for name in SCHEMA if name in level.message.attributes} for level in levels]
     nearest = next((names for names in written if names), set())
     for name in ATTRIBUTES:
         origins = [
-            _of_level(level, levels[0].xid, _shown(name, level.message.attributes[name]), level.message.at(name))
+            _level_origin(level, levels[0].xid, _display(name, level.message.attributes[name]), level.message.at(name))
             for level in levels
             if level.message.attributes.get(name) is not None
         ]
@@ -200,58 +201,58 @@ def _attributes(levels: Sequence[Level]) -> Iterator[TracedValue]:
             yield TracedValue(name, origins[0], tuple(origins[1:]))
 
 
-def _shown(name: str, value: Any) -> Any:
-    """Return the value to show: for an inline schema only that it exists."""
+def _display(name: str, value: Any) -> Any:
+    """Return the value to show; an inline schema is shown as a remark only."""
     return True if name == "dataschema" else value
 
 
-def _option(name: str, levels: Sequence[Level]) -> TracedValue | None:
+def _trace_option(name: str, levels: Sequence[InheritanceLevel]) -> TracedValue | None:
     origins = []
     for level in levels:
         given = level.message.attributes.get("envelopeoptions") or {}
         if given.get(name) is not None:
             place = level.message.at("envelopeoptions") / name
-            origins.append(_of_level(level, levels[0].xid, given[name], place))
+            origins.append(_level_origin(level, levels[0].xid, given[name], place))
     return TracedValue(name, origins[0], tuple(origins[1:])) if origins else None
 
 
-def _property(each: MergedProperty, definition: Definition, nearest: str) -> TracedProperty:
-    table = _table(each, definition)
-    kind, required = _part(each, "type", nearest, table), _part(each, "required", nearest, table)
-    return TracedProperty(each.section, each.property.name, kind, _value(each, nearest), required)
+def _trace_property(each: MergedProperty, definition: Definition, nearest: str) -> TracedProperty:
+    table = _default_sources(each, definition)
+    kind, required = _trace_member(each, "type", nearest, table), _trace_member(each, "required", nearest, table)
+    return TracedProperty(each.section, each.property.name, kind, _trace_value(each, nearest), required)
 
 
-def _part(
+def _trace_member(
     each: MergedProperty, member: Literal["type", "required"], nearest: str, table: Mapping[str, Source]
 ) -> TracedValue:
-    """Trace type or ``required``; if CloudEvents requires the attribute, a declared False is not its origin."""
+    """Trace type or ``required``. If CloudEvents requires the attribute, a declared False is not the origin."""
     effective = getattr(each.property, member)
     said = each.members.get(member)
     if said is None or (effective is True and said.value is False):
         return TracedValue(member, PropertyOrigin(effective, table[member]), _overridden(each, member, nearest))
-    return TracedValue(member, replace(_said(said, nearest), value=effective), _overridden(each, member, nearest))
+    return TracedValue(member, replace(_origin(said, nearest), value=effective), _overridden(each, member, nearest))
 
 
-def _value(each: MergedProperty, nearest: str) -> TracedValue | None:
+def _trace_value(each: MergedProperty, nearest: str) -> TracedValue | None:
     """Trace the value; None if there is no value and none is overridden."""
     said, over = each.members.get("value"), _overridden(each, "value", nearest)
     if each.property.value is None and not over:
         return None
-    origin = _said(said, nearest) if said is not None else PropertyOrigin(None, "message", nearest)
+    origin = _origin(said, nearest) if said is not None else PropertyOrigin(None, "message", nearest)
     return TracedValue("value", replace(origin, value=each.property.value), over)
 
 
 def _overridden(each: MergedProperty, member: str, nearest: str) -> tuple[PropertyOrigin, ...]:
     words = (word for word in reversed(each.hidden) if word.member == member and word.value is not None)
-    return tuple(_said(word, nearest) for word in words)
+    return tuple(_origin(word, nearest) for word in words)
 
 
-def _said(said: LevelValue, nearest: str) -> PropertyOrigin:
-    return _of_level(said.level, nearest, said.value, said.place)
+def _origin(said: LevelValue, nearest: str) -> PropertyOrigin:
+    return _level_origin(said.level, nearest, said.value, said.place)
 
 
-def _table(each: MergedProperty, definition: Definition) -> dict[str, Source]:
-    """Return which table the type and ``required`` of a property come from if no level declares them."""
+def _default_sources(each: MergedProperty, definition: Definition) -> dict[str, Source]:
+    """Return the table that supplies type and ``required`` of a property if no level declares them."""
     name = each.property.name
     if each.section == "envelopemetadata":
         known = definition.envelope in (CLOUDEVENTS, None)
@@ -264,7 +265,7 @@ def _table(each: MergedProperty, definition: Definition) -> dict[str, Source]:
     }
 
 
-def _expected(
+def _find_offering_endpoints(
     definition: Definition,
     catalog: Catalog,
     declarations: Declarations,
@@ -286,7 +287,7 @@ def _endpoint_default(name: str, endpoint: Endpoint, place: SourceLocation) -> P
     return PropertyOrigin(value, "endpoint", endpoint.xid, place) if value else None
 
 
-# The output of ``xrouter catalog show`` for anything with an xid; one JSON form for each kind.
+# The output of ``xrouter catalog show`` for each kind of entity.
 
 MASK: Final = "***"
 _USERINFO: Final = re.compile(r"(?<=//)[^/?#@\s]+(?=@)")
@@ -301,15 +302,15 @@ def entity_to_json(xid: str, catalog: Catalog, declarations: Declarations) -> di
     if xid in catalog.definitions:
         return explain(catalog.definitions[xid], catalog, declarations).to_json()
     if xid in catalog.endpoints:
-        return _endpoint(xid, catalog, declarations)
+        return _endpoint_to_json(xid, catalog, declarations)
     if xid in catalog.groups:
-        return _group(xid, catalog, declarations)
+        return _group_to_json(xid, catalog, declarations)
     if xid in declarations.schemagroups:
         members = [each for each in declarations.schemas if each.startswith(f"{xid}/schemas/")]
         return {"kind": "schemagroup", "xid": xid, "schemas": members}
     schema, mark, version = xid.partition("/versions/")
     if schema in declarations.schemas:
-        form = _schema(schema, catalog, declarations)
+        form = _schema_entity_to_json(schema, catalog, declarations)
         if not mark:
             return form
         versions = [each for each in form["versions"] if each["versionid"] == version]
@@ -318,7 +319,7 @@ def entity_to_json(xid: str, catalog: Catalog, declarations: Declarations) -> di
 
 
 def known_xids(catalog: Catalog, declarations: Declarations) -> Iterable[str]:
-    """Yield every xid that :func:`entity_to_json` knows, except those of versions."""
+    """Return every xid that :func:`entity_to_json` accepts, except those of versions."""
     yield from catalog.definitions
     yield from catalog.endpoints
     yield from catalog.groups
@@ -326,18 +327,18 @@ def known_xids(catalog: Catalog, declarations: Declarations) -> Iterable[str]:
     yield from declarations.schemas
 
 
-def masked(value: Any, name: str = "") -> Any:
-    """Return *value* with user names and passwords in addresses, and secrets by name, masked."""
+def mask_secrets(value: Any, name: str = "") -> Any:
+    """Mask user names and passwords in addresses, and values whose names suggest secrets."""
     if isinstance(value, str):
         return MASK if value and _SECRET.search(name) else _USERINFO.sub(MASK, value)
     if isinstance(value, Mapping):
-        return {key: masked(member, str(key)) for key, member in value.items()}
+        return {key: mask_secrets(member, str(key)) for key, member in value.items()}
     if isinstance(value, (list, tuple)):
-        return [masked(member, name) for member in value]
+        return [mask_secrets(member, name) for member in value]
     return value
 
 
-def _endpoint(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, Any]:
+def _endpoint_to_json(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, Any]:
     endpoint, place = catalog.endpoints[xid], declarations.endpoints[xid].place
     return {
         "kind": "endpoint",
@@ -348,14 +349,14 @@ def _endpoint(xid: str, catalog: Catalog, declarations: Declarations) -> dict[st
         "envelope": endpoint.envelope,
         "protocol": endpoint.protocol,
         "envelopeoptions": dict(endpoint.envelopeoptions),
-        "uris": masked(endpoint.uris),
-        "options": masked(endpoint.options),
+        "uris": mask_secrets(endpoint.uris),
+        "options": mask_secrets(endpoint.options),
         "messagegroups": list(endpoint.messagegroups),
         "candidates": list(endpoint.candidates),
     }
 
 
-def _group(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, Any]:
+def _group_to_json(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, Any]:
     group = declarations.groups[xid]
     return {
         "kind": "messagegroup",
@@ -369,7 +370,7 @@ def _group(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, 
     }
 
 
-def _schema(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, Any]:
+def _schema_entity_to_json(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, Any]:
     body, place = declarations.schemas[xid], declarations.schema_places[xid]
     versions = body.get("versions")
     listed = {str(k): v for k, v in versions.items() if isinstance(v, dict)} if isinstance(versions, dict) else {}
@@ -387,7 +388,7 @@ def _schema(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str,
                 "versionid": name,
                 "key": key,
                 "default": default in (name, None),
-                **_document(entries.get(key)),
+                **_version_to_json(entries.get(key)),
                 "loaded": key in catalog.schemas,
                 "definitions": used[key],
             }
@@ -396,14 +397,14 @@ def _schema(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str,
     }
 
 
-def _document(entry: SchemaVersion | None) -> dict[str, Any]:
-    """Return format, address and location of a version; it is embedded if it has neither."""
+def _version_to_json(entry: SchemaVersion | None) -> dict[str, Any]:
+    """Return format, address and location of a schema version; embedded ones have no address."""
     if entry is None:
         return {"format": None, "embedded": False, "address": None, "file": "", "pointer": ""}
     return {
         "format": entry.format,
         "embedded": entry.document is not None,
-        "address": masked(entry.address),
+        "address": mask_secrets(entry.address),
         "file": entry.place.file,
         "pointer": entry.place.pointer,
     }

@@ -1,4 +1,4 @@
-"""Findings: everything that reads a catalog reports problems here and continues (MATCHING.md#catalogs)."""
+"""Declarations of documents, findings about them, errors, and safe printing of foreign text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from catalog.model import Finding, Severity
 
-# What documents declare, before inheritance: the form that every dialect is converted to.
+# Declarations before inheritance. Every dialect is converted to these.
 #
-# Attribute names are those of 1.0. Their contents are still as written, because the spelling of protocol options
-# depends on the protocol, which may be inherited.
+# Attribute names are those of 1.0. Values are still as written, since the spelling of protocol options depends on the
+# protocol, which may be inherited.
 
 MESSAGE_REFERENCE: Final = re.compile(
     r"(?:^|[/#])(?:\$)?(messagegroups|endpoints)/([^/?#]+)/messages/([^/?#]+)(?:/versions/([^/?#]+))?/?$"
@@ -23,9 +23,9 @@ MESSAGE_REFERENCE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """Where something is written: a file (path or URL) and a JSON pointer into it.
+    """The location of a value: a file (path or URL) and a JSON pointer into it.
 
-    ``mounts`` says, for a document assembled from several, which members come from other files.
+    ``mounts`` says which members of an assembled document come from other files.
     """
 
     file: str
@@ -45,7 +45,7 @@ class SourceLocation:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredMessage:
-    """One message as written. ``base`` and ``borrowed`` are references as written.
+    """A message as written. ``base`` and ``borrowed`` are references as written.
 
     A message with ``borrowed`` (xref, uri) cannot be used without its target; one with ``base`` can.
     ``hidden`` messages are versions: others may refer to them, but they are not definitions themselves. ``written``
@@ -71,7 +71,7 @@ class DeclaredMessage:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredGroup:
-    """A message group and the defaults for its messages; ``other`` is everything else in it, as written."""
+    """A message group with the defaults for its messages; ``other`` are its other attributes, as written."""
 
     xid: str
     place: SourceLocation
@@ -82,7 +82,7 @@ class DeclaredGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredEndpoint:
-    """An endpoint; ``messagegroups`` are references as written, its messages are declared messages of its xid.
+    """An endpoint. ``messagegroups`` are references as written; inline messages have its xid as group.
 
     ``groups_written`` is where each reference is written, if not in ``messagegroups``. ``other`` is everything
     else, as written; its ``protocoloptions`` are those that are neither addresses nor channel options.
@@ -105,8 +105,8 @@ class DeclaredEndpoint:
 class Declarations:
     """Everything that the documents of one load declare, by xid; the first declaration of an xid counts.
 
-    ``schemagroups`` and ``registry`` are the other attributes of schema groups and of documents. ``addresses`` are
-    those that registries state for themselves, by the file that their documents are read from. ``beyond`` are the
+    ``schemagroups`` and ``registry`` are the other attributes of schema groups and of documents. ``addresses`` are the
+    addresses that registries state for themselves, by file. ``beyond`` are the
     groups and endpoints of messages that are only referred to, in documents other than the sources.
     """
 
@@ -118,14 +118,14 @@ class Declarations:
     schemagroups: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     registry: dict[str, Any] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
-    beyond: dict[str, DeclaredGroup | DeclaredEndpoint] = field(default_factory=dict)
+    external: dict[str, DeclaredGroup | DeclaredEndpoint] = field(default_factory=dict)
 
 
 MAX_FINDINGS: Final = 50_000
-"""Most findings of one severity; one more then says that there are more."""
+"""Maximum findings of one severity; a last one says that there are more."""
 UNUSUAL_NAME: Final = "unusual-name"
 MAX_TEXT: Final = 1_000
-"""Most characters of a message or hint, which may quote the document."""
+"""Maximum characters of a message or hint, which may quote the document."""
 
 
 class Findings:
@@ -138,7 +138,7 @@ class Findings:
 
     def add(self, place: SourceLocation, severity: Severity, rule: str, message: str, hint: str = "") -> None:
         """Add one finding; ``rule`` is its stable id, ``hint`` the remedy."""
-        finding = Finding(_printable(place.file), place.pointer, severity, rule, _capped(message), _capped(hint))
+        finding = Finding(_printable(place.file), place.pointer, severity, rule, _shorten(message), _shorten(hint))
         if finding in self._findings or self._counts[severity] > MAX_FINDINGS:
             return
         if self._counts[severity] == MAX_FINDINGS:
@@ -147,12 +147,12 @@ class Findings:
         self._counts[severity] += 1
         self._findings[finding] = None
 
-    def of_older_dialect(self, file: str) -> None:
-        """Do not report older spellings of options in this file: its dialect uses them."""
+    def allow_older_spellings(self, file: str) -> None:
+        """Do not report older spellings of options in *file*, whose dialect uses them."""
         self._older.add(file)
 
-    def respelled(self, place: SourceLocation, written: str, canonical: str) -> None:
-        """Report an option with a spelling other than 1.0's, unless the document's dialect uses that spelling."""
+    def report_spelling(self, place: SourceLocation, written: str, canonical: str) -> None:
+        """Report an option that is not spelled as in 1.0, unless the document's dialect spells it so."""
         if place.file not in self._older:
             self.warning(place, UNUSUAL_NAME, f"{written} is read as {canonical}", f"write {canonical}")
 
@@ -177,12 +177,12 @@ class Findings:
         return tuple(sorted(self._findings))
 
 
-def _capped(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
 
 
 def _printable(file: str) -> str:
-    """Return a file name that UTF-8 can encode, which names on disk need not be."""
+    """Return a file name that UTF-8 can encode; names on disk may contain other bytes."""
     return file if file.isascii() else file.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -234,48 +234,48 @@ class RecordError(CatalogError):
     """A line or object that is not a native record."""
 
 
-# Foreign text made safe to print: the one rule for everything that is shown to people.
+# Escaping foreign text before it is printed.
 #
-# Control characters, bidirectional marks, zero-width characters and line separators are escaped; the rest is unchanged.
+# Control characters, bidirectional marks, zero-width characters and line separators are escaped.
 
 _UNSAFE: Final = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     r"\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     r"\U000e0000-\U000e0fff"
 )
-_IN_TEXTS: Final = re.compile(f"[{_UNSAFE}]")
-_IN_LINES: Final = re.compile(rf"[{_UNSAFE}\t\n]")
+_UNSAFE_IN_TEXT: Final = re.compile(f"[{_UNSAFE}]")
+_UNSAFE_IN_LINE: Final = re.compile(rf"[{_UNSAFE}\t\n]")
 _NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def is_harmless(text: str) -> bool:
+def has_no_controls(text: str) -> bool:
     """Whether :func:`escaped` leaves a text unchanged."""
-    return _IN_TEXTS.search(text) is None
+    return _UNSAFE_IN_TEXT.search(text) is None
 
 
 def escaped(text: str) -> str:
-    r"""Return multi-line text with all terminal control escaped except newlines and tabs: ESC becomes ``\x1b``."""
-    return text if text.isascii() and text.isprintable() else _IN_TEXTS.sub(_python_escape, text)
+    r"""Escape all control characters except newlines and tabs: ESC becomes ``\x1b``."""
+    return text if text.isascii() and text.isprintable() else _UNSAFE_IN_TEXT.sub(_python_escape, text)
 
 
 def one_line(text: str) -> str:
     """Return the text as :func:`escaped` does, with newlines and tabs escaped too."""
-    return text if text.isascii() and text.isprintable() else _IN_LINES.sub(_python_escape, text)
+    return text if text.isascii() and text.isprintable() else _UNSAFE_IN_LINE.sub(_python_escape, text)
 
 
 def xml_text(text: str) -> str:
-    """Return text that XML and HTML allow: control characters are replaced by the replacement character."""
+    """Replace characters that XML and HTML do not allow by the replacement character."""
     return _NOT_XML.sub("\ufffd", text)
 
 
 def escaped_json(document: bytes) -> bytes:
-    r"""Return an equivalent JSON document with ``\u`` escapes for characters that control a terminal.
+    r"""Escape control characters in a JSON document as ``\uXXXX``; its meaning is unchanged.
 
     These occur in JSON only inside strings, except newlines and tabs between values.
     """
     if document.isascii() and b"\x7f" not in document:
         return document
-    return _IN_TEXTS.sub(_json_escape, document.decode("utf-8")).encode("utf-8")
+    return _UNSAFE_IN_TEXT.sub(_json_escape, document.decode("utf-8")).encode("utf-8")
 
 
 def _python_escape(match: re.Match[str]) -> str:

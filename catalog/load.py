@@ -1,4 +1,4 @@
-"""Load a catalog: read, detect, declare, inherit, build, lint and hash; :func:`build` has the order."""
+"""Load a catalog: read, detect, declare, inherit, build, lint and hash. The steps are in :func:`build`."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.definitions.constraints import definition_of
-from catalog.definitions.inheritance import Inheritance, with_relations
+from catalog.definitions.constraints import build_definition
+from catalog.definitions.inheritance import InheritanceResolver, add_relations
 from catalog.dialects import registry
 from catalog.documents.connecting import Logins, Reach
 from catalog.documents.documents import (
     MAX_SHRINK,
+    CatalogSizes,
     Document,
-    Sizes,
     UnconfirmedCatalog,
-    candidates_of,
-    first_of,
+    count_candidates,
+    count_definitions,
+    find_unfinished,
+    limit_reasons,
     read_documents,
-    sizes_of,
-    unfinished,
 )
-from catalog.documents.fetching import Cache, Fetcher, is_url
-from catalog.documents.registry_api import own_address
+from catalog.documents.fetching import Fetcher, HttpCache, is_url
+from catalog.documents.registry_api import own_addresses
 from catalog.findings import Declarations, DeclaredEndpoint, DocumentError, Findings, SourceLocation
 from catalog.linting import Subject, lint
 from catalog.linting.attributes import rejecting_errors
@@ -41,7 +41,7 @@ from catalog.references import AddressFollower, ExternalDocuments, ReferenceReso
 from catalog.schemas.library import SchemaAddresses
 from catalog.schemas.linking import link_schemas
 
-# JSON forms of a catalog: the lines of ``xrouter catalog list``, and the lossless form stored with pinned plans.
+# JSON forms: the lines of ``xrouter catalog list``, and the lossless form stored with pinned plans.
 
 FORMAT: Final = 1
 """Version of the lossless form."""
@@ -49,22 +49,23 @@ _LISTS: Final = frozenset({"headers", "query", "user_properties"})
 
 
 def listing(definition: Definition, catalog: Catalog) -> dict[str, Any]:
-    """Return one line of ``catalog list``: the effective definition in 1.0 spelling.
+    """Return one line of ``catalog list``: the effective definition under 1.0 names.
 
-    ``endpoints`` are the xids of the endpoints that offer it; their defaults are not applied. A definition without
-    relation has no ``relation``.
+    ``endpoints`` are the xids of the endpoints that offer it, whose defaults are not applied. ``relation`` is left
+    out if
+    there is none.
     """
     line = {
         "xid": definition.xid,
         "envelope": definition.envelope,
         "protocol": definition.protocol,
-        "envelopemetadata": {prop.name: _body(prop) for prop in definition.envelopemetadata},
+        "envelopemetadata": {prop.name: _property_to_json(prop) for prop in definition.envelopemetadata},
         "protocoloptions": nested_options(definition.protocoloptions),
         "dataschemaformat": definition.dataschemaformat,
         "dataschemauri": definition.dataschemauri,
         "datacontenttype": definition.datacontenttype,
         "base": list(definition.base),
-        "endpoints": [xid for xid, endpoint in catalog.endpoints.items() if definition.xid in _candidates(endpoint)],
+        "endpoints": [xid for xid, endpoint in catalog.endpoints.items() if definition.xid in _xids_of(endpoint)],
     }
     relation = definition.relation
     return line if relation is None else {**line, "relation": asdict(relation)}
@@ -76,25 +77,25 @@ def nested_options(properties: Iterable[Property]) -> dict[str, Any]:
     for prop in properties:
         section, _, name = prop.name.partition(".")
         if name and section in _LISTS:
-            nested.setdefault(section, []).append({"name": name, **_body(prop)})
+            nested.setdefault(section, []).append({"name": name, **_property_to_json(prop)})
         elif name and section in AMQP_SECTIONS:
-            nested.setdefault(section, {})[name] = _body(prop)
+            nested.setdefault(section, {})[name] = _property_to_json(prop)
         else:
-            nested[prop.name] = _body(prop)
+            nested[prop.name] = _property_to_json(prop)
     return nested
 
 
 def definition_to_json(definition: Definition) -> dict[str, Any]:
     """Return a definition as plain JSON, lossless; :func:`definition_from_json` reads it."""
-    form = _plain(definition)
+    form = _record_to_json(definition)
     for member in ("envelopemetadata", "protocoloptions"):
-        form[member] = [_listed(prop) for prop in getattr(definition, member)]
+        form[member] = [_list_entry(prop) for prop in getattr(definition, member)]
     relation = form.pop("relation")
     return form if relation is None else {**form, "relation": asdict(relation)}
 
 
 def definition_from_json(form: Mapping[str, Any]) -> Definition:
-    """Read what :func:`definition_to_json` wrote."""
+    """Read a definition written by :func:`definition_to_json`."""
     read = dict(form)
     for member in ("envelopemetadata", "protocoloptions"):
         read[member] = tuple(Property(*prop) for prop in form[member])
@@ -104,11 +105,11 @@ def definition_from_json(form: Mapping[str, Any]) -> Definition:
     return Definition(**read)
 
 
-def meaning_of(catalog: Catalog) -> Iterator[Any]:
-    """Yield the meaning of a catalog in parts of plain JSON, always in the same order and without findings."""
+def iter_meaning(catalog: Catalog) -> Iterator[Any]:
+    """Yield the meaning of a catalog, without findings, as JSON parts in a fixed order."""
     yield from (definition_to_json(catalog.definitions[xid]) for xid in sorted(catalog.definitions))
     yield from ([xid, *catalog.groups[xid]] for xid in sorted(catalog.groups))
-    yield from (_plain(catalog.endpoints[xid]) for xid in sorted(catalog.endpoints))
+    yield from (_record_to_json(catalog.endpoints[xid]) for xid in sorted(catalog.endpoints))
     yield from ([xid, catalog.schemas[xid]] for xid in sorted(catalog.schemas))
 
 
@@ -118,7 +119,7 @@ def catalog_to_json(catalog: Catalog) -> dict[str, Any]:
         "format": FORMAT,
         "definitions": [definition_to_json(each) for each in catalog.definitions.values()],
         "groups": {xid: list(members) for xid, members in catalog.groups.items()},
-        "endpoints": [_plain(endpoint) for endpoint in catalog.endpoints.values()],
+        "endpoints": [_record_to_json(endpoint) for endpoint in catalog.endpoints.values()],
         "schemas": dict(catalog.schemas),
         "findings": [finding_to_json(finding) for finding in catalog.findings],
         "epoch": catalog.epoch,
@@ -128,7 +129,7 @@ def catalog_to_json(catalog: Catalog) -> dict[str, Any]:
 
 
 def catalog_from_json(form: Mapping[str, Any]) -> Catalog:
-    """Read what :func:`catalog_to_json` wrote.
+    """Read a catalog written by :func:`catalog_to_json`.
 
     Raises:
         ValueError: it was written in another format.
@@ -136,7 +137,7 @@ def catalog_from_json(form: Mapping[str, Any]) -> Catalog:
     if form.get("format") != FORMAT:
         raise ValueError(f"cannot read a catalog of format {form.get('format')!r}; this version reads format {FORMAT}")
     definitions = map(definition_from_json, form["definitions"])
-    endpoints = map(_endpoint, form["endpoints"])
+    endpoints = map(_endpoint_from_json, form["endpoints"])
     return Catalog(
         definitions={each.xid: each for each in definitions},
         groups={xid: tuple(members) for xid, members in form["groups"].items()},
@@ -150,26 +151,26 @@ def catalog_from_json(form: Mapping[str, Any]) -> Catalog:
 
 
 def finding_to_json(finding: Finding) -> dict[str, str]:
-    """Return a finding with exactly the members of ``check --format json``."""
-    return _plain(finding)
+    """Return a finding as in ``check --format json``."""
+    return _record_to_json(finding)
 
 
-def _plain(record: Definition | Endpoint | Finding) -> dict[str, Any]:
+def _record_to_json(record: Definition | Endpoint | Finding) -> dict[str, Any]:
     form = {each.name: getattr(record, each.name) for each in fields(record)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in form.items()}
 
 
-def _endpoint(form: Mapping[str, Any]) -> Endpoint:
+def _endpoint_from_json(form: Mapping[str, Any]) -> Endpoint:
     read: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in form.items()}
     return Endpoint(**read)
 
 
-def _listed(prop: Property) -> list[Any]:
+def _list_entry(prop: Property) -> list[Any]:
     listed = [prop.name, prop.type, prop.value, prop.required]
     return [*listed, prop.wire] if prop.wire else listed
 
 
-def _body(prop: Property) -> dict[str, Any]:
+def _property_to_json(prop: Property) -> dict[str, Any]:
     return {"type": prop.type, "value": prop.value, "required": prop.required}
 
 
@@ -178,7 +179,7 @@ def _candidate_set(candidates: tuple[str, ...]) -> frozenset[str]:
     return frozenset(candidates)
 
 
-def _candidates(endpoint: Endpoint) -> frozenset[str]:
+def _xids_of(endpoint: Endpoint) -> frozenset[str]:
     return _candidate_set(endpoint.candidates)
 
 
@@ -187,7 +188,7 @@ def _candidates(endpoint: Endpoint) -> frozenset[str]:
 
 @contextmanager
 def paused_gc() -> Iterator[None]:
-    """Pause garbage collection while a catalog or plan is built: it finds no cycles, but takes a third of the time.
+    """Pause garbage collection while a catalog or plan is built, where it takes a third of the time for nothing.
 
     Reference counting still works. Can be used as a function decorator.
     """
@@ -201,10 +202,11 @@ def paused_gc() -> Iterator[None]:
 
 
 def freeze_for_gc() -> None:
-    """Collect cycles once, and exclude all current objects from further collections until the next call.
+    """Collect garbage once, and exclude all current objects from collections until the next call.
 
-    A plan of ten thousand definitions is some 160,000 objects, for which a collection takes 0.1 to 0.2 s and blocks all
-    threads. Call it when such objects were created and others released.
+    A plan of 10,000 definitions has some 160,000 objects; a collection takes 0.1 to 0.2 s and blocks all threads.
+    Call it
+    after such objects were created and others released.
     """
     gc.unfreeze()
     gc.collect()
@@ -213,7 +215,7 @@ def freeze_for_gc() -> None:
 
 EPOCH_CHARACTERS: Final = 16
 MAX_CANDIDATES: Final = 1_000_000
-"""Most candidates of all endpoints of a load together."""
+"""Maximum candidates of all endpoints together."""
 
 
 @paused_gc()
@@ -230,8 +232,9 @@ def load(
 
     References across documents work. A definition that cannot be used is left out and reported; the rest works. URLs
     are rejected unless *network* is on; documents may refer to public addresses and to those of *allow*
-    (:class:`catalog.documents.connecting.Reach`). *declarations* is filled with what the documents declare. *fetcher*
-    replaces *network* and *allow*, and afterwards knows everything that was read. *base_uri* is the address of the
+    (:class:`catalog.documents.connecting.Reach`). *declarations* is filled with what the documents declare.
+    *fetcher* replaces
+    *network* and *allow*, and records everything that was read. *base_uri* is the address of the
     registry that the sources come from, if they do not state it themselves.
 
     Raises:
@@ -249,45 +252,45 @@ def build(
     fetcher: Fetcher | None = None,
     base_uri: str = "",
 ) -> Catalog:
-    """Make a catalog from documents; it contains all *findings*, including those already there.
+    """Build a catalog from documents; it includes all *findings*, also those passed in.
 
-    The *fetcher* gets what they refer to; without one there is no network. *base_uri* is as for :func:`load`.
+    *fetcher* reads the references; without it there is no network access. *base_uri* is as for :func:`load`.
     """
     given = fetcher if fetcher is not None else Fetcher(network=False)
     following = AddressFollower(given, findings)
     documents = tuple(following.completed(document) for document in documents)
-    declarations = _declared(documents, Declarations() if into is None else into, findings)
-    abroad = ExternalDocuments(documents, declarations, given, findings, _declared, following)
+    declarations = _declare_documents(documents, Declarations() if into is None else into, findings)
+    abroad = ExternalDocuments(documents, declarations, given, findings, _declare_documents, following)
     resolver = ReferenceResolver(declarations.messages, declarations.groups, abroad)
     near = Suggestions(declarations.groups)
-    listed = {each.xid: _listed_groups(each, resolver, findings, near) for each in declarations.endpoints.values()}
-    effective = Inheritance(declarations, resolver, findings).resolve()
-    definitions = dict(sorted((each.message.xid, definition_of(each, findings)) for each in effective))
-    definitions = with_relations(definitions, declarations)
-    groups = _groups(declarations, definitions)
-    endpoints = _endpoints(declarations, definitions, groups, listed, findings)
+    listed = {each.xid: _resolve_groups(each, resolver, findings, near) for each in declarations.endpoints.values()}
+    effective = InheritanceResolver(declarations, resolver, findings).resolve()
+    definitions = dict(sorted((each.message.xid, build_definition(each, findings)) for each in effective))
+    definitions = add_relations(definitions, declarations)
+    groups = _build_groups(declarations, definitions)
+    endpoints = _build_endpoints(declarations, definitions, groups, listed, findings)
     addresses = SchemaAddresses(declarations, abroad, base_uri)
     linked = link_schemas(definitions, declarations, abroad, given, findings, addresses)
     catalog = Catalog(linked.definitions, groups, endpoints, linked.schemas)
     lint(Subject(catalog, declarations, documents, findings))
     order = tuple(each.message.xid for each in effective)
     pending = tuple(sorted({*following.pending, *abroad.pending, *linked.pending}))
-    return replace(catalog, findings=findings.sorted(), epoch=epoch_of(catalog), pending=pending, order=order)
+    return replace(catalog, findings=findings.sorted(), epoch=compute_epoch(catalog), pending=pending, order=order)
 
 
-def epoch_of(catalog: Catalog) -> str:
-    """Return the content hash of a catalog: equal for equal meaning, whatever the files, their order or format."""
+def compute_epoch(catalog: Catalog) -> str:
+    """Return the content hash of a catalog: equal for equal meaning, regardless of files, order and format."""
     digest = hashlib.sha256()
-    for part in meaning_of(catalog):  # one at a time: the text of a whole catalog may be large
+    for part in iter_meaning(catalog):  # one at a time: the text of a whole catalog may be large
         digest.update(msgspec.json.encode(part, order="deterministic"))
         digest.update(b"\n")
     return digest.hexdigest()[:EPOCH_CHARACTERS]
 
 
-def _declared(documents: Iterable[Document], declarations: Declarations, findings: Findings) -> Declarations:
+def _declare_documents(documents: Iterable[Document], declarations: Declarations, findings: Findings) -> Declarations:
     for document in documents:
         place = SourceLocation(document.file)
-        for address in own_address(document.tree) or tuple(each for each in document.aliases[:1] if is_url(each)):
+        for address in own_addresses(document.tree) or tuple(each for each in document.aliases[:1] if is_url(each)):
             files = (document.file, *(each.file for each in document.mounts.values()))
             declarations.addresses.update(dict.fromkeys(files, address))
         if registry.read(document.tree, document.root, declarations, findings):
@@ -302,7 +305,7 @@ def _declared(documents: Iterable[Document], declarations: Declarations, finding
     return declarations
 
 
-def _groups(declarations: Declarations, definitions: Mapping[str, Definition]) -> dict[str, tuple[str, ...]]:
+def _build_groups(declarations: Declarations, definitions: Mapping[str, Definition]) -> dict[str, tuple[str, ...]]:
     members: dict[str, list[str]] = {xid: [] for xid in sorted(declarations.groups)}
     for definition in definitions.values():
         if definition.group in members:
@@ -310,7 +313,7 @@ def _groups(declarations: Declarations, definitions: Mapping[str, Definition]) -
     return {xid: tuple(listed) for xid, listed in members.items()}
 
 
-def _endpoints(
+def _build_endpoints(
     declarations: Declarations,
     definitions: Mapping[str, Definition],
     groups: Mapping[str, tuple[str, ...]],
@@ -332,11 +335,11 @@ def _endpoints(
             continue
         left -= size
         candidates = (*inline.get(xid, ()), *(message for group in listed[xid] for message in groups[group]))
-        endpoints[xid] = Endpoint(candidates=tuple(dict.fromkeys(candidates)), **_kept(declared, listed[xid]))
+        endpoints[xid] = Endpoint(candidates=tuple(dict.fromkeys(candidates)), **_fields(declared, listed[xid]))
     return endpoints
 
 
-def _kept(declared: DeclaredEndpoint, groups: tuple[str, ...]) -> dict[str, Any]:
+def _fields(declared: DeclaredEndpoint, groups: tuple[str, ...]) -> dict[str, Any]:
     return {
         "xid": declared.xid,
         "usage": declared.usage,
@@ -349,16 +352,16 @@ def _kept(declared: DeclaredEndpoint, groups: tuple[str, ...]) -> dict[str, Any]
     }
 
 
-def _listed_groups(
+def _resolve_groups(
     declared: DeclaredEndpoint, resolver: ReferenceResolver, findings: Findings, near: Suggestions
 ) -> tuple[str, ...]:
     groups: dict[str, None] = {}
     for index, reference in enumerate(declared.messagegroups):
         place = declared.groups_written[index] if declared.groups_written else declared.place / "messagegroups" / index
-        group = resolver.group(reference, place.file)
+        group = resolver.resolve_group(reference, place.file)
         if group is not None:
             groups[group] = None
-        failure = resolver.failure(reference, place.file)
+        failure = resolver.failure_of(reference, place.file)
         if failure is not None and failure.transient:
             text = f"the message group {reference} is unavailable at present: {failure}"
             findings.warning(place, "unreachable-reference", text, failure.hint)
@@ -371,20 +374,20 @@ def _listed_groups(
     return tuple(groups)
 
 
-# Has the catalog changed? The caller decides when to check; there is no thread here.
+# Watching a catalog for changes. The caller decides when to check; there is no thread.
 #
-# Everything that the last load read is checked, not only the sources: documents that they refer to, schemas, folders,
-# and every page of a registry. URLs are requested conditionally, which costs a 304.
+# Everything that the last load read is checked: sources, referenced documents, schemas, folders, and every page of a
+# registry. URLs are requested conditionally, which costs a 304.
 
-LOOK_SECONDS: Final = 45.0
-"""Most time that one check may wait for the network: less than the patience of a supervisor that waits for it."""
+CHECK_SECONDS: Final = 45.0
+"""Maximum time that one check waits for the network: less than the timeout of supervisors."""
 WAKE_SECONDS: Final = 0.5
 """Minimum interval between the starts of two checks, however often the watcher is woken."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedCatalog:
-    """A changed catalog that is rejected, with everything that is wrong with it; the last valid one stays in use."""
+    """A changed catalog that is rejected, with its findings; the last valid one stays in use."""
 
     findings: tuple[Finding, ...]
 
@@ -396,7 +399,7 @@ class RejectedCatalog:
 
 @dataclass(frozen=True, slots=True)
 class PendingCatalog:
-    """A catalog that is unavailable at present or refers to something that is; the last valid one stays in use.
+    """A catalog that is, or refers to something, unavailable at present; the last valid one stays in use.
 
     ``uris`` are the unavailable addresses.
     """
@@ -405,9 +408,9 @@ class PendingCatalog:
 
 
 def new_errors(catalog: Catalog, known: Sequence[Finding], *, elsewhere: bool = False) -> tuple[Finding, ...]:
-    """Return the rejecting errors that are not among *known*: what a change made worse.
+    """Return the rejecting errors that are not in *known*, so were caused by a change.
 
-    With *elsewhere*, *known* are of other files.
+    With *elsewhere*, *known* are findings of other files.
     """
     old = {("" if elsewhere else finding.file, finding.rule, finding.message) for finding in known}
     return tuple(
@@ -415,10 +418,6 @@ def new_errors(catalog: Catalog, known: Sequence[Finding], *, elsewhere: bool = 
         for finding in rejecting_errors(catalog.findings)
         if ("" if elsewhere else finding.file, finding.rule, finding.message) not in old
     )
-
-
-def _fit(catalog: Catalog) -> tuple[Finding, ...]:
-    return ()
 
 
 class CatalogWatcher:
@@ -430,9 +429,10 @@ class CatalogWatcher:
     A change that looks unfinished (:mod:`catalog.documents.documents`) is accepted if the next check finds the same.
     One that is *unfit* for its user is rejected like one with errors.
 
-    A change is reported once, as a catalog, a rejection or a wait. Sources that cannot be read are rejected once (or
-    pending if only unavailable) and read again each time. A change that does not alter the meaning (the epoch) gives
-    None, except for the first valid catalog after a rejection or such a wait.
+    A change is reported once, as a catalog, a rejection or a wait. Unreadable sources are rejected once (or pending
+    if only unavailable) and read
+    again at each check. A change that does not alter the meaning (the epoch) returns None, except for the first valid
+    catalog after a rejection or a wait.
     """
 
     def __init__(
@@ -447,7 +447,7 @@ class CatalogWatcher:
         max_shrink: float = MAX_SHRINK,
         current: Catalog | None = None,
         elsewhere: bool = False,
-        unfit: Callable[[Catalog], tuple[Finding, ...]] = _fit,
+        unfit: Callable[[Catalog], tuple[Finding, ...]] = lambda catalog: (),
         unread: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -465,7 +465,7 @@ class CatalogWatcher:
         self._network = network
         self._base_uri = base_uri
         self._clock = clock
-        self._cache = Cache(clock=clock)
+        self._cache = HttpCache(clock=clock)
         self._reach = Reach(allow)
         self._logins = logins if logins is not None else Logins()
         self._epoch = current.epoch if current is not None else None
@@ -477,10 +477,10 @@ class CatalogWatcher:
         self._elsewhere = elsewhere
         self._unfit = unfit
         self._max_shrink = max_shrink
-        self._sizes = Sizes()
+        self._sizes = CatalogSizes()
         if current is not None:
-            self._sizes = Sizes(len(current.definitions), {}, candidates_of(current))
-        self._held: tuple[Catalog, Sizes] | None = None
+            self._sizes = CatalogSizes(len(current.definitions), {}, count_candidates(current))
+        self._held: tuple[Catalog, CatalogSizes] | None = None
         self._doubts: tuple[str, ...] = ()
         self._due = clock()
         self._began = self._due - WAKE_SECONDS
@@ -491,9 +491,9 @@ class CatalogWatcher:
         return self._clock() >= self._due
 
     def wake(self) -> None:
-        """Make the next check due at once, because the catalog is said to have changed; callable from any thread.
+        """Make the next check due at once, after a notification of a change; callable from any thread.
 
-        Many calls make one check each ``WAKE_SECONDS``. A call during a check causes another after it.
+        Frequent calls cause one check each ``WAKE_SECONDS``. A call during a check causes another one after it.
         """
         self._due = min(self._due, max(self._clock(), self._began + WAKE_SECONDS))
 
@@ -508,7 +508,7 @@ class CatalogWatcher:
         return self._doubts
 
     def poll(self) -> Catalog | RejectedCatalog | PendingCatalog | UnconfirmedCatalog | None:
-        """Return a new catalog, a rejection, what one waits for, why one needs confirmation, or None.
+        """Check if due: return a new catalog, a rejection, a pending or unconfirmed change, or None.
 
         None if nothing changed, if it is too early, and while a file is being written.
         """
@@ -516,47 +516,49 @@ class CatalogWatcher:
             return None
         self._began = self._clock()
         self._due = self._began + self._interval
-        fetcher = self._fetcher()
-        if self._seen is not None and not fetcher.changed(self._seen):
-            return self._second_look()
+        fetcher = self._make_fetcher()
+        if self._seen is not None and not fetcher.has_changed(self._seen):
+            return self._confirm()
         before, declarations = self._seen or {}, Declarations()
         self._held, self._doubts = None, ()
         try:
             catalog = load(self._sources, fetcher=fetcher, declarations=declarations, base_uri=self._base_uri)
         except DocumentError as error:
             self._seen = fetcher.seen
-            return self._unreadable(error)
-        if self._fetcher().changed(fetcher.seen, local=True):
+            return self._handle_unreadable(error)
+        if self._make_fetcher().has_changed(fetcher.seen, local=True):
             return None  # it is being written; the next check decides
         self._seen = fetcher.seen
         self._trouble = ""
-        sizes = sizes_of(catalog, declarations)
-        self._doubts = self._doubted(catalog, sizes, fetcher, before)
+        sizes = count_definitions(catalog, declarations)
+        self._doubts = self._doubts_of(catalog, sizes, fetcher, before)
         if self._doubts:
             self._held = (catalog, sizes)
             return UnconfirmedCatalog(self._doubts)
-        return self._judged(catalog, sizes)
+        return self._decide(catalog, sizes)
 
-    def _doubted(self, catalog: Catalog, sizes: Sizes, fetcher: Fetcher, before: Mapping[str, str]) -> tuple[str, ...]:
-        """Return why a catalog that could take effect needs a second check."""
+    def _doubts_of(
+        self, catalog: Catalog, sizes: CatalogSizes, fetcher: Fetcher, before: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        """Return the reasons why a changed catalog needs confirmation by a second check."""
         if self._epoch in (None, catalog.epoch) or catalog.pending or self._new_errors(catalog):
             return ()
-        doubts = (*sizes.shrunk(self._sizes, self._max_shrink), *unfinished(fetcher, before))
+        doubts = (*sizes.find_lost_definitions(self._sizes, self._max_shrink), *find_unfinished(fetcher, before))
         # A rejection is reported at once.
-        emptied = () if doubts or self._unfit(catalog) else sizes.emptied(self._sizes, self._max_shrink)
-        return first_of((*doubts, *emptied))
+        emptied = () if doubts or self._unfit(catalog) else sizes.find_lost_candidates(self._sizes, self._max_shrink)
+        return limit_reasons((*doubts, *emptied))
 
-    def _second_look(self) -> Catalog | RejectedCatalog | PendingCatalog | None:
+    def _confirm(self) -> Catalog | RejectedCatalog | PendingCatalog | None:
         """Accept the catalog that needed confirmation, since it is unchanged."""
         if self._held is None:
             return None
         held, self._held, self._doubts = self._held, None, ()
-        return self._judged(*held)
+        return self._decide(*held)
 
-    def _judged(self, catalog: Catalog, sizes: Sizes) -> Catalog | RejectedCatalog | PendingCatalog | None:
+    def _decide(self, catalog: Catalog, sizes: CatalogSizes) -> Catalog | RejectedCatalog | PendingCatalog | None:
         errors = self._new_errors(catalog)
         if errors:
-            return self._refusal(errors)
+            return self._reject(errors)
         if catalog.epoch == self._epoch and not self._refused:
             self._awaited = ()
             self._sizes = sizes
@@ -566,10 +568,10 @@ class CatalogWatcher:
             return PendingCatalog(catalog.pending) if reported != catalog.pending else None
         if not catalog.definitions:
             # This is a mistake or an outage far more often than intended, and all records would become dead letters.
-            return self._refusal((Finding("", "", "error", "no-definitions", "the catalog has no usable definition"),))
+            return self._reject((Finding("", "", "error", "no-definitions", "the catalog has no usable definition"),))
         unfit = self._unfit(catalog) if self._epoch not in (None, catalog.epoch) else ()
         if unfit:
-            return self._refusal(unfit)
+            return self._reject(unfit)
         self._refused = False
         self._awaited = ()
         self._epoch = catalog.epoch
@@ -581,16 +583,16 @@ class CatalogWatcher:
     def _new_errors(self, catalog: Catalog) -> tuple[Finding, ...]:
         return new_errors(catalog, self._tolerated, elsewhere=self._elsewhere)
 
-    def _fetcher(self) -> Fetcher:
+    def _make_fetcher(self) -> Fetcher:
         return Fetcher(
             network=self._network,
             cache=self._cache,
             reach=self._reach,
             logins=self._logins,
-            load_seconds=LOOK_SECONDS,
+            load_seconds=CHECK_SECONDS,
         )
 
-    def _unreadable(self, error: DocumentError) -> RejectedCatalog | PendingCatalog | None:
+    def _handle_unreadable(self, error: DocumentError) -> RejectedCatalog | PendingCatalog | None:
         if self._trouble == str(error):
             return None
         self._trouble = str(error)
@@ -600,10 +602,10 @@ class CatalogWatcher:
             return PendingCatalog(self._awaited) if reported != self._awaited else None
         findings = Findings()
         findings.error(SourceLocation(error.file, error.pointer), "unreadable-document", str(error), error.hint)
-        return self._refusal(findings.sorted())
+        return self._reject(findings.sorted())
 
-    def _refusal(self, findings: tuple[Finding, ...]) -> RejectedCatalog:
-        """Remember that the sources are unfit: nothing is pending, and the next fit catalog is reported."""
+    def _reject(self, findings: tuple[Finding, ...]) -> RejectedCatalog:
+        """Return a rejection, and remember to report the next valid catalog."""
         self._refused = True
         self._awaited = ()
         return RejectedCatalog(findings)

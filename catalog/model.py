@@ -1,4 +1,4 @@
-"""The normalised catalog: what every dialect is converted to, and all that matching uses.
+"""The normalised catalog, which every dialect is converted to and which matching uses.
 
 Names are those of the xRegistry 1.0 message specification. Everything is immutable and plain, so that a catalog can be
 hashed, stored with a plan and read back.
@@ -31,7 +31,7 @@ PROTOCOLS: Final = ("HTTP", "AMQP/1.0", "MQTT/3.1.1", "MQTT/5.0", "KAFKA", "NATS
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One property of a record that can be constrained.
+    """A constrained property of a record.
 
     ``name`` is the attribute (``type``) for an envelope, else the path below ``protocoloptions`` in canonical
     spelling: ``topic``, ``key``, ``headers.NAME``, ``query.NAME``, ``path``, ``properties.subject``,
@@ -51,7 +51,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """How messages of a definition are related to those of another (CNCF Message Catalog 0.1).
+    """The relation of a definition's messages to those of another (CNCF Message Catalog 0.1).
 
     ``to`` is the xid of the other, ``kind`` the kind of relation: ``reply``, ``followup``, ``end``, ``report`` or any
     text, empty if it is not stated. A message is related to the one whose property ``of`` has the value of its own
@@ -67,7 +67,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One effective message definition, after inheritance and group defaults (MATCHING.md#inheritance).
+    """An effective message definition, after inheritance and group defaults (MATCHING.md#inheritance).
 
     ``protocol_declared`` is True if the message or a base of it names the protocol, False if only its group does, as
     a default, which restricts but does not describe. ``base`` lists the xids it derives from, nearest first.
@@ -106,7 +106,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A channel: where messages travel, and which definitions it offers for them.
+    """A channel for messages, with its addresses and the definitions that it offers.
 
     ``candidates`` are the xids of its inline messages, then of all messages of its groups, each once.
     ``uris`` are the addresses in ``protocoloptions.endpoints`` whatever their spelling; ``options`` the merged
@@ -129,7 +129,7 @@ Severity = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One finding of lint; ``hint`` says how to fix it. The JSON form has exactly these members."""
+    """A finding of lint; ``hint`` says how to fix it. The JSON form has exactly these members."""
 
     file: str
     pointer: str
@@ -141,7 +141,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Everything read from one or more documents. ``epoch`` is a content hash of the normalised catalog:
+    """A loaded catalog. ``epoch`` is a content hash of the normalised catalog:
     the same meaning gives the same epoch, whatever the formatting or the order of files.
 
     ``schemas`` has one document per entry, ``{"format": text or None, "document": tree or text}``, by key: the xid of a

@@ -42,7 +42,7 @@ class Record:
     position: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; a body that is UTF-8 is written as ``body``, any other as ``body_base64``."""
+        """Return the JSON form, with ``body`` if it is UTF-8, else ``body_base64``."""
         form: dict[str, Any] = {}
         if self.endpoint is not None:
             form["endpoint"] = self.endpoint
@@ -102,10 +102,10 @@ def parse_record(line: bytes | str) -> Record:
         form = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"not a JSON record: {error}") from error
-    return record_of(form)
+    return record_from_json(form)
 
 
-def record_of(form: Any) -> Record:
+def record_from_json(form: Any) -> Record:
     """Build a record from its decoded JSON form; see :func:`parse_record` for the errors."""
     if not isinstance(form, dict):
         raise RecordError("a record is a JSON object with the members protocol, native and body")

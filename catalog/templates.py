@@ -1,7 +1,7 @@
-"""Templates: RFC 6570 level 1 as MATCHING.md#templates reads it; compiled once, matched in linear time.
+"""Templates (RFC 6570 level 1, MATCHING.md#templates), compiled once and matched in linear time.
 
 A placeholder is ``{name}`` with a name of letters, digits, ``_``, ``-`` and ``.``; other braces are literal text. As
-placeholders never cross a separator, a value matches only if it has the template's separators, in order. Each stretch
+placeholders never cross a separator, a value matches only if it has the template's separators, in order. Each segment
 between two separators is a sequence of literals with gaps. Putting every literal at its leftmost position gives the
 shortest split; if that fails, there is none. So there is no backtracking.
 """
@@ -33,13 +33,13 @@ class Placeholder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
-    """The text between two separators: ``literals[i]`` comes before ``names[i]``, the last one ends the stretch."""
+class _Segment:
+    """The text between two separators: ``literals[i]`` precedes ``names[i]``, the last literal ends the segment."""
 
     literals: tuple[str, ...]
     names: tuple[str, ...]
 
-    def match(self, text: str, values: list[str]) -> bool:
+    def match_into(self, text: str, values: list[str]) -> bool:
         """Append the placeholders' values to *values*; return False if the text does not match."""
         head, tail = self.literals[0], self.literals[-1]
         if not self.names:
@@ -59,8 +59,8 @@ class _Stretch:
         values.append(text[start:end])
         return True
 
-    def alongside(self, text: str) -> str:
-        """Return the stretch with its placeholders replaced by the text between first and last literal."""
+    def fill_from(self, text: str) -> str:
+        """Return the segment with everything between its first and last literal taken from *text*."""
         head, tail = self.literals[0], self.literals[-1]
         return head + text[len(head) : max(len(head), len(text) - len(tail))] + tail if self.names else head
 
@@ -77,7 +77,7 @@ class Template:
     dots: bool
     parts: tuple[str | Placeholder, ...] = field(compare=False)
     names: tuple[str, ...] = field(compare=False)
-    _stretches: tuple[_Stretch, ...] = field(compare=False, repr=False)
+    _segments: tuple[_Segment, ...] = field(compare=False, repr=False)
     _separators: tuple[str, ...] = field(compare=False, repr=False)
 
     @property
@@ -92,23 +92,23 @@ class Template:
 
     @property
     def literal_characters(self) -> int:
-        """How many characters are not placeholders, which is what specificity counts."""
+        """The number of characters outside placeholders, used for specificity."""
         return sum(len(part) for part in self.parts if isinstance(part, str))
 
     @property
     def alongside_nothing(self) -> str:
-        """The part of :meth:`alongside` that comes from the template itself, whatever the value."""
-        return self._joined([stretch.alongside("") for stretch in self._stretches])
+        """The part of :meth:`fill_from` that comes from the template itself, whatever the value."""
+        return self._join([stretch.fill_from("") for stretch in self._segments])
 
     def alongside(self, value: str) -> str | None:
-        """Return the template with its placeholders replaced by the corresponding text of a value, to compare both.
+        """Replace the placeholders by the corresponding text of *value*, to compare template and value.
 
         None if the value has other separators than the template.
         """
-        pieces = self._pieces(value)
+        pieces = self._split_value(value)
         if pieces is None:
             return None
-        return self._joined([stretch.alongside(piece) for stretch, piece in zip(self._stretches, pieces, strict=True)])
+        return self._join([stretch.fill_from(piece) for stretch, piece in zip(self._segments, pieces, strict=True)])
 
     def match(self, value: str, decode: bool = False) -> dict[str, str] | None:
         """Return the values of the placeholders, undecoded, or None if *value* does not match.
@@ -118,14 +118,14 @@ class Template:
         """
         if self.is_bare:
             return {self.names[0]: value} if value else None
-        pieces = self._pieces(value)
+        pieces = self._split_value(value)
         if pieces is None:
             return None
         values: list[str] = []
-        for stretch, piece in zip(self._stretches, pieces, strict=True):
-            if not stretch.match(piece, values):
+        for stretch, piece in zip(self._segments, pieces, strict=True):
+            if not stretch.match_into(piece, values):
                 return None
-        return self._unite(values, decode)
+        return self._unite_values(values, decode)
 
     def expand(self, context: Mapping[str, str], *, encode: bool) -> str:
         """Replace placeholders by values; *encode* escapes them as RFC 6570 level 1 does.
@@ -141,17 +141,17 @@ class Template:
             for part in self.parts
         )
 
-    def _pieces(self, value: str) -> list[str] | None:
+    def _split_value(self, value: str) -> list[str] | None:
         """Return the text between the separators of a value; None if it has other separators than the template."""
         pieces = _SEPARATORS[self.dots].split(value)
-        if len(pieces) != 2 * len(self._stretches) - 1 or tuple(pieces[1::2]) != self._separators:
+        if len(pieces) != 2 * len(self._segments) - 1 or tuple(pieces[1::2]) != self._separators:
             return None
         return pieces[::2]
 
-    def _joined(self, stretches: list[str]) -> str:
+    def _join(self, stretches: list[str]) -> str:
         return "".join(text + mark for text, mark in zip(stretches, (*self._separators, ""), strict=True))
 
-    def _unite(self, values: list[str], decode: bool) -> dict[str, str] | None:
+    def _unite_values(self, values: list[str], decode: bool) -> dict[str, str] | None:
         taken: dict[str, str] = {}
         for name, value in zip(self.names, values, strict=True):
             first = taken.setdefault(name, value)
@@ -161,7 +161,7 @@ class Template:
 
 
 def parse(text: str, *, dots: bool = False) -> Template:
-    """Parse a template; every text is one, even if only a literal."""
+    """Parse a template; a text without placeholders is valid too."""
     tokens = tokens_of(text)
     parts: list[str | Placeholder] = []
     for place, token in enumerate(tokens):
@@ -169,7 +169,7 @@ def parse(text: str, *, dots: bool = False) -> Template:
             parts.append(Placeholder(token))
         elif token:
             parts.append(token)
-    stretches, separators = _stretches(tokens, dots)
+    stretches, separators = _split_segments(tokens, dots)
     return Template(text, dots, tuple(parts), tuple(tokens[1::2]), stretches, separators)
 
 
@@ -178,9 +178,9 @@ def tokens_of(text: str) -> list[str]:
     return _PLACEHOLDER.split(text)
 
 
-def _stretches(tokens: list[str], dots: bool) -> tuple[tuple[_Stretch, ...], tuple[str, ...]]:
+def _split_segments(tokens: list[str], dots: bool) -> tuple[tuple[_Segment, ...], tuple[str, ...]]:
     """Split tokens (texts at even indexes, names at odd ones) at the separators in the texts."""
-    stretches: list[_Stretch] = []
+    stretches: list[_Segment] = []
     separators: list[str] = []
     literals: list[str] = []
     names: list[str] = []
@@ -191,8 +191,8 @@ def _stretches(tokens: list[str], dots: bool) -> tuple[tuple[_Stretch, ...], tup
         first, *rest = _SEPARATORS[dots].split(token)
         literals.append(first)
         for separator, literal in zip(rest[::2], rest[1::2], strict=True):
-            stretches.append(_Stretch(tuple(literals), tuple(names)))
+            stretches.append(_Segment(tuple(literals), tuple(names)))
             separators.append(separator)
             literals, names = [literal], []
-    stretches.append(_Stretch(tuple(literals), tuple(names)))
+    stretches.append(_Segment(tuple(literals), tuple(names)))
     return tuple(stretches), tuple(separators)

@@ -1,4 +1,4 @@
-"""The property types of MATCHING.md#property-types: validity, comparison and the text form of values.
+"""Property types (MATCHING.md#property-types): validity, comparison and text form of values.
 
 Every function here is called per record or per distinct value, so all run in linear time on any text: regular
 expressions are possessive (no backtracking) and use ``fullmatch``, since ``$`` would allow a final newline.
@@ -23,9 +23,9 @@ NOW: Final = "0000-01-01T00:00:00Z"
 """The 1.0 spelling of the timestamp that means "now" to a producer; :func:`is_any_timestamp` knows all spellings."""
 YEAR_1: Final = -62_135_596_800_000
 YEAR_10000: Final = 253_402_300_800_000
-"""Milliseconds since 1970: the first of the calendar, and the first after it. Wrong clocks give others."""
+"""Milliseconds since 1970 of the first and after the last supported date."""
 _CACHED_TEXT: Final = 256
-"""Longer texts are not cached, so that hostile values cannot fill the memory."""
+"""Maximum length of cached texts, so that hostile values cannot fill the memory."""
 _NANOSECONDS: Final = 1_000_000_000
 _DAYS_IN_MONTH: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
@@ -63,9 +63,9 @@ _PARAMETER: Final = re.compile(r'\s*+;\s*+([^\s;="]++)\s*+=\s*+(?:"((?:[^"\\]|\\
 
 
 class WrittenNumber:
-    """A number of a document with an unusual notation: ``text`` is as written.
+    """A number with an unusual notation in its document: ``text`` is as written.
 
-    It is a number where a number is needed, and its text where a text is. Copies and pickles are plain numbers.
+    It is used as a number or as its text, depending on the type of a property. Copies and pickles are plain numbers.
     """
 
     text: str
@@ -82,8 +82,8 @@ class WrittenFloat(WrittenNumber, float):
     """A number such as ``1.10`` or ``1e3``."""
 
 
-def written_number(value: int | float, text: str) -> int | float:
-    """Return a number with its *text*, if the number alone does not give it."""
+def with_written_text(value: int | float, text: str) -> int | float:
+    """Return a number that keeps *text*, if its default notation differs."""
     if repr(value) == text:
         return value
     kept: WrittenInt | WrittenFloat = WrittenInt(value) if isinstance(value, int) else WrittenFloat(value)
@@ -92,12 +92,12 @@ def written_number(value: int | float, text: str) -> int | float:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value of a document is a number, which a boolean is not."""
+    """Whether a value is a number; a boolean is not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def plain_number(value: Any) -> Any:
-    """Return a number without its text, any other value as it is."""
+    """Return a number without its written text; any other value unchanged."""
     if isinstance(value, WrittenNumber):
         return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
     return value
@@ -106,7 +106,7 @@ def plain_number(value: Any) -> Any:
 def text_of(value: object) -> str:
     """Return the text form in which values are compared: ``true``/``false``, shortest numbers, text as it is.
 
-    A number of a document with its own text gives that. Lists and maps give compact JSON, None the empty text.
+    Numbers with a written text return it. Lists and maps return compact JSON, None the empty text.
     """
     if isinstance(value, str):
         return value
@@ -120,7 +120,7 @@ def text_of(value: object) -> str:
 
 
 def whole_number(text: str | bytes, most: int = INT64_MAX) -> int | None:
-    """Return the number that ASCII digits represent; None for any other text, and for a number above *most*.
+    """Parse ASCII digits as a number; None for any other text, and for a number above *most*.
 
     ``str.isdigit`` accepts digits that ``int`` does not, and ``int`` accepts blanks, underscores and unlimited digits.
     """
@@ -133,7 +133,7 @@ def whole_number(text: str | bytes, most: int = INT64_MAX) -> int | None:
 def media_type_of(content_type: str | None) -> str:
     """Return the media type of a content type: without parameters and HTTP whitespace, in lower-case ASCII.
 
-    Empty for none. Other letters stay as they are: Unicode lower case would turn other types into JSON.
+    Empty if there is none. Only ASCII is lower-cased: Unicode lower case would turn other types into JSON.
     """
     media = (content_type or "").partition(";")[0].strip(" \t")
     return media.lower() if media.isascii() else media
@@ -145,7 +145,7 @@ def is_valid(type: str, text: str, *, bits32: bool = False) -> bool:
     ``bits32`` limits ``integer`` to 32 bit signed, as for CloudEvents attributes. Types unknown to the specifications
     constrain nothing.
     """
-    check = _CHECKS.get(type)
+    check = _IS_VALID.get(type)
     if check is None:
         return True
     if bits32 and type == "integer":
@@ -153,7 +153,7 @@ def is_valid(type: str, text: str, *, bits32: bool = False) -> bool:
     return check(text)
 
 
-def canonical(type: str, value: object) -> Hashable | None:
+def value_key(type: str, value: object) -> Hashable | None:
     """Return a key that is equal for equal values of *type*; None if the value is not valid for it.
 
     Numbers compare by exact value, timestamps as instants (nanoseconds since 1970), booleans as such, binary as the
@@ -172,16 +172,16 @@ def canonical(type: str, value: object) -> Hashable | None:
     if type == "timestamp":
         return instant(text)
     if type == "binary":
-        return _decoded(text)
+        return _decode_base64(text)
     return text if is_valid(type, text) else None
 
 
 def binary_value(text: str) -> bytes:
     """Return the bytes of a declared value of type ``binary`` (MATCHING.md#constraints).
 
-    It is base64; any other text, which lint reports, means its own bytes.
+    It is base64; any other text, which lint reports, is encoded as UTF-8.
     """
-    decoded = _decoded(text)
+    decoded = _decode_base64(text)
     return text.encode("utf-8", "surrogatepass") if decoded is None else decoded
 
 
@@ -191,18 +191,18 @@ def is_timestamp(text: str) -> bool:
 
 
 def instant(text: str) -> int | None:
-    """Return the nanoseconds since 1970 of an RFC 3339 date-time, None if it is not one.
+    """Parse an RFC 3339 date-time to nanoseconds since 1970; None if it is not one.
 
-    Years 0000 to 9999; digits beyond nanoseconds are cut; second 60 is the first of the next minute.
+    Years are 0000 to 9999; digits beyond nanoseconds are cut; second 60 is the first of the next minute.
     """
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
         return None
     year, month, day, hour, minute, second = map(int, match.group(1, 2, 3, 4, 5, 6))
     fraction, sign, offset_hour, offset_minute = match.group(7, 8, 9, 10)
-    if not 1 <= month <= 12 or not 1 <= day <= _month_length(year, month) or hour > 23 or minute > 59 or second > 60:
+    if not 1 <= month <= 12 or not 1 <= day <= _days_in_month(year, month) or hour > 23 or minute > 59 or second > 60:
         return None
-    seconds = _days(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
+    seconds = _days_since_1970(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
     if sign:
         if int(offset_hour) > 23 or int(offset_minute) > 59:
             return None
@@ -231,13 +231,13 @@ def media_type_matches(declared: str, actual: str) -> bool:
 
 
 def percent_decode(text: str) -> str:
-    """Decode percent sequences; a value with a malformed or non-UTF-8 sequence stays as written."""
+    """Decode percent sequences; a value with a malformed or non-UTF-8 sequence is returned unchanged."""
     decoded = percent_decoded(text)
     return text if decoded is None else decoded
 
 
 def percent_decoded(text: str) -> str | None:
-    """Decode percent sequences; a malformed one leaves the value as written, a non-UTF-8 one gives None."""
+    """Decode percent sequences; return a malformed value unchanged, and None if it is not UTF-8."""
     if "%" not in text or _MALFORMED_ESCAPE.search(text):
         return text
     try:
@@ -247,11 +247,11 @@ def percent_decoded(text: str) -> str | None:
 
 
 def percent_encode(text: str) -> str:
-    """Escape all but the unreserved characters, as in RFC 6570 level 1 expansion."""
+    """Percent-encode all except unreserved characters, as in RFC 6570 level 1 expansion."""
     return quote(text, safe="", errors="surrogatepass")
 
 
-def _decoded(text: str) -> bytes | None:
+def _decode_base64(text: str) -> bytes | None:
     """Return the bytes of a base64 text; None for any other text."""
     return base64.b64decode(text) if is_valid("binary", text) else None
 
@@ -260,13 +260,13 @@ def _is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None and _COLON_FIRST.match(text) is None
 
 
-def _month_length(year: int, month: int) -> int:
+def _days_in_month(year: int, month: int) -> int:
     if month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0):
         return 29
     return _DAYS_IN_MONTH[month - 1]
 
 
-def _days(year: int, month: int, day: int) -> int:
+def _days_since_1970(year: int, month: int, day: int) -> int:
     """Return days since 1970-01-01 in the Gregorian calendar; ``datetime`` does not support year 0."""
     if month <= 2:
         year, month = year - 1, month + 12
@@ -292,17 +292,17 @@ def _parse_media_type(text: str) -> tuple[str, dict[str, str]]:
 _cached_media_type: Final = lru_cache(maxsize=4096)(_parse_media_type)
 
 
-def _full(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+def _matcher_of(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     return lambda text: pattern.fullmatch(text) is not None
 
 
-_CHECKS: Final[dict[str, Callable[[str], bool]]] = {
-    "binary": _full(_BASE64),
+_IS_VALID: Final[dict[str, Callable[[str], bool]]] = {
+    "binary": _matcher_of(_BASE64),
     "boolean": lambda text: text in ("true", "false"),
-    "duration": _full(_DURATION),
-    "integer": _full(_INTEGER),
-    "number": _full(_NUMBER),
-    "symbol": _full(_SYMBOL),
+    "duration": _matcher_of(_DURATION),
+    "integer": _matcher_of(_INTEGER),
+    "number": _matcher_of(_NUMBER),
+    "symbol": _matcher_of(_SYMBOL),
     "timestamp": is_timestamp,
     "uri": _is_reference,
     "urireference": _is_reference,

@@ -1,1 +1,1 @@
-"""Definitions: options, references and bases merged, and their constraints."""
+"""Effective definitions: merged with their bases, and their constraints."""

@@ -1,9 +1,9 @@
 """Find definitions that can never win among the candidates of an endpoint, or of a group without endpoints.
 
-One rule decides (MATCHING.md#specificity): a definition loses every record that also matches a candidate which is as
-specific and does not reject the body. Comparing all pairs would take hours for large catalogs. But such a candidate has
-the same strong demands, so definitions are put into buckets by those, and within a bucket by the others; only the few
-kinds of demands in one bucket are compared with each other.
+A definition loses every record that also matches a candidate which is at least as specific and does not reject the
+body (MATCHING.md#specificity). Comparing all pairs would take hours for large catalogs. But such a candidate has the
+same strong demands, so definitions are put into buckets by these, and only the few kinds of weak demands within one
+bucket are compared.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from catalog.definitions.constraints import TYPED_LITERALS, is_now, scope_of
-from catalog.definitions.inheritance import attribute_place, option_place
+from catalog.definitions.inheritance import attribute_place, option_location
 from catalog.dialects import Dialect, detect
-from catalog.dialects.reading import spellings
+from catalog.dialects.reading import spellings_of
 from catalog.documents.documents import Document
 from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
 from catalog.model import Catalog, Definition, Endpoint, Property, Severity
-from catalog.protocols.properties import changes_by_hop
+from catalog.protocols.properties import is_hop_by_hop
 from catalog.templates import TEMPLATE_TYPES, tokens_of
-from catalog.values import canonical, text_of
+from catalog.values import text_of, value_key
 
-# The demands of a definition on one kind of record, in a form in which equal demands are equal
-# (MATCHING.md#constraints).
+# Demands: the constraints of a definition on one kind of record, in a comparable form (MATCHING.md#constraints).
 #
 # *Strong* demands count for specificity: literals, and templates with their literal characters, with placeholders
 # reduced to gaps. *Weak* ones only exclude records: presence, valid types, gaps that must be equal. Definitions with
 # equal strong demands are equally specific on every record that both match, so lint uses them for its buckets. In
-# doubt, demands are different: what is equal here is equal to the matcher.
+# doubt, demands are treated as different.
 
 _NEVER_EMPTY: Final = frozenset({"e.id", "e.source", "e.type"})
 """An event without one of these, or with an empty one, is invalid and matches no definition."""
@@ -42,13 +41,13 @@ Gap = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Weak:
-    """A demand that does not count for specificity; a ``gap`` is a template of a single placeholder."""
+class WeakDemand:
+    """A demand that does not count for specificity. A ``gap`` is a template that is one placeholder."""
 
     kind: Weakness
     type: str
 
-    def implied_by(self, other: Weak | None) -> bool:
+    def is_implied_by(self, other: WeakDemand | None) -> bool:
         """Whether every value that satisfies *other* (None: no demand) satisfies this."""
         if self == other:
             return True
@@ -72,17 +71,17 @@ class Demands:
     """
 
     strong: Hashable
-    weak: tuple[tuple[str, Weak], ...]
+    weak: tuple[tuple[str, WeakDemand], ...]
     same: frozenset[frozenset[Gap]]
     content: str | None
     free: int = 0
 
-    def implied_by(self, other: Demands) -> bool:
+    def is_implied_by(self, other: Demands) -> bool:
         """Whether every record that satisfies *other* satisfies this, if the strong demands are equal."""
         given = dict(other.weak)
         return (
             (self.content is None or self.content == other.content)
-            and all(weak.implied_by(given.get(key)) for key, weak in self.weak)
+            and all(weak.is_implied_by(given.get(key)) for key, weak in self.weak)
             and all(any(group <= wider for wider in other.same) for group in self.same)
         )
 
@@ -101,7 +100,7 @@ class Candidate:
     native: bool
 
     @property
-    def meant_for_events(self) -> bool:
+    def is_for_events(self) -> bool:
         """Whether the definition describes CloudEvents; otherwise it is for records of both kinds."""
         return self.envelope or not self.native
 
@@ -109,19 +108,19 @@ class Candidate:
         """Return the demands on events, or on other records."""
         written = self.definition.datacontenttype
         content = written.strip().lower() if written else None
-        return _demands(list(self.properties(events=events)), content)
+        return _build_demands(list(self.filtering_properties(events=events)), content)
 
-    def properties(self, *, events: bool) -> Iterator[tuple[str, Property]]:
-        """Yield what filters such records here: attributes under ``e.NAME``, protocol options under ``p.PATH``."""
+    def filtering_properties(self, *, events: bool) -> Iterator[tuple[str, Property]]:
+        """Yield the properties that filter such records: attributes as ``e.NAME``, protocol options as ``p.PATH``."""
         if events and self.envelope:
             yield from ((f"e.{prop.name}", prop) for prop in self.definition.envelopemetadata)
         if self.protocol:
             options = self.definition.protocoloptions
-            yield from ((f"p.{prop.name}", prop) for prop in options if not changes_by_hop(prop.name))
+            yield from ((f"p.{prop.name}", prop) for prop in options if not is_hop_by_hop(prop.name))
 
 
 def candidate_of(definition: Definition, endpoint: Endpoint | None) -> Candidate | None:
-    """Return the definition as a candidate of the endpoint; None if it can never match there."""
+    """Return the definition as a candidate of *endpoint*; None if it can never match there."""
     scope = scope_of(definition, endpoint)
     default = endpoint.protocol if endpoint else None
     if scope is None or (default and definition.protocol not in (None, default)):
@@ -129,16 +128,16 @@ def candidate_of(definition: Definition, endpoint: Endpoint | None) -> Candidate
     return Candidate(definition, *scope)
 
 
-def _demands(properties: list[tuple[str, Property]], content: str | None) -> Demands:
+def _build_demands(properties: list[tuple[str, Property]], content: str | None) -> Demands:
     strong: list[tuple[str, str, str, str]] = []
-    weak: list[tuple[str, Weak]] = []
+    weak: list[tuple[str, WeakDemand]] = []
     gaps: dict[str, list[Gap]] = {}
     seen: dict[str, int] = {}
     free = 0
     for key, prop in properties:
         times = seen[key] = seen.get(key, 0) + 1
         place = key if times == 1 else f"{key}#{times}"
-        tokens = _tokens(prop)
+        tokens = _template_tokens(prop)
         for gap, name in enumerate(tokens[1::2]):
             gaps.setdefault(name, []).append((place, gap))
         if any(tokens[::2]) or len(tokens) > 3:
@@ -147,21 +146,17 @@ def _demands(properties: list[tuple[str, Property]], content: str | None) -> Dem
             if key == "e.specversion" and prop.value in ("1.0", 1.0):
                 free = 1
             else:
-                strong.append((place, "literal", *_literal(prop)))
+                strong.append((place, "literal", *_literal_key(prop)))
         else:
-            demand = _weak(key, prop, gap=bool(tokens))
+            demand = _weak_demand(key, prop, gap=bool(tokens))
             if demand is not None:
                 weak.append((place, demand))
     same = frozenset(frozenset(places) for places in gaps.values() if len(places) > 1)
-    return Demands(tuple(sorted(strong)), tuple(sorted(weak, key=_place)), same, content, free)
+    return Demands(tuple(sorted(strong)), tuple(sorted(weak, key=lambda entry: entry[0])), same, content, free)
 
 
-def _place(entry: tuple[str, Weak]) -> str:
-    return entry[0]
-
-
-def _tokens(prop: Property) -> list[str]:
-    """Return the tokens of a template; none for a value that is not a template."""
+def _template_tokens(prop: Property) -> list[str]:
+    """Return the tokens of a template; empty if the value is not a template."""
     if prop.value is None or prop.type not in TEMPLATE_TYPES or is_now(prop):
         return []
     text = text_of(prop.value)
@@ -169,16 +164,16 @@ def _tokens(prop: Property) -> list[str]:
     return tokens if len(tokens) > 1 else []
 
 
-def _literal(prop: Property) -> tuple[str, str]:
-    """Return kind and text of a literal: equal for literals that match the same texts."""
+def _literal_key(prop: Property) -> tuple[str, str]:
+    """Return a key that is equal for literals that match the same texts."""
     text = text_of(prop.value)
     if prop.type in TYPED_LITERALS:
-        return prop.type, str(canonical(prop.type, text) or text)
+        return prop.type, str(value_key(prop.type, text) or text)
     return "", text
 
 
-def _weak(key: str, prop: Property, *, gap: bool) -> Weak | None:
-    """Return a weak demand; None for one that every record satisfies."""
+def _weak_demand(key: str, prop: Property, *, gap: bool) -> WeakDemand | None:
+    """Return a weak demand; None if every record satisfies it."""
     takes_any = prop.type in ("any", "string") or (prop.type == "binary" and key.startswith("p."))
     if gap:
         kind: Weakness = "gap"
@@ -187,15 +182,15 @@ def _weak(key: str, prop: Property, *, gap: bool) -> Weak | None:
         kind = "present" if prop.required or is_now(prop) else "optional"
     if takes_any and (kind == "optional" or key in _NEVER_EMPTY):
         return None
-    return Weak(kind, "timestamp" if gap and prop.type == "timestamp" else "string" if gap else prop.type)
+    return WeakDemand(kind, "timestamp" if gap and prop.type == "timestamp" else "string" if gap else prop.type)
 
 
-# The input of lint: the catalog, the declarations of its documents, and the documents themselves.
+# The input of lint rules.
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredProperty:
-    """One property of a definition that is not simply inherited; its location is determined only for a report."""
+    """A property that a definition sets itself. Its location is computed only when needed."""
 
     definition: Definition
     message: DeclaredMessage
@@ -204,17 +199,17 @@ class DeclaredProperty:
 
     @property
     def place(self) -> SourceLocation:
-        """Where the property is written; the message's own location if it is nowhere in it."""
+        """The location of the property; the message's location if it is not written there."""
         if self.in_envelope:
             place = attribute_place(self.message, self.prop.name)
         else:
-            place = option_place(self.message, self.prop.name, self.definition.protocol)
+            place = option_location(self.message, self.prop.name, self.definition.protocol)
         return place or self.message.place
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One load. Rules report to ``findings``; everything else is read-only."""
+    """What lint checks: one loaded catalog. Rules report to ``findings``; everything else is read-only."""
 
     catalog: Catalog
     declarations: Declarations
@@ -222,39 +217,39 @@ class Subject:
     findings: Findings
 
     def definitions(self) -> Iterator[tuple[Definition, DeclaredMessage, Definition | None]]:
-        """Yield every definition with its declaration and its nearest base, if that is a definition too."""
+        """Yield each definition with its declaration and its nearest base (None if that is not a definition)."""
         for definition in self.catalog.definitions.values():
             base = self.catalog.definitions.get(definition.base[0]) if definition.base else None
             yield definition, self.declarations.messages[definition.xid], base
 
     def attributes(self) -> Iterator[DeclaredProperty]:
-        """Yield the envelope attributes that are not simply inherited."""
+        """Yield the envelope attributes that definitions set themselves."""
         for definition, message, base in self.definitions():
-            for prop in _new(definition.envelopemetadata, base.envelopemetadata if base else ()):
+            for prop in _iter_own_properties(definition.envelopemetadata, base.envelopemetadata if base else ()):
                 yield DeclaredProperty(definition, message, prop, True)
 
     def options(self) -> Iterator[DeclaredProperty]:
-        """Yield the protocol options that are not simply inherited."""
+        """Yield the protocol options that definitions set themselves."""
         for definition, message, base in self.definitions():
-            for prop in _new(definition.protocoloptions, base.protocoloptions if base else ()):
+            for prop in _iter_own_properties(definition.protocoloptions, base.protocoloptions if base else ()):
                 yield DeclaredProperty(definition, message, prop, False)
 
     @cached_property
     def endpoint_bodies(self) -> Mapping[str, Mapping[str, Any]]:
-        """The endpoints as written, by xid; the first counts if one is written twice."""
+        """The endpoints as written, by xid. If one is written twice, the first counts."""
         bodies: dict[str, Mapping[str, Any]] = {}
         for tree in self._trees:
-            for key, body in _members(tree, "endpoints").items():
+            for key, body in _object_members(tree, "endpoints").items():
                 if isinstance(body, dict):
                     bodies.setdefault(f"/endpoints/{key}", body)
         return bodies
 
     @cached_property
     def groups_beside_endpoints(self) -> frozenset[str]:
-        """Groups of documents that have endpoints too; the others may be listed by endpoints elsewhere."""
-        with_endpoints = [tree for tree in self._trees if _members(tree, "endpoints")]
-        names = spellings("groups")
-        collections = (_members(tree, name) for tree in with_endpoints for name in tree if name.lower() in names)
+        """Groups of documents that also have endpoints. Endpoints elsewhere may list the other groups."""
+        with_endpoints = [tree for tree in self._trees if _object_members(tree, "endpoints")]
+        names = spellings_of("groups")
+        collections = (_object_members(tree, name) for tree in with_endpoints for name in tree if name.lower() in names)
         return frozenset(f"/messagegroups/{key}" for members in collections for key in members)
 
     @cached_property
@@ -268,21 +263,21 @@ class Subject:
         return [document.tree for document in self.documents if isinstance(document.tree, dict)]
 
 
-def _members(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _object_members(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     members = tree.get(name)
     return members if isinstance(members, dict) else {}
 
 
-def _new(own: tuple[Property, ...], inherited: tuple[Property, ...]) -> Iterator[Property]:
+def _iter_own_properties(own: tuple[Property, ...], inherited: tuple[Property, ...]) -> Iterator[Property]:
     known = set(inherited)
     return (prop for prop in own if prop not in known)
 
 
 MAX_KINDS: Final = 64
-"""Most kinds of demands in a bucket that are compared with each other; if more, only equal ones are."""
-LOOKED_AT: Final = 16
-NAMED: Final = 3
-Schema = tuple[str, ...] | None
+"""Maximum kinds of demands compared within a bucket; above it, only equal demands are compared."""
+MAX_RIVALS: Final = 16
+MAX_NAMED_XIDS: Final = 3
+SchemaKey = tuple[str, ...] | None
 _RANKS: Final[dict[Severity, int]] = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -297,29 +292,29 @@ class CandidateFinding:
 
 
 @dataclass(slots=True)
-class _Kind:
-    """Candidates with equal demands and protocol, by data schema."""
+class _Peers:
+    """Candidates with equal demands and equal protocol, by data schema."""
 
     protocol: str | None
     demands: tuple[Demands, ...]
-    members: dict[Schema, list[Definition]] = field(default_factory=dict)
+    members: dict[SchemaKey, list[Definition]] = field(default_factory=dict)
 
     @property
     def free(self) -> int:
-        """Literals that count for specificity but exclude nothing."""
+        """The number of literals that count for specificity but exclude nothing."""
         return sum(each.free for each in self.demands)
 
-    def covers(self, other: _Kind) -> bool:
-        """Whether this matches everything that *other* matches, and is no less specific."""
-        implied = all(mine.implied_by(its) for mine, its in zip(self.demands, other.demands, strict=True))
+    def is_wider_than(self, other: _Peers) -> bool:
+        """Whether this matches everything that *other* matches and is at least as specific."""
+        implied = all(mine.is_implied_by(its) for mine, its in zip(self.demands, other.demands, strict=True))
         return self is other or (self.protocol in (None, other.protocol) and self.free >= other.free and implied)
 
 
-def candidates(subject: Subject) -> None:
-    """Report definitions that never win, each once, for the first endpoint or group where that is worst."""
+def check_candidates(subject: Subject) -> None:
+    """Report each definition that never wins, once, with its most severe finding."""
     worst: dict[str, tuple[CandidateFinding, list[str]]] = {}
-    for scope, competing in _scopes(subject):
-        for xid, verdict in verdicts(competing):
+    for scope, competing in _iter_scopes(subject):
+        for xid, verdict in find_never_winning(competing):
             if verdict.rule == "never-reached" and scope in subject.catalog.groups:
                 continue  # a group may contain bases beside their derived definitions
             known = worst.get(xid)
@@ -333,33 +328,33 @@ def candidates(subject: Subject) -> None:
         subject.findings.add(place, verdict.severity, verdict.rule, f"on {where}: {verdict.text}", verdict.hint)
 
 
-def _scopes(subject: Subject) -> Iterator[tuple[str, list[Candidate]]]:
-    """Yield competing definitions: the candidates of each endpoint, and groups in documents without endpoints."""
+def _iter_scopes(subject: Subject) -> Iterator[tuple[str, list[Candidate]]]:
+    """Yield definitions that compete: the candidates of each endpoint, and groups in documents without endpoints."""
     catalog = subject.catalog
     seen: set[tuple[tuple[str, ...], str | None, str | None]] = set()
     for endpoint in catalog.endpoints.values():
         key = (endpoint.candidates, endpoint.protocol, endpoint.envelope)
         if len(endpoint.candidates) > 1 and key not in seen:
             seen.add(key)
-            yield endpoint.xid, _candidates(subject, endpoint.candidates, endpoint)
+            yield endpoint.xid, _candidates_of_scope(subject, endpoint.candidates, endpoint)
     listed = {group for endpoint in catalog.endpoints.values() for group in endpoint.messagegroups}
     for xid, members in catalog.groups.items():
         if len(members) > 1 and xid not in listed and xid not in subject.groups_beside_endpoints:
-            yield xid, _candidates(subject, members, None)
+            yield xid, _candidates_of_scope(subject, members, None)
 
 
-def _candidates(subject: Subject, xids: Iterable[str], endpoint: Endpoint | None) -> list[Candidate]:
+def _candidates_of_scope(subject: Subject, xids: Iterable[str], endpoint: Endpoint | None) -> list[Candidate]:
     possible = (candidate_of(subject.catalog.definitions[xid], endpoint) for xid in xids)
     return [candidate for candidate in possible if candidate is not None]
 
 
-def verdicts(competing: Sequence[Candidate]) -> Iterator[tuple[str, CandidateFinding]]:
+def find_never_winning(competing: Sequence[Candidate]) -> Iterator[tuple[str, CandidateFinding]]:
     """Yield the competing definitions that never win, each with its finding.
 
-    Only records that a definition is meant for count: events if it has an envelope, else records of both kinds.
+    A definition with an envelope is compared on events only, any other on both kinds of records.
     """
     for events in (True, False):
-        if all(each.meant_for_events != events for each in competing):
+        if all(each.is_for_events != events for each in competing):
             continue
         buckets: dict[object, list[tuple[Candidate, tuple[Demands, ...]]]] = {}
         for candidate in competing:
@@ -368,60 +363,60 @@ def verdicts(competing: Sequence[Candidate]) -> Iterator[tuple[str, CandidateFin
                 buckets.setdefault(tuple(each.strong for each in demands), []).append((candidate, demands))
         for bucket in buckets.values():
             if len(bucket) > 1:
-                yield from _among(bucket, events=events)
+                yield from _compare_candidates(bucket, events=events)
 
 
-def _among(
+def _compare_candidates(
     bucket: list[tuple[Candidate, tuple[Demands, ...]]], *, events: bool
 ) -> Iterator[tuple[str, CandidateFinding]]:
     """Compare candidates with equal strong demands."""
-    kinds: dict[object, _Kind] = {}
+    kinds: dict[object, _Peers] = {}
     for candidate, demands in bucket:
-        kind = kinds.setdefault((candidate.protocol, demands), _Kind(candidate.protocol, demands))
+        kind = kinds.setdefault((candidate.protocol, demands), _Peers(candidate.protocol, demands))
         kind.members.setdefault(schema_of(candidate.definition), []).append(candidate.definition)
-    rivals = {key: _rivals(kind, list(kinds.values())) for key, kind in kinds.items()}
+    rivals = {key: _find_rivals(kind, list(kinds.values())) for key, kind in kinds.items()}
     what = "event" if events else "record"
     for candidate, demands in bucket:
-        if candidate.meant_for_events == events:
+        if candidate.is_for_events == events:
             key = (candidate.protocol, demands)
-            verdict = _verdict(candidate.definition, kinds[key], rivals[key], what)
+            verdict = _find_conflict(candidate.definition, kinds[key], rivals[key], what)
             if verdict is not None:
                 yield candidate.definition.xid, verdict
 
 
-def _rivals(kind: _Kind, kinds: list[_Kind]) -> list[_Kind]:
-    """Return the kinds that cover *kind*, including itself; more specific ones first."""
+def _find_rivals(kind: _Peers, kinds: list[_Peers]) -> list[_Peers]:
+    """Return the kinds that are wider than *kind*, and itself; more specific ones first."""
     compared = kinds if len(kinds) <= MAX_KINDS else [kind]
-    return sorted((other for other in compared if other.covers(kind)), key=lambda other: -other.free)
+    return sorted((other for other in compared if other.is_wider_than(kind)), key=lambda other: -other.free)
 
 
-def _verdict(definition: Definition, kind: _Kind, rivals: list[_Kind], what: str) -> CandidateFinding | None:
+def _find_conflict(definition: Definition, kind: _Peers, rivals: list[_Peers], what: str) -> CandidateFinding | None:
     schema = schema_of(definition)
     tied: list[str] = []
     for other in rivals:
         preferred = other.free > kind.free
-        for rival in _unrejecting(other, schema):
+        for rival in _acceptors(other, schema):
             if rival.xid == definition.xid:
                 continue
             if preferred or definition.xid in rival.base:
-                return _never_reached(rival, what)
+                return _never_reached_finding(rival, what)
             if rival.xid not in definition.base:
                 tied.append(rival.xid)
     if tied:
-        return _indistinguishable(tied, what)
-    others = [rival.xid for other in rivals for rival in _rejecting(other, schema) if not _related(definition, rival)]
-    return _by_schema_only(others) if others else None
+        return _indistinguishable_finding(tied, what)
+    others = [rival.xid for other in rivals for rival in _rejectors(other, schema) if not _related(definition, rival)]
+    return _schema_only_finding(others) if others else None
 
 
-def _unrejecting(kind: _Kind, schema: Schema) -> Iterator[Definition]:
-    """Yield rivals that accept every body the definition accepts: without a schema, or with the same one."""
+def _acceptors(kind: _Peers, schema: SchemaKey) -> Iterator[Definition]:
+    """Yield rivals that accept every body: those without a schema, or with the same one."""
     for each in dict.fromkeys((None, schema)):
-        yield from islice(kind.members.get(each, ()), LOOKED_AT)
+        yield from islice(kind.members.get(each, ()), MAX_RIVALS)
 
 
-def _rejecting(kind: _Kind, schema: Schema) -> Iterator[Definition]:
+def _rejectors(kind: _Peers, schema: SchemaKey) -> Iterator[Definition]:
     others = (members for each, members in kind.members.items() if each is not None and each != schema)
-    for members in islice(others, LOOKED_AT):
+    for members in islice(others, MAX_RIVALS):
         yield members[0]
 
 
@@ -429,8 +424,8 @@ def _related(one: Definition, other: Definition) -> bool:
     return one.xid in other.base or other.xid in one.base
 
 
-def schema_of(definition: Definition) -> Schema:
-    """Return a key of a definition's data schema, loaded or not; None if it has none and accepts any body."""
+def schema_of(definition: Definition) -> SchemaKey:
+    """Return a key of a definition's data schema, loaded or not; None if it has no schema."""
     if definition.schemakey is not None:
         return ("loaded", definition.schemakey, definition.schemaname, definition.schemapointer)
     if definition.dataschemauri or definition.dataschemaxid:
@@ -438,23 +433,23 @@ def schema_of(definition: Definition) -> Schema:
     return ("inline", repr(definition.dataschema)) if definition.dataschema is not None else None
 
 
-def _named(xids: list[str]) -> str:
+def _join_xids(xids: list[str]) -> str:
     listed = list(dict.fromkeys(xids))
-    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
-    return ", ".join(listed[:NAMED]) + more
+    more = f" and {len(listed) - MAX_NAMED_XIDS} more" if len(listed) > MAX_NAMED_XIDS else ""
+    return ", ".join(listed[:MAX_NAMED_XIDS]) + more
 
 
-def _indistinguishable(tied: list[str], what: str) -> CandidateFinding:
-    text = f"every {what} that matches this also matches {_named(tied)}, equally specific, and is ambiguous"
+def _indistinguishable_finding(tied: list[str], what: str) -> CandidateFinding:
+    text = f"every {what} that matches this also matches {_join_xids(tied)}, equally specific, and is ambiguous"
     hint = "use different attributes, protocol options or data schemas, derive one from the other, or remove one"
     return CandidateFinding("warning", "indistinguishable", text, hint)
 
 
-def _by_schema_only(others: list[str]) -> CandidateFinding:
-    text = f"only its data schema differs from {_named(others)}; a body that is valid for both is ambiguous"
+def _schema_only_finding(others: list[str]) -> CandidateFinding:
+    text = f"only its data schema differs from {_join_xids(others)}; a body that is valid for both is ambiguous"
     return CandidateFinding("info", "indistinguishable", text, "use different attributes or protocol options")
 
 
-def _never_reached(rival: Definition, what: str) -> CandidateFinding:
+def _never_reached_finding(rival: Definition, what: str) -> CandidateFinding:
     text = f"{rival.xid} is preferred for every {what} that matches this"
     return CandidateFinding("info", "never-reached", text, "list only one of them, unless this is meant as a base")

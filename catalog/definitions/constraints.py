@@ -1,4 +1,4 @@
-"""Constraints on properties, and the candidates and levels that they come from (MATCHING.md#constraints)."""
+"""Constraints of definitions on properties, and the candidates that matching compares (MATCHING.md#constraints)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from types import NoneType
 from typing import Any, Final, Literal, NamedTuple
 
 from catalog.definitions.inheritance import (
-    Effective,
-    Named,
-    OptionPlaces,
+    EffectiveMessage,
+    NamedValues,
+    OptionLocations,
     attribute_place,
     foreign_sections,
-    merge,
-    normal_options,
-    short_entry,
+    merge_values,
+    normalize_options,
+    parse_short_entry,
 )
 from catalog.findings import Declarations, DeclaredEndpoint, DeclaredGroup, DeclaredMessage, Findings, SourceLocation
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
@@ -33,19 +33,18 @@ from catalog.protocols.properties import (
     CONTENT_TYPES,
     VOCABULARIES,
     Vocabulary,
+    amqp_type_of,
     canonical_member,
     canonical_option,
     canonical_type,
-    changes_by_hop,
     is_dotted,
-    wire_type,
+    is_hop_by_hop,
 )
 from catalog.templates import TEMPLATE_TYPES, Template, parse
 from catalog.values import (
     NOW,
     WrittenNumber,
     binary_value,
-    canonical,
     is_any_timestamp,
     is_old_now,
     is_timestamp,
@@ -54,21 +53,22 @@ from catalog.values import (
     percent_decode,
     plain_number,
     text_of,
+    value_key,
 )
 
-# One constraint on one property: the rules of MATCHING.md#constraints, for one value at a time.
+# One constraint on one property, evaluated one value at a time (MATCHING.md#constraints).
 #
 # The vectorised equivalence classes of ``classes`` are built from these and must agree; explanations use them directly.
 
 Kind = Literal["literal", "media", "template", "present", "optional"]
 TYPED_LITERALS: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
 ANY_BYTES: Final = frozenset({"any", "binary"})
-"""Types whose constraints values that are not texts can satisfy."""
+"""Types that accept values which are not text."""
 MEDIA_PROPERTIES: Final = frozenset({"e.datacontenttype", *(f"p.{option}" for option in CONTENT_TYPES)})
 """Keys whose values are compared as media types."""
 BASE64_KEY: Final = "key_base64"
 CONTENT: Final = "d"
-"""The key of the content type of the data, whatever the mode (MATCHING.md#content-type)."""
+"""The key of the data's content type, in any content mode (MATCHING.md#content-type)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Constraint:
 
     @property
     def expected(self) -> str:
-        """The expected value in explanations."""
+        """The expected value, as shown in explanations."""
         if self.kind == "present":
             return f"any {self.type}" if self.value is None else f"any {self.type} (now)"
         if self.kind == "optional":
@@ -123,13 +123,13 @@ class Constraint:
         return {name: percent_decode(value) if self.decodes else value for name, value in (taken or {}).items()}
 
     def satisfied(self, text: str | None, *, present: bool) -> bool:
-        """Evaluate one value: ``text`` is None for an absent value, or with ``present`` for one that is not a text."""
+        """Evaluate one value. ``text`` is None if the value is absent, or if it is ``present`` but not text."""
         if not present:
             return self.optional
         if text is None:
             return self.kind in ("present", "optional") and self.type in ANY_BYTES
         if self.kind == "literal":
-            return literal_equal(self.type, self.value or "", text)
+            return literals_equal(self.type, self.value or "", text)
         if self.kind == "media":
             return media_type_matches(self.value or "", text)
         if self.kind == "template":
@@ -141,49 +141,49 @@ class Constraint:
 
 @functools.lru_cache(maxsize=65536)
 def template_of(value: str, dots: bool) -> Template:
-    """Parse a template once per text."""
+    """Parse a template, cached by its text."""
     return parse(value, dots=dots)
 
 
-def literal_equal(kind: PropertyType, value: str, text: str) -> bool:
-    """Compare a literal with a found value in the property's type."""
+def literals_equal(kind: PropertyType, value: str, text: str) -> bool:
+    """Whether a literal equals a value, compared by the property's type."""
     if kind not in TYPED_LITERALS:
         return value == text
-    wanted = canonical(kind, value)
-    return value == text or (wanted is not None and wanted == canonical(kind, text))
+    wanted = value_key(kind, value)
+    return value == text or (wanted is not None and wanted == value_key(kind, text))
 
 
 def envelope_constraints(definition: Definition) -> Iterator[tuple[str, Constraint]]:
-    """Yield (key, constraint) for the attributes that a definition declares, keys ``e.NAME``."""
+    """Yield (``e.NAME``, constraint) for each attribute that a definition declares."""
     for prop in definition.envelopemetadata:
         yield f"e.{prop.name}", attribute_constraint(prop)
 
 
 def attribute_constraint(prop: Property) -> Constraint:
-    """Return the constraint of a declared attribute on that of an event."""
+    """Return the constraint of a declared attribute on an event's attribute."""
     return constraint_of(f"e.{prop.name}", prop, bits32=True)
 
 
 def protocol_constraints(
     definition: Definition, protocol: str, *, hop_by_hop: bool
 ) -> Iterator[tuple[str, Constraint]]:
-    """Yield (key, constraint) for the options of a definition that *protocol* has, keys ``p.PATH``.
+    """Yield (``p.PATH``, constraint) for each option of a definition that *protocol* has.
 
-    Those of type binary have the key ``b.PATH``: the bytes of a value, of any type, as base64 text.
+    Binary options have the key ``b.PATH``: the bytes of a value of any type as base64 text.
     Hop-by-hop properties are left out unless requested (MATCHING.md#hop-by-hop-properties).
     """
     for prop in definition.protocoloptions:
-        if changes_by_hop(prop.name) and not hop_by_hop:
+        if is_hop_by_hop(prop.name) and not hop_by_hop:
             continue
         key = f"p.{prop.name}"
         if prop.type == "binary" and key not in MEDIA_PROPERTIES:
-            yield _of_bytes(prop)
+            yield _bytes_constraint(prop)
             continue
         yield key, constraint_of(key, prop, dots=is_dotted(protocol, prop.name))
 
 
-def property_of(key: str) -> str:
-    """Return the key of the property that a key refers to: ``b.PATH`` and ``p.PATH`` are the same property."""
+def property_key_of(key: str) -> str:
+    """Return the ``p.PATH`` key of a ``b.PATH`` key, any other key unchanged."""
     return f"p.{key[2:]}" if key.startswith("b.") else key
 
 
@@ -194,7 +194,7 @@ def content_constraint(definition: Definition) -> Constraint | None:
     return Constraint("media", "string", definition.datacontenttype, optional=True, counts=False)
 
 
-def _of_bytes(prop: Property) -> tuple[str, Constraint]:
+def _bytes_constraint(prop: Property) -> tuple[str, Constraint]:
     key = f"p.{prop.name}" if prop.name == BASE64_KEY else f"b.{prop.name}"
     if prop.value is None:
         return key, constraint_of(key, prop)
@@ -202,7 +202,7 @@ def _of_bytes(prop: Property) -> tuple[str, Constraint]:
 
 
 def is_now(prop: Property) -> bool:
-    """Whether a value means any time."""
+    """Whether the value is a timestamp that means any time."""
     return prop.type == "timestamp" and is_any_timestamp(prop.value)
 
 
@@ -221,7 +221,7 @@ def constraint_of(key: str, prop: Property, *, dots: bool = False, bits32: bool 
     return Constraint("literal", prop.type, value, bits32=bits32)
 
 
-# Targets: definitions as one endpoint sees them, with the constraints that decide each kind of record.
+# Candidates: definitions as one endpoint sees them, with their constraints on each kind of record.
 
 Keyed = tuple[str, Constraint]
 
@@ -247,23 +247,23 @@ class MatchCandidate:
 
     @cached_property
     def event_rank(self) -> tuple[int, int]:
-        """Specificity as tested on a CloudEvent: properties with literals, then literal characters in templates."""
-        return rank(self.event or ())
+        """The specificity on CloudEvents: properties with literals, then literal characters in templates."""
+        return specificity_of(self.event or ())
 
     @cached_property
     def native_rank(self) -> tuple[int, int]:
-        """Specificity as tested on a native record."""
-        return rank(self.native or ())
+        """The specificity on native records."""
+        return specificity_of(self.native or ())
 
     def constraints(self, *, event: bool) -> tuple[Keyed, ...] | None:
         """Return the constraints for one kind of record."""
         return self.event if event else self.native
 
 
-def rank(constraints: Iterable[Keyed]) -> tuple[int, int]:
+def specificity_of(constraints: Iterable[Keyed]) -> tuple[int, int]:
     """Count properties constrained by literals, and literal characters in templates (MATCHING.md#specificity)."""
     literals = {
-        property_of(key)
+        property_key_of(key)
         for key, constraint in constraints
         if constraint.counts and constraint.kind in ("literal", "media")
     }
@@ -271,8 +271,8 @@ def rank(constraints: Iterable[Keyed]) -> tuple[int, int]:
     return len(literals), characters
 
 
-class Scope(NamedTuple):
-    """What a definition has at an endpoint, by itself and by the endpoint's defaults, which apply there only.
+class EndpointScope(NamedTuple):
+    """The protocol and kinds of records of a definition at one endpoint, including the endpoint's defaults.
 
     ``protocol`` restricts it (None: any protocol), ``envelope`` says whether it declares event attributes, and
     ``native`` whether records that are not events can match it: a default protocol alone describes none.
@@ -283,22 +283,22 @@ class Scope(NamedTuple):
     native: bool
 
 
-def scope_of(definition: Definition, endpoint: Endpoint | None) -> Scope | None:
-    """Return what applies at an endpoint, or without any; None for a definition with an unknown envelope."""
+def scope_of(definition: Definition, endpoint: Endpoint | None) -> EndpointScope | None:
+    """Return the scope of a definition at *endpoint* (None: without one); None if its envelope is unknown."""
     envelope = definition.envelope or (endpoint.envelope if endpoint else None)
     if envelope is not None and envelope != CLOUDEVENTS:
         return None
     protocol = definition.protocol or (endpoint.protocol if endpoint else None)
     declared = definition.protocol is not None and definition.protocol_declared
     describes = declared or bool(definition.protocoloptions and protocol)
-    return Scope(protocol, envelope is not None, describes or (envelope is None and protocol is None))
+    return EndpointScope(protocol, envelope is not None, describes or (envelope is None and protocol is None))
 
 
 def target_of(definition: Definition, endpoint: Endpoint | None, *, hop_by_hop: bool = False) -> MatchCandidate | None:
-    """Return the definition as a candidate of that endpoint; None if it can never match.
+    """Return the definition as a candidate of *endpoint*; None if it can never match.
 
-    A default protocol, of group or endpoint, restricts; without protocol options of its own the definition still needs
-    a CloudEvent.
+    A default protocol of a group or endpoint only restricts: without protocol options of its own, the definition still
+    matches CloudEvents only.
     """
     scope = scope_of(definition, endpoint)
     if scope is None:
@@ -322,28 +322,28 @@ def targets_of(catalog: Catalog, endpoint: Endpoint, *, hop_by_hop: bool = False
     return [target for target in targets if target is not None]
 
 
-# The levels that a definition is made of, and every property with its origins.
+# Inheritance levels: every property of a definition with the levels that its parts come from.
 #
-# Explaining or rewriting a catalog requires the contribution of each level. So the levels are merged here once more, by
-# the merge of :mod:`catalog.definitions.inheritance`, in bodies that keep the level and location of every part.
+# Explaining or rewriting a catalog needs the contribution of each level. So the levels are merged once more, as in
+# :mod:`catalog.definitions.inheritance`, into bodies that record the level and location of every member.
 
 # Convert merged attributes to properties with type, value and ``required`` (MATCHING.md#property-types).
 
 _NUMBERS: Final = frozenset({"any", "boolean", "integer", "number"})
 
 
-def definition_of(effective: Effective, findings: Findings) -> Definition:
-    """Build the definition; report problems of single properties and read them as well as possible."""
+def build_definition(effective: EffectiveMessage, findings: Findings) -> Definition:
+    """Build the definition; report invalid properties and read them as far as possible."""
     message, attributes = effective.message, effective.attributes
-    at_attribute, at_option = partial(attribute_place, message), OptionPlaces(message, effective.spelling).of
+    at_attribute, at_option = partial(attribute_place, message), OptionLocations(message, effective.spelling).find
     return Definition(
         xid=message.xid,
         group=message.group,
         envelope=effective.envelope,
         protocol=effective.protocol,
         protocol_declared=effective.protocol_declared,
-        envelopemetadata=tuple(_read(attribute_bodies(attributes, effective.envelope), findings, at_attribute)),
-        protocoloptions=tuple(_read(option_bodies(attributes, effective.spelling), findings, at_option)),
+        envelopemetadata=tuple(_read_all(attribute_bodies(attributes, effective.envelope), findings, at_attribute)),
+        protocoloptions=tuple(_read_all(option_bodies(attributes, effective.spelling), findings, at_option)),
         envelopeoptions=attributes.get("envelopeoptions", {}),
         dataschemaformat=attributes.get("dataschemaformat"),
         dataschema=attributes.get("dataschema"),
@@ -354,12 +354,12 @@ def definition_of(effective: Effective, findings: Findings) -> Definition:
     )
 
 
-def _read(
+def _read_all(
     bodies: Iterable[PropertyBody], findings: Findings, at: Callable[[str], SourceLocation | None]
 ) -> Iterator[Property]:
     for each in bodies:
-        report = Report(findings, partial(at, each.path))
-        yield declared_property(each.path, each.body, each.default, report, required=each.required)
+        report = PropertyReport(findings, partial(at, each.path))
+        yield read_property(each.path, each.body, each.default, report, required=each.required)
 
 
 class PropertyBody(NamedTuple):
@@ -372,7 +372,7 @@ class PropertyBody(NamedTuple):
 
 
 def attribute_bodies(attributes: Mapping[str, Any], envelope: str | None) -> Iterator[PropertyBody]:
-    """Yield the attributes of an envelope; the default is CloudEvents."""
+    """Yield the attributes of *envelope* (None: CloudEvents)."""
     cloudevents = envelope in (CLOUDEVENTS, None)
     for name, body in attributes.get("envelopemetadata", {}).items():
         default = ATTRIBUTE_TYPES.get(name, "string") if cloudevents else "string"
@@ -380,18 +380,18 @@ def attribute_bodies(attributes: Mapping[str, Any], envelope: str | None) -> Ite
 
 
 def option_bodies(attributes: Mapping[str, Any], protocol: str | None) -> Iterator[PropertyBody]:
-    """Yield the options that the protocol has; bases may have others, for another protocol."""
+    """Yield the options that *protocol* defines; those of bases for other protocols are skipped."""
     vocabulary = VOCABULARIES.get(protocol or "", ANY_VOCABULARY)
     given = attributes.get("protocoloptions", {})
     for written, value in given.items():
         name = canonical_option(protocol, written)
         if name is not None and (name == written or name not in given):
-            yield from _places(vocabulary, name, value)
+            yield from _iter_option_bodies(vocabulary, name, value)
 
 
-def _places(vocabulary: Vocabulary, name: str, value: Any) -> Iterator[PropertyBody]:
-    """Yield every property below one option."""
-    if isinstance(value, Named) and name in vocabulary.lists:
+def _iter_option_bodies(vocabulary: Vocabulary, name: str, value: Any) -> Iterator[PropertyBody]:
+    """Yield the properties in one option: itself, its list entries or its section members."""
+    if isinstance(value, NamedValues) and name in vocabulary.lists:
         for inner, body in value.entries:
             yield PropertyBody(f"{name}.{inner.lower() if name in vocabulary.lower else inner}", body, "string")
     elif isinstance(value, dict) and name in vocabulary.sections:
@@ -405,10 +405,10 @@ def _places(vocabulary: Vocabulary, name: str, value: Any) -> Iterator[PropertyB
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Where to report on one property; an inherited property is reported only where it is written.
+class PropertyReport:
+    """Reports problems of one property, but only where it is written, not where it is inherited.
 
-    ``find`` returns that location, None for an inherited property; it is called only if there is something to report.
+    ``find`` returns the location, None for an inherited property; it is called only if there is something to report.
     """
 
     findings: Findings
@@ -420,30 +420,30 @@ class Report:
             self.findings.warning(place, rule, message, hint)
 
 
-def declared_property(
-    name: str, body: Any, default: PropertyType, report: Report, *, required: bool = False
+def read_property(
+    name: str, body: Any, default: PropertyType, report: PropertyReport, *, required: bool = False
 ) -> Property:
-    """Read ``{type, value, required}``, or a bare scalar that means its ``value``."""
+    """Read ``{type, value, required}``, or a bare scalar as the ``value``."""
     if not isinstance(body, dict):
-        return Property(name, default, _of_type(default, _value(body, report)), required)
+        return Property(name, default, _convert_to_type(default, _read_value(body, report)), required)
     declared = body.get("type")
     kind = canonical_type(declared) if isinstance(declared, str) and declared else default
     if not isinstance(declared, (str, NoneType)) or kind is None:
         hint = "use one of the types of the 1.0 message specification"
         report.warning("unknown-type", f"the type {declared!r:.80} of {name} is unknown; read as {default}", hint)
-    value = _of_type(kind or default, _value(body.get("value"), report))
-    wire = wire_type(declared) if isinstance(declared, str) and name.partition(".")[0] in AMQP_SECTIONS else ""
-    return Property(name, kind or default, value, required or _required(body, report), wire)
+    value = _convert_to_type(kind or default, _read_value(body.get("value"), report))
+    wire = amqp_type_of(declared) if isinstance(declared, str) and name.partition(".")[0] in AMQP_SECTIONS else ""
+    return Property(name, kind or default, value, required or _read_required(body, report), wire)
 
 
-def _of_type(kind: PropertyType, value: str | bool | int | float | None) -> str | bool | int | float | None:
-    """Return a value in the 1.0 spelling of its type: a number, or the text as written where a text is needed."""
+def _convert_to_type(kind: PropertyType, value: str | bool | int | float | None) -> str | bool | int | float | None:
+    """Convert a value to its type: a plain number, or the text of a number where text is needed."""
     if isinstance(value, WrittenNumber):
         return plain_number(value) if kind in _NUMBERS else text_of(value)
     return NOW if kind == "timestamp" and is_old_now(value) else value
 
 
-def _required(body: Mapping[str, Any], report: Report) -> bool:
+def _read_required(body: Mapping[str, Any], report: PropertyReport) -> bool:
     value = body.get("required")
     if value is None or isinstance(value, bool):
         return bool(value)
@@ -451,7 +451,7 @@ def _required(body: Mapping[str, Any], report: Report) -> bool:
     return str(value).strip().lower() == "true"
 
 
-def _value(value: Any, report: Report) -> str | bool | int | float | None:
+def _read_value(value: Any, report: PropertyReport) -> str | bool | int | float | None:
     if value is None or value == "":
         return None
     if isinstance(value, (str, bool, int, float)):
@@ -460,16 +460,16 @@ def _value(value: Any, report: Report) -> str | bool | int | float | None:
     return None
 
 
-MEMBERS: Final = ("type", "value", "required")
-_SILENT: Final = Report(Findings(), None)
+BODY_MEMBERS: Final = ("type", "value", "required")
+_SILENT: Final = PropertyReport(Findings(), None)
 _METADATA: Final = "envelopemetadata"
 _OPTIONS: Final = "protocoloptions"
-_EMPTY: Final[tuple[Any, ...]] = (Named(()), {})
+_EMPTY: Final[tuple[Any, ...]] = (NamedValues(()), {})
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """One message of a chain of bases. ``metadata`` and ``options`` are its own, in canonical spelling, unmerged.
+class InheritanceLevel:
+    """One message of an inheritance chain. ``metadata`` and ``options`` are its own, in canonical spelling.
 
     ``envelope`` and ``protocol`` are those that apply here (inherited or default), ``spelling`` is the protocol that
     its options are written for.
@@ -493,7 +493,7 @@ class Level:
 class LevelValue:
     """One level's value of one member of a property (``type``, ``value`` or ``required``)."""
 
-    level: Level
+    level: InheritanceLevel
     member: str
     value: Any
     place: SourceLocation | None
@@ -501,7 +501,7 @@ class LevelValue:
 
 @dataclass(frozen=True, slots=True)
 class MergedProperty:
-    """A property merged from all levels. ``members`` are the values that count, ``hidden`` the overridden ones.
+    """A property merged from all levels. ``members`` are the effective values, ``hidden`` the overridden ones.
 
     ``own`` says whether the nearest level sets it; ``inherited`` is the property of the bases. ``body`` is what the
     nearest level writes, None if it does not. ``hidden`` has the nearest last.
@@ -518,8 +518,8 @@ class MergedProperty:
 
 
 @dataclass(slots=True)
-class _Body:
-    """A body while levels are merged; ``scalar`` bodies are replaced as a whole, never merged.
+class _MergedBody:
+    """A property body during the merge. A ``scalar`` body is replaced as a whole, never merged.
 
     ``nearest`` says whether the nearest level sets it, ``raw`` is what the last level writes.
     """
@@ -530,7 +530,7 @@ class _Body:
     nearest: bool = False
     raw: Any = None
 
-    def overlaid(self, above: _Body) -> _Body:
+    def merge_with(self, above: _MergedBody) -> _MergedBody:
         """Return this body merged with *above*, which takes precedence."""
         if self.scalar or above.scalar:
             return replace(above, hidden=[*self.hidden, *self.members.values()])
@@ -538,44 +538,44 @@ class _Body:
         return replace(above, members={**self.members, **above.members}, hidden=[*self.hidden, *replaced])
 
 
-def levels_of(chain: Sequence[str], declarations: Declarations) -> tuple[Level, ...]:
-    """Return the levels of a chain of xids (a message, then its bases, nearest first)."""
-    levels: list[Level] = []
+def levels_of(chain: Sequence[str], declarations: Declarations) -> tuple[InheritanceLevel, ...]:
+    """Return the levels of a chain of xids: a message, then its bases, nearest first."""
+    levels: list[InheritanceLevel] = []
     inherited: str | None = None
     envelope: str | None = None
     for xid in reversed(chain):
         message = declarations.messages[xid]
-        home = declarations.beyond.get(message.group)
+        home = declarations.external.get(message.group)
         group = declarations.groups.get(message.group) or (home if isinstance(home, DeclaredGroup) else None)
         endpoint = declarations.endpoints.get(message.group) or (home if isinstance(home, DeclaredEndpoint) else None)
         own = message.attributes
         envelope = own.get("envelope") or envelope or (group.envelope if group else None)
         inherited = own.get("protocol") or inherited or (group.protocol if group else None)
         spelling = inherited or (endpoint.protocol if endpoint else None)
-        options = normal_options(own.get("protocoloptions") or {}, spelling, message.place, Findings())
+        options = normalize_options(own.get("protocoloptions") or {}, spelling, message.place, Findings())
         written = own.get("envelopemetadata") or {}
         metadata = {name: body for name, body in written.items() if body is not None}
-        levels.append(Level(message, group, envelope, inherited, spelling, metadata, options))
+        levels.append(InheritanceLevel(message, group, envelope, inherited, spelling, metadata, options))
     return tuple(reversed(levels))
 
 
-def applicable_levels(section: str, levels: Sequence[Level]) -> Sequence[Level]:
+def applicable_levels(section: str, levels: Sequence[InheritanceLevel]) -> Sequence[InheritanceLevel]:
     """Return the levels whose *section* applies to the nearest one: same envelope or protocol."""
     return [level for level in levels if section not in foreign_sections(level, levels[0])]
 
 
-def merged_properties(levels: Sequence[Level]) -> tuple[MergedProperty, ...]:
-    """Return every property of the definition that *levels* make, in the order of the definition."""
+def merge_properties(levels: Sequence[InheritanceLevel]) -> tuple[MergedProperty, ...]:
+    """Return the properties merged from *levels*, in the order of the definition."""
     bases = levels[1:]
     before: dict[tuple[str, str], list[Property]] = {}
-    for section, inherited, _, _ in _effective(bases, levels[0]):
+    for section, inherited, _, _ in _iter_merged(bases, levels[0]):
         before.setdefault((section, inherited.name), []).append(inherited)
     properties: list[MergedProperty] = []
-    effective = list(_effective(levels, levels[0]))
+    effective = list(_iter_merged(levels, levels[0]))
     times = Counter((section, prop.name) for section, prop, _, _ in effective)
     for section, prop, body, default in effective:
         known = before.get((section, prop.name), [])
-        single = known[0] if len(known) == times[section, prop.name] == 1 else None  # else nothing is merged
+        single = known[0] if len(known) == times[section, prop.name] == 1 else None  # otherwise entries are not merged
         raw = body.raw if body.nearest else None
         properties.append(
             MergedProperty(prop, section, body.members, tuple(body.hidden), body.nearest, raw, single, default)
@@ -583,18 +583,20 @@ def merged_properties(levels: Sequence[Level]) -> tuple[MergedProperty, ...]:
     return tuple(properties)
 
 
-def _effective(levels: Sequence[Level], of: Level) -> Iterator[tuple[str, Property, _Body, PropertyType]]:
+def _iter_merged(
+    levels: Sequence[InheritanceLevel], of: InheritanceLevel
+) -> Iterator[tuple[str, Property, _MergedBody, PropertyType]]:
     """Yield section, property, body and default type of the merged properties of *levels* for the definition *of*.
 
-    Properties of farther levels come first, attributes before options.
+    Properties of remote bases come first, and attributes before options.
     """
     merged: dict[str, Any] = {}
     order: dict[tuple[str, str | None], int] = {}
     for place in range(len(levels) - 1, -1, -1):
         foreign = foreign_sections(levels[place], of)
-        bodies_of = _bodies(levels[place], nearest=place == 0)
+        bodies_of = _bodies_of_level(levels[place], nearest=place == 0)
         own = {section: members for section, members in bodies_of.items() if section not in foreign}
-        merged = merge(merged, own, _laid_over)
+        merged = merge_values(merged, own, _merge_bodies)
         for section, members in own.items():
             for name, value in members.items():
                 if value not in _EMPTY:
@@ -609,50 +611,50 @@ def _effective(levels: Sequence[Level], of: Level) -> Iterator[tuple[str, Proper
     for _, section, (path, body, default, required) in sorted(bodies, key=itemgetter(0)):
         said = {name: said.value for name, said in body.members.items()}
         raw = said.get("value") if body.scalar else said
-        yield section, declared_property(path, raw, default, _SILENT, required=required), body, default
+        yield section, read_property(path, raw, default, _SILENT, required=required), body, default
 
 
-def _laid_over(below: list[Any], above: list[Any]) -> list[Any]:
-    """Merge bodies; a repeated name replaces, and so does one that was no property's below."""
-    if not all(isinstance(each, _Body) for each in (*below, *above)):
+def _merge_bodies(below: list[Any], above: list[Any]) -> list[Any]:
+    """Merge the bodies of one name. Repeated names and values that are not bodies are replaced as a whole."""
+    if not all(isinstance(each, _MergedBody) for each in (*below, *above)):
         return above
     if len(below) == len(above) == 1:
-        return [below[0].overlaid(above[0])]
+        return [below[0].merge_with(above[0])]
     above[0].hidden.extend(said for each in below for said in (*each.hidden, *each.members.values()))
     return above
 
 
-def _bodies(level: Level, *, nearest: bool) -> dict[str, dict[str, Any]]:
-    """Return the properties that one level writes, each with its location."""
+def _bodies_of_level(level: InheritanceLevel, *, nearest: bool) -> dict[str, dict[str, Any]]:
+    """Return the properties that one level writes, with their locations."""
 
-    def body(raw: Any, place: SourceLocation | None) -> _Body:
+    def body(raw: Any, place: SourceLocation | None) -> _MergedBody:
         if not isinstance(raw, dict):
-            return _Body({"value": LevelValue(level, "value", raw, place)}, scalar=True, nearest=nearest, raw=raw)
-        given = (name for name in MEMBERS if raw.get(name) is not None)
+            return _MergedBody({"value": LevelValue(level, "value", raw, place)}, scalar=True, nearest=nearest, raw=raw)
+        given = (name for name in BODY_MEMBERS if raw.get(name) is not None)
         members = {name: LevelValue(level, name, raw[name], place and place / name) for name in given}
-        return _Body(members, nearest=nearest, raw=raw)
+        return _MergedBody(members, nearest=nearest, raw=raw)
 
     written: dict[str, dict[str, Any]] = {}
     if _METADATA in level.message.attributes:
         written[_METADATA] = {
             name: body(raw, attribute_place(level.message, name)) for name, raw in level.metadata.items()
         }
-    places = OptionPlaces(level.message, level.spelling)
+    places = OptionLocations(level.message, level.spelling)
     sections = VOCABULARIES.get(level.spelling or "", ANY_VOCABULARY).sections
     options = written[_OPTIONS] = {}
     for top, value in level.options.items():
-        if isinstance(value, Named):
-            entries = ((sub, _of_entry(level.message, places.of(f"{top}.{sub}")), raw) for sub, raw in value.entries)
-            options[top] = Named(tuple((sub, body(raw, place)) for sub, place, raw in entries))
+        if isinstance(value, NamedValues):
+            entries = ((sub, _entry_at(level.message, places.find(f"{top}.{sub}")), raw) for sub, raw in value.entries)
+            options[top] = NamedValues(tuple((sub, body(raw, place)) for sub, place, raw in entries))
         elif isinstance(value, dict) and top in sections:
-            options[top] = {sub: body(raw, places.of(f"{top}.{sub}")) for sub, raw in value.items()}
+            options[top] = {sub: body(raw, places.find(f"{top}.{sub}")) for sub, raw in value.items()}
         else:
-            options[top] = body(value, places.of(top))
+            options[top] = body(value, places.find(top))
     return written
 
 
-def _of_entry(message: DeclaredMessage, place: SourceLocation | None) -> SourceLocation | None:
-    """Return the location of a list entry's body, one level deeper in ``{NAME: {…}}`` than in ``{name, …}``."""
+def _entry_at(message: DeclaredMessage, place: SourceLocation | None) -> SourceLocation | None:
+    """Return the location of a list entry's body: for ``{NAME: {…}}`` one step below *place*."""
     above = message.at("protocoloptions").pointer + "/"
     node = message.attributes.get("protocoloptions")
     if place is None or not place.pointer.startswith(above):
@@ -660,7 +662,7 @@ def _of_entry(message: DeclaredMessage, place: SourceLocation | None) -> SourceL
     for key in place.pointer[len(above) :].split("/"):
         if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
             node = node[int(key)]
-            short = short_entry(node)
+            short = parse_short_entry(node)
             return place / short[0] if short is not None else place
         node = node.get(unescaped(key)) if isinstance(node, dict) else None
     return place

@@ -1,7 +1,6 @@
-"""Inheritance: merge every message with its bases (MATCHING.md#inheritance, basemessage of 1.0).
+"""Merge every message with its bases (MATCHING.md#inheritance).
 
-Chains are followed by a loop, without recursion, so that no document can exhaust the stack, and every message is
-resolved once.
+Chains of bases are followed in a loop, so that no document can exhaust the stack. Each message is resolved once.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from catalog.protocols.properties import (
 from catalog.references import ReferenceResolver
 from catalog.values import is_number, text_of
 
-# Normalise protocol options to the one form in which they merge: canonical names, ordered lists of named values.
+# Normalise protocol options before merging: canonical names, ordered lists of named values.
 #
-# Only the spelling is normalised here; property bodies (``{type, value}`` or a bare scalar) stay as written until they
-# are merged, since a scalar replaces a whole inherited object and an object does not.
+# Only names are normalised; property bodies (``{type, value}`` or a bare scalar) are not, since a scalar replaces a
+# whole inherited object and an object is merged.
 
 CONTENT_TYPE: Final = "content-type"
-_MEMBERS: Final = frozenset({"name", "type", "value", "required", "description", "specurl"})
+_ENTRY_MEMBERS: Final = frozenset({"name", "type", "value", "required", "description", "specurl"})
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A list of named values in order; all entries of a repeated name must match."""
+class NamedValues:
+    """A list of named values, in order. If a name is repeated, all its entries must match."""
 
     entries: tuple[tuple[str, Any], ...]
 
-    def merged(self, overlay: Named, lay: Callable[[list[Any], list[Any]], list[Any]]) -> Named:
-        """Merge *overlay* into this list; *lay* returns the bodies of a name from those below and above, if any."""
+    def merge_with(self, overlay: NamedValues, lay: Callable[[list[Any], list[Any]], list[Any]]) -> NamedValues:
+        """Return this list merged with *overlay*; *lay* merges the inherited and the overlaid bodies of one name."""
         own: dict[str, list[Any]] = {}
         for name, body in overlay.entries:
             own.setdefault(name, []).append(body)
@@ -52,54 +51,54 @@ class Named:
         united: list[tuple[str, Any]] = []
         for name in dict.fromkeys((*inherited, *own)):
             united.extend((name, body) for body in lay(inherited.get(name, []), own.get(name, [])))
-        return Named(tuple(united))
+        return NamedValues(tuple(united))
 
 
-def short_entry(body: Any) -> tuple[str, Any] | None:
+def parse_short_entry(body: Any) -> tuple[str, Any] | None:
     """Return name and body of an entry ``{NAME: {…}}`` in a list of named values; None for any other entry."""
     if not isinstance(body, dict) or len(body) != 1:
         return None
     name, inner = next(iter(body.items()))
-    return None if name in _MEMBERS or isinstance(inner, list) else (name, inner)
+    return None if name in _ENTRY_MEMBERS or isinstance(inner, list) else (name, inner)
 
 
-def normal_options(
+def normalize_options(
     options: Mapping[str, Any], protocol: str | None, place: SourceLocation, findings: Findings
 ) -> dict[str, Any]:
-    """Return the options in canonical spelling; options unknown to the protocol are reported and left out."""
+    """Return the options in canonical spelling; report and leave out unknown ones."""
     vocabulary = VOCABULARIES.get(protocol or "", ANY_VOCABULARY)
     normal: dict[str, Any] = {}
-    for name, value, at in _flat(options, protocol, place):
+    for name, value, at in _iter_options(options, protocol, place):
         if value is None:
             continue
         canonical = canonical_option(protocol, name)
         if canonical is None:
             if protocol in VOCABULARIES:
-                hint = f"remove it, or correct the name; {protocol} has {', '.join(_names(vocabulary))}"
+                hint = f"remove it, or correct the name; {protocol} has {', '.join(_known_option_names(vocabulary))}"
                 findings.warning(at, "unknown-option", f"{protocol} has no option {name}; it is ignored", hint)
             continue
         if canonical != name:
-            findings.respelled(at, name, canonical)
+            findings.report_spelling(at, name, canonical)
         if canonical in normal and canonical != name:
             continue
-        read = _option(vocabulary, canonical, value, at, findings)
+        read = _normalize_option(vocabulary, canonical, value, at, findings)
         if read is not None:
             normal[canonical] = read
     return normal
 
 
-def _option(vocabulary: Vocabulary, name: str, value: Any, at: SourceLocation, findings: Findings) -> Any:
+def _normalize_option(vocabulary: Vocabulary, name: str, value: Any, at: SourceLocation, findings: Findings) -> Any:
     if name in vocabulary.lists:
-        return Named(tuple(_named(value, at, findings, lower=name in vocabulary.lower)))
+        return NamedValues(tuple(_iter_named_values(value, at, findings, lower=name in vocabulary.lower)))
     if name in vocabulary.sections:
-        return _section(value, vocabulary.sections[name], at, findings)
+        return _read_section(value, vocabulary.sections[name], at, findings)
     return value
 
 
-def _flat(
+def _iter_options(
     options: Mapping[str, Any], protocol: str | None, place: SourceLocation
 ) -> Iterator[tuple[str, Any, SourceLocation]]:
-    """Yield the options; those of MQTT may be below ``properties``."""
+    """Yield the options as (name, value, location); those of MQTT may be below ``properties``."""
     for name, value in options.items():
         if name == "properties" and isinstance(value, dict) and (protocol or "").startswith("MQTT/"):
             for inner, member in value.items():
@@ -108,11 +107,11 @@ def _flat(
             yield name, value, place / name
 
 
-def _named(value: Any, at: SourceLocation, findings: Findings, *, lower: bool) -> Iterator[tuple[str, Any]]:
-    """Read named values from a list of ``{name, …}``, of ``{NAME: {…}}`` as in 0.5, or a map by name."""
+def _iter_named_values(value: Any, at: SourceLocation, findings: Findings, *, lower: bool) -> Iterator[tuple[str, Any]]:
+    """Yield (name, body) from a list of ``{name, …}``, a list of ``{NAME: {…}}`` as in 0.5, or a map."""
     for key, body, place in _entries(value, at, findings):
         name: Any = key
-        short = short_entry(body) if key is None else None
+        short = parse_short_entry(body) if key is None else None
         if short is not None:
             name, body = short
         elif isinstance(body, dict):
@@ -138,30 +137,30 @@ def _entries(value: Any, at: SourceLocation, findings: Findings) -> Iterator[tup
         findings.error(at, "wrong-shape", "this is neither a list nor a map of properties; it is ignored", hint)
 
 
-def _section(
+def _read_section(
     value: Any, table: Mapping[str, PropertyType] | None, at: SourceLocation, findings: Findings
 ) -> dict[str, Any] | None:
     if not isinstance(value, (dict, list)):
         findings.error(at, "wrong-shape", "an AMQP section must be a map; it is ignored", "write a map by name")
         return None
     section: dict[str, Any] = {}
-    for name, body in _named(value, at, findings, lower=False):
+    for name, body in _iter_named_values(value, at, findings, lower=False):
         canonical = name if table is None else canonical_member(table, name)
         if canonical is None:
             hint = "correct the name, or move it to application-properties"
             findings.warning(at / name, "unknown-option", f"AMQP has no property {name}; it is ignored", hint)
             continue
         if canonical != name:
-            findings.respelled(at / name, name, canonical)
+            findings.report_spelling(at / name, name, canonical)
         section[canonical] = body
     return section
 
 
-def _names(vocabulary: Vocabulary) -> tuple[str, ...]:
+def _known_option_names(vocabulary: Vocabulary) -> tuple[str, ...]:
     return (*vocabulary.scalars, *vocabulary.lists, *vocabulary.sections)
 
 
-# Where a property is written: from its canonical name to its spelling and JSON pointer in the document.
+# The location of a property in its document, given its canonical name.
 
 
 def attribute_place(message: DeclaredMessage, name: str) -> SourceLocation | None:
@@ -173,15 +172,15 @@ def attribute_place(message: DeclaredMessage, name: str) -> SourceLocation | Non
     return place / name if isinstance(raw, dict) and name in raw else None
 
 
-def option_place(message: DeclaredMessage, name: str, protocol: str | None) -> SourceLocation | None:
+def option_location(message: DeclaredMessage, name: str, protocol: str | None) -> SourceLocation | None:
     """Return the location of a protocol option named as in the model; None if the message inherits it.
 
-    For many options of one message, use :class:`OptionPlaces`.
+    For many options of one message, use :class:`OptionLocations`.
     """
-    return OptionPlaces(message, protocol).of(name)
+    return OptionLocations(message, protocol).find(name)
 
 
-class OptionPlaces:
+class OptionLocations:
     """The locations of one message's protocol options, found in one pass."""
 
     def __init__(self, message: DeclaredMessage, protocol: str | None) -> None:
@@ -190,7 +189,7 @@ class OptionPlaces:
         self._options: dict[str, tuple[Any, SourceLocation]] | None = None
         self._members: dict[str, dict[str, SourceLocation]] = {}
 
-    def of(self, name: str) -> SourceLocation | None:
+    def find(self, name: str) -> SourceLocation | None:
         """Return the location of an option named as in the model; None if the message inherits it."""
         written = self._message.written.get(f"protocoloptions.{name}")
         if written is not None:
@@ -202,11 +201,11 @@ class OptionPlaces:
         if option is None or not rest:
             return option[1] if option else None
         if first not in self._members:
-            self._members[first] = _members(*option)
+            self._members[first] = _member_locations(*option)
         return self._members[first].get(squash(rest))
 
     def _read_options(self) -> dict[str, tuple[Any, SourceLocation]]:
-        """Return value and location of every option by its names, canonical and written; the first of several."""
+        """Return value and location of each option by its canonical and its written name; the first one wins."""
         raw = self._message.attributes.get("protocoloptions")
         if not isinstance(raw, dict):
             return {}
@@ -223,12 +222,12 @@ class OptionPlaces:
         return options
 
 
-def _members(raw: Any, place: SourceLocation) -> dict[str, SourceLocation]:
-    """Return the locations of named values, by a common form of the spellings of a name; the first of several."""
+def _member_locations(raw: Any, place: SourceLocation) -> dict[str, SourceLocation]:
+    """Return the locations of named values by normalised name; the first of a repeated name wins."""
     entries = raw.items() if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else ()
     members: dict[str, SourceLocation] = {}
     for key, body in entries:
-        short = short_entry(body) if isinstance(raw, list) else None
+        short = parse_short_entry(body) if isinstance(raw, list) else None
         written = short[0] if short else body.get("name", key) if isinstance(body, dict) else key
         if isinstance(written, str) and (shared := squash(written)) not in members:
             members[shared] = place / key
@@ -237,13 +236,13 @@ def _members(raw: Any, place: SourceLocation) -> dict[str, SourceLocation]:
 
 MAX_LEVELS: Final = 64
 MAX_PROPERTIES: Final = 500_000
-"""Most properties of all messages of a load together: a few lines of inheritance can multiply."""
+"""Maximum properties of all messages of a catalog: a few lines of inheritance can multiply them."""
 _SCHEMA: Final = ("dataschema", "dataschemaxid", "dataschemauri")
 
 
 @dataclass(frozen=True, slots=True)
-class Effective:
-    """A message after inheritance; attributes are merged but not yet read as properties.
+class EffectiveMessage:
+    """A message after inheritance. Its attributes are merged but not yet parsed as properties.
 
     ``protocol_declared`` is False if only a group's default gives the protocol. ``spelling`` is the protocol of these
     options: an endpoint's default is not the message's, but applies to the options of an inline one. ``own`` is what
@@ -260,8 +259,8 @@ class Effective:
     base: tuple[str, ...] = ()
 
 
-class _Selecting(Protocol):
-    """A message with the envelope and the protocol that its attributes are written for, None if not declared."""
+class _HasSelectors(Protocol):
+    """Anything with an envelope and the protocol that its options are written for; None if not declared."""
 
     @property
     def envelope(self) -> str | None: ...
@@ -269,10 +268,10 @@ class _Selecting(Protocol):
     def spelling(self) -> str | None: ...
 
 
-def foreign_sections(base: _Selecting, derived: _Selecting) -> tuple[str, ...]:
-    """Return the sections that *derived* does not inherit from *base*: those of another envelope or protocol.
+def foreign_sections(base: _HasSelectors, derived: _HasSelectors) -> tuple[str, ...]:
+    """Return the sections that *derived* does not inherit from *base*, since envelope or protocol differ.
 
-    A base without envelope or protocol gives its sections to all.
+    A base without envelope or protocol passes on all its sections.
     """
     sections: tuple[str, ...] = ()
     if None not in (base.envelope, derived.envelope) and base.envelope != derived.envelope:
@@ -283,83 +282,83 @@ def foreign_sections(base: _Selecting, derived: _Selecting) -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
-class Inheritance:
-    """Resolves the messages of one load. Unusable ones are reported and left out of the result of :meth:`resolve`."""
+class InheritanceResolver:
+    """Merges the messages of a catalog with their bases. Unusable messages are reported and left out."""
 
     declarations: Declarations
     resolver: ReferenceResolver
     findings: Findings
-    _done: dict[str, Effective | None] = field(default_factory=dict)
+    _resolved: dict[str, EffectiveMessage | None] = field(default_factory=dict)
     _errors: set[str] = field(default_factory=set)
-    _targets: dict[str, str | None] = field(default_factory=dict)
+    _base_xids: dict[str, str | None] = field(default_factory=dict)
     _properties: int = 0
-    _near: Suggestions = field(init=False)
+    _suggestions: Suggestions = field(init=False)
 
     def __post_init__(self) -> None:
-        self._near = Suggestions(self.declarations.messages)
+        self._suggestions = Suggestions(self.declarations.messages)
 
-    def resolve(self) -> list[Effective]:
-        """Return all usable messages, without versions, in the order of their documents."""
+    def resolve(self) -> list[EffectiveMessage]:
+        """Return all usable messages except versions, in the order of their documents."""
         for xid in list(self.declarations.messages):  # references may add messages of other documents
-            self._resolve(xid)
-        resolved = (self._done[xid] for xid in self.declarations.messages)
+            self._resolve_chain(xid)
+        resolved = (self._resolved[xid] for xid in self.declarations.messages)
         return [effective for effective in resolved if effective is not None and not effective.message.hidden]
 
-    def _resolve(self, xid: str) -> None:
+    def _resolve_chain(self, xid: str) -> None:
         chain: dict[str, None] = {}
         current: str | None = xid
-        while current is not None and current not in self._done:
+        while current is not None and current not in self._resolved:
             if current in chain:
-                self._cycle(list(chain), current)
+                self._report_cycle(list(chain), current)
                 break
             chain[current] = None
-            current = self._target(current)
+            current = self._base_xid(current)
         for name in reversed(chain):
-            if name not in self._done:
-                self._done[name] = self._effective(name)
+            if name not in self._resolved:
+                self._resolved[name] = self._inherit(name)
 
-    def _cycle(self, chain: list[str], entry: str) -> None:
-        """Mark a cycle; messages that lead into it are marked later."""
+    def _report_cycle(self, chain: list[str], entry: str) -> None:
+        """Report a cycle and mark its messages; messages that lead into it are marked later."""
         cycle = chain[chain.index(entry) :]
         for xid in cycle:
             message = self.declarations.messages[xid]
             text = f"{xid} is its own base: {' -> '.join((*cycle[:8], '...') if len(cycle) > 8 else (*cycle, entry))}"
             self.findings.error(message.place, "base-cycle", text, "remove one basemessage of the cycle")
-            self._done[xid] = None
+            self._resolved[xid] = None
             self._errors.add(xid)
 
-    def _target(self, xid: str) -> str | None:
-        if xid not in self._targets:
+    def _base_xid(self, xid: str) -> str | None:
+        if xid not in self._base_xids:
             message = self.declarations.messages[xid]
             reference = message.borrowed or message.base
-            self._targets[xid] = None if reference is None else self.resolver.message(reference, xid)
-            failure = self.resolver.failure(reference or "", xid)
+            self._base_xids[xid] = None if reference is None else self.resolver.resolve_message(reference, xid)
+            failure = self.resolver.failure_of(reference or "", xid)
             if failure is not None and failure.transient:
                 text = f"{reference} is unavailable at present, so {xid} is incomplete: {failure}"
                 self.findings.warning(message.place, "unreachable-reference", text, failure.hint)
-        return self._targets[xid]
+        return self._base_xids[xid]
 
-    def _effective(self, xid: str) -> Effective | None:
+    def _inherit(self, xid: str) -> EffectiveMessage | None:
         message = self.declarations.messages[xid]
-        target = self._target(xid)
+        target = self._base_xid(xid)
         if target in self._errors:
             text = f"{xid} derives from {target}, which has an error"
             self.findings.error(message.place, "base-error", text, "fix the base")
             self._errors.add(xid)
             return None
-        base = self._done[target] if target is not None else None
-        if base is None and not self._stands(message):
+        base = self._resolved[target] if target is not None else None
+        if base is None and not self._is_usable(message):
             return None
         if base is not None and len(base.base) >= MAX_LEVELS:
             text = f"{xid} has a chain of bases with more than {MAX_LEVELS} levels"
             self.findings.error(message.place, "base-too-deep", text, "shorten the chain of bases")
             self._errors.add(xid)
             return None
-        return self._bounded(self._laid_over(message, base))
+        return self._check_property_count(self._merge_with_base(message, base))
 
-    def _bounded(self, effective: Effective) -> Effective | None:
-        """Report and leave out messages with too many properties."""
-        size = _size(effective.attributes)
+    def _check_property_count(self, effective: EffectiveMessage) -> EffectiveMessage | None:
+        """Return *effective*, or report it and return None if there are too many properties."""
+        size = _count_properties(effective.attributes)
         if self._properties + size > MAX_PROPERTIES:
             message = effective.message
             text = f"{message.xid} has {size} properties, and all messages together have more than {MAX_PROPERTIES}"
@@ -369,21 +368,21 @@ class Inheritance:
         self._properties += size
         return effective
 
-    def _stands(self, message: DeclaredMessage) -> bool:
-        """Report a dangling reference and return whether the message can be used; a borrowed one cannot."""
+    def _is_usable(self, message: DeclaredMessage) -> bool:
+        """Report a dangling reference; return whether the message can be used without it."""
         reference = message.borrowed or message.base
-        failure = self.resolver.failure(reference or "", message.xid)
+        failure = self.resolver.failure_of(reference or "", message.xid)
         if reference is not None and (failure is None or not failure.transient):
             reason = f" ({failure})" if failure is not None else ""
             rule, text = "dangling-base", f"the base {reference} was not found{reason}; the definition is used as is"
             if message.borrowed is not None:
                 rule = "dangling-borrow"
                 text = f"{message.xid} borrows {reference}, which was not found{reason}; it is left out"
-            hint = self._near.hint(reference, "correct the reference, or add the document")
+            hint = self._suggestions.hint(reference, "correct the reference, or add the document")
             self.findings.warning(message.place, rule, text, hint)
         return message.borrowed is None
 
-    def _laid_over(self, message: DeclaredMessage, base: Effective | None) -> Effective:
+    def _merge_with_base(self, message: DeclaredMessage, base: EffectiveMessage | None) -> EffectiveMessage:
         """Merge a message with its base: envelope and protocol are its own, else the base's, else its group's."""
         own = dict(message.attributes)
         group = self.resolver.declared_group(message.group)
@@ -393,42 +392,42 @@ class Inheritance:
             protocol, declared = base.protocol, base.protocol_declared
         elif protocol is None and group is not None and group.protocol is not None:
             protocol, declared = group.protocol, False
-        endpoint = self.declarations.endpoints.get(message.group) or self.resolver.endpoint_beyond(message.group)
+        endpoint = self.declarations.endpoints.get(message.group) or self.resolver.external_endpoint(message.group)
         spelling = protocol or (endpoint.protocol if endpoint else None)
         options = own.get("protocoloptions")
         if options is not None:
-            own["protocoloptions"] = normal_options(options, spelling, message.at("protocoloptions"), self.findings)
+            own["protocoloptions"] = normalize_options(options, spelling, message.at("protocoloptions"), self.findings)
         metadata = own.get("envelopemetadata")
         if metadata is not None:
             own["envelopemetadata"] = {name: body for name, body in metadata.items() if body is not None}
-        effective = Effective(message, own, own, envelope, protocol, declared, spelling)
+        effective = EffectiveMessage(message, own, own, envelope, protocol, declared, spelling)
         if base is None:
             return effective
-        inherited = self._inherited(effective, base)
+        inherited = self._inherited_attributes(effective, base)
         self._report_foreign(effective, base, inherited)
-        return replace(effective, attributes=overlaid(inherited, own), base=(base.message.xid, *base.base))
+        return replace(effective, attributes=overlay(inherited, own), base=(base.message.xid, *base.base))
 
-    def _inherited(self, derived: Effective, base: Effective) -> Mapping[str, Any]:
-        """Return what the bases give: everything except the sections of another envelope or protocol."""
-        levels = [base, *(each for each in map(self._done.get, base.base) if each is not None)]
+    def _inherited_attributes(self, derived: EffectiveMessage, base: EffectiveMessage) -> Mapping[str, Any]:
+        """Return the inherited attributes, without sections of another envelope or protocol."""
+        levels = [base, *(each for each in map(self._resolved.get, base.base) if each is not None)]
         foreign = [foreign_sections(level, derived) for level in levels]
         if not any(foreign):
             return base.attributes
         inherited: dict[str, Any] = {}
         for level, sections in zip(reversed(levels), reversed(foreign), strict=True):
             kept = {name: value for name, value in level.own.items() if name not in sections}
-            inherited = overlaid(inherited, kept)
+            inherited = overlay(inherited, kept)
         return inherited
 
-    def _report_foreign(self, derived: Effective, base: Effective, inherited: Mapping[str, Any]) -> None:
-        """Report what is not inherited from the base, where the message declares another envelope or protocol."""
+    def _report_foreign(self, derived: EffectiveMessage, base: EffectiveMessage, inherited: Mapping[str, Any]) -> None:
+        """Report properties that are not inherited because the message has another envelope or protocol."""
         message = derived.message
         for selector, section, own, others in (
             ("envelope", "envelopemetadata", derived.envelope, base.envelope),
             ("envelope", "envelopeoptions", derived.envelope, base.envelope),
             ("protocol", "protocoloptions", derived.spelling, base.spelling),
         ):
-            left = sorted(_names_left(base.attributes.get(section) or {}, inherited.get(section) or {}))
+            left = sorted(_iter_missing_names(base.attributes.get(section) or {}, inherited.get(section) or {}))
             if left:
                 place = message.at(selector) if selector in message.attributes else message.place
                 names = ", ".join((*left[:5], "...") if len(left) > 5 else left)
@@ -440,115 +439,113 @@ class Inheritance:
                 self.findings.warning(place, "foreign-base", text, hint)
 
 
-def _names_left(given: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[str]:
+def _iter_missing_names(given: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[str]:
     return (name for name, value in given.items() if name not in inherited or inherited[name] != value)
 
 
-Replace = Callable[[list[Any], list[Any]], list[Any]]
-"""Returns the effective bodies from those below and those above; several if a list repeats their name."""
+MergeRule = Callable[[list[Any], list[Any]], list[Any]]
+"""Merges the inherited bodies of a name with the overriding ones; several if a list repeats the name."""
 
 
-def _the_nearer(below: list[Any], above: list[Any]) -> list[Any]:
-    return above
+def merge_values(inherited: Any, overlay: Any, replaced: MergeRule = lambda below, above: above) -> Any:
+    """Deep-merge maps and named lists by member; anything else is replaced. A null member is ignored.
 
-
-def merge(inherited: Any, overlay: Any, replaced: Replace = _the_nearer) -> Any:
-    """Deep-merge: maps and named lists by member, everything else replaces; a null member means not listed.
-
-    A repeated name in a list replaces as well. *replaced* may keep overridden values.
+    A repeated name in a list is replaced too. *replaced* may record overridden values.
     """
-    if isinstance(inherited, Named) and isinstance(overlay, Named):
-        return inherited.merged(overlay, partial(_lay, replaced=replaced))
+    if isinstance(inherited, NamedValues) and isinstance(overlay, NamedValues):
+        return inherited.merge_with(overlay, partial(_merge_lists, replaced=replaced))
     if not isinstance(inherited, dict) or not isinstance(overlay, dict):
         return replaced([inherited], [overlay])[0]
     merged = dict(inherited)
     for name, value in overlay.items():
         if value is not None:
-            merged[name] = merge(merged[name], value, replaced) if name in merged else value
+            merged[name] = merge_values(merged[name], value, replaced) if name in merged else value
     return merged
 
 
-def _lay(below: list[Any], above: list[Any], replaced: Replace) -> list[Any]:
+def _merge_lists(below: list[Any], above: list[Any], replaced: MergeRule) -> list[Any]:
     if len(below) == len(above) == 1:
-        return [merge(below[0], above[0], replaced)]
+        return [merge_values(below[0], above[0], replaced)]
     return replaced(below, above) if above else below
 
 
-def overlaid(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge attributes; the ways to declare a schema exclude each other, so the nearest counts."""
+def overlay(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge attributes. The ways to declare a schema exclude each other, so the nearest one wins."""
     kept = dict(inherited)
     if any(name in own for name in _SCHEMA):
         kept = {name: value for name, value in kept.items() if name not in _SCHEMA or name in own}
-    merged: dict[str, Any] = merge(kept, dict(own))
+    merged: dict[str, Any] = merge_values(kept, dict(own))
     return merged
 
 
-def _size(attributes: Mapping[str, Any]) -> int:
+def _count_properties(attributes: Mapping[str, Any]) -> int:
     """Count the properties in merged attributes."""
     options = attributes.get("protocoloptions", {}).values()
-    inner = sum(len(each.entries) if isinstance(each, Named) else len(each) for each in options if _is_collection(each))
+    inner = sum(
+        len(each.entries) if isinstance(each, NamedValues) else len(each) for each in options if _has_many(each)
+    )
     return len(attributes.get("envelopemetadata", ())) + len(options) + inner
 
 
-def _is_collection(option: Any) -> bool:
-    return isinstance(option, (Named, dict))
+def _has_many(option: Any) -> bool:
+    return isinstance(option, (NamedValues, dict))
 
 
-# Relations of definitions: which definition a message responds to, by which property (CNCF Message Catalog 0.1).
+# Relations between definitions, such as request and reply (CNCF Message Catalog 0.1).
 #
-# ``relatedto``, ``relatedvia`` and ``relation`` are read in documents of every dialect, since 1.0 has no names for them
-# and keeps them as extensions. Derived definitions inherit them.
+# ``relatedto``, ``relatedvia`` and ``relation`` are read in every dialect; 1.0 has no names for them and treats them
+# as extensions. Derived definitions inherit them.
 #
 # Section 3 defines the properties that ``relatedvia`` may name and their counterparts in the related message, by
 # format: an attribute of a CloudEvent equals the other's ``id``; an AMQP correlation id or application property equals
 # the other's message id, and the group id its group id; MQTT 5 correlation data or a user property equals the other's
 # correlation data. Other protocols have no such rule.
 
-TO: Final = "relatedto"
-VIA: Final = "relatedvia"
-KIND: Final = "relation"
-_NAMES: Final = (TO, VIA, KIND)
+RELATED_TO: Final = "relatedto"
+RELATED_VIA: Final = "relatedvia"
+RELATION_KIND: Final = "relation"
+_NAMES: Final = (RELATED_TO, RELATED_VIA, RELATION_KIND)
 _IDENTITIES: Final = {"correlation-id": "message-id", "group-id": "group-id"}
-"""Properties of AMQP that relate messages, and their counterparts in the related message."""
+"""AMQP properties that relate messages, with their counterparts in the related message."""
 _CORRELATION: Final = "correlation_data"
 
 
-def with_relations(definitions: Mapping[str, Definition], declarations: Declarations) -> dict[str, Definition]:
+def add_relations(definitions: Mapping[str, Definition], declarations: Declarations) -> dict[str, Definition]:
     """Return the definitions with their relations, except those to definitions that cannot be used."""
-    related = {xid: relation_of(each, definitions, declarations) for xid, each in definitions.items()}
+    related = {xid: read_relation(each, definitions, declarations) for xid, each in definitions.items()}
     return {
         xid: each if (relation := related[xid]) is None else replace(each, relation=relation)
         for xid, each in definitions.items()
     }
 
 
-def relation_of(
+def read_relation(
     definition: Definition, definitions: Mapping[str, Definition], declarations: Declarations
 ) -> Relation | None:
-    """Return how a definition is related to another, by its own attributes and those of its bases."""
+    """Return the relation of a definition to another, declared by itself or its bases."""
     said: dict[str, str] = {}
     target = ""
     for xid in (definition.xid, *definition.base):
         message = declarations.messages[xid]
         for name, value in relation_attributes(message).items():
-            if name == TO and TO not in said:
-                target = target_of(message, value)
+            if name == RELATED_TO and RELATED_TO not in said:
+                target = related_xid(message, value)
             said.setdefault(name, value)
     if target not in definitions:
         return None
-    via, of = keys_of(said.get(VIA, ""), definition)
-    return Relation(target, said.get(KIND, ""), via, of)
+    via, of = correlation_keys(said.get(RELATED_VIA, ""), definition)
+    return Relation(target, said.get(RELATION_KIND, ""), via, of)
 
 
-def target_of(message: DeclaredMessage, related: str) -> str:
-    """Return the xid of the related definition, written as an id in the same group or an xid."""
+def related_xid(message: DeclaredMessage, related: str) -> str:
+    """Return the xid of the related definition; *related* is an xid or an id in the same group."""
     return related if related.startswith("/") else f"{message.group}/messages/{related}"
 
 
-def keys_of(via: str, definition: Definition) -> tuple[str, str]:
-    """Return the keys of the property that *via* names and of its counterpart; empty if it names none.
+def correlation_keys(via: str, definition: Definition) -> tuple[str, str]:
+    """Return the constraint keys of the property *via* and of its counterpart; empty if *via* is unknown.
 
-    Keys are those of :mod:`catalog.definitions.constraints`.
+    The keys are described in :mod:`catalog.definitions.constraints`.
     """
     name = via.removeprefix("attributes.")
     attributes = {*ATTRIBUTE_TYPES, *(prop.name for prop in definition.envelopemetadata)}

@@ -1,4 +1,4 @@
-"""Detect the dialect of a document; ``registry`` turns it into declarations."""
+"""Read documents of any dialect: ``detection`` finds the dialect, ``registry`` reads the declarations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dialects, and which of them a document is written in. One more is a :class:`Dialect` in ``DIALECTS``."""
+"""Detect the dialect of a document. To add one, write a :class:`Dialect` and list it in ``DIALECTS``."""
 
 from __future__ import annotations
 
@@ -6,43 +6,42 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-# What a dialect is to the others: how its documents are known, its own names, and how they are read.
+# Describing a dialect: how to detect its documents, its names, and how to read them.
 
 Kind = Literal["groups", "messages", "selectors", "attributes", "bases", "holders", "metadata", "definition"]
-"""Kinds of names: of the collections of groups and of messages; of what selects envelope and protocol; of the other
-attributes of a message, and its base; of what holds addresses and options of an endpoint; of envelope attributes or
-protocol options that are told apart by content (``metadata``), and in sections (``definition``)."""
+"""Kinds of names: collections of groups and of messages; envelope and protocol (``selectors``); other attributes of a
+message; its base; members of an endpoint with addresses and options (``holders``); members with either envelope
+attributes or protocol options (``metadata``), and with sections of both (``definition``)."""
 Names = Mapping[Kind, Mapping[str, str]]
-"""By kind and spelling in lower case: the name of 1.0."""
+"""The 1.0 names, by kind and lower-case spelling."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """A dialect of MATCHING.md#catalogs; :mod:`catalog.dialects.detection` lists them all.
+    """A dialect of catalog documents (MATCHING.md#catalogs).
 
-    The names of all dialects are read in every document; ``names`` are a document's own, and not remarked
-    upon.
+    The names of all dialects are accepted in every document; those not in ``names`` are reported as unusual.
     """
 
     title: str
     detects: Callable[[Mapping[str, Any]], bool]
-    """Recognises a document of this dialect, once those listed before have not taken it."""
+    """Whether a document has this dialect, if no dialect listed before it does."""
     names: Names
     suffixes: tuple[str, ...] = ()
-    """Endings of its files, beside those of JSON and YAML."""
+    """File suffixes besides those of JSON and YAML."""
     is_replaced: bool = True
     """Whether xRegistry 1.0 has replaced it."""
     checks_attributes: bool = True
-    """Whether lint knows all its attributes, so that it can report slips."""
+    """Whether lint knows all its attributes, so that it can report misspelled ones."""
     is_listed: bool = False
-    """Whether collections are lists of entries with an ``id``, and a document may be one group."""
+    """Whether collections are lists of entries with an ``id``, and a document may be a single group."""
     numbers_versions: bool = False
-    """Whether versions of a message are numbered: the highest counts, and nothing refers to the others."""
+    """Whether message versions are numbered: only the highest is used."""
     groups_give_formats: bool = False
-    """Whether the envelope and protocol of a group are its messages' own where they name none."""
+    """Whether messages without envelope and protocol get those of their group as their own."""
 
 
-# Signs that several dialects are known by; content tells, never a file name (MATCHING.md#catalogs).
+# Signs shared by several dialects. Detection uses the content, never the file name (MATCHING.md#catalogs).
 
 DEFINITION_GROUP_NAMES: Final = frozenset({"definitiongroups", "definitiongroupsurl"})
 _COLLECTIONS: Final = frozenset({"messagegroups", "endpoints", "schemagroups", *DEFINITION_GROUP_NAMES})
@@ -51,60 +50,60 @@ _CORE: Final = frozenset(
 )
 
 
-def version_of(document: Mapping[str, Any]) -> str:
-    """Return what a document says of its version, which counts before the names it uses."""
+def specversion_of(document: Mapping[str, Any]) -> str:
+    """Return the specification version that a document states, empty if none."""
     return str(document.get("specversion", ""))
 
 
-def folded_names(document: Mapping[str, Any]) -> set[str]:
-    """Return the names of a document's members in lower case."""
+def lower_case_names(document: Mapping[str, Any]) -> set[str]:
+    """Return the names of a document's members, in lower case."""
     return {name.lower() for name in document if isinstance(name, str)}
 
 
 def has_collections(document: Mapping[str, Any]) -> bool:
-    """Tell a document with collections of a registry, under their names since 0.4."""
-    return not _COLLECTIONS.isdisjoint(folded_names(document))
+    """Whether a document has registry collections, under their names since 0.4."""
+    return not _COLLECTIONS.isdisjoint(lower_case_names(document))
 
 
 def is_registry(document: Mapping[str, Any]) -> bool:
-    """Tell a registry, which may have no collections at all."""
-    return not (_COLLECTIONS | _CORE).isdisjoint(folded_names(document))
+    """Whether a document is a registry, which may have no collections."""
+    return not (_COLLECTIONS | _CORE).isdisjoint(lower_case_names(document))
 
 
 def has_listed_groups(document: Mapping[str, Any]) -> bool:
-    """Tell a document with ``groups`` of messages."""
+    """Whether a document has ``groups`` with messages."""
     names = ("messagedefinitions", "definitions", "messages")
-    groups = members_of(document.get("groups"))
+    groups = iter_members(document.get("groups"))
     return any(isinstance(group, dict) and any(name in group for name in names) for group in groups)
 
 
-def members_of(collection: Any) -> Iterator[Any]:
-    """Give the members of a map or a list; of anything else nothing."""
+def iter_members(collection: Any) -> Iterator[Any]:
+    """Yield the members of a map or list; nothing for other values."""
     if isinstance(collection, dict):
         yield from collection.values()
     elif isinstance(collection, list):
         yield from collection
 
 
-# CloudEvents Registry 0.4 and 0.5, whose groups are of definitions.
+# CloudEvents Registry 0.4 and 0.5, which has definition groups.
 
 
-def _detects(document: Mapping[str, Any]) -> bool:
-    version = version_of(document)
+def _is_definition_groups(document: Mapping[str, Any]) -> bool:
+    version = specversion_of(document)
     if not has_collections(document) or version.startswith("1."):
         return False
-    old = not DEFINITION_GROUP_NAMES.isdisjoint(folded_names(document)) or "schemaGroups" in document
-    return version.startswith("0.4") or old or any(map(_names_definitions, members_of(document.get("endpoints"))))
+    old = not DEFINITION_GROUP_NAMES.isdisjoint(lower_case_names(document)) or "schemaGroups" in document
+    return version.startswith("0.4") or old or any(map(_lists_definitions, iter_members(document.get("endpoints"))))
 
 
-def _names_definitions(endpoint: Any) -> bool:
-    """Tell an endpoint that names its messages as definitions; in the same document all else is so too."""
-    return isinstance(endpoint, dict) and not folded_names(endpoint).isdisjoint(("definitions", "definitiongroups"))
+def _lists_definitions(endpoint: Any) -> bool:
+    """Whether an endpoint calls its messages definitions; then the whole document uses this dialect."""
+    return isinstance(endpoint, dict) and not lower_case_names(endpoint).isdisjoint(("definitions", "definitiongroups"))
 
 
 DEFINITION_GROUPS: Final = Dialect(
     title="CloudEvents Registry 0.4/0.5",
-    detects=_detects,
+    detects=_is_definition_groups,
     names={
         "groups": {"definitiongroups": "messagegroups"},
         "messages": {"definitions": "messages"},
@@ -123,21 +122,21 @@ DEFINITION_GROUPS: Final = Dialect(
 )
 
 
-# CNCF Message Catalog 0.1: lists of groups of definitions, one group, or one definition with its versions.
+# CNCF Message Catalog 0.1: a list of groups, one group, or one definition with its versions.
 #
-# What a definition holds in sections is read by :mod:`catalog.dialects.messages`.
+# The sections of a definition are read by :mod:`catalog.dialects.messages`.
 
 
 def is_definition(document: Mapping[str, Any]) -> bool:
-    """Tell a definition that is a document of its own, with its versions or as one of them."""
-    if not (_says_so(document) or isinstance(document.get("format"), str)) or "id" not in document:
+    """Whether a document is a single definition or a version of one."""
+    if not (_is_declared_as_catalog(document) or isinstance(document.get("format"), str)) or "id" not in document:
         return False
-    versions = members_of(document.get("versions"))
+    versions = iter_members(document.get("versions"))
     return any(isinstance(each, dict) and isinstance(each.get("definition"), dict) for each in (document, *versions))
 
 
 def _is_message_catalog(document: Mapping[str, Any]) -> bool:
-    version = version_of(document)
+    version = specversion_of(document)
     if has_collections(document):
         return version == "0.1"
     if _is_group(document) or is_definition(document):
@@ -146,16 +145,16 @@ def _is_message_catalog(document: Mapping[str, Any]) -> bool:
 
 
 def _is_group(document: Mapping[str, Any]) -> bool:
-    """Tell a group of message definitions from other documents with ``definitions``, such as a JSON schema."""
+    """Whether a document is a group of messages, not another document with ``definitions`` (a JSON schema)."""
     if "messagedefinitions" in document:
         return True
     definitions = document.get("definitions", document.get("messages"))
     listed = isinstance(definitions, list) and isinstance(document.get("format"), str)
-    return definitions is not None and (_says_so(document) or listed)
+    return definitions is not None and (_is_declared_as_catalog(document) or listed)
 
 
-def _says_so(document: Mapping[str, Any]) -> bool:
-    return version_of(document) == "0.1" or "authority" in document
+def _is_declared_as_catalog(document: Mapping[str, Any]) -> bool:
+    return specversion_of(document) == "0.1" or "authority" in document
 
 
 MESSAGE_CATALOG: Final = Dialect(
@@ -175,11 +174,11 @@ MESSAGE_CATALOG: Final = Dialect(
 )
 
 
-# xRegistry 0.5: message groups, with names that 1.0 has changed.
+# xRegistry 0.5: message groups, with attribute names that 1.0 changed.
 
 OLDER_XREGISTRY: Final = Dialect(
     title="xRegistry 0.5",
-    detects=lambda document: version_of(document).startswith("0.5") and is_registry(document),
+    detects=lambda document: specversion_of(document).startswith("0.5") and is_registry(document),
     names={
         "groups": {"messagegroups": "messagegroups"},
         "messages": {"messages": "messages"},
@@ -203,7 +202,7 @@ OLDER_XREGISTRY: Final = Dialect(
 )
 
 
-# xRegistry 1.0, the dialect of all others' canonical names.
+# xRegistry 1.0, whose names are the canonical ones.
 
 XREGISTRY: Final = Dialect(
     title="xRegistry 1.0",
@@ -232,21 +231,21 @@ XREGISTRY: Final = Dialect(
 )
 
 
-# The dialects, and which of them a document is written in. One more is a file, and its entry in ``DIALECTS``.
+# All dialects.
 
 DIALECTS: Final[list[Dialect]] = [MESSAGE_CATALOG, DEFINITION_GROUPS, OLDER_XREGISTRY, XREGISTRY]
-"""In the order in which they are asked whether a document is theirs."""
+"""In the order of detection."""
 _SUFFIXES: Final = (".json", ".yaml", ".yml")
 
 
 def detect(document: Mapping[str, Any]) -> Dialect | None:
-    """Return the dialect of a document's tree; None when it is no catalog at all.
+    """Return the dialect of a document; None if it is not a catalog.
 
-    A registry that merely has no messages is one of 1.0.
+    A registry without messages counts as 1.0.
     """
     return next((dialect for dialect in DIALECTS if dialect.detects(document)), None)
 
 
 def suffixes() -> tuple[str, ...]:
-    """Return the endings of files that are read in a folder, and that tell the address of a document."""
+    """Return the suffixes of catalog files."""
     return (*_SUFFIXES, *(suffix for dialect in DIALECTS for suffix in dialect.suffixes))

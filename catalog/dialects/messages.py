@@ -1,6 +1,6 @@
-"""Messages of every dialect: what a definition says, under whichever names, as one declared message.
+"""Read a message of any dialect, with its versions, as a declared message.
 
-The collection it stands in is the caller's matter (``registry``); this reads one object, its versions and its content.
+The caller (``registry``) reads collections; this module reads one message object.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from catalog.dialects.reading import (
     MAX_DECLARED,
     DocumentReader,
     Format,
+    blank_to_none,
     default_version,
-    given,
-    members,
-    message_names,
-    optional_text,
+    iter_collection,
+    message_member_names,
     other_members,
     read_format,
+    read_optional_text,
+    read_selector,
     reference_of,
-    spelled,
-    spellings,
+    spellings_of,
 )
 from catalog.findings import MESSAGE_REFERENCE, DeclaredMessage, Findings, SourceLocation
 from catalog.model import CLOUDEVENTS, PROTOCOLS
@@ -41,51 +41,52 @@ from catalog.protocols.properties import (
 )
 from catalog.values import text_of
 
-# What a message definition of CNCF Message Catalog 0.1 holds, turned into attributes of 1.0.
+# Convert the content of a CNCF Message Catalog 0.1 definition to 1.0 attributes.
 #
-# The content has one section per part of the message: ``attributes`` of a CloudEvent; the sections of an AMQP message;
+# The content has a section for each part of the message: ``attributes`` of a CloudEvent; the sections of an AMQP
+# message;
 # ``publish`` and ``userproperty`` of MQTT; ``pub`` of NATS. Its values are attribute value templates, in which an empty
 # ``value`` permits any content and a ``null`` one is as if the property were not listed.
 
 MQTT_NAMES: Final = {"expiryinterval": "message_expiry_interval"}
-"""Names of properties of MQTT that are no spelling of those of 1.0."""
-MAIN: Final = {"MQTT/5.0": "publish", "MQTT/3.1.1": "publish", "NATS": "pub"}
-"""The section that holds the plain options, by protocol."""
-PAYLOADS: Final = ("applicationdata", "payload")
-"""The sections that hold a schema of the data, of AMQP and of the others."""
+"""MQTT property names that differ from those of 1.0."""
+MAIN_SECTIONS: Final = {"MQTT/5.0": "publish", "MQTT/3.1.1": "publish", "NATS": "pub"}
+"""The section with the protocol's plain options, by protocol."""
+PAYLOAD_SECTIONS: Final = ("applicationdata", "payload")
+"""The sections that may contain a data schema: of AMQP, and of the other protocols."""
 _FORMATS: Final = {"json": "JsonSchema", "jsonschema": "JsonSchema", "avro": "Avro", "protobuf": "Protobuf/3"}
 _DRAFT: Final = re.compile(r"draft[-/][0-9][0-9-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """Attributes under their 1.0 names, where they are written, and the protocol when the content settles it."""
+class ParsedContent:
+    """The 1.0 attributes of a definition, their locations, and the protocol if the content implies one."""
 
     attributes: Mapping[str, Any] = field(default_factory=dict)
     written: Mapping[str, SourceLocation] = field(default_factory=dict)
     protocol: str | None = None
 
 
-def described(content: Mapping[str, Any], form: Format, at: SourceLocation, findings: Findings) -> Described:
-    """Read the content of a definition of the format *form*."""
-    reader = _Reader(at, findings)
+def read_definition(content: Mapping[str, Any], form: Format, at: SourceLocation, findings: Findings) -> ParsedContent:
+    """Read the content of a definition with the format *form*."""
+    reader = _ContentReader(at, findings)
     if form.protocol is None or (form.envelope is not None and "attributes" in content):
-        reader.envelope(content)
+        reader.read_envelope(content)
         content = {name: section for name, section in content.items() if name != "attributes"}
     if form.protocol is None:
-        return Described(reader.attributes, reader.written)
+        return ParsedContent(reader.attributes, reader.written)
     protocol = form.protocol
-    main = MAIN.get(protocol)
+    main = MAIN_SECTIONS.get(protocol)
     section = content.get(main) if main is not None else None
     if main == "publish" and isinstance(section, dict):
-        version = given(_text(section.get("mqttversion")))
+        version = blank_to_none(_unwrap_text(section.get("mqttversion")))
         protocol = canonical_protocol(f"MQTT/{version}") if version is not None else protocol
-    reader.options(content, protocol, main)
-    return Described(reader.attributes, reader.written, protocol)
+    reader.read_options(content, protocol, main)
+    return ParsedContent(reader.attributes, reader.written, protocol)
 
 
-class _Reader:
-    """Fills ``attributes`` and ``written`` from one content."""
+class _ContentReader:
+    """Reads one content into ``attributes`` and their locations, ``written``."""
 
     def __init__(self, at: SourceLocation, findings: Findings) -> None:
         self.attributes: dict[str, Any] = {}
@@ -93,14 +94,14 @@ class _Reader:
         self._at = at
         self._findings = findings
 
-    def envelope(self, content: Mapping[str, Any]) -> None:
-        """Read the attributes of an envelope, among which is the schema of the data."""
+    def read_envelope(self, content: Mapping[str, Any]) -> None:
+        """Read envelope attributes, including the data schema."""
         place = self._at / "attributes"
-        listed = self._map(content.get("attributes"), place)
-        attributes = {name: body for name, body in listed.items() if _is_listed(body)}
+        listed = self._expect_map(content.get("attributes"), place)
+        attributes = {name: body for name, body in listed.items() if _is_given(body)}
         schema = attributes.get("dataschema")
         if isinstance(schema, dict):
-            self._schema(schema, place / "dataschema")
+            self._read_schema(schema, place / "dataschema")
             body = {name: value for name, value in schema.items() if name not in ("schema", "schematype")}
             attributes["dataschema"] = body
             if body.get("value") is None and not body.get("required"):
@@ -108,24 +109,24 @@ class _Reader:
         self.attributes["envelopemetadata"] = attributes
         self.written["envelopemetadata"] = place
 
-    def options(self, content: Mapping[str, Any], protocol: str, main: str | None) -> None:
-        """Read the sections of a message of a protocol."""
+    def read_options(self, content: Mapping[str, Any], protocol: str, main: str | None) -> None:
+        """Read the sections of a protocol message."""
         vocabulary = VOCABULARIES.get(protocol, Vocabulary({}))
         options: dict[str, Any] = {}
         for name, value in content.items():
             place = self._at / name
-            if name in PAYLOADS:
-                self._schema(self._map(value, place).get("dataschema"), place / "dataschema")
+            if name in PAYLOAD_SECTIONS:
+                self._read_schema(self._expect_map(value, place).get("dataschema"), place / "dataschema")
             elif name == main:
-                self._plain(self._map(value, place), protocol, vocabulary, place, options)
+                self._read_plain_options(self._expect_map(value, place), protocol, vocabulary, place, options)
             elif name == "userproperty" and "user_properties" in vocabulary.lists:
-                options["user_properties"] = self._list("user_properties", value, place)
+                options["user_properties"] = self._map_to_list("user_properties", value, place)
             else:
-                self._section(name, value, protocol, vocabulary, place, options)
+                self._read_section(name, value, protocol, vocabulary, place, options)
         self.attributes["protocoloptions"] = options
         self.written["protocoloptions"] = self._at
 
-    def _plain(
+    def _read_plain_options(
         self,
         section: Mapping[str, Any],
         protocol: str,
@@ -137,49 +138,49 @@ class _Reader:
             known = MQTT_NAMES.get(name, name) if protocol.startswith("MQTT/") else name
             canonical = canonical_option(protocol, known)
             if canonical is not None and canonical in vocabulary.scalars:
-                if _is_listed(value):
+                if _is_given(value):
                     options[canonical] = value
                     self.written[f"protocoloptions.{canonical}"] = at / name
             elif name != "mqttversion":
-                self._unknown(f"{protocol} has no option {name}; it is ignored", at / name)
+                self._report(f"{protocol} has no option {name}; it is ignored", at / name)
 
-    def _section(
+    def _read_section(
         self, name: str, value: Any, protocol: str, vocabulary: Vocabulary, at: SourceLocation, options: dict[str, Any]
     ) -> None:
-        """Read a section of AMQP; what a format that 0.1 does not define has is taken as it is."""
+        """Read an AMQP section; sections of formats that 0.1 does not define are copied as written."""
         canonical = canonical_option(protocol, name)
         if canonical is not None and canonical in vocabulary.sections:
             table = vocabulary.sections[canonical]
             section = options.setdefault(canonical, {})
-            for inner, body in self._map(value, at).items():
+            for inner, body in self._expect_map(value, at).items():
                 known = inner if table is None else canonical_member(table, inner)
                 if known is None:
-                    self._unknown(f"the AMQP section {canonical} has no property {inner}; it is ignored", at / inner)
-                elif _is_listed(body):
+                    self._report(f"the AMQP section {canonical} has no property {inner}; it is ignored", at / inner)
+                elif _is_given(body):
                     section[known] = body
                     self.written[f"protocoloptions.{canonical}.{known}"] = at / inner
-        elif protocol not in MAIN and canonical is not None:
+        elif protocol not in MAIN_SECTIONS and canonical is not None:
             options[name] = value
         else:
-            self._unknown(f"a message of {protocol} has no section {name}; it is ignored", at)
+            self._report(f"a message of {protocol} has no section {name}; it is ignored", at)
 
-    def _list(self, canonical: str, value: Any, at: SourceLocation) -> list[Any]:
-        """Read a map by name as the list that 1.0 has."""
+    def _map_to_list(self, canonical: str, value: Any, at: SourceLocation) -> list[Any]:
+        """Convert a map by name to a list of ``{name, …}`` as in 1.0."""
         named: list[Any] = []
-        for name, body in self._map(value, at).items():
-            if _is_listed(body):
+        for name, body in self._expect_map(value, at).items():
+            if _is_given(body):
                 named.append({"name": name, **(body if isinstance(body, dict) else {"value": body})})
                 self.written[f"protocoloptions.{canonical}.{name}"] = at / name
         return named
 
-    def _schema(self, schema: Any, at: SourceLocation) -> None:
+    def _read_schema(self, schema: Any, at: SourceLocation) -> None:
         """Read a data schema: a reference in ``value``, or a document in ``schema``."""
         if isinstance(schema, str):
             schema = {"value": schema}
-        body = self._map(schema, at)
-        reference = given(optional_text(body.get("value"), at / "value", self._findings))
+        body = self._expect_map(schema, at)
+        reference = blank_to_none(read_optional_text(body.get("value"), at / "value", self._findings))
         document = body.get("schema")
-        kind = given(optional_text(body.get("schematype"), at / "schematype", self._findings))
+        kind = blank_to_none(read_optional_text(body.get("schematype"), at / "schematype", self._findings))
         if reference is not None:
             self.attributes["dataschemauri"], self.written["dataschemauri"] = reference, at / "value"
         if document is not None:
@@ -188,7 +189,7 @@ class _Reader:
             self.attributes["dataschemaformat"] = schema_format(kind, document)
             self.written["dataschemaformat"] = at / "schematype"
 
-    def _map(self, value: Any, at: SourceLocation) -> Mapping[str, Any]:
+    def _expect_map(self, value: Any, at: SourceLocation) -> Mapping[str, Any]:
         if value is None:
             return {}
         if isinstance(value, dict):
@@ -196,37 +197,37 @@ class _Reader:
         self._findings.error(at, "wrong-shape", "this is not an object and is ignored", "write it as a map by name")
         return {}
 
-    def _unknown(self, text: str, at: SourceLocation) -> None:
+    def _report(self, text: str, at: SourceLocation) -> None:
         self._findings.warning(at, "unknown-option", text, "correct or remove the name")
 
 
-def _is_listed(body: Any) -> bool:
-    """Tell what counts: a null value is as if the property were not there."""
+def _is_given(body: Any) -> bool:
+    """Whether a property is given; a null value counts as absent."""
     return body is not None and not (isinstance(body, dict) and "value" in body and body["value"] is None)
 
 
-def _text(value: Any) -> str | None:
-    """Return a text that may be wrapped as ``{"value": …}``."""
+def _unwrap_text(value: Any) -> str | None:
+    """Return the text of a value that may be wrapped as ``{"value": …}``; None if it has none."""
     inner = value.get("value") if isinstance(value, dict) else value
     return None if inner is None or isinstance(inner, (dict, list, bool)) else text_of(inner)
 
 
 def schema_format(kind: str, document: Any) -> str:
-    """Return a schema format of 1.0; the version of a JSON schema is the one that it says it has."""
+    """Return the 1.0 schema format; a JSON schema's version is taken from its ``$schema``."""
     name = _FORMATS.get(kind.lower(), kind)
     said = document.get("$schema") if isinstance(document, dict) else None
     draft = _DRAFT.search(said) if name == "JsonSchema" and isinstance(said, str) else None
     return f"{name}/{draft.group()}" if draft else name
 
 
-# Attributes of 1.0 as a message definition of CNCF Message Catalog 0.1: the way back from ``messagesections``.
+# Convert 1.0 attributes to a CNCF Message Catalog 0.1 definition: the inverse of the above.
 #
-# What 0.1 has no section for stays beside the definition, under its name of 1.0, where readers of 0.1 take it too. Each
-# definition is read back before it is given away, so that nothing is ever said otherwise than it was.
+# Attributes without a section in 0.1 are written beside the definition, under their 1.0 names. Each definition is
+# read back, to make sure that it has the same meaning.
 
-SCHEMA: Final = ("dataschemauri", "dataschema", "dataschemaformat")
-CONTENT: Final = ("envelopemetadata", "protocoloptions", *SCHEMA)
-"""Attributes that a definition holds in its sections."""
+SCHEMA_ATTRIBUTES: Final = ("dataschemauri", "dataschema", "dataschemaformat")
+CONTENT: Final = ("envelopemetadata", "protocoloptions", *SCHEMA_ATTRIBUTES)
+"""Attributes that are written in sections of the definition."""
 SELECTORS: Final = ("envelope", "protocol")
 _NAMES: Final = {canonical: written for written, canonical in MQTT_NAMES.items()}
 _TYPES: Final = ("JSON", "Avro", "Protobuf")
@@ -234,7 +235,7 @@ _TYPES: Final = ("JSON", "Avro", "Protobuf")
 
 @dataclass(frozen=True, slots=True)
 class MessageSections:
-    """A definition: ``format`` ('' when nothing names one), its sections, and the attributes that stay beside it."""
+    """A 0.1 definition: its ``format`` (may be ''), its sections, and the attributes written beside it."""
 
     format: str
     definition: Mapping[str, Any]
@@ -250,7 +251,7 @@ def format_of(envelope: str | None, protocol: str | None) -> str:
 
 
 def written(attributes: Mapping[str, Any]) -> MessageSections:
-    """Return a message's own attributes, under their names of 1.0, as a definition of 0.1."""
+    """Convert a message's own 1.0 attributes to a 0.1 definition."""
     envelope, protocol = attributes.get("envelope"), attributes.get("protocol")
     form = format_of(envelope, protocol)
     beside = {name: value for name, value in attributes.items() if name not in SELECTORS}
@@ -259,34 +260,34 @@ def written(attributes: Mapping[str, Any]) -> MessageSections:
         {} if protocol is None or (envelope is None and known == canonical_protocol(form)) else {"protocol": protocol}
     )
     own = beside.get("definition")
-    if isinstance(own, dict):  # of a format that is not ours, or nested by a registry: it stays as it was written
+    if isinstance(own, dict):  # of an unknown format, or nested by a registry: kept as written
         del beside["definition"]
         return MessageSections(form, own, {**beside, **unsaid})
     reading = Format(envelope if envelope is None else canonical_envelope(envelope), known)
     for content in (CONTENT, CONTENT[:2]):
         taken = {name: attributes[name] for name in content if name in attributes}
-        sections = _sections(taken, reading)
-        if sections is not None and _reads_as(sections, reading, taken):
+        sections = _to_sections(taken, reading)
+        if sections is not None and _reads_back_as(sections, reading, taken):
             rest = {name: value for name, value in beside.items() if name not in taken}
             versioned = envelope is None and "mqttversion" in sections.get("publish", ())
             return MessageSections(form, sections, rest if versioned else {**rest, **unsaid})
     return MessageSections(form, {}, {**beside, **unsaid})
 
 
-def _reads_as(sections: Mapping[str, Any], reading: Format, wanted: Mapping[str, Any]) -> bool:
-    """Whether readers of 0.1 take the sections for those very attributes."""
+def _reads_back_as(sections: Mapping[str, Any], reading: Format, wanted: Mapping[str, Any]) -> bool:
+    """Whether reading the sections gives exactly the *wanted* attributes."""
     findings = Findings()
-    description = described(sections, reading, SourceLocation(""), findings)
+    description = read_definition(sections, reading, SourceLocation(""), findings)
     if findings.sorted() or description.protocol not in (None, reading.protocol):
         return False
     given = {name: value for name, value in description.attributes.items() if value != {}}
     return given == {name: value for name, value in wanted.items() if value != {}}
 
 
-def _sections(taken: Mapping[str, Any], reading: Format) -> dict[str, Any] | None:
-    """Return the sections; None for what has the wrong shape for them."""
+def _to_sections(taken: Mapping[str, Any], reading: Format) -> dict[str, Any] | None:
+    """Return the sections; None if an attribute cannot be written in sections."""
     sections: dict[str, Any] = {}
-    schema = _schema(taken)
+    schema = _to_schema_section(taken)
     if reading.protocol is None or "envelopemetadata" in taken:
         metadata = taken.get("envelopemetadata", {})
         if not isinstance(metadata, dict):
@@ -303,11 +304,11 @@ def _sections(taken: Mapping[str, Any], reading: Format) -> dict[str, Any] | Non
     if not isinstance(options, dict) or not _add_options(options, reading.protocol, sections):
         return None
     if schema:
-        sections[PAYLOADS[0 if reading.protocol.startswith("AMQP/") else 1]] = {"dataschema": schema}
+        sections[PAYLOAD_SECTIONS[0 if reading.protocol.startswith("AMQP/") else 1]] = {"dataschema": schema}
     return sections
 
 
-def _schema(taken: Mapping[str, Any]) -> dict[str, Any]:
+def _to_schema_section(taken: Mapping[str, Any]) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     document, kind = taken.get("dataschema"), taken.get("dataschemaformat")
     if "dataschemauri" in taken:
@@ -320,15 +321,15 @@ def _schema(taken: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _add_options(options: Mapping[str, Any], protocol: str, sections: dict[str, Any]) -> bool:
-    """Add the sections of a protocol; False when an option has the wrong shape for them."""
+    """Add the sections of a protocol; return False if an option cannot be written in sections."""
     vocabulary = VOCABULARIES.get(protocol, Vocabulary({}))
-    main = MAIN.get(protocol)
+    main = MAIN_SECTIONS.get(protocol)
     plain: dict[str, Any] = {"mqttversion": "3.1.1"} if protocol == "MQTT/3.1.1" else {}
     for name, value in options.items():
         if main is not None and name in vocabulary.scalars:
             plain[_NAMES.get(name, squash(name)) if main == "publish" else squash(name)] = value
         elif main is not None and name == "user_properties":
-            named = _by_name(value)
+            named = _list_to_map(value)
             if named is None:
                 return False
             sections["userproperty"] = named
@@ -344,8 +345,8 @@ def _add_options(options: Mapping[str, Any], protocol: str, sections: dict[str, 
     return True
 
 
-def _by_name(values: Any) -> dict[str, Any] | None:
-    """Return a list of named values as the map that 0.1 has; None for what is no such list, or names one twice."""
+def _list_to_map(values: Any) -> dict[str, Any] | None:
+    """Convert a list of named values to a map; None if it is not such a list or repeats a name."""
     by_name: dict[str, Any] = {}
     for each in values if isinstance(values, list) else [None]:
         if not isinstance(each, dict) or not isinstance(name := each.get("name"), str) or name in by_name:
@@ -354,10 +355,10 @@ def _by_name(values: Any) -> dict[str, Any] | None:
     return by_name
 
 
-# What stands in ``metadata`` before 1.0, and what of ``envelopeoptions`` and ``config`` belongs elsewhere.
+# Sort out ``metadata``, ``envelopeoptions`` and ``config`` of older documents.
 #
-# ``metadata`` holds attributes of an envelope or options of a protocol, by what ``format`` names, else by the names in
-# it. The specification's own example puts attribute constraints into ``envelopeoptions`` of a message; they are
+# ``metadata`` contains envelope attributes or protocol options, depending on ``format``, else on the names in it. The
+# specification's own example has attribute constraints in ``envelopeoptions`` of a message; they are read as
 # ``envelopemetadata`` (MATCHING.md#catalogs).
 
 CLOUDEVENTS_ATTRIBUTES: Final = frozenset(
@@ -365,30 +366,30 @@ CLOUDEVENTS_ATTRIBUTES: Final = frozenset(
 )
 _CONSTRAINT: Final = frozenset({"type", "value", "required", "description", "specurl"})
 _OPTIONS: Final = frozenset({"mode", "format"})
-"""Options that an envelope has (xRegistry 1.0 endpoint, envelopeoptions)."""
+"""Envelope options (xRegistry 1.0 endpoint, envelopeoptions)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
-    """Attributes of a message under their 1.0 names, and where they are written.
+class MessageContent:
+    """The 1.0 attributes of a message, and their locations.
 
-    ``protocol`` is what the content settles, as ``mqttversion`` of Message Catalog 0.1 does.
+    ``protocol`` is set if the content implies it, like ``mqttversion`` of Message Catalog 0.1.
     """
 
     attributes: dict[str, Any] = field(default_factory=dict)
     written: dict[str, SourceLocation] = field(default_factory=dict)
 
-    def put(self, name: str, value: Any, place: SourceLocation) -> None:
-        """Add an attribute that is not there yet."""
+    def add_attribute(self, name: str, value: Any, place: SourceLocation) -> None:
+        """Add an attribute unless it exists."""
         if name not in self.attributes:
             self.attributes[name] = value
             self.written[name] = place
 
     def add_constraints(self, constraints: Mapping[str, Any], at: SourceLocation) -> None:
-        """Add constraints of envelope attributes to those that are there and count."""
+        """Add constraints on envelope attributes to the existing ones, which take precedence."""
         known = self.attributes.get("envelopemetadata")
         if not isinstance(known, dict):
-            self.put("envelopemetadata", dict(constraints), at)
+            self.add_attribute("envelopemetadata", dict(constraints), at)
             return
         new = {name: body for name, body in constraints.items() if name not in known}
         self.attributes["envelopemetadata"] = {**known, **new}
@@ -396,30 +397,30 @@ class Content:
 
 
 def add_metadata(
-    holder: Mapping[str, Any], form: Format, at: SourceLocation, content: Content, reader: DocumentReader
+    holder: Mapping[str, Any], form: Format, at: SourceLocation, content: MessageContent, reader: DocumentReader
 ) -> None:
-    """Put ``metadata`` where its format has it: envelope attributes, or options of a protocol."""
-    for name, _ in reader.spelled(holder, "metadata", at):
+    """Read ``metadata`` as envelope attributes or as protocol options, depending on the format."""
+    for name, _ in reader.iter_names(holder, "metadata", at):
         place, metadata = at / name, holder[name]
         if not isinstance(metadata, dict):
             text = f"{name} is not an object and is ignored"
             reader.findings.error(place, "wrong-shape", text, "write it as a map")
             continue
         if _is_of_protocol(metadata, form, content):
-            content.put("protocoloptions", metadata, place)
+            content.add_attribute("protocoloptions", metadata, place)
             continue
         nested = metadata.get("attributes")
         flat, inside = (nested, place / "attributes") if isinstance(nested, dict) else (metadata, place)
         content.add_constraints(flat, inside)
 
 
-def document_of(holder: Mapping[str, Any]) -> str | None:
-    """Return the member that nests the whole document of a definition, as registries of 0.5 do with ``?inline``.
+def find_nested_document(holder: Mapping[str, Any]) -> str | None:
+    """Return the name of the member with a nested definition document, as in ``?inline`` responses of 0.5.
 
-    Message Catalog 0.1 calls the content of a version so, which has sections instead.
+    In Message Catalog 0.1 this member is the content of a version, which has sections instead.
     """
-    names = message_names() | {"versions"}
-    for name in [name for name in holder if name.lower() in spellings("definition")]:
+    names = message_member_names() | {"versions"}
+    for name in [name for name in holder if name.lower() in spellings_of("definition")]:
         body = holder[name]
         if isinstance(body, dict) and any(inner.lower() in names for inner in body):
             return name
@@ -427,62 +428,62 @@ def document_of(holder: Mapping[str, Any]) -> str | None:
 
 
 def add_definition(
-    holder: Mapping[str, Any], form: Format, at: SourceLocation, content: Content, reader: DocumentReader
+    holder: Mapping[str, Any], form: Format, at: SourceLocation, content: MessageContent, reader: DocumentReader
 ) -> None:
-    """Add what ``definition`` of Message Catalog 0.1 holds, in its sections."""
-    for name, _ in reader.spelled(holder, "definition", at):
+    """Add the attributes in the sections of a Message Catalog 0.1 ``definition``."""
+    for name, _ in reader.iter_names(holder, "definition", at):
         sections = holder[name]
         if not isinstance(sections, dict):
             text = f"{name} is not an object and is ignored"
             reader.findings.error(at / name, "wrong-shape", text, "write it as a map")
             continue
-        read = described(sections, form, at / name, reader.findings)
+        read = read_definition(sections, form, at / name, reader.findings)
         for attribute, value in read.attributes.items():
             if attribute == "envelopemetadata":
                 content.add_constraints(value, read.written[attribute])
             else:
-                content.put(attribute, value, read.written[attribute])
+                content.add_attribute(attribute, value, read.written[attribute])
         for path, place in read.written.items():
             content.written.setdefault(path, place)
         if read.protocol is not None and read.protocol != form.protocol:
             content.attributes["protocol"] = read.protocol
 
 
-def flat_attributes(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return envelope attributes by name, also those that stand below ``attributes``."""
+def flatten_attributes(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return envelope attributes by name, including those below ``attributes``."""
     nested = metadata.get("attributes")
-    if not _is_attributes(nested):
+    if not _is_attribute_map(nested):
         return dict(metadata)
     return {**nested, **{name: body for name, body in metadata.items() if name != "attributes"}}
 
 
-def flatten_metadata(content: Content, reader: DocumentReader) -> None:
-    """Put the attributes that stand below ``attributes`` of ``envelopemetadata`` where 1.0 has them."""
+def flatten_metadata(content: MessageContent, reader: DocumentReader) -> None:
+    """Move the attributes below ``envelopemetadata.attributes`` to ``envelopemetadata``."""
     metadata = content.attributes.get("envelopemetadata")
-    if not isinstance(metadata, dict) or not _is_attributes(metadata.get("attributes")):
+    if not isinstance(metadata, dict) or not _is_attribute_map(metadata.get("attributes")):
         return
     at = content.written["envelopemetadata"]
-    reader.unusual(at / "attributes", "attributes in envelopemetadata", "envelopemetadata")
+    reader.report_unusual(at / "attributes", "attributes in envelopemetadata", "envelopemetadata")
     nested = (name for name in metadata["attributes"] if name not in metadata)
     content.written.update({f"envelopemetadata.{name}": at / "attributes" / name for name in nested})
-    content.attributes["envelopemetadata"] = flat_attributes(metadata)
+    content.attributes["envelopemetadata"] = flatten_attributes(metadata)
 
 
-def split_options(content: Content, reader: DocumentReader) -> None:
-    """Take the constraints of attributes out of ``envelopeoptions``, also those that stand below ``attributes``."""
+def split_options(content: MessageContent, reader: DocumentReader) -> None:
+    """Move attribute constraints from ``envelopeoptions`` to ``envelopemetadata``."""
     options = content.attributes.get("envelopeoptions")
     if not isinstance(options, dict):
         return
     at = content.written["envelopeoptions"]
     nested = options.get("attributes")
-    if _is_attributes(nested):
-        reader.unusual(at / "attributes", "attributes in envelopeoptions", "envelopemetadata")
+    if _is_attribute_map(nested):
+        reader.report_unusual(at / "attributes", "attributes in envelopeoptions", "envelopemetadata")
         content.add_constraints(nested, at / "attributes")
         options = {name: each for name, each in options.items() if name != "attributes"}
         content.attributes["envelopeoptions"] = options
     constraints = {name: body for name, body in options.items() if _is_constraint(name, body)}
     if constraints:
-        reader.unusual(at, f"{', '.join(list(constraints)[:5])} in envelopeoptions", "envelopemetadata")
+        reader.report_unusual(at, f"{', '.join(list(constraints)[:5])} in envelopeoptions", "envelopemetadata")
         content.add_constraints(constraints, at)
         options = {name: each for name, each in options.items() if name not in constraints}
         content.attributes["envelopeoptions"] = options
@@ -490,8 +491,8 @@ def split_options(content: Content, reader: DocumentReader) -> None:
         del content.attributes["envelopeoptions"]
 
 
-def split_config(config: Mapping[str, Any], at: SourceLocation, content: Content) -> tuple[dict[str, Any], Any]:
-    """Return the options of ``config`` of a message, also those one level deeper, and the protocol that it names."""
+def split_config(config: Mapping[str, Any], at: SourceLocation, content: MessageContent) -> tuple[dict[str, Any], Any]:
+    """Return the options in a message's ``config``, also nested ones, and the protocol named there."""
     nested = config.get("options")
     kept = {name: value for name, value in config.items() if name not in ("protocol", "options")}
     if isinstance(nested, dict):
@@ -500,8 +501,8 @@ def split_config(config: Mapping[str, Any], at: SourceLocation, content: Content
     return kept, config.get("protocol")
 
 
-def _is_attributes(body: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether ``attributes`` is a map of attributes, and not an attribute of that name."""
+def _is_attribute_map(body: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether ``attributes`` is a map of attributes, not an attribute with that name."""
     if not isinstance(body, dict):
         return False
     kind = body.get("type")
@@ -509,7 +510,7 @@ def _is_attributes(body: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _is_constraint(name: str, body: Any) -> bool:
-    """Tell a constraint of an attribute from an option: by its members, or as a scalar by CloudEvents' own names."""
+    """Whether a member is an attribute constraint, not an option: by its members, or a CloudEvents name."""
     if name in _OPTIONS or body is None:
         return False
     if isinstance(body, dict):
@@ -517,8 +518,8 @@ def _is_constraint(name: str, body: Any) -> bool:
     return name in CLOUDEVENTS_ATTRIBUTES and not isinstance(body, list)
 
 
-def _is_of_protocol(metadata: Mapping[str, Any], form: Format, content: Content) -> bool:
-    """Tell options of a protocol from attributes of an envelope."""
+def _is_of_protocol(metadata: Mapping[str, Any], form: Format, content: MessageContent) -> bool:
+    """Whether ``metadata`` contains protocol options, not envelope attributes."""
     if isinstance(metadata.get("attributes"), dict) or "protocoloptions" in content.attributes:
         return False
     if form.by_format or form.envelope is not None:
@@ -539,50 +540,51 @@ _MAX_VERSION_DIGITS: Final = 18
 def read_message(
     xid: str, group: str, message: Mapping[str, Any], place: SourceLocation, default: Format, reader: DocumentReader
 ) -> Iterator[DeclaredMessage]:
-    """Give a message, and before it its versions, which others may have as base.
+    """Yield the versions of a message (which may be bases), then the message.
 
-    Versions of Message Catalog 0.1 are numbered, and nothing refers to them: the highest is the message.
+    Numbered versions of Message Catalog 0.1 are not yielded: the highest one is the message.
     """
-    content, form = _content(message, place, default, reader)
-    base = _base(message, place, reader)
-    nested = document_of(message)
+    content, form = _read_content(message, place, default, reader)
+    base = _read_base(message, place, reader)
+    nested = find_nested_document(message)
     if base is None and nested is not None:
-        base = _base(message[nested], place / nested, reader)
-    other = _other(message)
-    default_of_versions = form if form.given else default
-    if is_numbered(message, reader.dialect):
-        latest = _latest_version(message, place, reader.findings)
+        base = _read_base(message[nested], place / nested, reader)
+    other = _extras(message)
+    default_of_versions = form if form.is_given else default
+    if has_numbered_versions(message, reader.dialect):
+        latest = _find_latest_version(message, place, reader.findings)
         if latest is not None:
             body, at = latest
-            below, inner = _content(body, at, default_of_versions, reader)
-            content = _laid(content, below)
-            base = base or _base(body, at, reader)
-            form = form if form.given else inner
-            other = _other({**message, **body})
+            below, inner = _read_content(body, at, default_of_versions, reader)
+            content = _overlay_content(content, below)
+            base = base or _read_base(body, at, reader)
+            form = form if form.is_given else inner
+            other = _extras({**message, **body})
     else:
-        versions = list(islice(members(message, "versions", place, reader.into, reader.findings), MAX_DECLARED))
+        entries = iter_collection(message, "versions", place, reader.declarations, reader.findings)
+        versions = list(islice(entries, MAX_DECLARED))
         default_name = default_version(message, {key: body for key, body, _ in versions})
         for version, body, at in versions:
-            below, inner = _content(body, at, default_of_versions, reader)
-            its = _base(body, at, reader)
+            below, inner = _read_content(body, at, default_of_versions, reader)
+            its = _read_base(body, at, reader)
             hidden = f"{xid}/versions/{version}"
-            yield DeclaredMessage(hidden, group, at, below.attributes, its, None, True, below.written, _other(body))
+            yield DeclaredMessage(hidden, group, at, below.attributes, its, None, True, below.written, _extras(body))
             if version == default_name:
-                content, base = _laid(content, below), base or its
-    borrowed = _borrowed(message, content.attributes, base, place, reader.findings)
+                content, base = _overlay_content(content, below), base or its
+    borrowed = _read_borrowed(message, content.attributes, base, place, reader.findings)
     if reader.dialect.is_listed:
         other = {name: value for name, value in other.items() if name.lower() != "id"}
     if reader.dialect.groups_give_formats and base is None and borrowed is None:
-        _name_format(content, form if form.given else default)
+        _add_group_format(content, form if form.is_given else default)
     yield DeclaredMessage(xid, group, place, content.attributes, base, borrowed, False, content.written, other)
 
 
-def _other(body: Mapping[str, Any]) -> dict[str, Any]:
-    return other_members(body, message_names() | {"versions"})
+def _extras(body: Mapping[str, Any]) -> dict[str, Any]:
+    return other_members(body, message_member_names() | {"versions"})
 
 
-def is_numbered(message: Mapping[str, Any], dialect: Dialect) -> bool:
-    """Tell versions of Message Catalog 0.1 from those of a registry."""
+def has_numbered_versions(message: Mapping[str, Any], dialect: Dialect) -> bool:
+    """Whether versions are those of Message Catalog 0.1, not of a registry."""
     versions = message.get("versions")
     if dialect.numbers_versions or isinstance(versions, list):
         return True
@@ -590,45 +592,45 @@ def is_numbered(message: Mapping[str, Any], dialect: Dialect) -> bool:
     return any(isinstance(body, dict) and isinstance(body.get("definition"), dict) for body in bodies)
 
 
-def version_number(version: Any) -> int:
-    """Return a version as number; -1, which any version exceeds, for what is none."""
+def parse_version_number(version: Any) -> int:
+    """Parse a version number; return -1 if it is not a number."""
     if isinstance(version, int) and not isinstance(version, bool):
         return version
     text = str(version)
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_VERSION_DIGITS else -1
 
 
-def _content(
+def _read_content(
     body: Mapping[str, Any], place: SourceLocation, default: Format, reader: DocumentReader, *, inside: bool = False
-) -> tuple[Content, Format]:
-    """Return what defines a message or a version of one, and the envelope and protocol that it names itself.
+) -> tuple[MessageContent, Format]:
+    """Return the content of a message or version, and the envelope and protocol that it names itself.
 
-    ``null`` and ``"None"`` are not given. What an entity of a registry nests as ``definition`` is read as if it stood
-    in its place; *inside* of that, nothing is nested once more.
+    ``null`` and ``"None"`` count as absent. A nested ``definition`` document is read in place of its parent; *inside*
+    it, no further nesting is read.
     """
-    content = Content()
+    content = MessageContent()
     own = read_format(body, place, reader)
-    for name, canonical in reader.spelled(body, "attributes", place):
-        value = _attribute(canonical, body[name], place / name, reader.findings)
+    for name, canonical in reader.iter_names(body, "attributes", place):
+        value = _read_attribute(canonical, body[name], place / name, reader.findings)
         if name.lower() == "config" and value is not None:
             value, named = split_config(value, place / name, content)
-            protocol = spelled(named, canonical_protocol, place / name / "protocol", reader.findings)
+            protocol = read_selector(named, canonical_protocol, place / name / "protocol", reader.findings)
             if protocol is not None and own.protocol is None:
                 own = replace(own, protocol=protocol, written={**own.written, "protocol": place / name / "protocol"})
         if value is not None:
-            content.put(canonical, value, place / name)
+            content.add_attribute(canonical, value, place / name)
     for name, value in (("envelope", own.envelope), ("protocol", own.protocol)):
         if value is not None:
-            content.put(name, value, own.written[name])
-    form = own if own.given else default
+            content.add_attribute(name, value, own.written[name])
+    form = own if own.is_given else default
     flatten_metadata(content, reader)
     add_metadata(body, form, place, content, reader)
-    nested = document_of(body)
+    nested = find_nested_document(body)
     if nested is None:
         add_definition(body, form, place, content, reader)
     elif not inside:
-        below, inner = _content(body[nested], place / nested, form, reader, inside=True)
-        content, own = _laid(content, below), own if own.given else inner
+        below, inner = _read_content(body[nested], place / nested, form, reader, inside=True)
+        content, own = _overlay_content(content, below), own if own.is_given else inner
     split_options(content, reader)
     reference = content.attributes.get("dataschemauri")
     if reference is not None:
@@ -636,51 +638,51 @@ def _content(
     return content, own
 
 
-def _laid(content: Content, below: Content) -> Content:
-    """Lay what a message says over what its version says."""
+def _overlay_content(content: MessageContent, below: MessageContent) -> MessageContent:
+    """Merge the content of a message over that of its version."""
     kept = {path: at for path, at in below.written.items() if path.partition(".")[0] not in content.attributes}
-    return Content({**below.attributes, **content.attributes}, {**kept, **content.written})
+    return MessageContent({**below.attributes, **content.attributes}, {**kept, **content.written})
 
 
-def _name_format(content: Content, form: Format) -> None:
-    """Give a message of Message Catalog 0.1 the format of its group, which is as much its own (section 2.1)."""
+def _add_group_format(content: MessageContent, form: Format) -> None:
+    """Add the format of the group to a message of Message Catalog 0.1 (section 2.1)."""
     for name, value in (("envelope", form.envelope), ("protocol", form.protocol)):
         if value is not None:
             content.attributes.setdefault(name, value)
 
 
-def _attribute(name: str, value: Any, place: SourceLocation, findings: Findings) -> Any:
+def _read_attribute(name: str, value: Any, place: SourceLocation, findings: Findings) -> Any:
     if name in _TEXTS:
-        return given(optional_text(value, place, findings))
+        return blank_to_none(read_optional_text(value, place, findings))
     if name in _OBJECTS and not isinstance(value, dict):
         findings.error(place, "wrong-shape", f"{name} is not an object and is ignored", "write it as a map")
         return None
     return value
 
 
-def _base(message: Mapping[str, Any], place: SourceLocation, reader: DocumentReader) -> str | None:
-    """Return the base reference, under whichever of its names."""
-    for name, _ in reader.spelled(message, "bases", place):
-        reference = given(optional_text(message[name], place / name, reader.findings))
+def _read_base(message: Mapping[str, Any], place: SourceLocation, reader: DocumentReader) -> str | None:
+    """Return the base reference, given under any of its names."""
+    for name, _ in reader.iter_names(message, "bases", place):
+        reference = blank_to_none(read_optional_text(message[name], place / name, reader.findings))
         return None if reference is None else reference_of(reference)
     return None
 
 
-def _borrowed(
+def _read_borrowed(
     message: Mapping[str, Any],
     attributes: Mapping[str, Any],
     base: str | None,
     place: SourceLocation,
     findings: Findings,
 ) -> str | None:
-    """Return the message that this one stands for.
+    """Return the reference to the message that this one borrows (``xref`` or ``uri``).
 
-    A ``uri`` counts when it points to a message, or when nothing else is said.
+    A ``uri`` is used if it points to a message, or if the message declares nothing else.
     """
     meta = message.get("meta")
     xref = message.get("xref") or (meta.get("xref") if isinstance(meta, dict) else None)
     if xref is not None:
-        reference = optional_text(xref, place / "xref", findings)
+        reference = read_optional_text(xref, place / "xref", findings)
         return None if reference is None else reference_of(reference)
     uri = reference_of(message["uri"]) if isinstance(message.get("uri"), str) else None
     if base is None and uri is not None and (MESSAGE_REFERENCE.search(uri) or not attributes):
@@ -688,10 +690,10 @@ def _borrowed(
     return None
 
 
-def _latest_version(
+def _find_latest_version(
     message: Mapping[str, Any], place: SourceLocation, findings: Findings
 ) -> tuple[Mapping[str, Any], SourceLocation] | None:
-    """Return the highest of numbered versions; None when there are none."""
+    """Return the version with the highest number, with its location; None if there is none."""
     versions = message.get("versions")
     entries: Iterator[tuple[str | int, Any]] = iter(())
     if isinstance(versions, dict):
@@ -706,7 +708,7 @@ def _latest_version(
         if not isinstance(body, dict):
             findings.error(at, "wrong-shape", "a version is not an object and is ignored", "write it as an object")
             continue
-        number = version_number(body.get("version", key if isinstance(key, str) else None))
+        number = parse_version_number(body.get("version", key if isinstance(key, str) else None))
         if best is None or number > best[0]:
             best = (number, body, at)
     return None if best is None else best[1:]

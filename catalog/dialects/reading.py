@@ -1,4 +1,4 @@
-"""How single values of a document are read: selectors, texts and what counts as not given."""
+"""Read single values of documents: envelope, protocol, texts, references; and declare entities."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from catalog.model import PROTOCOLS
 from catalog.protocols.properties import canonical_envelope, canonical_protocol
 from catalog.values import is_number, text_of
 
-# The names of all dialects, every one of which is read in every document (MATCHING.md#catalogs).
+# The names of all dialects, which are accepted in every document (MATCHING.md#catalogs).
 #
-# A name that is not of the document's own dialect is remarked upon, since other tools may not know it.
+# A name of another dialect than the document's is reported, since other tools may not accept it.
 
 _OF_NO_DIALECT: Final[Names] = {"attributes": {"config": "protocoloptions"}}
-"""Names that are understood, and are no dialect's own."""
+"""Accepted names that belong to no dialect."""
 
 
-def spellings(kind: Kind) -> Mapping[str, str]:
-    """Return the names of 1.0 for all names of a kind, by spelling in lower case."""
-    return _united(tuple(DIALECTS), kind)
+def spellings_of(kind: Kind) -> Mapping[str, str]:
+    """Return the 1.0 names of one kind, by lower-case spelling."""
+    return _merge_spellings(tuple(DIALECTS), kind)
 
 
 def names_of(*kinds: Kind) -> frozenset[str]:
-    """Return all names of some kinds, in lower case."""
-    return _names(tuple(DIALECTS), kinds)
+    """Return all names of these kinds, in lower case."""
+    return _collect_names(tuple(DIALECTS), kinds)
 
 
-def message_names() -> frozenset[str]:
-    """Return all names that say how a message looks, but for its versions."""
+def message_member_names() -> frozenset[str]:
+    """Return the names of all members that define a message, except its versions."""
     return names_of("selectors", "attributes", "bases", "metadata", "definition")
 
 
 @lru_cache(maxsize=64)
-def _names(dialects: tuple[Dialect, ...], kinds: tuple[Kind, ...]) -> frozenset[str]:
-    return frozenset(name for kind in kinds for name in _united(dialects, kind))
+def _collect_names(dialects: tuple[Dialect, ...], kinds: tuple[Kind, ...]) -> frozenset[str]:
+    return frozenset(name for kind in kinds for name in _merge_spellings(dialects, kind))
 
 
 @lru_cache(maxsize=64)
-def _united(dialects: tuple[Dialect, ...], kind: Kind) -> Mapping[str, str]:
+def _merge_spellings(dialects: tuple[Dialect, ...], kind: Kind) -> Mapping[str, str]:
     united: dict[str, str] = {}
     for names in (_OF_NO_DIALECT, *(dialect.names for dialect in dialects)):
         united.update(names.get(kind, {}))
@@ -52,32 +52,31 @@ def _united(dialects: tuple[Dialect, ...], kind: Kind) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class DocumentReader:
-    """What reading one document takes along: its dialect, where declarations go, and where to report."""
+    """The context of reading one document: its dialect, the declarations to fill, and the findings."""
 
     dialect: Dialect
-    into: Declarations
+    declarations: Declarations
     findings: Findings
 
-    def spelled(
+    def iter_names(
         self, holder: Mapping[str, Any], kind: Kind, at: SourceLocation, *, several: bool = False
     ) -> Iterator[tuple[str, str]]:
-        """Give the names of a kind that *holder* has as they are spelled, each with its 1.0 name; those of 1.0 first.
+        """Yield the names of one kind in *holder* as (written, 1.0 name), 1.0 spellings first.
 
-        Of *several* spellings of one name all are given, else the first counts. One of another dialect than the
-        document's is remarked upon.
+        With *several*, all spellings of a name are yielded, else only the first. Names of other dialects are reported.
         """
-        known, own = spellings(kind), self.dialect.names.get(kind, {})
+        known, own = spellings_of(kind), self.dialect.names.get(kind, {})
         spelled = [(written, known[written.lower()]) for written in holder if written.lower() in known]
         given: set[str] = set()
         for written, canonical in sorted(spelled, key=lambda each: each[0] != each[1]):
             if holder[written] is not None and (several or canonical not in given):
                 given.add(canonical)
                 if written.lower() not in own:
-                    self.unusual(at / written, written, canonical)
+                    self.report_unusual(at / written, written, canonical)
                 yield written, canonical
 
-    def unusual(self, place: SourceLocation, written: str, canonical: str) -> None:
-        """Report a name that is understood, and is not one of the document's own dialect."""
+    def report_unusual(self, place: SourceLocation, written: str, canonical: str) -> None:
+        """Report an accepted name that the document's dialect does not have."""
         text = f"{written} is read as {canonical}"
         if written == canonical:
             text = f"{written} is a name of xRegistry 1.0; it is read as such"
@@ -100,13 +99,13 @@ _GROUP: Final = re.compile(r"(^|[/#])definitiongroups(?=/[^/?#]+)", re.IGNORECAS
 _LISTED_GROUP: Final = re.compile(r"^(#?/)groups(?=/[^/?#]+/?$)", re.IGNORECASE)
 
 
-def given(text: str | None) -> str | None:
-    """Return None for values that real catalogs use for nothing: an empty text or ``None``."""
+def blank_to_none(text: str | None) -> str | None:
+    """Return None for an empty text or ``None``, which real catalogs use for absent values."""
     return None if text is None or text.strip().lower() in ("", "none") else text
 
 
-def optional_text(value: Any, place: SourceLocation, findings: Findings) -> str | None:
-    """Return a text, a number as it is written; anything else but null is reported and read as not given."""
+def read_optional_text(value: Any, place: SourceLocation, findings: Findings) -> str | None:
+    """Return a text, or a number as written; report anything else except null, and return None."""
     if value is None or isinstance(value, str):
         return value
     if is_number(value):
@@ -115,18 +114,18 @@ def optional_text(value: Any, place: SourceLocation, findings: Findings) -> str 
     return None
 
 
-def spelled(value: Any, canonical: Callable[[str], str], place: SourceLocation, findings: Findings) -> str | None:
-    """Read an envelope or protocol name in any letter case and version spelling."""
-    text = given(optional_text(value, place, findings))
+def read_selector(value: Any, canonical: Callable[[str], str], place: SourceLocation, findings: Findings) -> str | None:
+    """Return the canonical envelope or protocol name; letter case and version spelling may vary."""
+    text = blank_to_none(read_optional_text(value, place, findings))
     return None if text is None else canonical(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The envelope and the protocol that something names.
+    """The envelope and protocol that an entity declares.
 
-    ``by_format`` tells a protocol that ``format`` or ``envelope`` names, as dialects before 1.0 do, from one that is
-    named as such. ``written`` is where each of the two is written.
+    ``by_format`` is true if the protocol is named in ``format`` or ``envelope``, as before 1.0. ``written`` has the
+    location of each.
     """
 
     envelope: str | None = None
@@ -135,29 +134,29 @@ class Format:
     written: Mapping[str, SourceLocation] = field(default_factory=dict)
 
     @property
-    def given(self) -> bool:
-        """Whether either is named at all."""
+    def is_given(self) -> bool:
+        """Whether either is declared."""
         return self.envelope is not None or self.protocol is not None
 
 
 def read_format(holder: Mapping[str, Any], at: SourceLocation, reader: DocumentReader) -> Format:
-    """Read envelope and protocol, each from the first of its names that is given; ``None`` is not given.
+    """Read envelope and protocol, each from the first of its names that has a value.
 
-    An envelope that is the name of a protocol is the protocol, unless another is named as such.
+    An envelope with the name of a protocol is read as the protocol, unless a protocol is declared too.
     """
     named: dict[str, str] = {}
     written: dict[str, SourceLocation] = {}
     by_format = False
     for name, canonical in sorted(
-        reader.spelled(holder, "selectors", at, several=True), key=lambda each: each[1] != "protocol"
+        reader.iter_names(holder, "selectors", at, several=True), key=lambda each: each[1] != "protocol"
     ):
-        text = given(optional_text(holder[name], at / name, reader.findings))
+        text = blank_to_none(read_optional_text(holder[name], at / name, reader.findings))
         if text is None or canonical in named:
             continue
         protocol = canonical_protocol(text)
         if canonical == "envelope" and protocol in PROTOCOLS:
             if name == canonical:
-                reader.unusual(at / name, f"the envelope {text}", f"protocol {protocol}")
+                reader.report_unusual(at / name, f"the envelope {text}", f"protocol {protocol}")
             if "protocol" not in named:
                 named["protocol"], written["protocol"], by_format = protocol, at / name, True
             continue
@@ -167,25 +166,25 @@ def read_format(holder: Mapping[str, Any], at: SourceLocation, reader: DocumentR
 
 
 def reference_of(reference: str) -> str:
-    """Return a reference to a definition or a group of them in the names of 1.0; any other as it is."""
+    """Return a reference to a message or group in 1.0 spelling; any other reference unchanged."""
     renamed = _LISTED_GROUP.sub(r"\1messagegroups", _LISTED.sub(r"\1messagegroups/\2/messages", reference))
     renamed = _MESSAGES.sub(r"\1messagegroups/\2/messages", renamed)
     renamed = _INLINE.sub(r"\1endpoints/\2/messages", renamed)
     return _GROUP.sub(r"\1messagegroups", renamed)
 
 
-# What the readers of all dialects share: walking collections, and declaring what is in them once.
+# Walking collections and declaring entities, for all dialects.
 
 MAX_DECLARED: Final = 50_000
-"""Messages, groups, endpoints and schemas of one load: five times what the router is built for."""
+"""Maximum messages, groups, endpoints and schemas of a catalog: five times the supported size."""
 MAX_ID: Final = 256
-"""Characters of an id, twice what xRegistry allows: ids stand in every place and reference below them."""
+"""Maximum characters of an id, twice what xRegistry allows."""
 
 
-def members(
+def iter_collection(
     tree: Mapping[str, Any], name: str, at: SourceLocation, into: Declarations, findings: Findings
 ) -> Iterator[tuple[str, Any, SourceLocation]]:
-    """Give the objects of a collection with their places, as long as *into* has room; report what is no object."""
+    """Yield the objects of a collection with their locations until *into* is full; report other members."""
     collection = tree.get(name)
     if collection is None:
         return
@@ -195,7 +194,7 @@ def members(
     inside = at / name
     for key, member in collection.items():
         if len(key) > MAX_ID:
-            long_id(inside, key, findings)
+            report_long_id(inside, key, findings)
             continue
         if not has_room(into, inside, findings):
             return
@@ -206,14 +205,14 @@ def members(
             findings.error(place, "wrong-shape", f"{key} is not an object", "write it as an object")
 
 
-def long_id(place: SourceLocation, key: str, findings: Findings) -> None:
-    """Report an id that is too long to be one, at the collection it is in."""
+def report_long_id(place: SourceLocation, key: str, findings: Findings) -> None:
+    """Report an id that is too long, at its collection."""
     message = f"an id of {len(key)} characters, {key[:40]}..., is too long; it is left out"
     findings.error(place, "long-id", message, "xRegistry allows 128 characters")
 
 
 def has_room(into: Declarations, place: SourceLocation, findings: Findings) -> bool:
-    """Whether one more thing can be declared; report it once for a collection when not."""
+    """Whether one more entity can be declared; otherwise report that the limit is reached."""
     if len(into.messages) + len(into.groups) + len(into.endpoints) + len(into.schemas) < MAX_DECLARED:
         return True
     message = f"the catalog declares more than {MAX_DECLARED} entities; the others are left out"
@@ -222,9 +221,9 @@ def has_room(into: Declarations, place: SourceLocation, findings: Findings) -> b
 
 
 def other_members(holder: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
-    """Return what *holder* says beside the names *taken* (lower case, any case matches), which a reader has no use for.
+    """Return the members of *holder* not in *taken* (lower case; compared without regard to case).
 
-    It is kept for who writes the catalog down again.
+    They are kept for conversions.
     """
     return {
         name: value
@@ -234,14 +233,14 @@ def other_members(holder: Mapping[str, Any], taken: Collection[str]) -> dict[str
 
 
 def declare_registry(tree: Mapping[str, Any], into: Declarations) -> None:
-    """Keep what a document says about itself; the first document to say a thing counts."""
+    """Declare the registry attributes of a document; the first document with an attribute wins."""
     collections = {"endpoints", "schemagroups"} | names_of("groups", "messages") - {"messages"}
     for name, value in other_members(tree, collections).items():
         into.registry.setdefault(name, value)
 
 
 def declare_group(group: DeclaredGroup, into: Declarations, findings: Findings) -> None:
-    """Add a group, which may be declared in several documents; report other defaults than the first ones."""
+    """Declare a group, which may occur in several documents; report defaults that differ from the first ones."""
     known = into.groups.setdefault(group.xid, group)
     if known is not group and (known.envelope, known.protocol) != (group.envelope, group.protocol):
         message = f"{group.xid} has other defaults in {known.place.file}; those apply"
@@ -249,60 +248,60 @@ def declare_group(group: DeclaredGroup, into: Declarations, findings: Findings) 
 
 
 def declare_message(message: DeclaredMessage, into: Declarations, findings: Findings) -> None:
-    """Add a message; report one that says otherwise than the first of its xid, which stays."""
+    """Declare a message; if its xid is declared already, report a different one and keep the first."""
     known = into.messages.setdefault(message.xid, message)
     if known is not message and known.attributes != message.attributes:
-        repeated(message.place, message.xid, known.place, findings)
+        report_repeated(message.place, message.xid, known.place, findings)
 
 
 def declare_schemas(
     tree: Mapping[str, Any], name: str, at: SourceLocation, into: Declarations, findings: Findings
 ) -> None:
-    """Add the schemas of all schema groups in the collection *name*; report one that differs from the first."""
-    for key, group, place in members(tree, name, at, into, findings):
+    """Declare the schemas in the collection *name*; report one that differs from the first of its xid."""
+    for key, group, place in iter_collection(tree, name, at, into, findings):
         into.schemagroups.setdefault(f"/schemagroups/{key}", other_members(group, ("schemas",)))
-        for schema, body, written in members(group, "schemas", place, into, findings):
+        for schema, body, written in iter_collection(group, "schemas", place, into, findings):
             xid = f"/schemagroups/{key}/schemas/{schema}"
             if into.schemas.setdefault(xid, body) is body:
                 into.schema_places[xid] = written
             elif into.schemas[xid] != body:
-                repeated(written, xid, into.schema_places[xid], findings)
+                report_repeated(written, xid, into.schema_places[xid], findings)
 
 
-def repeated(place: SourceLocation, xid: str, first: SourceLocation, findings: Findings) -> None:
-    """Report what was declared before."""
+def report_repeated(place: SourceLocation, xid: str, first: SourceLocation, findings: Findings) -> None:
+    """Report an xid that is already declared elsewhere."""
     message = f"{xid} is declared again; the declaration in {first.file} counts"
     findings.warning(place, "duplicate-xid", message, "remove or rename one of them")
 
 
-def deprecated(place: SourceLocation, dialect: str, findings: Findings) -> None:
-    """Tell that a document is written in a dialect that xRegistry 1.0 has replaced."""
+def report_deprecated(place: SourceLocation, dialect: str, findings: Findings) -> None:
+    """Report that a document uses a dialect that xRegistry 1.0 replaced."""
     hint = "it works; convert it to xRegistry 1.0 with the next change"
     findings.info(place, "deprecated-dialect", f"this is {dialect}, which xRegistry 1.0 has replaced", hint)
 
 
-# Which version of a resource counts, for messages and schemas alike.
+# The default version of a message or schema.
 
 _MAX_DIGITS: Final = 18
 
 
 def default_version(resource: Mapping[str, Any], versions: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return the key of the version that counts: the one named, the one that says so itself, else the highest.
+    """Return the default version's key: the one named, else one marked as default, else the highest.
 
-    Numbers are higher than other names, which count by their letters; None when there are no versions.
+    Numbers are higher than other names, which are ordered alphabetically. None if there are no versions.
     """
     if not versions:
         return None
-    for name in _named(resource):
+    for name in _iter_named_versions(resource):
         if name in versions:
             return name
     for key, body in versions.items():
         if body.get("isdefault") is True:
             return key
-    return max(versions, key=_rank)
+    return max(versions, key=_version_rank)
 
 
-def _named(resource: Mapping[str, Any]) -> Iterator[str]:
+def _iter_named_versions(resource: Mapping[str, Any]) -> Iterator[str]:
     for holder in (resource.get("meta"), resource):
         if not isinstance(holder, dict):
             continue
@@ -312,6 +311,6 @@ def _named(resource: Mapping[str, Any]) -> Iterator[str]:
                 yield text_of(value)
 
 
-def _rank(key: str) -> tuple[bool, int, str]:
+def _version_rank(key: str) -> tuple[bool, int, str]:
     number = key.isascii() and key.isdecimal() and len(key) <= _MAX_DIGITS
     return number, int(key) if number else 0, key

@@ -1,1 +1,1 @@
-"""Documents: fetched within limits, parsed, and put together to one catalog."""
+"""Fetch documents within limits, parse them, and assemble those split into several files or pages."""

@@ -1,4 +1,4 @@
-"""Reading documents from files, folders and URLs, with limits; a document is a tree plus where it came from."""
+"""Read documents from files, folders and URLs, within limits."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from catalog.parsing.texts import parse_catalog_text
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One parsed document. ``named`` tells a source given by name from one found in a folder.
+    """One parsed document. ``named`` is true for a source given by name, false for one found in a folder.
 
-    ``mounts`` say what of an assembled document is written in other files, ``aliases`` under which other addresses the
-    registry it is, or is a part of, can be referred to.
+    ``mounts`` says which members of an assembled document come from other files. ``aliases`` are other addresses of the
+    registry that it is, or is a part of.
     """
 
     file: str
@@ -37,7 +37,7 @@ class Document:
 
     @property
     def root(self) -> SourceLocation:
-        """The place of the whole; the places of its members follow the mounts."""
+        """The location of the whole document; locations of members follow ``mounts``."""
         return SourceLocation(self.file, "", self.mounts) if self.mounts else SourceLocation(self.file)
 
 
@@ -46,11 +46,11 @@ def read_documents(
 ) -> list[Document]:
     """Read every source: a file, a folder (all JSON and YAML files below it) or an http(s) URL.
 
-    A folder of an ``index.json`` tree is one document, and so is a live registry. A bad file in a folder is a finding,
-    as long as another of the folder can be read. *network* counts when there is no *fetcher*.
+    A folder with an ``index.json`` tree is one document, and so is a live registry. An unreadable file in a folder is a
+    finding if other files can be read. *network* is used only without *fetcher*.
 
     Raises:
-        DocumentError: a source is missing, unreadable, neither JSON nor YAML, or past the limits.
+        DocumentError: a source is missing, unreadable, neither JSON nor YAML, or exceeds the limits.
     """
     by = fetcher if fetcher is not None else Fetcher(network=network)
     documents: list[Document] = []
@@ -65,9 +65,9 @@ def read_documents(
 
 
 def read_document(uri: str, fetcher: Fetcher, findings: Findings, *, given: bool = False) -> Document:
-    """Read one file or URL; the root of an ``index.json`` tree, and a registry's API, are read whole.
+    """Read one file or URL, completing the root of an ``index.json`` tree or the API of a registry.
 
-    What the user has *given* may also be a pipe; what a document refers to may not, since nobody may ever write to it.
+    A source *given* by the user may also be a pipe; a reference in a document may not, since it could block forever.
 
     Raises:
         DocumentError: as :func:`read_documents`.
@@ -76,28 +76,28 @@ def read_document(uri: str, fetcher: Fetcher, findings: Findings, *, given: bool
         address = fetcher.address(uri)
         if given:
             fetcher.reach.name(origin_of(address), Trust.OPERATOR)
-        answer = fetcher.answer(address)
-        listed = registry_api.read(address, answer, fetcher, findings)
+        answer = fetcher.fetch_response(address)
+        listed = registry_api.read_message_catalog(address, answer, fetcher, findings)
         if listed is not None:
             return Document(address, listed.tree, True, listed.mounts)
-        served = registry_api.read_registry(address, _tree(address, answer.data, findings), answer, fetcher, findings)
+        served = registry_api.read_registry(address, _parse(address, answer.data, findings), answer, fetcher, findings)
         return Document(address, served.tree, True, served.mounts, served.aliases)
     path = Path(uri)
-    if path.name == registry_api.INDEX and registry_api.is_root(path, fetcher):
-        return _assembled(path.parent, registry_api.parts_of(path.parent, fetcher), fetcher, findings, named=True)
-    tree = _tree(uri, _piped(uri) if given and _is_pipe(uri) else fetcher.fetch(uri), findings)
-    return Document(uri, tree, aliases=registry_api.own_address(tree))
+    if path.name == registry_api.INDEX and registry_api.is_tree_root(path, fetcher):
+        return _read_tree(path.parent, registry_api.parts_in(path.parent, fetcher), fetcher, findings, named=True)
+    tree = _parse(uri, _read_pipe(uri) if given and _is_pipe(uri) else fetcher.fetch(uri), findings)
+    return Document(uri, tree, aliases=registry_api.own_addresses(tree))
 
 
 def _is_pipe(file: str) -> bool:
     try:
         return stat.S_ISFIFO(os.stat(file).st_mode)
     except (OSError, ValueError):
-        return False  # fetching it says what is wrong
+        return False  # fetching it reports the problem
 
 
-def _piped(file: str) -> bytes:
-    """Read a pipe to its end; it gives nothing a second time, so no change of it is ever seen."""
+def _read_pipe(file: str) -> bytes:
+    """Read a pipe to its end. It cannot be read again, so changes are never noticed."""
     try:
         with open_input(file) as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -112,20 +112,20 @@ def _piped(file: str) -> bytes:
 def _read_folder(folder: Path, fetcher: Fetcher, findings: Findings) -> list[Document]:
     documents: list[Document] = []
     errors: list[DocumentError] = []
-    files = fetcher.files(folder)
-    trees = registry_api.trees_in(folder, files)
+    files = fetcher.list_files(folder)
+    trees = registry_api.find_trees(folder, files)
     taken = {path for top, parts in trees.items() for path in (top / registry_api.INDEX, *parts)}
     for top, parts in trees.items():
         try:
-            documents.append(_assembled(top, parts, fetcher, findings, named=False))
+            documents.append(_read_tree(top, parts, fetcher, findings, named=False))
         except DocumentError as error:
             errors.append(error)
     for path in files:
         if path in taken:
             continue
         try:
-            tree = _tree(str(path), fetcher.fetch(path), findings)
-            documents.append(Document(str(path), tree, False, aliases=registry_api.own_address(tree)))
+            tree = _parse(str(path), fetcher.fetch(path), findings)
+            documents.append(Document(str(path), tree, False, aliases=registry_api.own_addresses(tree)))
         except DocumentError as error:
             errors.append(error)
     if not documents:
@@ -138,22 +138,22 @@ def _read_folder(folder: Path, fetcher: Fetcher, findings: Findings) -> list[Doc
     return documents
 
 
-def _assembled(top: Path, parts: Sequence[Path], fetcher: Fetcher, findings: Findings, *, named: bool) -> Document:
-    """Put an ``index.json`` tree together; a part that cannot be read is a finding, the root's own file an error."""
+def _read_tree(top: Path, parts: Sequence[Path], fetcher: Fetcher, findings: Findings, *, named: bool) -> Document:
+    """Assemble an ``index.json`` tree; an unreadable part is a finding, an unreadable root an error."""
     root = top / registry_api.INDEX
-    tree = _tree(str(root), fetcher.fetch(root), findings) if root.exists() else {}
+    tree = _parse(str(root), fetcher.fetch(root), findings) if root.exists() else {}
     assembly = Assembly(str(root), tree)
     for path in parts:
         try:
-            part = _tree(str(path), fetcher.fetch(path), findings)
+            part = _parse(str(path), fetcher.fetch(path), findings)
         except DocumentError as error:
             findings.error(SourceLocation(error.file, error.pointer), "unreadable-document", str(error), error.hint)
             continue
-        registry_api.lay(assembly, path.relative_to(top).parent.parts, part, SourceLocation(str(path)))
+        registry_api.add_file(assembly, path.relative_to(top).parent.parts, part, SourceLocation(str(path)))
     return Document(str(root), assembly.tree, named, assembly.mounts, (str(top),))
 
 
-def _tree(file: str, data: bytes, findings: Findings) -> dict[str, Any]:
+def _parse(file: str, data: bytes, findings: Findings) -> dict[str, Any]:
     parsed = parse_catalog_text(file, data)
     for place in parsed.duplicates:
         findings.warning(place, "duplicate-key", "the key occurs twice; the last value counts", "remove one of them")
@@ -163,34 +163,35 @@ def _tree(file: str, data: bytes, findings: Findings) -> dict[str, Any]:
     return parsed.tree
 
 
-# Changes that look like half of a write: a catalog that lost most of its definitions, a file that ends in mid-line.
+# Changes that look like a partial write: most definitions are gone, or a file ends in the middle of a line.
 #
-# A document cut off at the end of a line is often still good YAML. A doubted change is taken when a second look finds
-# the same: an intended one takes one look longer, and a half-written one is not taken.
+# A document cut off at the end of a line is often still valid YAML. Such a change is accepted if the next check finds
+# the
+# same: an intended change is delayed by one check, and a half-written one is not accepted.
 
 MAX_SHRINK: Final = 0.5
-"""Share of its definitions that a document, or an endpoint, may lose before a second look."""
-SHOWN: Final = 20
-"""Reasons that are reported."""
+"""Share of its definitions that a document or endpoint may lose without confirmation by a second check."""
+MAX_REASONS: Final = 20
+"""Maximum reasons reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnconfirmedCatalog:
-    """A changed catalog that is taken if the next look finds the same; the last good one goes on until then."""
+    """A suspicious change, accepted if the next check finds the same; until then the last valid catalog is used."""
 
     reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """How many usable definitions there are, in all, by document, and as candidates by endpoint."""
+class CatalogSizes:
+    """The number of usable definitions: in total, by document, and as candidates by endpoint."""
 
     total: int = 0
     documents: Mapping[str, int] = field(default_factory=dict)
     endpoints: Mapping[str, int] = field(default_factory=dict)
 
-    def shrunk(self, before: Sizes, most: float) -> Iterator[str]:
-        """Yield which lost more than *most* of what they had *before*, 0 to 1."""
+    def find_lost_definitions(self, before: CatalogSizes, most: float) -> Iterator[str]:
+        """Yield a text for the catalog and each document that lost more than the share *most* of its definitions."""
         if before.total - self.total > most * before.total:
             yield f"the catalog has {self.total} definitions, down from {before.total}"
         for document, had in before.documents.items():
@@ -198,28 +199,28 @@ class Sizes:
             if had - has > most * had:
                 yield f"{document} has {has} definitions, down from {had}"
 
-    def emptied(self, before: Sizes, most: float) -> Iterator[str]:
-        """Yield which endpoints lost more than *most* of the candidates they had *before*, 0 to 1."""
+    def find_lost_candidates(self, before: CatalogSizes, most: float) -> Iterator[str]:
+        """Yield a text for each endpoint that lost more than the share *most* (0 to 1) of its candidates."""
         for endpoint, had in before.endpoints.items():
             has = self.endpoints.get(endpoint, 0)
             if had - has > most * had:
                 yield f"{endpoint} has {has} candidates, down from {had}"
 
 
-def sizes_of(catalog: Catalog, declarations: Declarations) -> Sizes:
-    """Count the definitions of a catalog by the documents that declare them."""
-    messages = declarations.messages
-    counts = Counter(messages[xid].place.file for xid in catalog.definitions if xid in messages)
-    return Sizes(len(catalog.definitions), dict(counts), candidates_of(catalog))
+def count_definitions(catalog: Catalog, declarations: Declarations) -> CatalogSizes:
+    """Count the definitions of a catalog, by document and endpoint."""
+    known = (declarations.messages[xid] for xid in catalog.definitions if xid in declarations.messages)
+    counts = Counter(message.place.file for message in known)
+    return CatalogSizes(len(catalog.definitions), dict(counts), count_candidates(catalog))
 
 
-def candidates_of(catalog: Catalog) -> dict[str, int]:
-    """Count the candidates of each endpoint that has some."""
+def count_candidates(catalog: Catalog) -> dict[str, int]:
+    """Count the candidates of each endpoint that has any."""
     return {xid: len(endpoint.candidates) for xid, endpoint in catalog.endpoints.items() if endpoint.candidates}
 
 
-def unfinished(fetcher: Fetcher, seen: Mapping[str, str]) -> Iterator[str]:
-    """Yield which files that are not as they were *seen* end in mid-line; JSON tells by itself where it ends."""
+def find_unfinished(fetcher: Fetcher, seen: Mapping[str, str]) -> Iterator[str]:
+    """Yield a text for each file changed since *seen* that ends in the middle of a line, except JSON."""
     for address, mark in tuple(fetcher.seen.items()):
         if is_url(address) or address.endswith(os.sep) or seen.get(address) == mark:
             continue
@@ -231,6 +232,6 @@ def unfinished(fetcher: Fetcher, seen: Mapping[str, str]) -> Iterator[str]:
             yield f"{address} does not end with a complete line"
 
 
-def first_of(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Return the first reasons, as many as are reported."""
-    return tuple(dict.fromkeys(reasons))[:SHOWN]
+def limit_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
+    """Return the distinct reasons, limited in number."""
+    return tuple(dict.fromkeys(reasons))[:MAX_REASONS]

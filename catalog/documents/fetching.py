@@ -1,7 +1,7 @@
-"""Fetching what documents consist of and refer to: files and URLs, each once per load, within limits.
+"""Fetch files and URLs, each once per load, within limits.
 
-User and password of a URL are taken off where it comes in (``https://***@host/...`` stands for it in every address,
-message and finding) and sent to that very origin only, as logins are (:mod:`catalog.documents.connecting`).
+User and password are removed from URLs at once (addresses, messages and findings show ``https://***@host/...``) and
+sent only to that origin, like logins (:mod:`catalog.documents.connecting`).
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from catalog.dialects import suffixes
-from catalog.documents.connecting import EVERYWHERE, Asking, Credentials, Logins, Reach, Trust, asked, origin_of
+from catalog.documents.connecting import EVERYWHERE, Credentials, HttpRequest, Logins, Reach, Trust, origin_of, send
 from catalog.findings import DocumentError
 from catalog.parsing.regular import open_regular
 
 if TYPE_CHECKING:
     import httpx
 
-# One GET over HTTP(S) with hard limits: the clock, the size and the redirects of a stranger's server are bounded.
+# One HTTP(S) GET with hard limits on time, size and redirects.
 #
-# The clock holds for the whole exchange, headers and redirects included, so that a server which sends a byte now and
-# then keeps nobody. That needs a loop of its own: :func:`get` must not be called where an event loop is running.
+# The time limit includes headers and redirects, so that a slow server cannot block a load. This needs an event loop of
+# its own: :func:`fetch_url` must not be called where an event loop is running.
 
 MAX_REDIRECTS: Final = 5
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_NOT_NOW: Final = frozenset({408, 425, 429})
+_RETRY_STATUSES: Final = frozenset({408, 425, 429})
 _NOT_MODIFIED: Final = 304
 _UNAUTHORIZED: Final = 401
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What a server gave. ``url`` is where it was found, redirects followed; ``fresh`` is False for a 304 without data.
+    """A response. ``url`` is the final URL after redirects; ``fresh`` is False for a 304 without data.
 
-    ``link`` is the Link header, ``etag`` and ``modified`` what a later request may ask with.
+    ``link`` is the Link header; ``etag`` and ``modified`` are for later conditional requests.
     """
 
     url: str
@@ -56,43 +56,44 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """Bytes that one document may have, and seconds that it may take."""
+    """Maximum bytes and seconds for one document."""
 
     document_bytes: int
     seconds: float
 
 
-def get(
+def fetch_url(
     url: str, credentials: Credentials, limits: FetchLimits, reach: Reach, known: HttpResponse | None = None
 ) -> HttpResponse:
-    """Fetch *url*; when *known* is what it gave before, only if it changed since.
+    """Fetch *url*, conditionally if an earlier response is *known*.
 
-    Each origin on the way is shown its own *credentials* and no others; a token that it refuses is replaced once.
-    *reach* judges the addresses of each host on the way, and only those that it was shown are connected to.
+    Each origin gets only its own *credentials*, also after redirects; a refused token is replaced once. *reach* checks
+    the addresses of every host.
 
     Raises:
-        DocumentError: beyond *reach*; or transient when the server cannot be reached, is too slow or answers 408, 425,
-            429 or 5xx.
+        DocumentError: not allowed by *reach*; or transient: the server is unreachable, too slow, or answers
+        408, 425, 429
+            or 5xx.
     """
-    import httpx  # only who reads from the network pays for it
+    import httpx  # a slow import, needed only with network access
 
     try:
-        return asyncio.run(_within(url, credentials, limits, reach, known))
+        return asyncio.run(_fetch_within_limits(url, credentials, limits, reach, known))
     except TimeoutError as error:
         message = f"{url} took longer than {limits.seconds:g} s"
         raise DocumentError(message, file=url, hint="try again", transient=True) from error
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
         lasting = not isinstance(error, httpx.TransportError) or isinstance(error, httpx.UnsupportedProtocol)
-        message = f"{url} cannot be fetched: {_reason(error)}"
+        message = f"{url} cannot be fetched: {_failure_reason(error)}"
         hint = "check the address" if lasting else "check the address and the network, and try again"
         raise DocumentError(message, file=url, hint=hint, transient=not lasting) from error
 
 
-def redirected(url: str, current: str, target: str) -> str:
-    """Return where the server at *current* sends who asked for *url*.
+def redirect_target(url: str, current: str, target: str) -> str:
+    """Return the target of a redirect from *current*, followed while fetching *url*.
 
     Raises:
-        DocumentError: it leads from https to http, or elsewhere than to HTTP(S).
+        DocumentError: it leads from https to http, or is not HTTP(S).
     """
     following = urljoin(current, target)
     parts = urlsplit(following)
@@ -103,21 +104,21 @@ def redirected(url: str, current: str, target: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _reason(error: Exception) -> str:
+def _failure_reason(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-async def _within(
+async def _fetch_within_limits(
     url: str, credentials: Credentials, limits: FetchLimits, reach: Reach, known: HttpResponse | None
 ) -> HttpResponse:
     async with asyncio.timeout(limits.seconds):
-        return await _followed(url, credentials, limits, reach, known)
+        return await _follow_redirects(url, credentials, limits, reach, known)
 
 
-async def _followed(
+async def _follow_redirects(
     url: str, credentials: Credentials, limits: FetchLimits, reach: Reach, known: HttpResponse | None
 ) -> HttpResponse:
-    """Follow redirects, each to HTTP(S) and never from https to http."""
+    """Fetch *url* and follow redirects."""
     headers = {"Accept": "application/json, application/yaml, */*;q=0.5", "Accept-Encoding": "gzip"}
     if known is not None and known.etag:
         headers["If-None-Match"] = known.etag
@@ -126,31 +127,31 @@ async def _followed(
     current, refused, redirects = url, "", 0
     while redirects <= MAX_REDIRECTS:
         origin = origin_of(current)
-        shown = await credentials.authorization(origin, limits.seconds, refused)
+        shown = await credentials.authorization_header(origin, limits.seconds, refused)
         sent = {**headers, "Authorization": shown} if shown else headers
         context = credentials.logins.context(origin)
-        async with asked(Asking(current, sent, context, limits.seconds), reach) as response:
+        async with send(HttpRequest(current, sent, context, limits.seconds), reach) as response:
             target = response.headers.get("location")
             if response.status_code in _REDIRECTS and target:
-                current, redirects = redirected(url, current, target), redirects + 1
+                current, redirects = redirect_target(url, current, target), redirects + 1
                 continue
             if response.status_code == _UNAUTHORIZED and shown and not refused:
                 refused = shown
-                if await credentials.authorization(origin, limits.seconds, refused) != refused:
+                if await credentials.authorization_header(origin, limits.seconds, refused) != refused:
                     continue
-            return await _answer(response, url, current, limits, known)
+            return await _read_response(response, url, current, limits, known)
     hint = "use the address that it leads to"
     raise DocumentError(f"{url} redirects more than {MAX_REDIRECTS} times", file=url, hint=hint)
 
 
-async def _answer(
+async def _read_response(
     response: httpx.Response, url: str, current: str, limits: FetchLimits, known: HttpResponse | None
 ) -> HttpResponse:
     if response.status_code == _NOT_MODIFIED and known is not None:
         return HttpResponse(known.url, known.data, False, known.link, known.etag, known.modified)
     if not response.is_success:
         status = response.status_code
-        transient = status in _NOT_NOW or response.is_server_error
+        transient = status in _RETRY_STATUSES or response.is_server_error
         hint = "try again later" if transient else "check the address, and whether it needs a login (catalog.logins)"
         message = f"{url} cannot be fetched: the server answers {status} {response.reason_phrase}".rstrip()
         raise DocumentError(message, file=url, hint=hint, transient=transient)
@@ -165,14 +166,14 @@ async def _answer(
     return HttpResponse(current, bytes(data), True, link, etag if sendable else "", modified if sendable else "")
 
 
-# References to files, as documents write them: relative to the file that they stand in, or as ``file:`` URIs.
+# References to files in documents: relative to the referring file, or ``file:`` URIs.
 
 
-def path_of(uri: str) -> str:
+def path_of_uri(uri: str) -> str:
     """Return the path of a file: URI.
 
     Raises:
-        DocumentError: it names another host.
+        DocumentError: the URI has another host.
     """
     rest = uri.partition(":")[2].partition("#")[0].partition("?")[0]
     if rest.startswith("//"):
@@ -183,94 +184,94 @@ def path_of(uri: str) -> str:
     return os.path.normpath(unquote(rest))
 
 
-def beside(reference: str, base: str) -> str:
-    """Resolve a relative reference against a file; it is a URI reference, so it may be percent-encoded."""
+def resolve_beside_file(reference: str, base: str) -> str:
+    """Resolve a relative URI reference, which may be percent-encoded, against a file."""
     if reference.lower().startswith("file:") or reference.startswith("//"):
-        return path_of(reference if not reference.startswith("//") else f"file:{reference}")
+        return path_of_uri(reference if not reference.startswith("//") else f"file:{reference}")
     path = unquote(reference.partition("?")[0])
     return os.path.normpath(os.path.join(os.path.dirname(base), path)) if path else base
 
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of one document."""
+"""Maximum bytes of one document."""
 FETCH_SECONDS: Final = 30.0
 MAX_FETCHES: Final = 1_000
-"""Documents that one load takes from the network."""
+"""Maximum documents that one load fetches."""
 MAX_LOAD_BYTES: Final = 256 * 1024 * 1024
 MAX_LOAD_SECONDS: Final = 120.0
-HOLD_FACTOR: Final = 10.0
-"""A failure that took long is not repeated before this many times as long has passed."""
-FULL_SECONDS: Final = 3_600.0
-"""How long an answer is only asked whether it changed; then it is asked for whole, lest its entity tag lies."""
+RETRY_FACTOR: Final = 10.0
+"""After a failure that took N seconds, the next try is at least this factor times N seconds later."""
+REFETCH_SECONDS: Final = 3_600.0
+"""How long only conditional requests are sent; then the document is fetched again, in case its entity tag is wrong."""
 MAX_DISTRUSTED: Final = 10_000
-"""Addresses that are remembered for entity tags that lied."""
+"""Maximum addresses remembered for having wrong entity tags."""
 CASES: Final = ".cases"
-"""Ends the names of files of test cases, before their suffix: they lie beside a catalog and are no part of it."""
+"""Files of test cases have this before their suffix; they are not part of a catalog."""
 _MASK: Final = "***"
 
 
 @dataclass(slots=True)
-class Cache:
-    """What URLs gave in earlier loads, so that asking again costs a 304; a watcher keeps it between loads.
+class HttpCache:
+    """Responses of earlier loads for conditional requests, and recent failures.
 
-    It holds at most ``max_bytes``; what was not asked for longest goes first. Failures that took long are held too, so
-    that a dead host costs a tenth of the time at most. An address that gave two contents under one entity tag is asked
-    for whole ever after.
+    It has at most ``max_bytes``; the least recently used responses are dropped first. Slow failures are not retried at
+    once, so that a dead host costs at most a tenth of the time. An address that returned two contents with one entity
+    tag is always fetched completely.
     """
 
     max_bytes: int = MAX_LOAD_BYTES
     clock: Callable[[], float] = time.monotonic
     _answers: OrderedDict[str, HttpResponse] = field(default_factory=OrderedDict)
     _bytes: int = 0
-    _held: dict[str, tuple[float, DocumentError]] = field(default_factory=dict)
-    _whole: dict[str, float] = field(default_factory=dict)
+    _failures: dict[str, tuple[float, DocumentError]] = field(default_factory=dict)
+    _fetched_at: dict[str, float] = field(default_factory=dict)
     _distrusted: set[str] = field(default_factory=set)
 
-    def known(self, uri: str) -> HttpResponse | None:
-        """Return the last answer of *uri*, when it can be asked whether it changed."""
+    def last_answer(self, uri: str) -> HttpResponse | None:
+        """Return the last response of *uri*, if a conditional request is possible."""
         answer = self._answers.get(uri)
-        if answer is None or self.clock() >= self._whole[uri] + FULL_SECONDS:
+        if answer is None or self.clock() >= self._fetched_at[uri] + REFETCH_SECONDS:
             return None
         self._answers.move_to_end(uri)
         return answer
 
-    def held(self, uri: str) -> DocumentError | None:
-        """Return the failure of *uri* that is too young to try again."""
-        until, error = self._held.get(uri, (0.0, None))
+    def recent_failure(self, uri: str) -> DocumentError | None:
+        """Return the last failure of *uri*, if it is too recent to retry."""
+        until, error = self._failures.get(uri, (0.0, None))
         return error if error is not None and self.clock() < until else None
 
-    def keep(self, uri: str, answer: HttpResponse) -> None:
-        """Remember an answer that has something to ask with."""
-        self._held.pop(uri, None)
-        since = self._whole.get(uri, 0.0)
+    def store(self, uri: str, answer: HttpResponse) -> None:
+        """Store a response, if it allows conditional requests."""
+        self._failures.pop(uri, None)
+        since = self._fetched_at.get(uri, 0.0)
         old = self._answers.get(uri)
         if old is not None and old.data != answer.data and (old.etag, old.modified) == (answer.etag, answer.modified):
             if len(self._distrusted) < MAX_DISTRUSTED:
                 self._distrusted.add(uri)
-        self._drop(uri)
+        self._remove(uri)
         revalidates = (answer.etag or answer.modified) and uri not in self._distrusted
         if revalidates and len(answer.data) <= self.max_bytes:
             self._answers[uri] = answer
-            self._whole[uri] = self.clock() if answer.fresh or old is None else since
+            self._fetched_at[uri] = self.clock() if answer.fresh or old is None else since
             self._bytes += len(answer.data)
         while self._bytes > self.max_bytes:
-            self._drop(next(iter(self._answers)))
+            self._remove(next(iter(self._answers)))
 
-    def _drop(self, uri: str) -> None:
+    def _remove(self, uri: str) -> None:
         answer = self._answers.pop(uri, None)
-        self._whole.pop(uri, None)
+        self._fetched_at.pop(uri, None)
         self._bytes -= len(answer.data) if answer is not None else 0
 
-    def fail(self, uri: str, error: DocumentError, took: float) -> None:
-        """Remember a failure for a time."""
-        self._held[uri] = (self.clock() + took * HOLD_FACTOR, error)
+    def store_failure(self, uri: str, error: DocumentError, took: float) -> None:
+        """Store a failure, for a time that depends on how long it took."""
+        self._failures[uri] = (self.clock() + took * RETRY_FACTOR, error)
 
 
 class Fetcher:
-    """Gives the bytes of files and URLs for one load; what was asked for once is not fetched again, nor is a failure.
+    """Fetches files and URLs for one load, each only once, also if it fails.
 
-    ``seen`` is a mark of all that was asked for, by address: equal marks mean equal bytes, failures and folders.
-    ``whole`` is False where a load is shown a part of a catalog only.
+    ``seen`` has a mark for each address: equal marks mean equal bytes, failures or folder contents. ``whole`` is False
+    if the load sees only a part of a catalog.
     """
 
     whole = True
@@ -279,7 +280,7 @@ class Fetcher:
         self,
         *,
         network: bool,
-        cache: Cache | None = None,
+        cache: HttpCache | None = None,
         reach: Reach | None = None,
         logins: Logins | None = None,
         document_bytes: int = MAX_BYTES,
@@ -288,11 +289,11 @@ class Fetcher:
         load_bytes: int = MAX_LOAD_BYTES,
         load_seconds: float = MAX_LOAD_SECONDS,
     ) -> None:
-        """Fetch within limits, per document and for all of the network together; without *reach* from anywhere."""
+        """Set the limits per document and for all fetches together; without *reach*, every address is allowed."""
         self.network = network
         self.reach = reach if reach is not None else Reach([EVERYWHERE])
         self.seen: dict[str, str] = {}
-        self._cache = cache if cache is not None else Cache(max_bytes=0)
+        self._cache = cache if cache is not None else HttpCache(max_bytes=0)
         self._document_bytes = document_bytes
         self._fetch_seconds = fetch_seconds
         self._fetches_left = max_fetches
@@ -303,32 +304,33 @@ class Fetcher:
         self._down: dict[str, DocumentError] = {}
 
     def fetch(self, uri: str | Path) -> bytes:
-        """Return the bytes of an http(s) URL, a file: URI or a path; a fragment is left out of account.
+        """Return the bytes of an http(s) URL, a file: URI or a path; a fragment is ignored.
 
         Raises:
-            DocumentError: ``transient`` for what is unreachable for now (no connection, timeouts, 429, 5xx); not so for
-                what is missing or refused, too large, no regular file, no address, or a URL while the network is off.
+            DocumentError: ``transient`` if it is temporarily unavailable (no connection, timeout, 429,
+            5xx), else permanent:
+                missing, refused, too large, not a regular file, an invalid address, or a URL while the network is off.
         """
-        return self.answer(uri).data
+        return self.fetch_response(uri).data
 
-    def answer(self, uri: str | Path) -> HttpResponse:
+    def fetch_response(self, uri: str | Path) -> HttpResponse:
         """Return what :meth:`fetch` does, with the Link header and the address that redirects led to."""
         address = self.address(uri)
         if address not in self._memory:
             try:
-                self._memory[address] = self._fetched(address)
+                self._memory[address] = self._fetch_uncached(address)
             except DocumentError as error:
                 self._memory[address] = error
-            self.seen[address] = _mark(self._memory[address])
+            self.seen[address] = _change_mark(self._memory[address])
         outcome = self._memory[address]
         if isinstance(outcome, DocumentError):
             raise outcome.with_traceback(None)
         return outcome
 
-    def files(self, folder: str | Path) -> list[Path]:
-        """Return the visible files below *folder* that may be documents, sorted; which are there is seen too.
+    def list_files(self, folder: str | Path) -> list[Path]:
+        """Return the visible document files below *folder*, sorted, and add the list to ``seen``.
 
-        Files of test cases, which lie beside a catalog, are none.
+        Files of test cases are left out.
         """
         top = Path(folder)
         paths = [
@@ -343,151 +345,151 @@ class Fetcher:
         self.seen[f"{top}{os.sep}"] = hashlib.sha256(listing).hexdigest()
         return paths
 
-    def changed(self, seen: Mapping[str, str], *, local: bool = False) -> bool:
-        """Whether anything that a former load has *seen* would be otherwise now; if *local*, of the files only."""
+    def has_changed(self, seen: Mapping[str, str], *, local: bool = False) -> bool:
+        """Whether anything *seen* by an earlier load has changed; with *local*, only files are checked."""
         for address, mark in seen.items():
             if local and is_url(address):
                 continue
             if address.endswith(os.sep) and not is_url(address):
-                self.files(address)
+                self.list_files(address)
             else:
-                with suppress(DocumentError):  # its mark tells
-                    self.answer(address)
+                with suppress(DocumentError):  # its mark shows the difference
+                    self.fetch_response(address)
             if self.seen.get(address) != mark:
                 return True
         return False
 
-    def unwatch(self, uri: str) -> None:
-        """Leave *uri* out of what was seen: another answer has taken its place, or none was needed."""
+    def forget(self, uri: str) -> None:
+        """Remove *uri* from ``seen``, since another response replaced it or it was not needed."""
         self.seen.pop(self.address(uri), None)
 
     def address(self, uri: str | Path) -> str:
-        """Return the one name of an address: a URL without fragment, user and password, or a normalised path.
+        """Return the canonical form of an address: a URL without fragment, user and password, or a normalised path.
 
         Raises:
-            DocumentError: it is neither http(s), nor file, nor a path.
+            DocumentError: it is not an http(s) URL, file URI or path.
         """
         if isinstance(uri, str) and is_url(uri):
-            return self._masked(uri)
+            return self._strip_userinfo(uri)
         if isinstance(uri, str) and uri.lower().startswith("file:"):
-            return path_of(uri)
+            return path_of_uri(uri)
         return os.path.normpath(uri)
 
     def resolve(self, reference: str, base: str) -> str:
-        """Return the address that *reference*, written in the document at *base*, means; without its fragment.
+        """Resolve *reference*, written in the document at *base*, to an address without fragment.
 
-        Against a URL this is RFC 3986 (where redirects led to counts), against a file a normalised path.
+        URLs are resolved by RFC 3986 against the final URL after redirects, paths against the folder of the file.
 
         Raises:
-            DocumentError: no http(s), file or relative reference, or a local file named by a document of the network.
+            DocumentError: not an http(s), file or relative reference, or a local file in a remote document.
         """
         start = self.address(base)
         text = reference.partition("#")[0].strip()
-        scheme = _scheme(text)
+        scheme = _scheme_of(text)
         if scheme not in ("", "http", "https", "file"):
             hint = "use an http(s) or file address, or a relative one"
             raise DocumentError(f"{reference} cannot be fetched: {scheme} is not supported", file=start, hint=hint)
         if scheme in ("http", "https"):
-            address = self._masked(text)
+            address = self._strip_userinfo(text)
             if not is_url(start):
                 self.reach.name(origin_of(address), Trust.FILE)
             return address
         if not is_url(start):
-            return beside(text, start)
+            return resolve_beside_file(text, start)
         if scheme == "file":
             hint = "documents from the network can only refer to the network"
             raise DocumentError(f"{reference} is a local file, which {start} may not refer to", file=start, hint=hint)
         known = self._memory.get(start)
         landed = known.url if isinstance(known, HttpResponse) else start
         try:
-            return self._masked(urljoin(landed, text)) if text else start
+            return self._strip_userinfo(urljoin(landed, text)) if text else start
         except ValueError as error:
             raise DocumentError(f"address {reference} is invalid: {error}", file=start, hint="correct it") from error
 
-    def _masked(self, url: str) -> str:
-        """Keep user and password of a URL for its origin, and return it without them and the fragment."""
+    def _strip_userinfo(self, url: str) -> str:
+        """Store user and password of a URL for its origin; return the URL without them and without fragment."""
         try:
             parts = urlsplit(url.strip())
             origin = origin_of(url.strip())
         except ValueError as error:
             raise DocumentError(
-                f"address {_bare(url)} is invalid: {error}", file=_bare(url), hint="correct it"
+                f"address {_bare_url(url)} is invalid: {error}", file=_bare_url(url), hint="correct it"
             ) from error
         userinfo, at, host = parts.netloc.rpartition("@")
         if at and userinfo != _MASK:
             self.credentials.userinfo.setdefault(origin, userinfo)
         if not parts.hostname:
-            raise DocumentError(f"{_bare(url)} has no host", file=_bare(url), hint="correct the address")
+            raise DocumentError(f"{_bare_url(url)} has no host", file=_bare_url(url), hint="correct the address")
         netloc = f"{_MASK}@{host.lower()}" if origin in self.credentials.userinfo else host.lower()
         return urlunsplit((parts.scheme.lower(), netloc, parts.path, parts.query, ""))
 
-    def _fetched(self, address: str) -> HttpResponse:
+    def _fetch_uncached(self, address: str) -> HttpResponse:
         if not is_url(address):
-            return HttpResponse(address, _file_bytes(Path(address), self._document_bytes))
+            return HttpResponse(address, _read_file(Path(address), self._document_bytes))
         if not self.network:
             hint = "allow network access, or fetch the document and give its path"
             message = f"{address} requires the network, which is off"
             raise DocumentError(message, file=address, hint=hint, offline=True)
-        held = self._cache.held(address)
+        held = self._cache.recent_failure(address)
         if held is not None:
             raise held.with_traceback(None)
         down = self._down.get(origin_of(address))
         if down is not None:
             message = f"{address} is not fetched: its server could not be reached before ({down.file})"
             raise DocumentError(message, file=address, hint=down.hint, transient=True)
-        seconds = self._admit(address)
+        seconds = self._count_fetch(address)
         started = time.monotonic()
         limits = FetchLimits(min(self._document_bytes, self._bytes_left), seconds)
         try:
-            answer = get(address, self.credentials, limits, self.reach, self._cache.known(address))
+            answer = fetch_url(address, self.credentials, limits, self.reach, self._cache.last_answer(address))
         except DocumentError as error:
             if seconds < self._fetch_seconds and isinstance(error.__cause__, TimeoutError):
-                raise _waited(address) from error  # It is not the server that took too long, but all of them.
+                raise _time_limit_error(address) from error  # Not this server took too long, but all fetches together.
             if error.transient:
-                self._cache.fail(address, error, time.monotonic() - started)
-            if error.transient and error.__cause__ is not None:  # no answer at all, rather than a bad one
+                self._cache.store_failure(address, error, time.monotonic() - started)
+            if error.transient and error.__cause__ is not None:  # no response at all
                 self._down[origin_of(address)] = error
             raise
         finally:
             self._seconds_left -= time.monotonic() - started
         self._bytes_left -= len(answer.data)
-        self._cache.keep(address, answer)
+        self._cache.store(address, answer)
         return answer
 
-    def _admit(self, address: str) -> float:
-        """Count one more fetch, and return the seconds that it may take."""
+    def _count_fetch(self, address: str) -> float:
+        """Count one more fetch against the limits; return the seconds that it may take."""
         if self._fetches_left <= 0 or self._bytes_left <= 0:
             message = f"{address} is not fetched: this load has reached its limit of documents or bytes"
             raise DocumentError(message, file=address, hint="use fewer sources, or files instead of URLs")
         if self._seconds_left <= 0:
-            raise _waited(address)
+            raise _time_limit_error(address)
         self._fetches_left -= 1
         return min(self._fetch_seconds, self._seconds_left)
 
 
-def _waited(address: str) -> DocumentError:
+def _time_limit_error(address: str) -> DocumentError:
     message = f"{address} is not fetched: this load has reached its time limit for the network"
     return DocumentError(message, file=address, hint="try again", transient=True)
 
 
 def is_url(source: str | Path) -> bool:
-    """Tell an http(s) URL from a path."""
+    """Whether a source is an http(s) URL, not a path."""
     return isinstance(source, str) and source.lower().startswith(("http://", "https://"))
 
 
-def _scheme(text: str) -> str:
+def _scheme_of(text: str) -> str:
     head, colon, _ = text.partition(":")
     plain = head.replace("+", "").replace("-", "").replace(".", "")
     return head.lower() if colon and plain.isalnum() and plain.isascii() and plain[0].isalpha() else ""
 
 
-def _bare(url: str) -> str:
-    """Return a URL that cannot be split, without anything before an @."""
+def _bare_url(url: str) -> str:
+    """Remove everything up to the last @ from an invalid URL."""
     return url.rpartition("@")[2]
 
 
-def _file_bytes(path: Path, limit: int) -> bytes:
-    """Read a regular file; a device or a pipe to which nobody writes would never end."""
+def _read_file(path: Path, limit: int) -> bytes:
+    """Read a regular file; others are refused, since reading a device or pipe might never end."""
     try:
         with open(path, "rb", opener=open_regular) as stream:
             data: bytes = stream.read(limit + 1)
@@ -502,7 +504,7 @@ def _file_bytes(path: Path, limit: int) -> bytes:
     return data
 
 
-def _mark(outcome: HttpResponse | DocumentError) -> str:
+def _change_mark(outcome: HttpResponse | DocumentError) -> str:
     if isinstance(outcome, DocumentError):
         return f"failed: {outcome}"
     return hashlib.sha256(outcome.data + b"\0" + outcome.link.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Lint: report what a catalog says that will not work as intended."""
+"""Lint a catalog: report declarations that will not work as intended."""
 
 from __future__ import annotations
 

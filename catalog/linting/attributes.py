@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from catalog.definitions.candidates import DeclaredProperty, Subject
-from catalog.definitions.inheritance import option_place
+from catalog.definitions.inheritance import option_location
 from catalog.dialects.reading import MAX_ID
 from catalog.findings import SourceLocation
 from catalog.model import Definition, Endpoint, Finding, Severity
@@ -22,32 +22,32 @@ from catalog.protocols.properties import (
     ROLES,
     TEXTUAL,
     ChannelOption,
-    Exemption,
     Role,
     channel_options,
     filter_fault,
+    kafka_topic_fault,
     option_key,
+    options_of,
     squash,
     subject_fault,
-    topic_fault,
-    vocabulary_of,
 )
 from catalog.templates import tokens_of
 from catalog.values import over_websockets, whole_number
 
-# Unknown attributes that are probably misspelled, and known ones at a level where they have no meaning.
+# Attributes that are probably misspelled, and known ones at a level where they have no meaning.
 #
 # Extension attributes are allowed everywhere, so an unknown name is reported only if it is close to a known one.
 
-# The known attributes, by level of a document; all others are extensions, which 1.0 allows.
+# The known attributes, by kind of object; all others are extensions, which 1.0 allows.
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentLevel:
     """One kind of object in a document.
 
-    ``what`` names it in messages, ``names`` are its attributes in lower case, ``holds`` its collections with the kind
-    of their members. ``elsewhere`` are attributes that have no meaning here, with the level where they belong.
+    ``what`` is its name in messages, ``names`` are its attributes in lower case, ``holds`` its collections with the
+    kind of
+    their members. ``elsewhere`` are attributes without meaning here, with the level where they belong.
     """
 
     what: str
@@ -76,7 +76,7 @@ _BASES: Final = frozenset({"basemessage", "basemessageuri", "basemessageurl", "b
 _MESSAGES: Final = ("messages", "definitions", "messagedefinitions")
 
 
-def _collection(*names: str) -> frozenset[str]:
+def _collection_names(*names: str) -> frozenset[str]:
     """Return the names of collections, and of their ``url`` and ``count`` attributes."""
     return frozenset(name + suffix for name in names for suffix in ("", "url", "uri", "count"))
 
@@ -90,7 +90,7 @@ LEVELS: Final[Mapping[str, DocumentLevel]] = {
         "a registry",
         _CORE
         | {"specversion", "registryid", "capabilities", "model", "modelsource"}
-        | _collection("messagegroups", "endpoints", "schemagroups", "definitiongroups", "groups"),
+        | _collection_names("messagegroups", "endpoints", "schemagroups", "definitiongroups", "groups"),
         {
             "messagegroups": "group",
             "groups": "group",
@@ -102,7 +102,7 @@ LEVELS: Final[Mapping[str, DocumentLevel]] = {
     ),
     "group": DocumentLevel(
         "a message group",
-        _CORE | _GROUP_SELECTORS | {"messagegroupid", "definitiongroupid"} | _collection(*_MESSAGES),
+        _CORE | _GROUP_SELECTORS | {"messagegroupid", "definitiongroupid"} | _collection_names(*_MESSAGES),
         dict.fromkeys(_MESSAGES, "message"),
         _OF_MESSAGES,
     ),
@@ -112,7 +112,7 @@ LEVELS: Final[Mapping[str, DocumentLevel]] = {
         | _GROUP_SELECTORS
         | {"endpointid", "usage", "channel", "deployed", "endpoints", "config", "options", "authorization", "strict"}
         | {"envelopeoptions", "protocoloptions", "protocolmetadata"}
-        | _collection("messagegroups", "definitiongroups", *_MESSAGES),
+        | _collection_names("messagegroups", "definitiongroups", *_MESSAGES),
         dict.fromkeys(_MESSAGES, "message"),
         {"envelopemetadata": "messages", "dataschemaformat": "messages", "basemessage": "messages"},
     ),
@@ -131,7 +131,7 @@ LEVELS: Final[Mapping[str, DocumentLevel]] = {
         "a property", frozenset({"name", "type", "value", "required", "description", "specurl", "specuri", "default"})
     ),
     "schemagroup": DocumentLevel(
-        "a schema group", _CORE | {"schemagroupid", "format"} | _collection("schemas"), {"schemas": "schema"}
+        "a schema group", _CORE | {"schemagroupid", "format"} | _collection_names("schemas"), {"schemas": "schema"}
     ),
     "schema": DocumentLevel(
         "a schema",
@@ -154,40 +154,40 @@ _NESTING_OPTIONS: Final = frozenset(
         *("deliveryannotations", "header", "footer"),
     }
 )
-"""Options that hold several properties, as squashed names."""
+"""Options that contain several properties, as squashed names."""
 
 
-def attributes(subject: Subject) -> None:
+def check_attributes(subject: Subject) -> None:
     """Check the names of all attributes of all documents whose dialect has a complete list of attributes."""
     for document in subject.documents:
         dialect = subject.dialects.get(document.file)
         if dialect is not None and dialect.checks_attributes:
-            _walk(subject, document.tree, document.root, "registry")
+            _check_object(subject, document.tree, document.root, "registry")
 
 
-def _walk(subject: Subject, node: Mapping[str, Any], place: SourceLocation, level: str) -> None:
+def _check_object(subject: Subject, node: Mapping[str, Any], place: SourceLocation, level: str) -> None:
     for name, value in node.items():
-        _name(subject, name, place, level)
+        _check_name(subject, name, place, level)
         kind = LEVELS[level].holds.get(name.lower())
         if kind is not None and isinstance(value, dict):
             for key, member in value.items():
                 if isinstance(member, dict) and len(key) <= MAX_ID:
-                    _walk(subject, member, place / name / key, kind)
+                    _check_object(subject, member, place / name / key, kind)
     if level == "message":
-        for body, at, key in (*_envelope(subject, node, place), *_options(node, place)):
+        for body, at, key in (*_iter_attribute_bodies(subject, node, place), *_iter_option_bodies(node, place)):
             for name in body:
-                if _misplaced(name, "property") is not None:
-                    _name(subject, name, at / key, "property")
+                if _find_misplaced(name, "property") is not None:
+                    _check_name(subject, name, at / key, "property")
 
 
-def _name(subject: Subject, name: str, holder: SourceLocation, level: str) -> None:
-    warning = _misplaced(name, level)
+def _check_name(subject: Subject, name: str, holder: SourceLocation, level: str) -> None:
+    warning = _find_misplaced(name, level)
     if warning is not None:
         subject.findings.warning(holder / name, "unknown-attribute", *warning)
 
 
 @lru_cache(maxsize=4096)
-def _misplaced(name: str, level: str) -> tuple[str, str] | None:
+def _find_misplaced(name: str, level: str) -> tuple[str, str] | None:
     """Return message and hint for an attribute name at a level; None if there is nothing to report."""
     here = LEVELS[level]
     if name.lower() in here.names:
@@ -201,8 +201,8 @@ def _misplaced(name: str, level: str) -> tuple[str, str] | None:
     return f"{here.what} has no attribute {name}; it is ignored", f"did you mean {meant}?"
 
 
-def _envelope(subject: Subject, message: Mapping[str, Any], place: SourceLocation) -> Iterator[Body]:
-    """Yield the bodies of envelope attributes, and report probable misspellings of CloudEvents attributes."""
+def _iter_attribute_bodies(subject: Subject, message: Mapping[str, Any], place: SourceLocation) -> Iterator[Body]:
+    """Yield the bodies of envelope attributes; report probably misspelled CloudEvents attributes."""
     for holder in ("envelopemetadata", "metadata"):
         attributes: Any = message.get(holder)
         at = place / holder
@@ -211,7 +211,7 @@ def _envelope(subject: Subject, message: Mapping[str, Any], place: SourceLocatio
         elif holder == "metadata":
             continue  # its contents depend on the format; options are checked with their protocol
         for name, body in attributes.items() if isinstance(attributes, dict) else ():
-            meant = _attribute(name)
+            meant = _find_misspelled(name)
             if meant is not None and meant not in attributes:
                 text = f"{name} is an extension attribute with a name close to the CloudEvents attribute {meant}"
                 subject.findings.warning(at / name, "unknown-attribute", text, f"did you mean {meant}?")
@@ -220,14 +220,14 @@ def _envelope(subject: Subject, message: Mapping[str, Any], place: SourceLocatio
 
 
 @lru_cache(maxsize=4096)
-def _attribute(name: str) -> str | None:
-    """Return the CloudEvents attribute that a name misspells; a name that merely contains one is a name of its own."""
+def _find_misspelled(name: str) -> str | None:
+    """Return the CloudEvents attribute that a name probably misspells; None if there is none."""
     if name in _CLOUDEVENTS or any(known in name for known in _CLOUDEVENTS if known != "id"):
         return None
     return nearest(name, (known for known in _CLOUDEVENTS if known != "id"))
 
 
-def _options(message: Mapping[str, Any], place: SourceLocation) -> Iterator[Body]:
+def _iter_option_bodies(message: Mapping[str, Any], place: SourceLocation) -> Iterator[Body]:
     """Yield the bodies of protocol options that are written as objects."""
     for holder in ("protocoloptions", "protocolmetadata"):
         options = message.get(holder)
@@ -243,7 +243,7 @@ def _options(message: Mapping[str, Any], place: SourceLocation) -> Iterator[Body
                     yield body, at, key
 
 
-# Every rule: what was found, why that matters, and the specification behind it.
+# The table of rules: what was found, why that matters, and which specification requires it.
 #
 # The table is ``rules.yaml``; ``check --explain``, SARIF and ``catalog/RULES.md`` are made from it. A test makes sure
 # that only rules and severities of this table are reported.
@@ -251,7 +251,7 @@ def _options(message: Mapping[str, Any], place: SourceLocation) -> Iterator[Body
 TABLE: Final = Path(__file__).with_name("rules.yaml")
 _PAGE: Final = re.compile(r"\w+/([A-Z]+\.md(?:#[a-z-]+)?)")
 """A page of this project, as written in ``basis``: its path in the repository."""
-_HEAD: Final = """\
+_PAGE_HEAD: Final = """\
 # Rules of lint
 
 What `xrouter check` reports, generated from `catalog/linting/rules.yaml` by `python -m tests.support.rules_page`.
@@ -291,7 +291,7 @@ class Rule:
 
 @cache
 def rules() -> Mapping[str, Rule]:
-    """Return all rules by id, family by family."""
+    """Return all rules by id, ordered by family."""
     tree = parse_text(TABLE.name, TABLE.read_bytes()).tree
     return MappingProxyType(
         {
@@ -311,20 +311,20 @@ def rules() -> Mapping[str, Rule]:
 
 
 def rejecting_errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the errors for which a changed catalog is rejected: those of rules that are not idle."""
+    """Return the errors that reject a changed catalog: those of rules that are not idle."""
     return tuple(
         each for each in findings if each.severity == "error" and not (each.rule in rules() and rules()[each.rule].idle)
     )
 
 
 def explanation(rule: Rule) -> str:
-    """Return the output of ``check --explain`` for a rule, as plain text of four lines."""
-    return "\n".join((f"{rule.id} ({' or '.join(_severities(rule))})", rule.doc, rule.why, f"Basis: {rule.basis}"))
+    """Return the output of ``check --explain`` for a rule: four lines of text."""
+    return "\n".join((f"{rule.id} ({' or '.join(_severity_names(rule))})", rule.doc, rule.why, f"Basis: {rule.basis}"))
 
 
-def page() -> str:
-    """Return ``catalog/RULES.md``."""
-    lines = [_HEAD]
+def render_rules_page() -> str:
+    """Return the text of ``catalog/RULES.md``."""
+    lines = [_PAGE_HEAD]
     for family, members in groupby(rules().values(), key=lambda rule: rule.family):
         lines += [
             f"## {family}",
@@ -334,13 +334,13 @@ def page() -> str:
         ]
         for rule in members:
             basis = _PAGE.sub(r"[\1](../\g<0>)", rule.basis)
-            cells = (f"`{rule.id}`", ", ".join(_severities(rule)), rule.doc, rule.why, basis)
+            cells = (f"`{rule.id}`", ", ".join(_severity_names(rule)), rule.doc, rule.why, basis)
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _severities(rule: Rule) -> tuple[str, ...]:
+def _severity_names(rule: Rule) -> tuple[str, ...]:
     return tuple(f"{each} (idle)" if rule.idle and each == "error" else each for each in rule.severities)
 
 
@@ -351,30 +351,30 @@ _CHARACTERS: Final = re.compile(r"[+#]")
 _TOKENS: Final = re.compile(r"(?<![^.])[*>](?![^.])")
 
 
-def options(subject: Subject) -> None:
+def check_options(subject: Subject) -> None:
     """Check the protocol options of every definition, and the destinations that producers publish to."""
     for declared in subject.options():
-        _wildcard(subject, declared)
-        _stripped(subject, declared)
+        _check_wildcard(subject, declared)
+        _check_stripped(subject, declared)
     for definition, _, base in subject.definitions():
-        _exclusive(subject, definition, base)
+        _check_exclusive(subject, definition, base)
     for endpoint in subject.catalog.endpoints.values():
-        name = vocabulary_of(endpoint.protocol).publishes
+        name = options_of(endpoint.protocol).publishes
         value = endpoint.options.get(name) if name else None
         if isinstance(value, str) and "producer" in endpoint.usage:
             place = subject.declarations.endpoints[endpoint.xid].place
             _report_wildcard(subject, endpoint.protocol, value, f"the {name} that {endpoint.xid} publishes to", place)
 
 
-def _wildcard(subject: Subject, declared: DeclaredProperty) -> None:
+def _check_wildcard(subject: Subject, declared: DeclaredProperty) -> None:
     prop, protocol = declared.prop, declared.definition.protocol
-    if prop.name in vocabulary_of(protocol).names and isinstance(prop.value, str) and _WILDCARD.search(prop.value):
+    if prop.name in options_of(protocol).names and isinstance(prop.value, str) and _WILDCARD.search(prop.value):
         _report_wildcard(subject, protocol, prop.value, prop.name, declared.place)
 
 
 def _report_wildcard(subject: Subject, protocol: str | None, value: str, what: str, place: SourceLocation) -> None:
-    """Report a wildcard in the literal part of a name; where dots separate levels, only as a whole level."""
-    wildcards = _TOKENS if vocabulary_of(protocol).dotted else _CHARACTERS
+    """Report a wildcard in the literal part of a name; if dots separate levels, only a whole level counts."""
+    wildcards = _TOKENS if options_of(protocol).dotted else _CHARACTERS
     for text in tokens_of(value)[::2]:
         wildcard = wildcards.search(text)
         if wildcard is not None:
@@ -384,9 +384,9 @@ def _report_wildcard(subject: Subject, protocol: str | None, value: str, what: s
             return
 
 
-def _stripped(subject: Subject, declared: DeclaredProperty) -> None:
+def _check_stripped(subject: Subject, declared: DeclaredProperty) -> None:
     prop = declared.prop
-    withheld = vocabulary_of(declared.definition.protocol).withheld
+    withheld = options_of(declared.definition.protocol).withheld
     if prop.name.lower() in withheld and (prop.required or prop.value is not None):
         text = f"gateways remove {prop.name.split('.', 1)[1]} from every record, so the definition never matches"
         subject.findings.warning(
@@ -394,15 +394,15 @@ def _stripped(subject: Subject, declared: DeclaredProperty) -> None:
         )
 
 
-def _exclusive(subject: Subject, definition: Definition, base: Definition | None) -> None:
-    pair = vocabulary_of(definition.protocol).exclusive
+def _check_exclusive(subject: Subject, definition: Definition, base: Definition | None) -> None:
+    pair = options_of(definition.protocol).exclusive
     if not pair:
         return
     given = {prop.name for prop in definition.protocoloptions if prop.value is not None or prop.required}
     inherited = {prop.name for prop in base.protocoloptions} if base is not None else set()
     if given.issuperset(pair) and not inherited.issuperset(pair):
         message = subject.declarations.messages[definition.xid]
-        written = (option_place(message, name, definition.protocol) for name in reversed(pair))
+        written = (option_location(message, name, definition.protocol) for name in reversed(pair))
         place = next((at for at in written if at is not None), message.place)
         text = f"{pair[0]} and {pair[1]} exclude each other; no record has both"
         subject.findings.warning(place, "mutually-exclusive", text, f"keep {pair[0]} or {pair[1]}")
@@ -413,7 +413,7 @@ def _exclusive(subject: Subject, definition: Definition, base: Definition | None
 # ``catalog/protocols/channel_options.yaml`` says how each option is used. The usage of an endpoint gives it roles: the
 # router receives where others consume or subscribe, and sends where others produce.
 
-HOLDERS: Final = ("protocoloptions", "protocolmetadata", "config")
+OPTION_HOLDERS: Final = ("protocoloptions", "protocolmetadata", "config")
 """Members of an endpoint that contain its options, in all dialects."""
 _USAGES: Final[Mapping[str, Role]] = {"consumer": "receives", "subscriber": "receives", "producer": "sends"}
 _LOGINS: Final[Mapping[str, str]] = {
@@ -426,16 +426,16 @@ Check = tuple[str, Callable[[Any], bool]]
 _ADDRESSES: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
     "filter": ("topic filter", filter_fault),
     "subject": ("subject", subject_fault),
-    "topic": ("topic", topic_fault),
+    "topic": ("topic", kafka_topic_fault),
 }
-"""The kinds of options that say where messages are, each with a function that says why a text is invalid."""
+"""The kinds of address options, each with a function that returns why a text is invalid."""
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -447,25 +447,25 @@ def _is_seconds(value: Any) -> bool:
 
 _CHECKS: Final[Mapping[str, Check]] = {
     "text": ("a non-empty string", _is_text),
-    "whole": ("a whole number", _is_whole),
-    "number": ("a whole number of 0 or more", lambda value: _is_whole(value) and value >= 0),
+    "whole": ("a whole number", _is_whole_number),
+    "number": ("a whole number of 0 or more", lambda value: _is_whole_number(value) and value >= 0),
     "seconds": ("a number of seconds", _is_seconds),
     "flag": ("true or false", lambda value: isinstance(value, bool)),
     "map": ("a map", lambda value: isinstance(value, dict)),
-    "qos": ("0, 1 or 2", lambda value: _is_whole(value) and 0 <= value <= 2),
-    "handling": ("0, 1 or 2", lambda value: _is_whole(value) and 0 <= value <= 2),
+    "qos": ("0, 1 or 2", lambda value: _is_whole_number(value) and 0 <= value <= 2),
+    "handling": ("0, 1 or 2", lambda value: _is_whole_number(value) and 0 <= value <= 2),
     "texts": (
         "a string or a list of strings",
         lambda value: _is_text(value) or (isinstance(value, list) and all(map(_is_text, value))),
     ),
-    "acks": ("-1, 0 or 1", lambda value: value == "all" or (_is_whole(value) and -1 <= value <= 1)),
+    "acks": ("-1, 0 or 1", lambda value: value == "all" or (_is_whole_number(value) and -1 <= value <= 1)),
     "mode": ("move or copy", lambda value: value in ("move", "copy")),
     "deliver": ("all or new", lambda value: value in ("all", "new")),
 }
 """Allowed values, by the kinds of the table."""
 
 
-def endpoint_options(subject: Subject) -> None:
+def check_endpoint_options(subject: Subject) -> None:
     """Check the options of every endpoint whose protocol is known."""
     for endpoint in subject.catalog.endpoints.values():
         place = subject.declarations.endpoints[endpoint.xid].place
@@ -473,21 +473,21 @@ def endpoint_options(subject: Subject) -> None:
         known = channel_options(endpoint.protocol or "")
         if not known:
             continue
-        places = _places(body, place) if endpoint.options else {}
+        places = _option_locations(body, place) if endpoint.options else {}
         for name, value in endpoint.options.items():
             at = places.get(squash(name), place)
             option = known.get(option_key(name))
             if option is None:
-                _unknown(subject, endpoint, name, at, known)
-            elif not _wrong(subject, endpoint, name, value, at, option):
-                _unhonoured(subject, endpoint, name, value, at, option)
-        _authorization(subject, endpoint, place, body)
+                _report_unknown(subject, endpoint, name, at, known)
+            elif not _report_invalid(subject, endpoint, name, value, at, option):
+                _report_unsupported(subject, endpoint, name, value, at, option)
+        _check_authorization(subject, endpoint, place, body)
 
 
-def _wrong(
+def _report_invalid(
     subject: Subject, endpoint: Endpoint, name: str, value: Any, place: SourceLocation, option: ChannelOption
 ) -> bool:
-    """Report an invalid value and return whether there was one. With an invalid address, nothing ever arrives."""
+    """Report an invalid value and return whether it is invalid."""
     if option.kind in _ADDRESSES and value not in (None, ""):
         what, fault_of = _ADDRESSES[option.kind]
         fault = fault_of(value) if isinstance(value, str) else "it is not a string"
@@ -504,7 +504,7 @@ def _wrong(
     return True
 
 
-def _unhonoured(
+def _report_unsupported(
     subject: Subject, endpoint: Endpoint, name: str, value: Any, place: SourceLocation, option: ChannelOption
 ) -> None:
     """Report an option that is not supported in a role of the endpoint, or has no meaning in any of them."""
@@ -518,13 +518,13 @@ def _unhonoured(
         text = f"{name} of {endpoint.xid} is ignored: only endpoints for {others} have this option"
         subject.findings.info(place, "unhonoured-option", text, "remove it, or add the usage")
         return
-    exemption: Exemption | None = next(filter(None, (option.unhonoured(role, value) for role in meant)), None)
+    exemption = next(filter(None, (option.find_unsupported(role, value) for role in meant)), None)
     if exemption is not None:
-        text = f"{name}{_shown(value)} of {endpoint.xid} is not supported: {exemption.why}"
+        text = f"{name}{_shorten_value(value)} of {endpoint.xid} is not supported: {exemption.why}"
         subject.findings.add(place, exemption.severity, "unhonoured-option", text, exemption.hint)
 
 
-def _unknown(
+def _report_unknown(
     subject: Subject, endpoint: Endpoint, name: str, place: SourceLocation, known: Mapping[str, ChannelOption]
 ) -> None:
     meant = nearest(option_key(name), known)
@@ -536,16 +536,16 @@ def _unknown(
     subject.findings.info(place, "unknown-endpoint-option", text, f"use {names}, or options of the client in settings")
 
 
-def _authorization(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:
-    """Say where credentials belong, for an endpoint that describes its authorization."""
-    for kind, at in _authorizations(body, place):
+def _check_authorization(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:
+    """Report an endpoint that describes its authorization: credentials belong into the settings."""
+    for kind, at in _iter_authorizations(body, place):
         text = f"authorization {kind or 'of no type'} of {endpoint.xid} is ignored: credentials come from the settings"
         hint = _LOGINS.get(squash(kind), "give the source or sink its credentials in the settings")
         subject.findings.info(at, "unhonoured-option", text, hint)
 
 
-def _authorizations(body: Mapping[str, Any], place: SourceLocation) -> Iterator[tuple[str, SourceLocation]]:
-    for held in HOLDERS:
+def _iter_authorizations(body: Mapping[str, Any], place: SourceLocation) -> Iterator[tuple[str, SourceLocation]]:
+    for held in OPTION_HOLDERS:
         holder = body.get(held)
         written = holder.get("authorization") if isinstance(holder, dict) else None
         for each in written if isinstance(written, list) else [written]:
@@ -553,10 +553,10 @@ def _authorizations(body: Mapping[str, Any], place: SourceLocation) -> Iterator[
                 yield str(each.get("type") or ""), place / held / "authorization"
 
 
-def _places(body: Mapping[str, Any], place: SourceLocation) -> dict[str, SourceLocation]:
-    """Return where the options of an endpoint are written, by squashed name, at any level."""
+def _option_locations(body: Mapping[str, Any], place: SourceLocation) -> dict[str, SourceLocation]:
+    """Return the locations of an endpoint's options, by squashed name, at any level."""
     places: dict[str, SourceLocation] = {}
-    for held in HOLDERS:
+    for held in OPTION_HOLDERS:
         holder = body.get(held)
         if not isinstance(holder, dict):
             continue
@@ -566,17 +566,17 @@ def _places(body: Mapping[str, Any], place: SourceLocation) -> dict[str, SourceL
     return places
 
 
-def _shown(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
     return f" {str(value).lower()}" if isinstance(value, (bool, int)) else ""
 
 
 # Endpoints without messages, and groups without endpoints.
 
 RECEIVING: Final = frozenset({"consumer", "subscriber"})
-"""The usages of endpoints that records are received from."""
+"""Usages of endpoints that the router receives from."""
 
 
-def channels(subject: Subject) -> None:
+def check_endpoints(subject: Subject) -> None:
     """Check every endpoint, and report groups that no endpoint lists."""
     for endpoint in subject.catalog.endpoints.values():
         place = subject.declarations.endpoints[endpoint.xid].place
@@ -587,13 +587,13 @@ def channels(subject: Subject) -> None:
         if not endpoint.usage and body.get("usage") is None:  # an invalid usage is reported by the reader
             hint = "write usage: [consumer], [producer] or [subscriber]"
             subject.findings.warning(place, "missing-required", f"{endpoint.xid} has no usage", hint)
-        _mismatch(subject, endpoint, place)
-        _address(subject, endpoint, place, body)
-        _transport(subject, endpoint, place)
-    _unreachable(subject)
+        _check_protocols(subject, endpoint, place)
+        _check_address(subject, endpoint, place, body)
+        _check_transport(subject, endpoint, place)
+    _check_unlisted_groups(subject)
 
 
-def _mismatch(subject: Subject, endpoint: Endpoint, place: SourceLocation) -> None:
+def _check_protocols(subject: Subject, endpoint: Endpoint, place: SourceLocation) -> None:
     """Report an endpoint whose candidates are all for other protocols."""
     protocols = {subject.catalog.definitions[xid].protocol for xid in endpoint.candidates}
     if endpoint.protocol is not None and protocols and not protocols & {None, endpoint.protocol}:
@@ -603,26 +603,26 @@ def _mismatch(subject: Subject, endpoint: Endpoint, place: SourceLocation) -> No
         subject.findings.error(place, "endpoint-mismatch", text, hint)
 
 
-def _address(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:
-    """Report an endpoint without address, but only if it is deployed; gateways host some."""
-    if endpoint.uris or vocabulary_of(endpoint.protocol).hosted or not RECEIVING & set(endpoint.usage):
+def _check_address(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:
+    """Report a deployed endpoint without address, unless gateways host its protocol."""
+    if endpoint.uris or options_of(endpoint.protocol).hosted or not RECEIVING & set(endpoint.usage):
         return
-    holders = (body, *(body.get(name) for name in HOLDERS))
+    holders = (body, *(body.get(name) for name in OPTION_HOLDERS))
     if any(isinstance(holder, dict) and holder.get("deployed") is True for holder in holders):
         text = f"{endpoint.xid} is deployed but has no address"
         subject.findings.info(place, "no-address", text, 'add protocoloptions.endpoints, such as [{"uri": "..."}]')
 
 
-def _transport(subject: Subject, endpoint: Endpoint, place: SourceLocation) -> None:
+def _check_transport(subject: Subject, endpoint: Endpoint, place: SourceLocation) -> None:
     """Report an endpoint whose addresses are all WebSockets, which no gateway or sink supports."""
-    if vocabulary_of(endpoint.protocol).streamed and endpoint.uris and all(map(over_websockets, endpoint.uris)):
+    if options_of(endpoint.protocol).streamed and endpoint.uris and all(map(over_websockets, endpoint.uris)):
         text = f"{endpoint.xid} has only WebSocket addresses, which this router does not support"
         hint = "add the broker's address over TCP or TLS, or set `uris` of the source or `uri` of the sink"
         subject.findings.warning(place, "websockets-only", text, hint)
 
 
-def _unreachable(subject: Subject) -> None:
-    """Report groups that no endpoint lists, if there are endpoints; a group used only as bases is fine."""
+def _check_unlisted_groups(subject: Subject) -> None:
+    """Report groups that no endpoint lists, if there are endpoints; groups that contain only bases are not reported."""
     listed = {group for endpoint in subject.catalog.endpoints.values() for group in endpoint.messagegroups}
     bases = {base.split("/messages/")[0] for each in subject.catalog.definitions.values() for base in each.base[:1]}
     for xid, members in subject.catalog.groups.items():

@@ -1,4 +1,4 @@
-"""Lint CloudEvents attributes, and whether a native message can be mapped to an event (MATCHING.md#mapping)."""
+"""Lint values, event attributes, mapping to events (MATCHING.md#mapping), selectors, relations and credentials."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from catalog.definitions.candidates import Candidate, DeclaredProperty, Subject, candidates, schema_of
-from catalog.definitions.inheritance import TO, VIA, attribute_place, target_of
+from catalog.definitions.candidates import Candidate, DeclaredProperty, Subject, check_candidates, schema_of
+from catalog.definitions.inheritance import RELATED_TO, RELATED_VIA, attribute_place, related_xid
 from catalog.findings import DeclaredMessage, SourceLocation
-from catalog.linting.attributes import attributes, channels, endpoint_options, options
+from catalog.linting.attributes import check_attributes, check_endpoint_options, check_endpoints, check_options
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Definition, Property, Relation
 from catalog.parsing.nearest import nearest
 from catalog.protocols.properties import ALWAYS_REQUIRED, CONTENT_TYPES
@@ -17,10 +17,10 @@ from catalog.schemas.library import format_of
 from catalog.templates import TEMPLATE_TYPES, tokens_of
 from catalog.values import is_any_timestamp, is_valid, media_type_matches, text_of
 
-# Which types accept placeholders, and text in braces that is not one (MATCHING.md#templates).
+# Placeholders in values, and text in braces that is not one (MATCHING.md#templates).
 
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
-_MEANT: Final = re.compile(r"\s*[+#./;?&|!@=,$]?[\w ,.:*%\-]*")
+_BRACED_NAME: Final = re.compile(r"\s*[+#./;?&|!@=,$]?[\w ,.:*%\-]*")
 """Text probably meant as a placeholder: an operator or modifier of RFC 6570, a name with spaces, or empty."""
 
 
@@ -28,22 +28,22 @@ def is_literal(prop: Property) -> bool:
     """Whether a property has a value that is neither a template nor "now"."""
     if prop.value is None or is_any_timestamp(prop.value):
         return False
-    return prop.type not in TEMPLATE_TYPES or not names_of(text_of(prop.value))
+    return prop.type not in TEMPLATE_TYPES or not placeholder_names(text_of(prop.value))
 
 
-def names_of(text: str) -> list[str]:
+def placeholder_names(text: str) -> list[str]:
     """Return the names of a template's placeholders, with repetitions."""
     return tokens_of(text)[1::2] if "{" in text else []
 
 
 def names_in(properties: Iterable[Property]) -> Iterator[str]:
-    """Yield the names of all placeholders in several values."""
+    """Yield the placeholder names in the values of properties."""
     for prop in properties:
         if isinstance(prop.value, str) and prop.type in TEMPLATE_TYPES:
-            yield from names_of(prop.value)
+            yield from placeholder_names(prop.value)
 
 
-def adjacent(tokens: Sequence[str]) -> tuple[str, str] | None:
+def find_adjacent(tokens: Sequence[str]) -> tuple[str, str] | None:
     """Return the first two placeholders with nothing between them, if any."""
     for place in range(2, len(tokens) - 1, 2):
         if not tokens[place]:
@@ -51,13 +51,13 @@ def adjacent(tokens: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def misread(tokens: Sequence[str]) -> str | None:
-    """Return text in braces that was probably meant as a placeholder; JSON text is not."""
+def find_misread_braces(tokens: Sequence[str]) -> str | None:
+    """Return text in braces that was probably meant as a placeholder; None if there is none. JSON is skipped."""
     for text in tokens[::2]:
         if '"' in text or ("{" not in text and "}" not in text):
             continue
         for braces in _BRACES.finditer(text):
-            if _MEANT.fullmatch(braces.group(1)):
+            if _BRACED_NAME.fullmatch(braces.group(1)):
                 return braces.group()
         rest = _BRACES.sub("", text)
         unpaired = next((character for character in rest if character in "{}"), None)
@@ -68,8 +68,8 @@ def misread(tokens: Sequence[str]) -> str | None:
 
 # Values that no record can have: of the wrong type, out of range, malformed media types, malformed placeholders.
 
-SHOWN: Final = 80
-"""Most characters of a value in a message."""
+MAX_SHOWN_TEXT: Final = 80
+"""Maximum characters of a value shown in a message."""
 _TOKEN: Final = r"[A-Za-z0-9!#$&^_.+*'`|~%\-]+"
 _MEDIA_TYPE: Final = re.compile(rf"\s*{_TOKEN}/{_TOKEN}\s*(?:;.*)?", re.DOTALL)
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {
@@ -84,21 +84,21 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
 _METHOD: Final = re.compile(_TOKEN)
 
 
-def values(subject: Subject) -> None:
-    """Check the value of every property that a definition does not simply inherit."""
+def check_values(subject: Subject) -> None:
+    """Check the value of every property that a definition sets itself."""
     for declared in subject.attributes():
-        _value(subject, declared)
+        _check_value(subject, declared)
         if declared.prop.name == "datacontenttype":
-            _media_type(subject, declared.prop, declared.place)
+            _check_media_type(subject, declared.prop, declared.place)
     for declared in subject.options():
-        if _value(subject, declared):
-            _range(subject, declared)
+        if _check_value(subject, declared):
+            _check_range(subject, declared)
         if declared.prop.name in CONTENT_TYPES:
-            _media_type(subject, declared.prop, declared.place)
+            _check_media_type(subject, declared.prop, declared.place)
     for _, message, _ in subject.definitions():
         content = message.attributes.get("datacontenttype")
         if isinstance(content, str):
-            _media_type(subject, Property("datacontenttype", "string", content), message.at("datacontenttype"))
+            _check_media_type(subject, Property("datacontenttype", "string", content), message.at("datacontenttype"))
 
 
 def is_media_type(text: str) -> bool:
@@ -106,7 +106,7 @@ def is_media_type(text: str) -> bool:
     return _MEDIA_TYPE.fullmatch(text) is not None
 
 
-def _value(subject: Subject, declared: DeclaredProperty) -> bool:
+def _check_value(subject: Subject, declared: DeclaredProperty) -> bool:
     """Report an invalid literal and malformed placeholders; return whether the value is fine."""
     prop = declared.prop
     if prop.value is None or is_any_timestamp(prop.value):
@@ -114,24 +114,24 @@ def _value(subject: Subject, declared: DeclaredProperty) -> bool:
     text = text_of(prop.value)
     if prop.type in TEMPLATE_TYPES and ("{" in text or "}" in text):
         tokens = tokens_of(text)
-        _placeholders(subject, declared, tokens)
+        _check_placeholders(subject, declared, tokens)
         if len(tokens) > 1:
             return True
     if is_valid(prop.type, text, bits32=declared.in_envelope):
         return True
-    message = f"the value {text[:SHOWN]!r} of {prop.name} is not a valid {prop.type}"
+    message = f"the value {text[:MAX_SHOWN_TEXT]!r} of {prop.name} is not a valid {prop.type}"
     subject.findings.warning(declared.place, "value-type", message, "correct value or type")
     return False
 
 
-def _placeholders(subject: Subject, declared: DeclaredProperty, tokens: Sequence[str]) -> None:
+def _check_placeholders(subject: Subject, declared: DeclaredProperty, tokens: Sequence[str]) -> None:
     name = declared.prop.name
-    literal = misread(tokens)
+    literal = find_misread_braces(tokens)
     if literal is not None:
-        message = f"{literal[:SHOWN]!r} in {name} is not a placeholder and is read as literal text"
+        message = f"{literal[:MAX_SHOWN_TEXT]!r} in {name} is not a placeholder and is read as literal text"
         hint = "write {name} with letters, digits, _, - and . only"
         subject.findings.warning(declared.place, "not-a-placeholder", message, hint)
-    pair = adjacent(tokens)
+    pair = find_adjacent(tokens)
     if pair is not None:
         message = (
             f"{{{pair[0]}}} matches only one character of {name} and {{{pair[1]}}} the rest: nothing separates them"
@@ -140,7 +140,7 @@ def _placeholders(subject: Subject, declared: DeclaredProperty, tokens: Sequence
         subject.findings.warning(declared.place, "adjacent-placeholders", message, hint)
 
 
-def _range(subject: Subject, declared: DeclaredProperty) -> None:
+def _check_range(subject: Subject, declared: DeclaredProperty) -> None:
     prop = declared.prop
     bounds = _RANGES.get(prop.name)
     if (bounds is None and prop.name != "method") or not is_literal(prop):
@@ -149,16 +149,16 @@ def _range(subject: Subject, declared: DeclaredProperty) -> None:
     if bounds is not None and not (
         is_valid("integer", text) and len(text) < 20 and bounds[0] <= int(text) <= bounds[1]
     ):
-        message = f"{prop.name} is {text[:SHOWN]!r} but must be between {bounds[0]} and {bounds[1]}"
+        message = f"{prop.name} is {text[:MAX_SHOWN_TEXT]!r} but must be between {bounds[0]} and {bounds[1]}"
         subject.findings.warning(declared.place, "value-range", message, "correct the value, or remove it")
     if prop.name == "method" and not _METHOD.fullmatch(text):
-        message = f"{text[:SHOWN]!r} is not an HTTP method"
+        message = f"{text[:MAX_SHOWN_TEXT]!r} is not an HTTP method"
         subject.findings.warning(declared.place, "value-range", message, "write GET, POST, PUT or another method")
 
 
-def _media_type(subject: Subject, prop: Property, place: SourceLocation) -> None:
+def _check_media_type(subject: Subject, prop: Property, place: SourceLocation) -> None:
     if is_literal(prop) and not is_media_type(text_of(prop.value)):
-        message = f"the value {text_of(prop.value)[:SHOWN]!r} of {prop.name} is not a media type"
+        message = f"the value {text_of(prop.value)[:MAX_SHOWN_TEXT]!r} of {prop.name} is not a media type"
         subject.findings.warning(place, "media-type", message, "write type/subtype, such as application/json")
 
 
@@ -170,7 +170,7 @@ _POSSIBLE: Final[Mapping[str, frozenset[str]]] = {
     "time": _TEXTUAL | {"timestamp"},
     "datacontenttype": _TEXTUAL | {"symbol", "urireference", "uri"},
 }
-"""Types that values of the attribute can have; the other CloudEvents attributes can have any type."""
+"""Possible types of attributes; CloudEvents attributes not listed can have any type."""
 _WITH_RULES: Final = frozenset({"specversion", "id", "time", "dataschema"})
 _NOT_FIXED: Final = frozenset({"id", "time"})
 _FALLS_BACK: Final[Mapping[str, str]] = {
@@ -178,7 +178,7 @@ _FALLS_BACK: Final[Mapping[str, str]] = {
     "source": "the URI of its endpoint",
     "time": "the time of the message",
 }
-"""Attributes that mapping can always supply, and what they are without a declared value."""
+"""Attributes that mapping can always supply, and their default values."""
 _REMEDY: Final = "use the placeholder in protocoloptions too, or set it in `context` of the source"
 _HAS_DEFAULT: Final = frozenset({"type", "specversion", "datacontenttype", "dataschema", "partitionkey"})
 """Attributes that mapping can fill without a declared value (MATCHING.md#mapping)."""
@@ -186,19 +186,19 @@ MAPPING_RULES: Final = frozenset({"unmappable", "falls-back"})
 """What :func:`mapping` reports."""
 
 
-def events(subject: Subject) -> None:
+def check_events(subject: Subject) -> None:
     """Check the envelope attributes of every definition with the CloudEvents envelope or none."""
     for declared in subject.attributes():
         if declared.definition.envelope in (None, CLOUDEVENTS):
-            _declared(subject, declared)
-            _literal(subject, declared)
+            _check_declared(subject, declared)
+            _check_literal(subject, declared)
     mapping(subject, {})
 
 
-def _declared(subject: Subject, declared: DeclaredProperty) -> None:
+def _check_declared(subject: Subject, declared: DeclaredProperty) -> None:
     prop = declared.prop
     if not _NAME.fullmatch(prop.name):
-        text = f"{prop.name[:SHOWN]!r} is not a valid CloudEvents attribute name; no event has it"
+        text = f"{prop.name[:MAX_SHOWN_TEXT]!r} is not a valid CloudEvents attribute name; no event has it"
         subject.findings.warning(
             declared.place, "attribute-name", text, "use only lower case letters and digits, and not the name data"
         )
@@ -217,7 +217,7 @@ def _declared(subject: Subject, declared: DeclaredProperty) -> None:
             subject.findings.warning(declared.place, "always-required", text, "remove required")
 
 
-def _literal(subject: Subject, declared: DeclaredProperty) -> None:
+def _check_literal(subject: Subject, declared: DeclaredProperty) -> None:
     prop = declared.prop
     if prop.name not in _WITH_RULES or not is_literal(prop):
         return
@@ -241,16 +241,16 @@ def mapping(subject: Subject, context: Mapping[str, frozenset[str]]) -> None:
     *context* has, by xid of definitions, the placeholders that `context` of all their sources supplies.
     """
     for definition, _, _ in subject.definitions():
-        _mapping(subject, definition, context.get(definition.xid, frozenset()))
+        _check_one_mapping(subject, definition, context.get(definition.xid, frozenset()))
 
 
-def _mapping(subject: Subject, definition: Definition, context: frozenset[str]) -> None:
+def _check_one_mapping(subject: Subject, definition: Definition, context: frozenset[str]) -> None:
     if definition.envelope != CLOUDEVENTS or definition.protocol is None or not definition.protocoloptions:
         return
     message = subject.declarations.messages[definition.xid]
     supplied = {*names_in(definition.protocoloptions), *context}
     for prop in definition.envelopemetadata:
-        lacking = _lacking(prop, supplied)
+        lacking = _find_missing(prop, supplied)
         if not lacking:
             continue
         at = attribute_place(message, prop.name) or message.place
@@ -260,19 +260,19 @@ def _mapping(subject: Subject, definition: Definition, context: frozenset[str]) 
         if prop.name not in _FALLS_BACK:
             subject.findings.warning(at, "unmappable", text, hint)
         else:
-            # Settings often supply what no option does (`context`), and then nothing falls back; never misspelled ones.
+            # Settings (`context`) may supply placeholders that no option has, but not misspelled ones.
             report = subject.findings.warning if meant else subject.findings.info
             report(at, "falls-back", f"{text}, which falls back to {_FALLS_BACK[prop.name]}", hint)
 
 
-def _lacking(prop: Property, supplied: set[str]) -> Sequence[str]:
-    """Return what mapping lacks for an attribute: a value, or placeholders that nothing supplies."""
+def _find_missing(prop: Property, supplied: set[str]) -> Sequence[str]:
+    """Return what is missing to map an attribute: its value, or placeholders that nothing supplies."""
     if prop.value is None:
         lacks = prop.required and prop.name not in _HAS_DEFAULT and prop.name not in _FALLS_BACK
         return ("value",) if lacks else ()
     if prop.type not in TEMPLATE_TYPES or is_any_timestamp(prop.value):
         return ()
-    return tuple(dict.fromkeys(name for name in names_of(text_of(prop.value)) if name not in supplied))
+    return tuple(dict.fromkeys(name for name in placeholder_names(text_of(prop.value)) if name not in supplied))
 
 
 # Contradictory declarations of payloads; whether schemas are valid is checked when they are linked.
@@ -280,18 +280,18 @@ def _lacking(prop: Property, supplied: set[str]) -> Sequence[str]:
 _SCHEMAS: Final = ("dataschema", "dataschemauri")
 
 
-def payloads(subject: Subject) -> None:
+def check_payloads(subject: Subject) -> None:
     """Check schema and content type of every definition that declares any."""
     for definition, message, base in subject.definitions():
-        _format(subject, definition, message)
+        _check_format(subject, definition, message)
         if all(message.attributes.get(name) is not None for name in _SCHEMAS):
             text = "dataschema and dataschemauri exclude each other"
             subject.findings.warning(message.at("dataschemauri"), "mutually-exclusive", text, "keep one of them")
-        _content_type(subject, definition, message, base)
+        _check_types(subject, definition, message, base)
 
 
-def _format(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
-    """Report a schema without format: an info if its format is known; otherwise linking has reported it."""
+def _check_format(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
+    """Report a schema without format, as info if the format can be detected; otherwise linking reports it."""
     given = next((name for name in _SCHEMAS if message.attributes.get(name) is not None), None)
     if given is None or definition.dataschemaformat is not None:
         return
@@ -304,12 +304,12 @@ def _format(subject: Subject, definition: Definition, message: DeclaredMessage) 
     subject.findings.add(message.at(given), "info" if known else "warning", "missing-required", text, hint)
 
 
-def _content_type(subject: Subject, definition: Definition, message: DeclaredMessage, base: Definition | None) -> None:
+def _check_types(subject: Subject, definition: Definition, message: DeclaredMessage, base: Definition | None) -> None:
     """Report contradicting content types: message and envelope attribute both apply to the data."""
     if definition.envelope != CLOUDEVENTS or not definition.datacontenttype:
         return
-    own, attribute = definition.datacontenttype, _declared_in_envelope(definition)
-    if base is not None and (own, attribute) == (base.datacontenttype, _declared_in_envelope(base)):
+    own, attribute = definition.datacontenttype, _envelope_content_type(definition)
+    if base is not None and (own, attribute) == (base.datacontenttype, _envelope_content_type(base)):
         return
     place = message.at("datacontenttype")
     if "datacontenttype" not in message.attributes:
@@ -322,34 +322,29 @@ def _content_type(subject: Subject, definition: Definition, message: DeclaredMes
         subject.findings.warning(place, "content-type-conflict", text, "make them equal, or remove one of them")
 
 
-def _declared_in_envelope(definition: Definition) -> str | None:
+def _envelope_content_type(definition: Definition) -> str | None:
     for prop in definition.envelopemetadata:
         if prop.name == "datacontenttype" and is_literal(prop):
             return text_of(prop.value)
     return None
 
 
-# All of lint on one screen: families of rules in order, each a function over the whole catalog.
-#
-# Each reports where the thing is declared and does not stop at the first finding. What a definition inherits unchanged
-# is reported at its base only.
-
 # Envelope and protocol: unknown, missing, or different from the group's.
 
 
-def _plain(name: str) -> str:
+def _letters_and_digits(name: str) -> str:
     """Reduce a name to letters and digits, so that other characters do not count as differences."""
     return "".join(character for character in name.lower() if character.isalnum())
 
 
-_KNOWN: Final = {
-    **{_plain(protocol.partition("/")[0]): protocol for protocol in PROTOCOLS},
-    **{_plain(protocol): protocol for protocol in PROTOCOLS},
+_PROTOCOLS_BY_NAME: Final = {
+    **{_letters_and_digits(protocol.partition("/")[0]): protocol for protocol in PROTOCOLS},
+    **{_letters_and_digits(protocol): protocol for protocol in PROTOCOLS},
 }
-"""Protocols by the names they are compared with, with version and without."""
+"""Protocols by normalised name, with and without version."""
 
 
-def selectors(subject: Subject) -> None:
+def check_selectors(subject: Subject) -> None:
     """Check the envelope and protocol of every definition and endpoint."""
     endpoints = subject.catalog.endpoints.values()
     enveloped = {xid for endpoint in endpoints if endpoint.envelope for xid in endpoint.candidates}
@@ -357,42 +352,42 @@ def selectors(subject: Subject) -> None:
         if definition.envelope not in (None, CLOUDEVENTS) and (base is None or base.envelope != definition.envelope):
             text = f"the envelope {definition.envelope} is unknown; the definition never matches"
             place = message.at("envelope") if "envelope" in message.attributes else message.place
-            _unknown_envelope(subject, definition.envelope, text, place)
+            _report_envelope(subject, definition.envelope, text, place)
         if base is None or base.protocol != definition.protocol:
             place = message.at("protocol") if "protocol" in message.attributes else message.place
-            _known_protocol(subject, definition.protocol, place)
-        _no_protocol(subject, definition, message)
+            _check_protocol(subject, definition.protocol, place)
+        _check_has_protocol(subject, definition, message)
         if definition.xid not in enveloped:
-            _no_envelope(subject, definition, message)
-        _group(subject, definition, message)
+            _check_has_envelope(subject, definition, message)
+        _check_group_defaults(subject, definition, message)
     for endpoint in endpoints:
         place = subject.declarations.endpoints[endpoint.xid].place
-        _known_protocol(subject, endpoint.protocol, place)
+        _check_protocol(subject, endpoint.protocol, place)
         if endpoint.envelope not in (None, CLOUDEVENTS):
             text = f"the envelope {endpoint.envelope} is unknown; messages without an envelope of their own never match"
-            _unknown_envelope(subject, endpoint.envelope, text, place)
+            _report_envelope(subject, endpoint.envelope, text, place)
 
 
-def _known_protocol(subject: Subject, protocol: str | None, place: SourceLocation) -> None:
+def _check_protocol(subject: Subject, protocol: str | None, place: SourceLocation) -> None:
     if protocol is not None and protocol not in PROTOCOLS:
         text = f"the protocol {protocol} is unknown; nothing is ever received over it"
         hint = f"use one of {', '.join(PROTOCOLS)}"
-        meant = _meant(protocol, _KNOWN)
+        meant = _find_meant(protocol, _PROTOCOLS_BY_NAME)
         subject.findings.error(place, "unknown-protocol", text, f"did you mean {meant}?" if meant else hint)
 
 
-def _meant(name: str, known: Mapping[str, str]) -> str | None:
-    plain = _plain(name)
+def _find_meant(name: str, known: Mapping[str, str]) -> str | None:
+    plain = _letters_and_digits(name)
     return known.get(plain) or known.get(nearest(plain, known) or "")
 
 
-def _unknown_envelope(subject: Subject, envelope: str, text: str, place: SourceLocation) -> None:
+def _report_envelope(subject: Subject, envelope: str, text: str, place: SourceLocation) -> None:
     hint = f"use {CLOUDEVENTS}, or no envelope"
-    meant = _meant(envelope, {_plain(CLOUDEVENTS): CLOUDEVENTS})
+    meant = _find_meant(envelope, {_letters_and_digits(CLOUDEVENTS): CLOUDEVENTS})
     subject.findings.error(place, "unknown-envelope", text, f"did you mean {CLOUDEVENTS}?" if meant else hint)
 
 
-def _no_protocol(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
+def _check_has_protocol(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
     endpoint = subject.declarations.endpoints.get(definition.group)
     known = definition.protocol or (endpoint.protocol if endpoint else None)
     if known is None and message.attributes.get("protocoloptions"):
@@ -400,15 +395,15 @@ def _no_protocol(subject: Subject, definition: Definition, message: DeclaredMess
         subject.findings.warning(message.at("protocoloptions"), "no-protocol", text, hint)
 
 
-def _no_envelope(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
+def _check_has_envelope(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
     if definition.envelope is None and message.attributes.get("envelopemetadata"):
         text = "these attributes have no envelope, so they constrain nothing"
         hint = f"add envelope: {CLOUDEVENTS} to the message, or to its group"
         subject.findings.warning(message.at("envelopemetadata"), "no-envelope", text, hint)
 
 
-def _group(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
-    """Compare with the defaults of the group, which are binding; in 0.1 they are mere defaults."""
+def _check_group_defaults(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
+    """Report envelope and protocol that differ from the group's, which are binding except in 0.1."""
     group = subject.declarations.groups.get(definition.group)
     dialect = subject.dialects.get(message.place.file)
     if group is None or (dialect is not None and dialect.groups_give_formats):
@@ -427,14 +422,14 @@ def _group(subject: Subject, definition: Definition, message: DeclaredMessage) -
 # Definitions without constraints: all records of their envelope and protocol match them.
 
 
-def unconstrained(subject: Subject) -> None:
+def check_unconstrained(subject: Subject) -> None:
     """Report definitions that match everything; as info if others derive from it or it has a schema."""
     bases = {base for definition in subject.catalog.definitions.values() for base in definition.base}
     for xid, definition in subject.catalog.definitions.items():
-        if not _takes_everything(definition):
+        if not _matches_everything(definition):
             continue
         place = subject.declarations.messages[xid].place
-        text = f"this definition has no constraints and matches {_everything(definition)}"
+        text = f"this definition has no constraints and matches {_describe_everything(definition)}"
         hint = "give an attribute or option a value that only its records have"
         if schema_of(definition) is not None:
             text += "; its data schema decides only where several definitions match"
@@ -446,27 +441,27 @@ def unconstrained(subject: Subject) -> None:
             subject.findings.warning(place, "takes-everything", text, hint)
 
 
-def _takes_everything(definition: Definition) -> bool:
-    """Whether there is no constraint at all; without envelope and protocol, a schema is one."""
+def _matches_everything(definition: Definition) -> bool:
+    """Whether a definition has no constraint; without envelope and protocol, a schema counts as one."""
     if definition.envelope not in (CLOUDEVENTS, None):
         return False
     if definition.envelope is None and definition.protocol is None and schema_of(definition) is not None:
         return False
     candidate = Candidate(definition, definition.protocol or "any", True, True)
-    if any(map(_is_literal, candidate.properties(events=True))):
-        return False  # nearly all definitions end here
+    if any(map(_excludes_records, candidate.filtering_properties(events=True))):
+        return False  # true for nearly all definitions
     asked = candidate.demands(events=True)
     return not (asked.strong or asked.weak or asked.same or asked.content)
 
 
-def _is_literal(asked: tuple[str, Property]) -> bool:
-    """Whether a constraint is sure to exclude records: no template, no "now", nothing that every event has."""
+def _excludes_records(asked: tuple[str, Property]) -> bool:
+    """Whether a constraint certainly excludes some record: a literal that not every event has."""
     key, prop = asked
     text = isinstance(prop.value, str) and "{" not in prop.value
     return text and prop.type != "timestamp" and key != "e.specversion"
 
 
-def _everything(definition: Definition) -> str:
+def _describe_everything(definition: Definition) -> str:
     over = f" over {definition.protocol}" if definition.protocol else ""
     native = definition.protocol is not None and (definition.protocol_declared or definition.protocoloptions)
     if definition.envelope is not None and not native:
@@ -476,29 +471,29 @@ def _everything(definition: Definition) -> str:
 
 # Relations without effect: to a missing definition, in a cycle, or by a property that identifies no message.
 
-NAMED: Final = 8
-"""Most definitions of a cycle that are named."""
+MAX_NAMED_XIDS: Final = 8
+"""Maximum definitions of a cycle that are named."""
 
 
-def relations(subject: Subject) -> None:
+def check_relations(subject: Subject) -> None:
     """Check the relations that definitions declare; inherited ones are reported at the base."""
     for message in subject.declarations.messages.values():
-        if not message.hidden and TO in message.other:
-            _target(subject, message)
-    _circles(subject)
-    _properties(subject)
+        if not message.hidden and RELATED_TO in message.other:
+            _check_target(subject, message)
+    _check_cycles(subject)
+    _check_properties(subject)
 
 
-def _target(subject: Subject, message: DeclaredMessage) -> None:
-    related = message.other[TO]
+def _check_target(subject: Subject, message: DeclaredMessage) -> None:
+    related = message.other[RELATED_TO]
     messages = subject.declarations.messages
-    if isinstance(related, str) and related and target_of(message, related) in messages:
+    if isinstance(related, str) and related and related_xid(message, related) in messages:
         return
     text = f"{message.xid} is related to {related!r:.80}, which is not in its group"
-    subject.findings.warning(message.at(TO), "dangling-relation", text, "name a definition of the same group")
+    subject.findings.warning(message.at(RELATED_TO), "dangling-relation", text, "name a definition of the same group")
 
 
-def _circles(subject: Subject) -> None:
+def _check_cycles(subject: Subject) -> None:
     """Report each cycle once, at its first definition."""
     definitions = subject.catalog.definitions
     done: set[str] = set()
@@ -512,27 +507,27 @@ def _circles(subject: Subject) -> None:
         if at in way:
             walked = list(way)
             circle = walked[walked.index(at) :]
-            shown = (*circle[:NAMED], "...") if len(circle) > NAMED else (*circle, at)
+            shown = (*circle[:MAX_NAMED_XIDS], "...") if len(circle) > MAX_NAMED_XIDS else (*circle, at)
             text = f"{at} is related to itself: {' -> '.join(shown)}"
             hint = "remove one relation from the cycle, so that one message starts the exchange"
-            place = subject.declarations.messages[at].at(TO)
+            place = subject.declarations.messages[at].at(RELATED_TO)
             subject.findings.warning(place, "relation-cycle", text, hint)
         done.update(way)
 
 
-def _properties(subject: Subject) -> None:
-    for message, relation in _families_declared(subject):
-        via = message.other.get(VIA)
+def _check_properties(subject: Subject) -> None:
+    for message, relation in _iter_relations(subject):
+        via = message.other.get(RELATED_VIA)
         if via is not None and not relation.via:
             text = f"{message.xid} is related via {via!r:.80}, which cannot identify another message"
             hint = (
                 "name an attribute of the event; in AMQP properties.correlationid, properties.groupid or "
                 "applicationproperties.NAME; in MQTT 5 publish.correlationdata or userproperty.NAME"
             )
-            subject.findings.warning(message.at(VIA), "unusable-via", text, hint)
+            subject.findings.warning(message.at(RELATED_VIA), "unusable-via", text, hint)
 
 
-def _families_declared(subject: Subject) -> Iterator[tuple[DeclaredMessage, Relation]]:
+def _iter_relations(subject: Subject) -> Iterator[tuple[DeclaredMessage, Relation]]:
     for definition, message, _ in subject.definitions():
         if definition.relation is not None:
             yield message, definition.relation
@@ -542,7 +537,7 @@ def _families_declared(subject: Subject) -> Iterator[tuple[DeclaredMessage, Rela
 
 _MESSAGES: Final = frozenset({"messages", "definitions", "messagegroups", "definitiongroups", "labels", "description"})
 """Members of an endpoint that are not configuration."""
-_FAMILIES_NAME: Final = re.compile(
+_SECRET_NAME: Final = re.compile(
     r"(?:password|passwd|passphrase|pwd|secret|apikey|accesskey|accountkey|secretkey|sharedkey|privatekey|"
     r"token|credentials?|connectionstring|signingkey)$"
 )
@@ -567,64 +562,64 @@ _VALUES: Final = (
     ("a private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
 )
 MAX_TEXT: Final = 8192
-"""Longer strings are only searched up to here."""
+"""Maximum characters of a string that are searched."""
 
 
-def credentials(subject: Subject) -> None:
+def check_credentials(subject: Subject) -> None:
     """Search every endpoint, without its messages, for credentials."""
     for endpoint in subject.declarations.endpoints.values():
         for name, value in subject.endpoint_bodies.get(endpoint.xid, {}).items():
             if name.lower() not in _MESSAGES:
-                for place, what in _credentials(name, value, endpoint.place / name):
+                for place, what in _find_credentials(name, value, endpoint.place / name):
                     hint = "remove it from the catalog and revoke it; let the settings read it from the environment"
                     subject.findings.warning(place, "credential-in-catalog", f"this looks like {what}", hint)
 
 
-def _credentials(name: str, value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation, str]]:
+def _find_credentials(name: str, value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation, str]]:
     """Yield locations and kinds of credentials in a member and below it."""
     if isinstance(value, dict):
         described = value.get("name")
         if isinstance(described, str) and isinstance(value.get("value"), str):
-            yield from _credentials(described, value["value"], place / "value")
+            yield from _find_credentials(described, value["value"], place / "value")
             return
         for key, member in value.items():
             inner = name if key == "value" else key
-            yield from _credentials(inner, member, place / key)
+            yield from _find_credentials(inner, member, place / key)
     elif isinstance(value, list):
         for index, member in enumerate(value):
-            yield from _credentials(name, member, place / index)
+            yield from _find_credentials(name, member, place / index)
     elif isinstance(value, (str, int)) and not isinstance(value, bool):
-        what = _kind(name, str(value))
+        what = _credential_kind(name, str(value))
         if what:
             yield place, what
 
 
-def _kind(name: str, text: str) -> str:
-    """Return what a value looks like, empty if it is not a credential."""
+def _credential_kind(name: str, text: str) -> str:
+    """Return the kind of credential that a value looks like, empty if it is none."""
     if not text.strip() or _REFERENCE.fullmatch(text[:MAX_TEXT]):
         return ""
-    if _FAMILIES_NAME.search(_NOT_LETTERS.sub("", name.lower())) and "://" not in text:
+    if _SECRET_NAME.search(_NOT_LETTERS.sub("", name.lower())) and "://" not in text:
         return "a credential"
     return next((what for what, pattern in _VALUES if pattern.search(text[:MAX_TEXT])), "")
 
 
-FAMILIES: Final[tuple[Callable[[Subject], None], ...]] = (
-    attributes,
-    selectors,
-    values,
-    options,
-    events,
-    payloads,
-    channels,
-    endpoint_options,
-    credentials,
-    relations,
-    candidates,
-    unconstrained,
+RULE_FAMILIES: Final[tuple[Callable[[Subject], None], ...]] = (
+    check_attributes,
+    check_selectors,
+    check_values,
+    check_options,
+    check_events,
+    check_payloads,
+    check_endpoints,
+    check_endpoint_options,
+    check_credentials,
+    check_relations,
+    check_candidates,
+    check_unconstrained,
 )
 
 
 def lint(subject: Subject) -> None:
     """Apply every rule that needs the whole catalog; invalid single values are reported while reading."""
-    for family in FAMILIES:
+    for family in RULE_FAMILIES:
         family(subject)

@@ -1,8 +1,8 @@
-"""Definitions that overlap: some record matches both, and neither matches everything the other matches.
+"""Find definitions that overlap: some record matches both, but neither covers the other.
 
 Candidates of one endpoint (of a group, in a catalog without endpoints) are compared on the records they are meant for,
 events or not. A base and its derived definitions are never reported, nor are definitions that cover each other, which
-other rules report. Results are probable; the caller runs the matcher before it reports.
+other rules report. The caller confirms each result with the matcher.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from catalog.definitions.candidates import Candidate, candidate_of
 from catalog.definitions.constraints import MEDIA_PROPERTIES
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.templates import parse, tokens_of
-from catalog.values import canonical, is_timestamp, is_valid, media_type_matches, media_type_of
+from catalog.values import is_timestamp, is_valid, media_type_matches, media_type_of, value_key
 
 # Which definitions may match the same record? Find pairs that no literal excludes, without comparing all.
 #
-# A literal (a type, a segment of a topic) excludes definitions with another literal in the same place: a *mark*.
-# Definitions are divided by one mark after another; only those that stay together, or lack the mark, are paired.
+# A literal (a type, a segment of a topic) excludes definitions with another literal in the same position: a *mark*.
+# Definitions are split by one mark after another; only those with the same mark, or without it, are paired.
 
 Marks = Mapping[Hashable, str]
-"""What a record has if a definition matches, by position; another value in the same position excludes it."""
+"""The literals that a matching record must have, by position."""
 _SEPARATORS: Final = {False: re.compile("/"), True: re.compile("[/.]")}
 _GAP: Final = "\0"
 _TEXTS: Final = frozenset({"string", "symbol", "uri", "urireference", "uritemplate", "any"})
 
 
 def marks_of(asks: Mapping[str, Sequence[RequiredValue]], content: str | None = None) -> Marks:
-    """Return a definition's marks for data of the type *content*; values with several notations have none."""
+    """Return a definition's marks, including the content type *content*. Values with several notations have none."""
     marks: dict[Hashable, str] = {"content": media_type_of(content)} if content else {}
     for key, of_key in asks.items():
         for ask in of_key:
@@ -60,7 +60,7 @@ def _add_segments(marks: dict[Hashable, str], key: str, text: str, dots: bool) -
 
 
 def literal_marks(properties: Iterable[tuple[str, Property]]) -> Marks:
-    """Return the marks of string literals, by key; not all marks, but cheap."""
+    """Return only the marks of string literals, by key, which is cheap."""
     return {
         (key, "text"): prop.value
         for key, prop in properties
@@ -68,18 +68,18 @@ def literal_marks(properties: Iterable[tuple[str, Property]]) -> Marks:
     }
 
 
-def compatible_pairs(
+def iter_compatible_pairs(
     few: Sequence[Marks], every: Callable[[int], Marks], looked: list[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the pairs, by number, that no mark excludes, until ``looked[0]`` comparisons are used up.
+    """Yield the pairs of indexes that no mark excludes, for at most ``looked[0]`` comparisons.
 
-    *few* are the marks for the first division; what stays together is divided by *every* mark.
+    Definitions are first split by the marks in *few*; what remains together, by those of *every*.
     """
     waiting: list[tuple[list[int], frozenset[Hashable], bool]] = [(list(range(len(few))), frozenset(), False)]
     while waiting:
         members, used, whole = waiting.pop()
         marks = {member: every(member) if whole else few[member] for member in members}
-        place = _parting(marks, used)
+        place = _find_best_split(marks, used)
         if place is None and not whole:
             waiting.append((members, used, True))
             continue
@@ -98,12 +98,12 @@ def compatible_pairs(
             looked[0] -= 1
             if looked[0] < 0:
                 return
-            if _agree(marks[one], marks[other]) and (whole or _agree(every(one), every(other))):
+            if _marks_agree(marks[one], marks[other]) and (whole or _marks_agree(every(one), every(other))):
                 yield (one, other) if one < other else (other, one)
 
 
-def _parting(marks: Mapping[int, Marks], used: frozenset[Hashable]) -> Hashable | None:
-    """Return the position where most have a mark, and not all the same; None if there is none."""
+def _find_best_split(marks: Mapping[int, Marks], used: frozenset[Hashable]) -> Hashable | None:
+    """Return the position with the most marks that are not all equal; None if there is none."""
     counts: dict[Hashable, int] = {}
     values: dict[Hashable, str] = {}
     several: set[Hashable] = set()
@@ -116,29 +116,29 @@ def _parting(marks: Mapping[int, Marks], used: frozenset[Hashable]) -> Hashable 
     return max(parting, key=lambda place: counts[place], default=None)
 
 
-def _agree(one: Marks, other: Marks) -> bool:
+def _marks_agree(one: Marks, other: Marks) -> bool:
     small, large = (one, other) if len(one) < len(other) else (other, one)
     return all(large.get(place, value) == value for place, value in small.items())
 
 
-# A record that two definitions match, as property values made from their literals and templates.
+# Constructing a record that two definitions match, from their literals and templates.
 #
-# The caller must let the matcher confirm it. None does not prove that there is no such record: of two templates only
-# the shortest joint values are tried.
+# The caller must confirm it with the matcher. None does not prove that there is no such record: for two templates, only
+# the shortest common values are tried.
 
-FILL: Final = "x"
-_SAMPLES: Final = (FILL, "1", "true", "2026-01-02T03:04:05Z", "P1D", "AAAA")
-"""One text for each type."""
-_ALWAYS: Final = frozenset({"e.id", "e.source", "e.type"})
-"""What every event has, and so must be valid if it is constrained."""
+FILL_TEXT: Final = "x"
+_SAMPLES: Final = (FILL_TEXT, "1", "true", "2026-01-02T03:04:05Z", "P1D", "AAAA")
+"""One valid text for each type."""
+_REQUIRED_ATTRIBUTES: Final = frozenset({"e.id", "e.source", "e.type"})
+"""Attributes that every event has, so a value is needed."""
 _TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
-Asks = Mapping[str, Sequence[RequiredValue]]
-_Pieces = tuple[list[str], list[str]]
+RequiredValues = Mapping[str, Sequence[RequiredValue]]
+_Segments = tuple[list[str], list[str]]
 """The segments of a template, and their separators."""
 
 
-def witness(one: Asks, other: Asks) -> dict[str, str] | None:
-    """Return values, by key, of a record that satisfies both; None if none is found.
+def find_witness(one: RequiredValues, other: RequiredValues) -> dict[str, str] | None:
+    """Return the values, by key, of a record that satisfies both; None if none is found.
 
     The second round uses the placeholder values of the first, so that repeated placeholders can have the same value.
     """
@@ -147,58 +147,58 @@ def witness(one: Asks, other: Asks) -> dict[str, str] | None:
         values: dict[str, str] = {}
         for key in dict.fromkeys((*one, *other)):
             asks = [(each, contexts[side]) for side, asked in enumerate((one, other)) for each in asked.get(key, ())]
-            if not any(ask.needed or ask.form != "any" or key in _ALWAYS for ask, _ in asks):
+            if not any(ask.is_required or ask.form != "any" or key in _REQUIRED_ATTRIBUTES for ask, _ in asks):
                 continue
-            text = next((text for text in _tried(asks) if all(_takes(ask, text) for ask, _ in asks)), None)
+            text = next((text for text in _iter_texts(asks) if all(_accepts(ask, text) for ask, _ in asks)), None)
             if text is None:
                 return None
             values[key] = text
-        filled = tuple(_context(side, values) for side in (one, other))
+        filled = tuple(_common_values(side, values) for side in (one, other))
         if all(context is not None for context in filled):
             return values
-        contexts = (_first(one, values), _first(other, values))
+        contexts = (_first_values(one, values), _first_values(other, values))
     return None
 
 
-def add_content_type(asks: Asks, other: Asks, content: str | None) -> Asks:
-    """Add the data type *content* to the constraints on each content type that either side names."""
+def add_content_type(asks: RequiredValues, other: RequiredValues, content: str | None) -> RequiredValues:
+    """Add the content type *content* to the constraints on each content-type property of either side."""
     if not content:
         return asks
     keys = [key for key in dict.fromkeys((*asks, *other)) if key in MEDIA_PROPERTIES]
     return {**asks, **{key: [*asks.get(key, ()), RequiredValue(key, "media", "string", content)] for key in keys}}
 
 
-def _tried(asks: Sequence[tuple[RequiredValue, Mapping[str, str]]]) -> Iterator[str]:
-    """Yield texts that may satisfy all of *asks*, best first."""
+def _iter_texts(asks: Sequence[tuple[RequiredValue, Mapping[str, str]]]) -> Iterator[str]:
+    """Yield texts that may satisfy all constraints, most likely first."""
     literals = [ask.text for ask, _ in asks if ask.form in ("literal", "media")]
     if literals:
         yield literals[0]
         return
     templates = [(ask, context) for ask, context in asks if ask.form == "template"]
     for ask, context in sorted(templates, key=lambda each: each[0].template.is_bare):
-        yield _expanded(ask.text, context)
+        yield _expand_template(ask.text, context)
     whole = [ask for ask, _ in templates if not ask.template.is_bare]
     for ask in whole[1:]:
-        joined = _joined(whole[0], ask)
+        joined = _join_templates(whole[0], ask)
         if joined is not None:
             yield joined
     yield from _SAMPLES
 
 
-def _expanded(text: str, context: Mapping[str, str]) -> str:
+def _expand_template(text: str, context: Mapping[str, str]) -> str:
     tokens = tokens_of(text)
-    return "".join(context.get(token, FILL) if place % 2 else token for place, token in enumerate(tokens))
+    return "".join(context.get(token, FILL_TEXT) if place % 2 else token for place, token in enumerate(tokens))
 
 
-def _joined(one: RequiredValue, other: RequiredValue) -> str | None:
-    """Return a text that matches two templates, segment by segment; None if none is found."""
-    (mine, between), (its, besides) = _pieces(one), _pieces(other)
+def _join_templates(one: RequiredValue, other: RequiredValue) -> str | None:
+    """Return a text that matches two templates; None if none is found."""
+    (mine, between), (its, besides) = _split_template(one), _split_template(other)
     if between != besides:
         return None
     segments: list[str] = []
     for first, second in zip(mine, its, strict=True):
         patterns = parse(first), parse(second)
-        tried = _segment(tokens_of(first), tokens_of(second))
+        tried = _join_segments(tokens_of(first), tokens_of(second))
         fit = next((text for text in tried if all(pattern.match(text) is not None for pattern in patterns)), None)
         if fit is None:
             return None
@@ -206,7 +206,7 @@ def _joined(one: RequiredValue, other: RequiredValue) -> str | None:
     return "".join(part for pair in zip(segments, [*between, ""], strict=True) for part in pair)
 
 
-def _pieces(ask: RequiredValue) -> _Pieces:
+def _split_template(ask: RequiredValue) -> _Segments:
     segments, between = [""], []
     for place, token in enumerate(tokens_of(ask.text)):
         if place % 2:
@@ -221,19 +221,19 @@ def _pieces(ask: RequiredValue) -> _Pieces:
     return segments, between
 
 
-def _segment(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
-    """Yield texts that may match two segments: the literals of each, then the ends and middles of both."""
+def _join_segments(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
+    """Yield texts that may match two segments: the literals of each, then a combination of both."""
     for tokens in (one, other):
-        yield "".join(token if place % 2 == 0 else FILL for place, token in enumerate(tokens))
+        yield "".join(token if place % 2 == 0 else FILL_TEXT for place, token in enumerate(tokens))
     head = max(one[0], other[0], key=len)
     tail = max(one[-1], other[-1], key=len)
     middles = [token for tokens in (one, other) for token in tokens[2:-1:2]]
     yield head + tail
-    for fill in ("", FILL):
-        yield head + FILL + fill.join(middles) + FILL + tail
+    for fill in ("", FILL_TEXT):
+        yield head + FILL_TEXT + fill.join(middles) + FILL_TEXT + tail
 
 
-def _takes(ask: RequiredValue, text: str) -> bool:
+def _accepts(ask: RequiredValue, text: str) -> bool:
     """Whether a text satisfies one constraint."""
     if ask.form == "any":
         kind: str = ask.type
@@ -241,50 +241,50 @@ def _takes(ask: RequiredValue, text: str) -> bool:
     if ask.form == "media":
         return media_type_matches(ask.text, text)
     if ask.form == "template":
-        fits = ask.template.match(text, ask.decodes) is not None
+        fits = ask.template.match(text, ask.percent_decodes) is not None
         return fits and (ask.type != "timestamp" or is_timestamp(text))
     if ask.text == text:
         return True
-    wanted = canonical(ask.type, ask.text) if ask.type in _TYPED else None
-    return wanted is not None and wanted == canonical(ask.type, text)
+    wanted = value_key(ask.type, ask.text) if ask.type in _TYPED else None
+    return wanted is not None and wanted == value_key(ask.type, text)
 
 
-def _first(asks: Asks, values: Mapping[str, str]) -> dict[str, str]:
-    """Return the value of each placeholder; bare templates come last, since they match anything."""
+def _first_values(asks: RequiredValues, values: Mapping[str, str]) -> dict[str, str]:
+    """Return the first value found for each placeholder; bare templates come last, since they match anything."""
     context: dict[str, str] = {}
     templates = [ask for of_key in asks.values() for ask in of_key if ask.form == "template" and ask.key in values]
     for ask in sorted(templates, key=lambda each: each.template.is_bare):
-        for name, text in (ask.template.match(values[ask.key], ask.decodes) or {}).items():
-            if text != FILL:
+        for name, text in (ask.template.match(values[ask.key], ask.percent_decodes) or {}).items():
+            if text != FILL_TEXT:
                 context.setdefault(name, text)
     return context
 
 
-def _context(asks: Asks, values: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the values of placeholders; None if one has two values."""
+def _common_values(asks: RequiredValues, values: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the values of placeholders; None if a placeholder has two different values."""
     context: dict[str, str] = {}
     for ask in (each for of_key in asks.values() for each in of_key if each.form == "template"):
-        for name, text in (ask.template.match(values.get(ask.key, ""), ask.decodes) or {}).items():
+        for name, text in (ask.template.match(values.get(ask.key, ""), ask.percent_decodes) or {}).items():
             if context.setdefault(name, text) != text:
                 return None
     return context
 
 
-MAX_LOOKS: Final = 200_000
-"""Most pairs of a catalog that are examined, which takes a fraction of a second."""
+MAX_COMPARISONS: Final = 200_000
+"""Maximum pairs of a catalog that are examined."""
 MAX_OVERLAPS: Final = 200
-"""Most overlaps of a catalog for which a record is made."""
+"""Maximum overlaps of a catalog."""
 MAX_COMPARED: Final = 3_000
-"""Most pairs of a catalog that are compared property by property; large ones count several times."""
-PROPERTIES: Final = 100
-"""A pair counts once more for every so many properties of both together."""
+"""Maximum pairs of a catalog that are compared property by property; large pairs count several times."""
+MAX_PROPERTIES: Final = 100
+"""A pair counts once more for each multiple of this number of properties."""
 MAX_PER_DEFINITION: Final = 3
-"""Most overlaps reported for one definition."""
+"""Maximum overlaps reported for one definition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Two definitions as one endpoint or group sees them, and the values of a record that matches both.
+    """Two overlapping definitions of an endpoint or group, and the values of a record that matches both.
 
     ``protocol`` is None if neither has one; ``event`` says whether the record is a CloudEvent.
     """
@@ -299,14 +299,14 @@ class Overlap:
 
 
 def overlaps(catalog: Catalog) -> Iterator[Overlap]:
-    """Yield the overlaps of a catalog, within limits that hold for catalogs of any size."""
-    looks, compared, count = [MAX_LOOKS], [MAX_COMPARED], 0
+    """Yield the overlaps of a catalog, up to the limits above."""
+    looks, compared, count = [MAX_COMPARISONS], [MAX_COMPARED], 0
     reported: Counter[str] = Counter()
-    for scope, endpoint, xids in _scopes(catalog):
+    for scope, endpoint, xids in _iter_scopes(catalog):
         candidates = [candidate_of(catalog.definitions[xid], endpoint) for xid in xids]
         for event in (True, False):
-            sides = [each for each in candidates if each is not None and each.meant_for_events == event]
-            for overlap in _among(scope, endpoint, sides, looks, compared, event=event):
+            sides = [each for each in candidates if each is not None and each.is_for_events == event]
+            for overlap in _find_scope_overlaps(scope, endpoint, sides, looks, compared, event=event):
                 if all(reported[each.xid] >= MAX_PER_DEFINITION for each in (overlap.one, overlap.other)):
                     continue
                 reported.update((overlap.one.xid, overlap.other.xid))
@@ -316,7 +316,7 @@ def overlaps(catalog: Catalog) -> Iterator[Overlap]:
                     return
 
 
-def _scopes(catalog: Catalog) -> Iterator[tuple[str, Endpoint | None, tuple[str, ...]]]:
+def _iter_scopes(catalog: Catalog) -> Iterator[tuple[str, Endpoint | None, tuple[str, ...]]]:
     seen: set[tuple[tuple[str, ...], str | None, str | None]] = set()
     for endpoint in catalog.endpoints.values():
         key = (endpoint.candidates, endpoint.protocol, endpoint.envelope)
@@ -328,7 +328,7 @@ def _scopes(catalog: Catalog) -> Iterator[tuple[str, Endpoint | None, tuple[str,
             yield xid, None, members
 
 
-def _among(
+def _find_scope_overlaps(
     scope: str,
     endpoint: Endpoint | None,
     sides: Sequence[Candidate],
@@ -337,28 +337,28 @@ def _among(
     *,
     event: bool,
 ) -> Iterator[Overlap]:
-    asks = cache(lambda number: _asks(sides[number], event=event))
+    asks = cache(lambda number: _required_values(sides[number], event=event))
     marks = cache(lambda number: marks_of(asks(number), sides[number].definition.datacontenttype))
-    few = [literal_marks(each.properties(events=event)) for each in sides]
-    for left, right in compatible_pairs(few, marks, looks):
+    few = [literal_marks(each.filtering_properties(events=event)) for each in sides]
+    for left, right in iter_compatible_pairs(few, marks, looks):
         one, other = sides[left], sides[right]
-        if _apart(one, other):
+        if _are_unrelated(one, other):
             continue
         mine, its = asks(left), asks(right)
-        compared[0] -= 1 + (len(mine) + len(its)) // PROPERTIES
+        compared[0] -= 1 + (len(mine) + len(its)) // MAX_PROPERTIES
         if compared[0] < 0:
             return
-        if _covered(one, other, mine, its, event=event):
+        if _is_covered(one, other, mine, its, event=event):
             continue
         contents = one.definition.datacontenttype, other.definition.datacontenttype
         first = add_content_type(mine, its, contents[0])
-        values = witness(first, add_content_type(its, first, contents[1]))
+        values = find_witness(first, add_content_type(its, first, contents[1]))
         if values is not None:
             protocol = one.protocol or other.protocol
             yield Overlap(scope, endpoint, one.definition, other.definition, protocol, event, values)
 
 
-def _apart(one: Candidate, other: Candidate) -> bool:
+def _are_unrelated(one: Candidate, other: Candidate) -> bool:
     """Whether two definitions have different protocols, or one derives from the other."""
     if one.protocol and other.protocol and one.protocol != other.protocol:
         return True
@@ -366,12 +366,12 @@ def _apart(one: Candidate, other: Candidate) -> bool:
     return first.xid == second.xid or first.xid in second.base or second.xid in first.base
 
 
-def _asks(candidate: Candidate, *, event: bool) -> dict[str, list[RequiredValue]]:
-    return constraints_by_key(_seen(candidate, candidate.protocol, event=event))
+def _required_values(candidate: Candidate, *, event: bool) -> dict[str, list[RequiredValue]]:
+    return constraints_by_key(_as_seen_there(candidate, candidate.protocol, event=event))
 
 
-def _seen(candidate: Candidate, protocol: str | None, *, event: bool) -> Definition:
-    """Return a definition as its endpoint sees it, with only the constraints that filter this kind of record."""
+def _as_seen_there(candidate: Candidate, protocol: str | None, *, event: bool) -> Definition:
+    """Return a definition with its endpoint's defaults and only the constraints on this kind of record."""
     definition = candidate.definition
     return replace(
         definition,
@@ -383,9 +383,9 @@ def _seen(candidate: Candidate, protocol: str | None, *, event: bool) -> Definit
     )
 
 
-def _covered(one: Candidate, other: Candidate, mine: Asks, its: Asks, *, event: bool) -> bool:
+def _is_covered(one: Candidate, other: Candidate, mine: RequiredValues, its: RequiredValues, *, event: bool) -> bool:
     """Whether either definition, with constraints *mine* and *its*, covers the other."""
     # The constraints do not depend on the other's protocol: without a protocol, no option filters.
     protocol = one.protocol or other.protocol
-    first, second = (_seen(each, protocol, event=event) for each in (one, other))
+    first, second = (_as_seen_there(each, protocol, event=event) for each in (one, other))
     return constraints_cover(first, second, mine, its) or constraints_cover(second, first, its, mine)

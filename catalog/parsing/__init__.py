@@ -1,1 +1,1 @@
-"""Texts of JSON and YAML as plain trees, the lines that findings stand in, near names, and files within bounds."""
+"""Parse JSON and YAML safely, find the lines of JSON pointers, suggest similar names, and read bounded files."""

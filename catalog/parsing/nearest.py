@@ -1,38 +1,38 @@
-"""The known name that an unknown one is most likely a slip of."""
+"""Find the known name that an unknown one probably misspells."""
 
-# Small: every reader of names has it, and it needs nothing else.
+# Small: every reader of names uses it, and it needs nothing else.
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from typing import Final
 
-SHORT: Final = 5
-"""Names up to this length may differ by one slip, longer ones by two."""
-STEPS: Final = 5_000_000
-"""Pairs of characters that one load compares for its suggestions: about a second, whatever documents write."""
+SHORT_NAME: Final = 5
+"""Names up to this length may differ by one edit, longer ones by two."""
+MAX_STEPS: Final = 5_000_000
+"""Maximum character comparisons for the suggestions of one load: about a second."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name within one or two slips of *name*; None when there is none, or it is one itself.
+    """Return the known name within one or two edits of *name*; None if there is none or *name* is known.
 
-    A slip is a letter too many, missing, wrong, or exchanged with its neighbour. Letter case does not count.
+    An edit is a letter inserted, missing, wrong, or swapped with its neighbour. Letter case is ignored.
     """
     wanted = name.lower()
     best: tuple[int, str] | None = None
     for each in known:
-        limit = 1 if min(len(each), len(wanted)) <= SHORT else 2
+        limit = 1 if min(len(each), len(wanted)) <= SHORT_NAME else 2
         if each.lower() == wanted:
             return None
         if abs(len(each) - len(wanted)) <= limit:
-            slips = distance(wanted, each.lower())
+            slips = edit_distance(wanted, each.lower())
             if slips <= limit and (best is None or (slips, each) < best):
                 best = (slips, each)
     return None if best is None else best[1]
 
 
-def distance(one: str, other: str) -> int:
-    """Count the slips between two short texts (optimal string alignment)."""
+def edit_distance(one: str, other: str) -> int:
+    """Return the edit distance of two short texts (optimal string alignment)."""
     before: list[int] = []
     previous = list(range(len(other) + 1))
     for row, character in enumerate(one, 1):
@@ -47,19 +47,19 @@ def distance(one: str, other: str) -> int:
 
 
 class Suggestions:
-    """Says which xid a reference to nothing may have meant, for as long as *steps* last."""
+    """Suggests xids for dangling references, with at most *steps* character comparisons."""
 
-    def __init__(self, known: Collection[str], steps: int = STEPS) -> None:
+    def __init__(self, known: Collection[str], steps: int = MAX_STEPS) -> None:
         self._known = known
         self._left = steps
 
     def hint(self, reference: str, otherwise: str) -> str:
-        """Return the nearest known xid as a question, else *otherwise*; the last segments are compared."""
+        """Return "did you mean XID?" for the most similar known xid, or *otherwise* if there is none."""
         meant = self.meant(reference)
         return f"did you mean {meant}?" if meant else otherwise
 
     def meant(self, reference: str) -> str | None:
-        """Return the known xid that has the same last segment as *reference*, or nearly so; None without one."""
+        """Return the known xid with the same or a similar last segment as *reference*; None if there is none."""
         head, _, wanted = reference.rstrip("/").rpartition("/")
         folded = wanted.lower()
         close: dict[str, list[str]] = {}
@@ -76,7 +76,7 @@ class Suggestions:
         best = nearest(wanted, close)
         if best is None:
             return None
-        # Of several holders that have such a name, that of the reference is the likeliest.
+        # If several groups have such a name, prefer the group in the reference.
         return next(
             (xid for xid in close[best] if head.lstrip("#") and xid.startswith(head.lstrip("#"))), close[best][0]
         )

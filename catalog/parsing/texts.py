@@ -1,7 +1,7 @@
-"""JSON and YAML texts to plain trees, safely: bounded depth and size, no tags, and nothing that UTF-8 cannot hold.
+"""Parse JSON and YAML safely: bounded depth and size, no tags, and only text that UTF-8 can encode.
 
-What is read here is later hashed, listed and written down; so a text with a lone surrogate, or a number that no double
-can hold, is refused where it is read, with its place, and not where it would first do harm.
+Values are later hashed, listed and written. So lone surrogates, and numbers outside the range of a double, are refused
+when they are read, with their location.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from typing import Any, Final, TypeAlias
 import yaml
 
 from catalog.findings import DocumentError, SourceLocation
-from catalog.values import WrittenNumber, plain_number, written_number
+from catalog.values import WrittenNumber, plain_number, with_written_text
 
-# How much of a text is read at all, and which numbers: the same for JSON and YAML.
+# Limits and numbers, the same for JSON and YAML.
 
 MAX_DEPTH: Final = 128
 MAX_NODES: Final = 2_000_000
-"""Values of one document: those of some forty thousand definitions, which fit into 1 GiB with all made of them."""
+"""Maximum values of one document: those of some 40,000 definitions, which fit into 1 GiB when loaded."""
 MAX_DUPLICATES: Final = 10_000
-"""Repeated keys of one document that are reported; more of them have one cause."""
+"""Maximum repeated keys reported for one document."""
 MAX_DIGITS: Final = 300
-"""Digits of an integer, so that each of them also has a double near it."""
+"""Maximum digits of an integer, so that it can be converted to a double."""
 _INTEGER: Final = re.compile(r"[-+]?[0-9]++", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
-    """A tree, and the places of keys that occur twice in one object (the last value counts), the first of them."""
+class ParsedDocument:
+    """A parsed tree, and the locations of repeated keys, of which the last value is used."""
 
     tree: Any
     duplicates: tuple[SourceLocation, ...] = ()
 
 
-def number_of(text: str) -> int | float:
-    """Return the number that decimal digits, with sign, fraction or exponent, stand for.
+def parse_number(text: str) -> int | float:
+    """Parse a decimal number with optional sign, fraction and exponent.
 
     Raises:
-        ValueError: it is too large to be kept.
+        ValueError: it is too large.
     """
     if _INTEGER.fullmatch(text):
         if len(text) > MAX_DIGITS:
@@ -57,31 +57,31 @@ def number_of(text: str) -> int | float:
     return value
 
 
-def written_number_of(text: str) -> int | float:
-    """Return the number of decimal digits, which keeps the text where that is not how the number is shown.
+def parse_written_number(text: str) -> int | float:
+    """Parse a number; if its notation is unusual (``1.10``), the result keeps its text.
 
     Raises:
-        ValueError: it is too large to be kept.
+        ValueError: it is too large.
     """
-    return written_number(number_of(text), text)
+    return with_written_text(parse_number(text), text)
 
 
-def too_deep(file: str) -> DocumentError:
-    """Return the error for a document that nests too deeply."""
+def too_deep_error(file: str) -> DocumentError:
+    """Return the error for a document with too deep nesting."""
     return DocumentError(f"{file} nests deeper than {MAX_DEPTH} levels", file=file, hint="a catalog needs far fewer")
 
 
-def too_large(file: str) -> DocumentError:
-    """Return the error for a document of too many values, aliases written out."""
+def too_large_error(file: str) -> DocumentError:
+    """Return the error for a document with too many values, counting aliases as copies."""
     hint = "split the document, or use fewer aliases"
     return DocumentError(f"{file} stands for more than {MAX_NODES} values", file=file, hint=hint)
 
 
-# YAML texts to plain trees, from the events of the parser: no tags, no dates, no aliases that multiply.
+# Parsing YAML from events: no tags, no dates, and no multiplying aliases.
 #
-# Scalars are read by the core schema of YAML 1.2, so texts that look like dates, ``yes`` or ``0x1`` stay texts, which
-# is what catalogs mean by them. Numbers may keep their text (``1.10``), for where a text is meant. An alias shares the
-# tree that it stands for, and counts as if it were written out.
+# Scalars follow the core schema of YAML 1.2, so dates, ``yes`` and ``0x1`` are texts, as catalogs mean them. Numbers
+# may
+# keep their text (``1.10``), for use as text. An alias shares its anchor's tree, and counts as a copy.
 
 _NUMBER: Final = re.compile(r"[-+]?+(?:\.[0-9]++|[0-9]++(?:\.[0-9]*+)?+)(?:[eE][-+]?+[0-9]++)?+", re.ASCII)
 _WORDS: Final[dict[str, object]] = {
@@ -90,33 +90,33 @@ _WORDS: Final[dict[str, object]] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _PREFIX: Final = "tag:yaml.org,2002:"
-_PLAIN: Final = frozenset(_PREFIX + name for name in ("null", "bool", "int", "float"))
-_TAGS: Final = _PLAIN | {"!", *(_PREFIX + name for name in ("str", "map", "seq"))}
+_PLAIN_TAGS: Final = frozenset(_PREFIX + name for name in ("null", "bool", "int", "float"))
+_TAGS: Final = _PLAIN_TAGS | {"!", *(_PREFIX + name for name in ("str", "map", "seq"))}
 _MERGE: Final = "<<"
-_LONG: Final = 64
-"""Characters that count as one node more, so that aliases cannot multiply a long text either."""
+_MAX_NUMBER_TEXT: Final = 64
+"""Each multiple of this many characters counts as one more node, so that aliases cannot multiply a long text."""
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def parse_yaml(file: str, text: str, number: Callable[[str], int | float] = number_of) -> Parsed:
-    """Parse one YAML document, whose numbers are made by *number*.
+def parse_yaml(file: str, text: str, number: Callable[[str], int | float] = parse_number) -> ParsedDocument:
+    """Parse one YAML document; *number* parses its numbers.
 
     Raises:
-        DocumentError: no YAML, several documents, too deep or large, or with a tag or key that no JSON can have.
+        DocumentError: invalid YAML, several documents, too deep or large, or a tag or key that JSON does not allow.
     """
-    builder = _Builder(file, number)
+    builder = _TreeBuilder(file, number)
     try:
         for event in yaml.parse(text, Loader=_LOADER):
-            builder.take(event)
+            builder.handle_event(event)
     except (yaml.YAMLError, ValueError) as error:
         message = " ".join(str(error).split())
         raise DocumentError(f"{file} is neither JSON nor YAML: {message}", file=file, hint="mend the syntax") from error
-    return Parsed(builder.root, tuple(builder.duplicates))
+    return ParsedDocument(builder.root, tuple(builder.duplicates))
 
 
 @dataclass(frozen=True, slots=True)
-class _Anchored:
-    """What an anchor stands for; ``text`` is a scalar as written, which is what it is as a key."""
+class _AnchoredValue:
+    """The value of an anchor. ``text`` is a scalar as written, used if it is a key."""
 
     value: Any
     text: str | None
@@ -125,12 +125,13 @@ class _Anchored:
 
 
 @dataclass(slots=True)
-class _Open:
-    """A collection being read.
+class _OpenCollection:
+    """A collection that is being read.
 
-    ``key`` is the key read last in a mapping, while its value is awaited, and ``merging`` whether that is a plain
-    ``<<``; ``before`` counts the nodes before it, ``depth`` the levels below it so far; ``merged`` are the names
-    that it has from others, which its own may replace.
+    ``key`` is the last key of a mapping until its value is read, ``merging`` whether it is a plain ``<<``.
+    ``before`` is the
+    number of nodes before it, ``depth`` the levels below it so far; ``merged`` are names merged from others, which its
+    own may replace.
     """
 
     node: dict[str, Any] | list[Any]
@@ -142,30 +143,30 @@ class _Open:
     merged: set[str] = field(default_factory=set)
 
 
-class _Builder:
-    """Builds a tree from events; ``nodes`` counts what the tree would hold written out."""
+class _TreeBuilder:
+    """Builds a tree from events; ``nodes`` counts its nodes, with aliases as copies."""
 
     def __init__(self, file: str, number: Callable[[str], int | float]) -> None:
         self.root: Any = None
         self._number = number
         self.duplicates: list[SourceLocation] = []
         self._file = file
-        self._open: list[_Open] = []
-        self._anchors: dict[str, _Anchored] = {}
+        self._open: list[_OpenCollection] = []
+        self._anchors: dict[str, _AnchoredValue] = {}
         self._nodes = 0
         self._documents = 0
 
-    def take(self, event: Any) -> None:
-        """Take the next event of the parser."""
+    def handle_event(self, event: Any) -> None:
+        """Handle the next event of the parser."""
         if isinstance(event, yaml.ScalarEvent):
-            self._scalar(event)
+            self._add_scalar(event)
         elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             self._check_tag(event)
-            self._enter({} if isinstance(event, yaml.MappingStartEvent) else [], event.anchor)
+            self._open_collection({} if isinstance(event, yaml.MappingStartEvent) else [], event.anchor)
         elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-            self._leave()
+            self._close_collection()
         elif isinstance(event, yaml.AliasEvent):
-            self._alias(event.anchor)
+            self._add_alias(event.anchor)
         elif isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
@@ -173,59 +174,59 @@ class _Builder:
                     f"{self._file} holds several YAML documents", file=self._file, hint="split the file"
                 )
 
-    def _scalar(self, event: Any) -> None:
+    def _add_scalar(self, event: Any) -> None:
         self._check_tag(event)
         text: str = event.value
-        value = self._value(text) if event.implicit[0] or event.tag in _PLAIN else text
-        nodes = 1 + len(text) // _LONG
-        self._count(nodes)
-        self._put(value, text, plain=event.implicit[0])
+        value = self._scalar_value(text) if event.implicit[0] or event.tag in _PLAIN_TAGS else text
+        nodes = 1 + len(text) // _MAX_NUMBER_TEXT
+        self._count_nodes(nodes)
+        self._add_value(value, text, plain=event.implicit[0])
         if event.anchor:
-            self._anchors[event.anchor] = _Anchored(value, text, nodes, 0)
+            self._anchors[event.anchor] = _AnchoredValue(value, text, nodes, 0)
 
-    def _value(self, text: str) -> Any:
+    def _scalar_value(self, text: str) -> Any:
         if text in _WORDS:
             return _WORDS[text]
         return self._number(text) if _NUMBER.fullmatch(text) else text
 
     def _check_tag(self, event: Any) -> None:
         if event.tag is not None and event.tag not in _TAGS:
-            at = self._place()
+            at = self._current_location()
             message = f"{self._file} has the tag {event.tag[:80]!r}, which means nothing here"
             raise DocumentError(message, file=self._file, pointer=at.pointer, hint="write a plain value")
 
-    def _enter(self, node: dict[str, Any] | list[Any], anchor: str | None) -> None:
+    def _open_collection(self, node: dict[str, Any] | list[Any], anchor: str | None) -> None:
         if len(self._open) >= MAX_DEPTH:
-            raise too_deep(self._file)
+            raise too_deep_error(self._file)
         if self._open and isinstance(self._open[-1].node, dict) and self._open[-1].key is None:
-            raise self._no_text()
-        self._open.append(_Open(node, anchor, self._nodes))
-        self._count(1)
+            raise self._key_error()
+        self._open.append(_OpenCollection(node, anchor, self._nodes))
+        self._count_nodes(1)
 
-    def _leave(self) -> None:
+    def _close_collection(self) -> None:
         done = self._open.pop()
         if done.anchor:
-            self._anchors[done.anchor] = _Anchored(done.node, None, self._nodes - done.before, done.depth + 1)
-        self._put(done.node, None, done.depth + 1)
+            self._anchors[done.anchor] = _AnchoredValue(done.node, None, self._nodes - done.before, done.depth + 1)
+        self._add_value(done.node, None, done.depth + 1)
 
-    def _alias(self, anchor: str | None) -> None:
+    def _add_alias(self, anchor: str | None) -> None:
         known = self._anchors.get(anchor or "")
         if known is None:
-            at = self._place().pointer
+            at = self._current_location().pointer
             message = f"{self._file}: alias *{anchor} stands for nothing read so far"
             raise DocumentError(message, file=self._file, pointer=at, hint="define the anchor before it, not around it")
         if len(self._open) + known.depth > MAX_DEPTH:
-            raise too_deep(self._file)
-        self._count(known.nodes)
-        self._put(known.value, known.text, known.depth)
+            raise too_deep_error(self._file)
+        self._count_nodes(known.nodes)
+        self._add_value(known.value, known.text, known.depth)
 
-    def _count(self, nodes: int) -> None:
+    def _count_nodes(self, nodes: int) -> None:
         self._nodes += nodes
         if self._nodes > MAX_NODES:
-            raise too_large(self._file)
+            raise too_large_error(self._file)
 
-    def _put(self, value: Any, text: str | None, depth: int = 0, *, plain: bool = False) -> None:
-        """Put a whole value where it belongs, or take it as a key by its *text*."""
+    def _add_value(self, value: Any, text: str | None, depth: int = 0, *, plain: bool = False) -> None:
+        """Add a complete value to the open collection; its *text* may be a key."""
         if not self._open:
             self.root = value
             return
@@ -234,18 +235,18 @@ class _Builder:
         if isinstance(parent.node, list):
             parent.node.append(value)
         elif parent.key is not None:
-            self._set(parent, parent.node, parent.key, value)
+            self._set_member(parent, parent.node, parent.key, value)
             parent.key = None
         elif text is None:
-            raise self._no_text()
+            raise self._key_error()
         else:
             parent.key, parent.merging = text, plain and text == _MERGE
 
-    def _no_text(self) -> DocumentError:
-        at = self._place().pointer
+    def _key_error(self) -> DocumentError:
+        at = self._current_location().pointer
         return DocumentError(f"{self._file}: a key is no text", file=self._file, pointer=at, hint="write it as text")
 
-    def _set(self, parent: _Open, node: dict[str, Any], key: str, value: Any) -> None:
+    def _set_member(self, parent: _OpenCollection, node: dict[str, Any], key: str, value: Any) -> None:
         merged = value if isinstance(value, list) else [value]
         if parent.merging and merged and all(isinstance(each, dict) for each in merged):
             for name, member in ((name, each[name]) for each in merged for name in each):
@@ -255,12 +256,12 @@ class _Builder:
             return
         if key in node and key not in parent.merged:
             if len(self.duplicates) < MAX_DUPLICATES:
-                self.duplicates.append(self._place())
+                self.duplicates.append(self._current_location())
         parent.merged.discard(key)
         node[key] = value
 
-    def _place(self) -> SourceLocation:
-        """Return the place of what is being read; made only when it is reported, since it costs its depth."""
+    def _current_location(self) -> SourceLocation:
+        """Return the location of the value being read; computed only for reports."""
         place = SourceLocation(self._file)
         for each in self._open:
             if isinstance(each.node, list):
@@ -270,46 +271,46 @@ class _Builder:
         return place
 
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "Parsed", "parse_catalog_text", "parse_text"]
+__all__ = ["MAX_DEPTH", "MAX_NODES", "ParsedDocument", "parse_catalog_text", "parse_text"]
 
 _ENCODINGS: Final = (
-    (BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark begins it
+    (BOM_UTF32_LE, "utf-32"),  # must precede UTF-16, whose mark is a prefix of it
     (BOM_UTF32_BE, "utf-32"),
     (BOM_UTF16_LE, "utf-16"),
     (BOM_UTF16_BE, "utf-16"),
 )
 _SCHEMAS: Final = frozenset({"schema", "dataschema"})
-"""Members that hold a schema document."""
+"""Members that contain a schema document."""
 _STRING_OR_MARK: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?+|[,\[{]', re.DOTALL)
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _Path: TypeAlias = "tuple[_Path, str | int] | None"
-"""The way to a value from its own key backwards, shared by all that is below it."""
+"""The path of a value as a linked list from its key to the root, shared by values below it."""
 
 
-def parse_catalog_text(file: str, data: bytes) -> Parsed:
-    """Parse a document as :func:`parse_text` does; numbers outside of schemas keep their text where that differs.
+def parse_catalog_text(file: str, data: bytes) -> ParsedDocument:
+    """Parse a document like :func:`parse_text`, but numbers outside of schemas keep unusual notations.
 
     Raises:
-        DocumentError: as :func:`parse_text`.
+        DocumentError: like :func:`parse_text`.
     """
     kept = 0
 
     def number(text: str) -> int | float:
         nonlocal kept
-        value = written_number_of(text)
+        value = parse_written_number(text)
         kept += isinstance(value, WrittenNumber)
         return value
 
-    parsed = _parsed(file, data, number)
+    parsed = _parse(file, data, number)
     if kept:
         _make_schemas_plain(parsed.tree)
     return parsed
 
 
 def _make_schemas_plain(tree: Any) -> None:
-    """Take their texts from the numbers in schemas, which other readers get."""
-    seen: set[int] = set()  # what several aliases stand for
+    """Replace numbers with text in schemas by plain numbers, for schema libraries."""
+    seen: set[int] = set()  # shared by several aliases
     level: list[tuple[Any, bool]] = [(tree, False)]
     while level:
         following: list[tuple[Any, bool]] = []
@@ -326,27 +327,27 @@ def _make_schemas_plain(tree: Any) -> None:
         level = following
 
 
-def parse_text(file: str, data: bytes) -> Parsed:
-    """Parse *data* as JSON, or as YAML when the name of *file* says so or it does not begin like JSON.
+def parse_text(file: str, data: bytes) -> ParsedDocument:
+    """Parse *data* as JSON, or as YAML if *file* has a YAML suffix or the text does not begin like JSON.
 
-    The text is UTF-8, or what its byte order mark says.
+    The encoding is UTF-8 unless there is a byte order mark.
 
     Raises:
-        DocumentError: neither JSON nor YAML, not decodable, too deep or large, or with values that cannot be kept.
+        DocumentError: neither JSON nor YAML, not decodable, too deep or large, or with an invalid value.
     """
-    return _parsed(file, data, number_of)
+    return _parse(file, data, parse_number)
 
 
-def _parsed(file: str, data: bytes, number: Callable[[str], int | float]) -> Parsed:
-    text = _decoded(file, data)
+def _parse(file: str, data: bytes, number: Callable[[str], int | float]) -> ParsedDocument:
+    text = _decode(file, data)
     if text.lstrip()[:1] in ("{", "[") and not file.endswith((".yaml", ".yml")):
-        return _json(file, text, number)
+        return _parse_json(file, text, number)
     if not text.strip():
         raise DocumentError(f"{file} is empty", file=file, hint="write an xRegistry document into it")
     return parse_yaml(file, text, number)
 
 
-def _decoded(file: str, data: bytes) -> str:
+def _decode(file: str, data: bytes) -> str:
     encoding = next((name for mark, name in _ENCODINGS if data.startswith(mark)), "utf-8-sig")
     try:
         return data.decode(encoding)
@@ -355,9 +356,9 @@ def _decoded(file: str, data: bytes) -> str:
         raise DocumentError(f"{file} is not {name}: {error}", file=file, hint="save it as UTF-8") from error
 
 
-def _json(file: str, text: str, number: Callable[[str], int | float]) -> Parsed:
+def _parse_json(file: str, text: str, number: Callable[[str], int | float]) -> ParsedDocument:
     _check_size(file, text)
-    repeated: dict[int, tuple[dict[str, Any], list[str]]] = {}  # holds the objects, so that no id is used again
+    repeated: dict[int, tuple[dict[str, Any], list[str]]] = {}  # references the objects, so that no id is reused
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         node = dict(pairs)
@@ -378,31 +379,31 @@ def _json(file: str, text: str, number: Callable[[str], int | float]) -> Parsed:
             parse_float=number,
         )
     except RecursionError as error:
-        raise too_deep(file) from error
+        raise too_deep_error(file) from error
     except ValueError as error:
         raise DocumentError(f"{file} is not JSON: {error}", file=file, hint="mend the syntax") from error
     _check_depth(file, tree)
     if _SURROGATE_ESCAPE.search(text):
         _check_characters(file, tree)
-    return Parsed(tree, tuple(islice(_repeated(file, tree, repeated), MAX_DUPLICATES)) if repeated else ())
+    return ParsedDocument(tree, tuple(islice(_repeats(file, tree, repeated), MAX_DUPLICATES)) if repeated else ())
 
 
-def _repeated(file: str, tree: Any, names: dict[int, tuple[dict[str, Any], list[str]]]) -> Iterator[SourceLocation]:
-    for path, node in _walked(tree):
+def _repeats(file: str, tree: Any, names: dict[int, tuple[dict[str, Any], list[str]]]) -> Iterator[SourceLocation]:
+    for path, node in _iter_values(tree):
         if id(node) in names:
-            place = _place(file, path)
+            place = _to_location(file, path)
             yield from (place / name for name in names[id(node)][1])
 
 
 def _check_size(file: str, text: str) -> None:
-    """Count the values before any is made: each follows a bracket, a brace or a comma that is in no string."""
+    """Count the values before parsing: each follows a bracket, brace or comma outside of strings."""
     if sum(map(text.count, ",[{")) <= MAX_NODES:
         return
     marks = 0
     for match in _STRING_OR_MARK.finditer(text):
         marks += text[match.start()] != '"'
         if marks > MAX_NODES:
-            raise too_large(file)
+            raise too_large_error(file)
 
 
 def _check_depth(file: str, tree: Any) -> None:
@@ -416,23 +417,23 @@ def _check_depth(file: str, tree: Any) -> None:
         ]
         if not level:
             return
-    raise too_deep(file)
+    raise too_deep_error(file)
 
 
 def _check_characters(file: str, tree: Any) -> None:
-    """Refuse half a character: pairs of escapes were joined by now, so what is left stands alone."""
-    for path, node in _walked(tree):
+    """Refuse lone surrogates; the parser has joined pairs already."""
+    for path, node in _iter_values(tree):
         texts = (node, *(key for key in node)) if isinstance(node, dict) else (node,)
         for text in texts:
             if isinstance(text, str) and _SURROGATE.search(text):
-                pointer = _place(file, path).pointer.encode("utf-8", "backslashreplace").decode("utf-8")
+                pointer = _to_location(file, path).pointer.encode("utf-8", "backslashreplace").decode("utf-8")
                 hint = "write the character itself, or both escapes of its pair"
                 message = f"{file} has half a surrogate pair, which is no character, at {pointer or 'its top'}"
                 raise DocumentError(message, file=file, pointer=pointer, hint=hint)
 
 
-def _walked(tree: Any) -> Iterator[tuple[_Path, Any]]:
-    """Give every value with its path, objects before what is in them; a path is made into a place when needed."""
+def _iter_values(tree: Any) -> Iterator[tuple[_Path, Any]]:
+    """Yield every value with its path, parents before children."""
     level: list[tuple[_Path, Any]] = [(None, tree)]
     while level:
         following: list[tuple[_Path, Any]] = []
@@ -445,7 +446,7 @@ def _walked(tree: Any) -> Iterator[tuple[_Path, Any]]:
         level = following
 
 
-def _place(file: str, path: _Path) -> SourceLocation:
+def _to_location(file: str, path: _Path) -> SourceLocation:
     keys: list[str | int] = []
     while path is not None:
         path, key = path

@@ -1,1 +1,1 @@
-"""What specifications say of each protocol: its properties, their types, options of channels."""
+"""The properties and channel options of each protocol, from the specifications."""

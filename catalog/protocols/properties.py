@@ -1,4 +1,4 @@
-"""The tables of the 1.0 message specification, and the options of endpoints: names, types, who honours them."""
+"""The tables of the 1.0 message specification, and the channel options of endpoints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ATTRIBUTE_TYPES: Final[Mapping[str, PropertyType]] = {
     "dataschema": "uri",
     "time": "timestamp",
 }
-"""CloudEvents attributes that are no ``string`` by themselves."""
+"""CloudEvents attributes with a type other than ``string``."""
 ALWAYS_REQUIRED: Final = frozenset({"id", "source", "type"})
 
 AMQP_SECTIONS: Final = (
@@ -53,24 +53,25 @@ AMQP_SECTIONS: Final = (
 
 REQUEST_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
 CREDENTIAL_HEADERS: Final = REQUEST_CREDENTIALS | {"proxy-authenticate", "set-cookie"}
-"""Headers of HTTP requests, and of requests and answers, that let somebody in."""
+"""HTTP headers with credentials: of requests, and of requests and responses."""
 TOKEN_PARAMETER: Final = "access_token"
-"""The query parameter of HTTP that does so."""
+"""The HTTP query parameter with a credential."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """The options of one protocol: scalars, lists of named values, and sections that are maps.
 
-    A section with a table takes only the names of that table; one with None takes any. ``hops`` are the options and
+    A section with a table allows only the names of that table; one with None allows any. ``hops`` are the options and
     sections that change hop by hop, ``content_type`` is the option that names the type of a body, and in those of
     ``dotted`` a dot ends a placeholder. Names in the lists of ``lower`` compare without regard to case.
 
-    ``about`` is the option that says what a message is about. With ``about_events`` it says so of an event too, and not
-    only which channel it is on. ``fleeting`` are options that differ from message to message of one kind.
+    ``about`` is the option that identifies the kind of a message; with ``about_events`` that of an event too.
+    ``fleeting``
+    are options that differ between messages of one kind.
 
-    ``names`` are options that name where a message is published to, so without wildcards, and ``publishes`` is the
-    option of an endpoint that does. No record has both of ``exclusive``, and gateways remove ``withheld`` from every
+    ``names`` are options with the destination of a message, so without wildcards; ``publishes`` is the endpoint option
+    with it. No record has both of ``exclusive``, and gateways remove ``withheld`` from every
     record. ``hosted`` says that gateways are the servers, so that endpoints need no address; ``bootstrap``, that
     addresses are the hosts of one cluster; ``streamed``, that brokers are also reached over WebSockets.
     """
@@ -200,20 +201,20 @@ ANY_VOCABULARY: Final = Vocabulary(
     tuple(dict.fromkeys(name for vocabulary in VOCABULARIES.values() for name in vocabulary.lists)),
     dict.fromkeys(AMQP_SECTIONS),
 )
-"""All options of all protocols, for a message whose protocol is not said where it is written."""
-_NO_VOCABULARY: Final = Vocabulary({})
+"""The options of all protocols, for a message that does not declare its protocol."""
+_NO_OPTIONS: Final = Vocabulary({})
 CONTENT_TYPES: Final = tuple(dict.fromkeys(vocabulary.content_type for vocabulary in VOCABULARIES.values()))
-"""The options that name the type of a body, of all protocols."""
+"""The content-type options of all protocols."""
 _HOPS: Final = frozenset(name for vocabulary in VOCABULARIES.values() for name in vocabulary.hops)
-REPEATED: Final = tuple(f"{name}." for name in ANY_VOCABULARY.lists)
-"""What members of records begin with that may come several times, and whose values are texts."""
-NAMED: Final = (*REPEATED, "application-properties.")
-"""What members begin with that senders name as they like."""
+REPEATED_PREFIXES: Final = tuple(f"{name}." for name in ANY_VOCABULARY.lists)
+"""Prefixes of record members that may be repeated and have text values."""
+NAMED: Final = (*REPEATED_PREFIXES, "application-properties.")
+"""Prefixes of record members that senders may name freely."""
 CONNECTION_HEADERS: Final = frozenset(
     {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection", "te", "trailer"}
     | {"transfer-encoding", "upgrade"}
 )
-"""Headers of HTTP that speak of a connection, not of the message."""
+"""HTTP headers about the connection, not the message."""
 _OPTION_ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
     "MQTT/3.1.1": {"topic": "topic_name"},
     "NATS": {"reply": "reply-to"},
@@ -241,24 +242,24 @@ _MQTT_VERSIONS: Final = {"3": "3.1.1", "3.1": "3.1.1", "3.1.1": "3.1.1"}
 _CLOUDEVENTS: Final = re.compile(r"cloudevents(?:/(?:v)?1(?:\.0(?:\.[0-9]+)?)?)?", re.ASCII)
 
 
-def vocabulary_of(protocol: str | None) -> Vocabulary:
-    """Return the options of a protocol; for one that is not known, or not said, a vocabulary without any."""
-    return VOCABULARIES.get(protocol or "", _NO_VOCABULARY)
+def options_of(protocol: str | None) -> Vocabulary:
+    """Return the options of a protocol; empty options for an unknown protocol or None."""
+    return VOCABULARIES.get(protocol or "", _NO_OPTIONS)
 
 
 @lru_cache(maxsize=4096)
 def squash(name: str) -> str:
-    """Reduce a name to what its spellings share: no case, no dashes, no underscores."""
+    """Normalise a name: lower case, without dashes and underscores."""
     return name.lower().replace("-", "").replace("_", "")
 
 
 def squashed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options by their squashed names; of two spellings of one the last counts."""
+    """Return options by squashed name; of two spellings of one name, the last is used."""
     return {squash(name): value for name, value in options.items()}
 
 
 def canonical_protocol(name: str) -> str:
-    """Return the canonical protocol name (HTTP versions are one), or the name itself when unknown."""
+    """Return the canonical protocol name (all HTTP versions are one); an unknown name unchanged."""
     match = _PROTOCOL.fullmatch(name.strip().lower())
     if match is None:
         return name
@@ -275,25 +276,25 @@ def canonical_protocol(name: str) -> str:
 
 
 def canonical_envelope(name: str) -> str:
-    """Return ``CloudEvents/1.0`` for each spelling of it, any other name as it is."""
+    """Return ``CloudEvents/1.0`` for any spelling of it, any other name unchanged."""
     return CLOUDEVENTS if _CLOUDEVENTS.fullmatch(name.strip().lower()) else name
 
 
 def canonical_type(name: str) -> PropertyType | None:
-    """Return the property type that a declared type means, None when it means none."""
+    """Return the property type for a declared type; None if it is unknown."""
     squashed = squash(name.strip())
     return squashed if squashed in TYPES else _TYPE_ALIASES.get(squashed)  # type: ignore[return-value]
 
 
-def wire_type(name: str) -> str:
-    """Return the AMQP type that a declared type names beyond its property type; empty when it names none."""
+def amqp_type_of(name: str) -> str:
+    """Return the AMQP type of a declared type that is more specific than its property type; else empty."""
     return _WIRE_TYPES.get(squash(name.strip()), "")
 
 
 def canonical_option(protocol: str | None, name: str) -> str | None:
-    """Return the canonical spelling of a top-level option of a protocol, None when it has no such option.
+    """Return the canonical spelling of a top-level option; None if the protocol has no such option.
 
-    Without a known protocol a name of any of them is taken.
+    Without a known protocol, options of all protocols are accepted.
     """
     squashed = squash(name)
     if protocol is not None and protocol in VOCABULARIES:
@@ -302,25 +303,25 @@ def canonical_option(protocol: str | None, name: str) -> str | None:
 
 
 def canonical_member(table: Mapping[str, PropertyType], name: str) -> str | None:
-    """Return the spelling of *name* in a section's table, None when it is not there."""
+    """Return the spelling of *name* in a section's table; None if it is not in it."""
     if name in table:
         return name
     squashed = squash(name)
     return next((known for known in table if squash(known) == squashed), None)
 
 
-def changes_by_hop(option: str) -> bool:
-    """Tell an option that changes hop by hop, and so filters nothing by default (MATCHING.md#hop-by-hop-properties)."""
+def is_hop_by_hop(option: str) -> bool:
+    """Whether an option changes hop by hop, so does not filter by default (MATCHING.md#hop-by-hop-properties)."""
     return not _HOPS.isdisjoint((option, option.partition(".")[0]))
 
 
 def is_dotted(protocol: str, option: str) -> bool:
-    """Tell an option of a protocol in which a dot ends a placeholder, as a slash does."""
+    """Whether a dot ends a placeholder of this option, like a slash."""
     return protocol in VOCABULARIES and option in VOCABULARIES[protocol].dotted
 
 
 def canonical_channel_option(name: str) -> str:
-    """Return an endpoint option in the spelling of the endpoint specification; unknown ones stay as they are."""
+    """Return an endpoint option in the spelling of the endpoint specification; unknown ones unchanged."""
     squashed = squash(name)
     return next((known for known in _CHANNEL_OPTIONS if squash(known) == squashed), name)
 
@@ -331,26 +332,27 @@ def _spellings(protocol: str) -> Mapping[str, str]:
     return {squash(name): name for name in (*vocabulary.scalars, *vocabulary.lists, *vocabulary.sections)}
 
 
-# The options that endpoints have, and which of them the router honours where it receives and where it sends.
+# Channel options of endpoints, and which of them the router supports when receiving and sending.
 #
-# The table is ``channel_options.yaml``, the one place for it: lint is made from it, and a test holds that the bindings
-# do what it says. An option has for each *role* of an endpoint either ``true``, or an exception or several: the
-# ``values`` for which it is not honoured (or with ``except`` all others, or with neither any), why, and what to do. One
-# without a word on a role means nothing in it. ``as`` is another name for an option. An exception that ``decides``
-# which messages come is an error of a source that has such a value.
+# The table is ``channel_options.yaml``: lint uses it, and a test checks the bindings against it. For each *role* of an
+# endpoint, an option has either ``true`` or exceptions: the ``values`` that are not supported (with ``except`` all
+# others,
+# with neither all), why, and what to do. An option without an entry for a role has no meaning in it. ``as`` is another
+# name of an option. An exception with ``decides`` changes which messages arrive, so such a value is an error of a
+# source.
 
 TABLE: Final = Path(__file__).with_name("channel_options.yaml")
 Role = Literal["receives", "sends"]
 ROLES: Final[tuple[Role, ...]] = ("receives", "sends")
 TEXTUAL: Final = frozenset({"text", "filter", "subject", "topic"})
-"""The kinds of options whose value is a text, and stands as it is written."""
+"""The kinds of options whose value is text, used as written."""
 _FAMILY: Final = "MQTT"
-"""What holds for all versions of MQTT; a version's own words go before it."""
+"""The table entry for all MQTT versions; entries of a version take precedence."""
 
 
 @dataclass(frozen=True, slots=True)
-class Exemption:
-    """Values of an option that are not honoured: ``values``, or with *inverted* all but those; no values are all."""
+class UnsupportedValues:
+    """Unsupported values of an option: ``values``, or all others if ``inverted``; no ``values`` means all."""
 
     why: str
     hint: str
@@ -359,33 +361,34 @@ class Exemption:
     inverted: bool = False
     decides: bool = False
 
-    def concerns(self, value: Any) -> bool:
-        """Whether the value of an option is one of these; letter case does not count."""
-        return not self.values or (_text(value) in self.values) != self.inverted
+    def includes(self, value: Any) -> bool:
+        """Whether *value* is one of these, ignoring letter case."""
+        return not self.values or (_value_to_text(value) in self.values) != self.inverted
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelOption:
-    """One option of the endpoints of a protocol.
+    """A channel option of a protocol's endpoints.
 
-    ``name`` is its usual spelling, and ``kind`` names the form its value has (empty: any). ``roles`` has what is not
-    honoured in each role that the option has a meaning in. ``other_name`` is True for one that only goes by this name.
+    ``name`` is its usual spelling, ``kind`` the form of its value (empty: any). ``roles`` has the unsupported
+    values for each
+    role in which the option has a meaning. ``other_name`` is True for an alias.
     """
 
     name: str
     kind: str = ""
-    roles: Mapping[Role, tuple[Exemption, ...]] = field(default_factory=dict)
+    roles: Mapping[Role, tuple[UnsupportedValues, ...]] = field(default_factory=dict)
     other_name: bool = False
 
-    def unhonoured(self, role: Role, value: Any) -> Exemption | None:
-        """Return why a value is not honoured in a role that the option has a meaning in; None when it is."""
-        return next((each for each in self.roles[role] if each.concerns(value)), None)
+    def find_unsupported(self, role: Role, value: Any) -> UnsupportedValues | None:
+        """Return the entry for an unsupported value in a role; None if the value is supported."""
+        return next((each for each in self.roles[role] if each.includes(value)), None)
 
 
-def refused_option(endpoint: Endpoint) -> tuple[str, Exemption] | None:
-    """Return an option that decides which messages come from an endpoint and is not honoured; None without one.
+def refused_option(endpoint: Endpoint) -> tuple[str, UnsupportedValues] | None:
+    """Return an unsupported option that changes which messages an endpoint delivers; None if there is none.
 
-    What means something where others produce is no word to a receiver, when the endpoint is one for producers too.
+    For endpoints that are also for producers, options of the sending role are ignored.
     """
     known = channel_options(endpoint.protocol or "")
     for name, value in endpoint.options.items():
@@ -394,51 +397,51 @@ def refused_option(endpoint: Endpoint) -> tuple[str, Exemption] | None:
             continue
         if "producer" in endpoint.usage and "sends" in option.roles:
             continue
-        exemption = option.unhonoured("receives", value)
+        exemption = option.find_unsupported("receives", value)
         if exemption is not None and exemption.decides:
             return name, exemption
     return None
 
 
 def option_key(name: str) -> str:
-    """Reduce the name of an option to what its spellings share: Kafka's clients write ``auto.offset.reset``."""
+    """Normalise the name of an option; Kafka clients write ``auto.offset.reset``."""
     return squash(name).replace(".", "")
 
 
 @cache
 def channel_options(protocol: str) -> Mapping[str, ChannelOption]:
     """Return the options of a protocol's endpoints by its :func:`option_key`; empty for an unknown protocol."""
-    return _table().get(protocol, MappingProxyType({}))
+    return _read_table().get(protocol, MappingProxyType({}))
 
 
 @cache
-def _table() -> Mapping[str, Mapping[str, ChannelOption]]:
+def _read_table() -> Mapping[str, Mapping[str, ChannelOption]]:
     tree: Mapping[str, Any] = parse_text(TABLE.name, TABLE.read_bytes()).tree
     table: dict[str, Mapping[str, ChannelOption]] = {}
     for protocol in PROTOCOLS:
         rows: dict[str, Any] = dict(tree[_FAMILY]) if protocol.startswith(_FAMILY) else {}
         rows |= tree.get(protocol, {})
-        table[protocol] = MappingProxyType({option_key(name): _option(name, rows) for name in rows})
+        table[protocol] = MappingProxyType({option_key(name): _read_option(name, rows) for name in rows})
     return MappingProxyType(table)
 
 
-def _option(name: str, rows: Mapping[str, Any]) -> ChannelOption:
+def _read_option(name: str, rows: Mapping[str, Any]) -> ChannelOption:
     usual = rows[name].get("as", name)
     row = rows[usual]
-    roles = {role: _exemptions(row[role]) for role in ROLES if role in row}
+    roles = {role: _read_unsupported(row[role]) for role in ROLES if role in row}
     return ChannelOption(usual, row.get("value", ""), MappingProxyType(roles), usual != name)
 
 
-def _exemptions(written: Any) -> tuple[Exemption, ...]:
+def _read_unsupported(written: Any) -> tuple[UnsupportedValues, ...]:
     if written is True:
         return ()
     listed = written if isinstance(written, list) else [written]
     return tuple(
-        Exemption(
+        UnsupportedValues(
             each["why"],
             each["hint"],
             cast(Severity, each.get("severity", "warning")),
-            tuple(map(_text, each.get("values", each.get("except", ())))),
+            tuple(map(_value_to_text, each.get("values", each.get("except", ())))),
             "except" in each,
             each.get("decides", False),
         )
@@ -446,26 +449,26 @@ def _exemptions(written: Any) -> tuple[Exemption, ...]:
     )
 
 
-def _text(value: Any) -> str:
+def _value_to_text(value: Any) -> str:
     return str(value).strip().lower()
 
 
-# What an endpoint subscribes to, held against its protocol: topic filters of MQTT, subjects of NATS, topics of Kafka.
+# Validation of MQTT topic filters, NATS subjects and Kafka topics of endpoints.
 #
-# A text may be a template. Its placeholders stand for whatever a name may have at their place.
+# A text may be a template; placeholders count as valid text.
 
 MAX_MQTT_BYTES: Final = 65_535
 MAX_KAFKA_CHARACTERS: Final = 249
 SHARE: Final = "$share/"
 PLACEHOLDER: Final = re.compile(r"\{[A-Za-z0-9_.\-]+\}", re.ASCII)
 BLANK: Final = "{}"
-"""Stands for a placeholder while a text is split into tokens, since its name may have dots."""
+"""Replaces placeholders while a text is split, since their names may contain dots."""
 _KAFKA_NAME: Final = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _SPACES: Final = re.compile(r"[\x00-\x20\x7f]")
 
 
 def filter_fault(text: str) -> str:
-    """Return what makes *text* no topic filter, shared or not (MQTT 5.0 sections 4.7 and 4.8.2); empty for one."""
+    """Return why *text* is not a valid MQTT topic filter (MQTT 5.0 sections 4.7 and 4.8.2); empty if it is."""
     if PLACEHOLDER.fullmatch(text):
         return ""
     plain = unshared(text)
@@ -484,7 +487,7 @@ def filter_fault(text: str) -> str:
 
 
 def unshared(text: str) -> str:
-    """Return the filter within a shared subscription; any other text as it is."""
+    """Return the filter of a shared subscription; any other text unchanged."""
     if not text.startswith(SHARE):
         return text
     group, slash, plain = text[len(SHARE) :].partition("/")
@@ -492,7 +495,7 @@ def unshared(text: str) -> str:
 
 
 def mqtt_text_fault(text: str) -> str:
-    """Return what makes *text* neither topic nor filter of MQTT; empty when nothing does."""
+    """Return why *text* is neither an MQTT topic nor a filter; empty if it may be one."""
     if not text:
         return "it is empty"
     if "\0" in text:
@@ -505,7 +508,7 @@ def mqtt_text_fault(text: str) -> str:
 
 
 def subject_fault(text: str) -> str:
-    """Return what makes *text* no subject that NATS lets anybody subscribe to; empty for one."""
+    """Return why *text* is not a valid NATS subject for subscriptions; empty if it is."""
     plain = PLACEHOLDER.sub(BLANK, text)
     if _SPACES.search(plain):
         return "a subject has no spaces or control characters"
@@ -515,8 +518,8 @@ def subject_fault(text: str) -> str:
     return "> stands in the last token only" if ">" in tokens[:-1] else ""
 
 
-def topic_fault(text: str) -> str:
-    """Return what makes *text* no name of a Kafka topic; empty for one."""
+def kafka_topic_fault(text: str) -> str:
+    """Return why *text* is not a valid Kafka topic name; empty if it is."""
     plain = PLACEHOLDER.sub("x", text)
     if plain in (".", "..") or not _KAFKA_NAME.fullmatch(plain):
         return "the name of a topic has letters, digits, '.', '_' and '-' alone, and is neither . nor .."

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.documents.connecting import Certificates, OriginLogin, basic
+from catalog.documents.connecting import Certificates, OriginLogin, to_basic
 from catalog.load import load
 from catalog.schemas.ids.client import RegistryUnavailableError, SchemaIdRegistry
 from catalog.schemas.validation import PayloadValidation
@@ -126,7 +126,7 @@ def test_without_a_folder_memory_has_to_do(apicurio: Apicurio) -> None:
 def test_a_login_is_shown(apicurio: Apicurio, tmp_path: Path, way: str) -> None:
     (tmp_path / "token").write_text("abc\n")
     login, wanted = {
-        "basic": (OriginLogin("", basic=("ann", "hush")), basic("ann", "hush")),
+        "basic": (OriginLogin("", basic=("ann", "hush")), to_basic("ann", "hush")),
         "bearer": (OriginLogin("", bearer="abc"), "Bearer abc"),
         "bearer_file": (OriginLogin("", bearer_file=tmp_path / "token"), "Bearer abc"),
         "wrong": (OriginLogin("", basic=("ann", "hush")), "Bearer other"),
@@ -267,7 +267,7 @@ def test_a_catalog_takes_its_schemas_out_of_a_registry(
 ) -> None:
     """What is at such an address is an answer with the schema in it, and with what that refers to elsewhere."""
     ids = registered(apicurio, "catalog-")
-    with Front(apicurio.url, authorization=basic("ann", "hush")) as front:
+    with Front(apicurio.url, authorization=to_basic("ann", "hush")) as front:
         places = {
             "ride": f"{front.url}/subjects/catalog-ride/versions/1",
             "latest": f"{front.url}/subjects/catalog-ride/versions/latest",

@@ -18,7 +18,7 @@ from bindings.inbox.source import READ_SCHEMA
 from bindings.protocols import BINDINGS, binding_of
 from catalog.findings import RecordError
 from catalog.model import Catalog
-from catalog.record import record_of
+from catalog.record import record_from_json
 from catalog.schemas.validation import PayloadValidation
 from router.evaluation.outputs import OutputBuilder
 from router.evaluation.plan import Evaluator
@@ -258,7 +258,7 @@ def inbox_row(
 def row_of(record: Mapping[str, Any], **more: Any) -> dict[str, Any] | None:
     """Return the row that a gateway would store for a native record; None where it is no record."""
     try:
-        known = record_of(dict(record))
+        known = record_from_json(dict(record))
         binding = binding_of(known.protocol)
         parts = binding.parts(known.native) if binding is not None else None
     except RecordError:

@@ -27,7 +27,6 @@ from catalog.schemas.ids.client import Framing
 from catalog.schemas.ids.deciding import Begin, Frames, read_frame
 from catalog.schemas.validation import PayloadValidation
 from catalog.values import (
-    canonical,
     is_any_timestamp,
     is_timestamp,
     is_valid,
@@ -35,6 +34,7 @@ from catalog.values import (
     percent_decode,
     percent_encode,
     text_of,
+    value_key,
 )
 from tests.support.reference_ids import held
 
@@ -517,8 +517,8 @@ def holds_one(key: str, prop: Property, text: str | None, *, dots: bool) -> list
     if value == text:
         return []
     if prop.type in ("number", "integer", "boolean", "timestamp", "binary"):
-        wanted = canonical(prop.type, value)
-        return [] if wanted is not None and wanted == canonical(prop.type, text) else None
+        wanted = value_key(prop.type, value)
+        return [] if wanted is not None and wanted == value_key(prop.type, text) else None
     return None
 
 

@@ -14,7 +14,7 @@ from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
 from catalog.model import Catalog
-from catalog.record import Record, record_of
+from catalog.record import Record, record_from_json
 from catalog.schemas.validation import PayloadValidation
 from router.evaluation.evaluator import Kind
 from router.evaluation.outcome_rows import HEADERS_TYPE
@@ -181,7 +181,7 @@ def inbox_row(place: int, sample: Sample) -> tuple[Any, ...]:
 
 
 def _parts(sample: Sample) -> tuple[Record, Any]:
-    record = record_of(dict(sample.record))
+    record = record_from_json(dict(sample.record))
     binding = binding_of(record.protocol)
     assert binding is not None, sample.place
     return record, binding.parts(record.native)
@@ -282,7 +282,7 @@ def _unlike_letter(sample: Sample, due: Expected, found: Mapping[str, Any]) -> s
 
 
 def _arrived(sample: Sample) -> str | None:
-    body = record_of(dict(sample.record)).body
+    body = record_from_json(dict(sample.record)).body
     return None if body is None else body.decode("latin-1")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from catalog.linting.attributes import TABLE, page
+from catalog.linting.attributes import TABLE, render_rules_page
 
 PAGE: Final = TABLE.parents[1] / "RULES.md"
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    PAGE.write_text(render_rules_page(), encoding="utf-8")

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.convert import Converted, convert, json_text, yaml_text
-from catalog.definitions.constraints import levels_of, merged_properties
+from catalog.definitions.constraints import levels_of, merge_properties
 from catalog.explaining import explain
 from catalog.findings import CatalogError, Declarations, DocumentError, SourceLocation
 from catalog.linting.attributes import rejecting_errors
@@ -368,7 +368,7 @@ def test_any_mixture_of_levels_means_the_same(tmp_path: Path, groups: dict[str, 
     catalog = load([written(tmp_path, {"messagegroups": groups})], declarations=declarations)
     assert same(reread(convert(catalog, declarations), tmp_path), catalog)
     for definition in catalog.definitions.values():
-        traced = merged_properties(levels_of((definition.xid, *definition.base), declarations))
+        traced = merge_properties(levels_of((definition.xid, *definition.base), declarations))
         properties = {name: tuple(each.property for each in traced if each.section == name) for name in SECTIONS}
         assert properties == {name: getattr(definition, name) for name in SECTIONS}
         told = explain(definition, catalog, declarations)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from catalog.documents.fetching import Cache, Fetcher
+from catalog.documents.fetching import Fetcher, HttpCache
 from catalog.load import load
 from tests.support.registry import served
 
 MESSAGE = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "t"}}}
 
 
-def looked(url: str, cache: Cache) -> tuple[set[str], bool]:
+def looked(url: str, cache: HttpCache) -> tuple[set[str], bool]:
     """Load the catalog of a registry; return its definitions, and whether any answer came with a body."""
     fetcher = Fetcher(network=True, cache=cache)
     catalog = load([url], fetcher=fetcher)
-    asked = [fetcher.answer(address) for address in fetcher.seen]
+    asked = [fetcher.fetch_response(address) for address in fetcher.seen]
     assert asked
     return set(catalog.definitions), any(each.fresh for each in asked)
 
 
 def test_the_router_hears_that_nothing_changed(tmp_path: Path) -> None:
-    cache = Cache()
+    cache = HttpCache()
     with served(tmp_path) as client:
         url = str(client.base_url)
         assert client.put("/messagegroups/g/messages/a", json=MESSAGE).is_success

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalog.comparing import SchemaState, compare, compare_schemas, relation_of
+from catalog.comparing import SchemaState, compare, compare_match_sets, compare_schemas
 from catalog.load import load
 from catalog.model import Catalog, Definition, Property
 from tests.support.cases import examples, read_cases
@@ -116,7 +116,7 @@ def pair(rng: Random) -> tuple[Definition, Definition]:
 def test_what_is_called_wider_narrower_or_same_is_so(seed: int) -> None:
     rng = Random(seed)
     before, after = pair(rng)
-    relation = relation_of(before, after)
+    relation = compare_match_sets(before, after)
     for _ in range(RECORDS):
         protocol = before.protocol or rng.choice(("KAFKA", "HTTP", "NATS"))
         record = conforming(rng, rng.choice((before, after)), protocol)
@@ -131,5 +131,5 @@ def test_what_is_called_wider_narrower_or_same_is_so(seed: int) -> None:
 def test_generated_edits_are_of_every_relation() -> None:
     rng = Random(1)
     pairs = [pair(rng) for _ in range(400)]
-    seen = Counter(relation_of(*each) for each in pairs if each[0] != each[1])
+    seen = Counter(compare_match_sets(*each) for each in pairs if each[0] != each[1])
     assert all(seen[relation] >= 20 for relation in ("same", "wider", "narrower", "different")), seen

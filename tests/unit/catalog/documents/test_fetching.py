@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.documents.fetching import Cache, Fetcher, redirected
+from catalog.documents.fetching import Fetcher, HttpCache, redirect_target
 from catalog.findings import DocumentError
 from tests.support.web import Reply, Request, Web, serving
 
@@ -118,8 +118,8 @@ def test_redirects(web: Web) -> None:
 @pytest.mark.parametrize("target", ["http://h/b", "HTTP://h/b", "ftp://h/b", "file:///etc/hosts"])
 def test_redirects_from_https_stay_there(target: str) -> None:
     with pytest.raises(DocumentError, match="not followed"):
-        redirected("https://h/a", "https://h/a", target)
-    assert redirected("https://h/a", "https://h/a", "//me:secret@other/b") == "https://other/b"
+        redirect_target("https://h/a", "https://h/a", target)
+    assert redirect_target("https://h/a", "https://h/a", "//me:secret@other/b") == "https://other/b"
 
 
 def test_limits_of_a_load(web: Web) -> None:
@@ -214,21 +214,21 @@ def test_passwords_do_not_follow_to_other_servers(web: Web) -> None:
 
 def test_asking_again_costs_a_304(web: Web) -> None:
     web.routes["/a"] = Reply(b"one", etag="auto")
-    cache = Cache()
+    cache = HttpCache()
     first = Fetcher(network=True, cache=cache)
     first.fetch(f"{web.url}/a")
     again = Fetcher(network=True, cache=cache)
-    assert not again.changed(first.seen)
+    assert not again.has_changed(first.seen)
     assert again.fetch(f"{web.url}/a") == b"one"
     web.routes["/a"] = Reply(b"two", etag="auto")
-    assert Fetcher(network=True, cache=cache).changed(first.seen)
+    assert Fetcher(network=True, cache=cache).has_changed(first.seen)
     assert web.statuses() == [200, 304, 200]
 
 
 def test_the_cache_is_bounded(web: Web) -> None:
     for name in "ab":
         web.routes[f"/{name}"] = Reply(b"x" * 60, etag="auto")
-    cache = Cache(max_bytes=100)
+    cache = HttpCache(max_bytes=100)
     for _ in range(2):
         fetcher = Fetcher(network=True, cache=cache)
         for name in "ab":
@@ -238,9 +238,9 @@ def test_the_cache_is_bounded(web: Web) -> None:
 
 def test_failures_that_took_long_are_held(web: Web) -> None:
     now = [0.0]
-    cache = Cache(clock=lambda: now[0])
+    cache = HttpCache(clock=lambda: now[0])
     url = f"{web.url}/a"
-    cache.fail(url, DocumentError("slow", file=url, transient=True), took=2.0)
+    cache.store_failure(url, DocumentError("slow", file=url, transient=True), took=2.0)
     assert "slow" in str(failure(Fetcher(network=True, cache=cache), url))
     web.routes["/a"] = Reply(b"A")
     now[0] = 20.0
@@ -251,13 +251,13 @@ def test_files_and_folders_are_seen(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
     (tmp_path / ".b.json").write_text("{}")
     fetcher = Fetcher(network=False)
-    assert fetcher.files(tmp_path) == [tmp_path / "a.json"]
+    assert fetcher.list_files(tmp_path) == [tmp_path / "a.json"]
     with pytest.raises(DocumentError):
         fetcher.fetch(tmp_path / "x" / "later.json")
-    assert not Fetcher(network=False).changed(fetcher.seen)
+    assert not Fetcher(network=False).has_changed(fetcher.seen)
     (tmp_path / "c.yaml").write_text("{}")
-    assert Fetcher(network=False).changed(fetcher.seen)
+    assert Fetcher(network=False).has_changed(fetcher.seen)
     (tmp_path / "c.yaml").unlink()
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "later.json").write_text(json.dumps({}))
-    assert Fetcher(network=False).changed(fetcher.seen)
+    assert Fetcher(network=False).has_changed(fetcher.seen)

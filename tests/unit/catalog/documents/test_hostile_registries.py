@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from catalog.documents.fetching import FULL_SECONDS, Cache, Fetcher
+from catalog.documents.fetching import REFETCH_SECONDS, Fetcher, HttpCache
 from catalog.findings import DocumentError
 from catalog.load import CatalogWatcher, load
 from catalog.model import Catalog
@@ -120,7 +120,7 @@ def test_an_entity_tag_that_never_changes(web: Web) -> None:
         return Reply(json.dumps(document), etag='"always"')
 
     web.routes["/c"] = answer
-    cache = Cache(clock=clock)
+    cache = HttpCache(clock=clock)
 
     def seen() -> str | None:
         catalog = load([f"{web.url}/c"], fetcher=Fetcher(network=True, cache=cache))
@@ -128,9 +128,9 @@ def test_an_entity_tag_that_never_changes(web: Web) -> None:
 
     assert seen() == "a/b"
     content[0] = "c/d"
-    clock.now = FULL_SECONDS - 1
+    clock.now = REFETCH_SECONDS - 1
     assert (seen(), web.statuses()) == ("a/b", [200, 304])
-    clock.now = FULL_SECONDS
+    clock.now = REFETCH_SECONDS
     assert (seen(), web.statuses()) == ("c/d", [200])
     content[0] = "e/f"
     assert (seen(), web.statuses()) == ("e/f", [200])

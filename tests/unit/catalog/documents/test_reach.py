@@ -12,7 +12,7 @@ import pytest
 
 from catalog.documents import connecting
 from catalog.documents.connecting import Credentials, Logins, Reach, Trust
-from catalog.documents.fetching import Fetcher, FetchLimits, HttpResponse, get
+from catalog.documents.fetching import Fetcher, FetchLimits, HttpResponse, fetch_url
 from catalog.findings import DocumentError
 from catalog.load import CatalogWatcher, load
 from catalog.model import Catalog
@@ -33,7 +33,7 @@ def web() -> Iterator[Web]:
 
 def allowed(reach: Reach, address: str, origin: str = "http://h") -> bool:
     try:
-        reach.check(f"{origin}/x", origin, "h", address)
+        reach.check_address(f"{origin}/x", origin, "h", address)
     except DocumentError as error:
         assert not error.transient and "--allow-address" in error.hint
         return False
@@ -127,13 +127,15 @@ def test_the_address_that_was_judged_is_the_one_connected_to(web: Web, monkeypat
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
-    answer = get(
+    answer = fetch_url(
         f"http://public.example:{port}/a", Credentials(Logins()), FetchLimits(100, 5.0), Reach(["127.0.0.1/32"])
     )
     assert isinstance(answer, HttpResponse) and answer.data == b"A" and answer.url.startswith("http://public.example")
     assert looked == ["public.example"]
     with pytest.raises(DocumentError, match=r"public\.example has the non-public address 127\.0\.0\.2"):
-        get(f"http://public.example:{port}/a", Credentials(Logins()), FetchLimits(100, 5.0), Reach(["127.0.0.1/32"]))
+        fetch_url(
+            f"http://public.example:{port}/a", Credentials(Logins()), FetchLimits(100, 5.0), Reach(["127.0.0.1/32"])
+        )
 
 
 def test_a_proxy_is_not_a_way_around(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +143,7 @@ def test_a_proxy_is_not_a_way_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "proxy_bypass", lambda host: False)
     for host in ("169.254.169.254", "127.0.0.1", "localhost"):
         with pytest.raises(DocumentError, match="non-public address"):
-            get(f"http://{host}/latest", Credentials(Logins()), FetchLimits(100, 5.0), Reach())
+            fetch_url(f"http://{host}/latest", Credentials(Logins()), FetchLimits(100, 5.0), Reach())
 
 
 def test_a_fetcher_made_by_hand_goes_anywhere(web: Web) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from catalog.documents.fetching import Cache, Fetcher
+from catalog.documents.fetching import Fetcher, HttpCache
 from catalog.findings import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
@@ -49,7 +49,7 @@ def web() -> Iterator[Web]:
         yield server
 
 
-def loaded(url: str, cache: Cache | None = None) -> Catalog:
+def loaded(url: str, cache: HttpCache | None = None) -> Catalog:
     return load([url], fetcher=Fetcher(network=True, cache=cache))
 
 
@@ -230,7 +230,7 @@ def test_documents_of_schemas_are_read_where_the_registry_serves_them(web: Web, 
 
 def test_unchanged_registries_cost_no_bodies(web: Web) -> None:
     registry = Registry(web, TREE, inline=(), page=1).open()
-    cache = Cache()
+    cache = HttpCache()
     loaded(registry.url, cache)
     web.statuses()
     loaded(registry.url, cache)

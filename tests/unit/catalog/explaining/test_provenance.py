@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from catalog.definitions.constraints import levels_of, merged_properties
-from catalog.explaining import MASK, entity_to_json, explain, known_xids, masked
+from catalog.definitions.constraints import levels_of, merge_properties
+from catalog.explaining import MASK, entity_to_json, explain, known_xids, mask_secrets
 from catalog.findings import Declarations, DocumentError
 from catalog.load import load
 from catalog.parsing.texts import parse_text
@@ -128,7 +128,7 @@ def test_other_things(shown: Any) -> None:
 
 
 def test_masking() -> None:
-    assert masked({"token": "x", "a": ["amqp://u:p@h/n", "u@h"], "n": 1, "secret": ""}) == {
+    assert mask_secrets({"token": "x", "a": ["amqp://u:p@h/n", "u@h"], "n": 1, "secret": ""}) == {
         "token": MASK,
         "a": [f"amqp://{MASK}@h/n", "u@h"],
         "n": 1,
@@ -146,7 +146,7 @@ def test_what_is_traced_is_what_is_in_effect(path: Path) -> None:
     for xid, definition in catalog.definitions.items():
         levels = levels_of((xid, *definition.base), declarations)
         traced: dict[str, list[Any]] = {"envelopemetadata": [], "protocoloptions": []}
-        for each in merged_properties(levels):
+        for each in merge_properties(levels):
             traced[each.section].append(each.property)
         assert tuple(traced["envelopemetadata"]) == definition.envelopemetadata
         assert tuple(traced["protocoloptions"]) == definition.protocoloptions

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bindings.protocols import binding_of
-from catalog.definitions.candidates import candidate_of, verdicts
+from catalog.definitions.candidates import candidate_of, find_never_winning
 from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.linting.attributes import rules
@@ -131,9 +131,9 @@ def test_what_loses_by_lint_never_wins_by_the_reference_matcher() -> None:
         endpoint = catalog.endpoints[ENDPOINT]
         found = [candidate_of(definition, endpoint) for definition in catalog.definitions.values()]
         competing = [candidate for candidate in found if candidate is not None]
-        meant = {candidate.definition.xid: candidate.meant_for_events for candidate in competing}
+        meant = {candidate.definition.xid: candidate.is_for_events for candidate in competing}
         reference = Reference(catalog, endpoint=ENDPOINT)
-        for xid, verdict in verdicts(competing):
+        for xid, verdict in find_never_winning(competing):
             told[verdict.rule] += verdict.severity == "warning" or verdict.rule == "never-reached"
             if verdict.severity == "info" and verdict.rule == "indistinguishable":
                 continue

@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from catalog.linting.attributes import explanation, page, rules
+from catalog.linting.attributes import explanation, render_rules_page, rules
 from catalog.model import Severity
 from tests.support.rules_page import PAGE
 
@@ -82,5 +82,5 @@ def test_rules_are_told_in_whole_sentences() -> None:
 
 def test_the_page_is_that_of_the_table() -> None:
     written = PAGE.read_text("utf-8")
-    assert written == page(), "catalog/RULES.md has drifted: run `python -m tests.support.rules_page`"
+    assert written == render_rules_page(), "catalog/RULES.md has drifted: run `python -m tests.support.rules_page`"
     assert all(f"| `{rule}` |" in written for rule in rules())

@@ -13,7 +13,7 @@ import pytest
 from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.linting import overlaps as linting
-from catalog.linting.overlaps import MAX_COMPARED, MAX_OVERLAPS, PROPERTIES, overlaps
+from catalog.linting.overlaps import MAX_COMPARED, MAX_OVERLAPS, MAX_PROPERTIES, overlaps
 from catalog.load import build
 from catalog.model import Catalog
 from router.commands.check.command import check_findings, proven_overlaps
@@ -185,9 +185,9 @@ def test_large_definitions_make_fewer_pairs_that_are_compared(monkeypatch: pytes
         return True
 
     monkeypatch.setattr(linting, "constraints_cover", counting)
-    headers = {f"a{n}": {"type": "string", "required": True} for n in range(PROPERTIES)}
+    headers = {f"a{n}": {"type": "string", "required": True} for n in range(MAX_PROPERTIES)}
     crowded = {f"m{n}": options("KAFKA", headers=headers) for n in range(50)}
     assert not tuple(overlaps(build([Document("c.json", {"messagegroups": {"g": {"messages": crowded}}})], Findings())))
     # Two of a hundred each count for three; all 1,225 pairs would be compared if they were small.
-    assert set(compared) == {2 * PROPERTIES}
+    assert set(compared) == {2 * MAX_PROPERTIES}
     assert len(compared) == MAX_COMPARED // 3
