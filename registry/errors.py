@@ -134,7 +134,7 @@ class Refusal(Exception):
         values = {**self.title_args, "subject": self.subject}
         return _FIELD.sub(lambda hit: values.get(hit[1], hit[0]), TITLES[self.name][1])
 
-    def body(self) -> dict[str, Any]:
+    def problem_json(self) -> dict[str, Any]:
         """Return the JSON of the problem (``http.md``, Error Processing)."""
         base = _HTTP if self.name in _HTTP_NAMES else _OWN if self.name in _OWN_NAMES else _CORE
         problem: dict[str, Any] = {"type": base + self.name, "title": self.title, "status": self.status}
@@ -147,11 +147,11 @@ class Refusal(Exception):
         return {**problem, **self.more}
 
 
-def invalid(subject: str, name: str, why: str) -> Refusal:
+def invalid_attribute(subject: str, name: str, why: str) -> Refusal:
     """Return a :class:`Refusal` of an attribute's value."""
     return Refusal("invalid_attribute", subject, name=name, error_detail=why)
 
 
-def listed(values: Sequence[str]) -> str:
+def join_values(values: Sequence[str]) -> str:
     """Join values with commas, as the specification's ``list`` arguments do."""
     return ",".join(values)

@@ -19,7 +19,7 @@ from catalog.schemas.contract import CostExceeded, SchemaError, SchemaSource, Va
 from catalog.schemas.families import compile_schema, family_of
 from catalog.schemas.filling import Filling, Unfillable
 from catalog.schemas.jsonschema.validating import REGEX_OPTIONS, draft_of
-from registry.compatibility.schemas import Budget, NoLibrary, Undecided
+from registry.compatibility.schemas import Budget, EmptyLibrary, Undecided
 
 # Schemas as conjuncts, types and bounds.
 #
@@ -46,7 +46,7 @@ _UNFOLLOWED: Final = ("$dynamicRef", "$recursiveRef")
 
 
 @dataclass(slots=True)
-class Root:
+class RootSchema:
     """A whole schema, the base of its references; ``version`` is the one of its format, such as ``draft-07``."""
 
     document: Any
@@ -57,7 +57,7 @@ class Root:
     def __post_init__(self) -> None:
         self._draft = draft_of(self.document, self.version)
 
-    def conjuncts(self, schema: Any) -> list[Schema]:
+    def conjuncts_of(self, schema: Any) -> list[Schema]:
         """Return the conjuncts of a schema.
 
         Raises:
@@ -79,19 +79,19 @@ class Root:
             if each is not self.document and any(isinstance(each.get(name), str) for name in ("$id", "id")):
                 raise Undecided("nested schemas with their own $id are not supported")
             if isinstance(each.get("$ref"), str):
-                waiting.append(self._target(each["$ref"]))
+                waiting.append(self._resolve(each["$ref"]))
                 if self._draft in _HIDES_SIBLINGS:
                     continue
             if isinstance(each.get("allOf"), list):
                 waiting.extend(each["allOf"])
-            schemas.append({name: value for name, value in each.items() if self._counts(name)})
+            schemas.append({name: value for name, value in each.items() if self._has_keyword(name)})
         return schemas
 
-    def _counts(self, name: str) -> bool:
+    def _has_keyword(self, name: str) -> bool:
         since = _SINCE.get(name, _DRAFTS[0])
         return name not in ("$ref", "allOf") and _DRAFTS.index(since) <= _DRAFTS.index(self._draft)
 
-    def _target(self, reference: str) -> Any:
+    def _resolve(self, reference: str) -> Any:
         if not reference.startswith("#") or (reference[1:] and reference[1] != "/"):
             raise Undecided(f"the external reference {reference} is not resolved")
         try:
@@ -100,13 +100,13 @@ class Root:
             raise Undecided(f"the reference {reference} cannot be resolved") from None
 
 
-def expanded(kind: Any) -> frozenset[str]:
+def expand_types(kind: Any) -> frozenset[str]:
     """Return the types that ``type`` allows."""
     names = kind if isinstance(kind, list) else [kind]
     return frozenset(part for name in names for part in (NUMBERS if name == "number" else (str(name),)))
 
 
-def bound(conjuncts: Sequence[Schema], name: str, *, lowest: bool = False) -> float | None:
+def strictest_bound(conjuncts: Sequence[Schema], name: str, *, lowest: bool = False) -> float | None:
     """Return the strictest numeric bound *name*, None without one."""
     given = [each[name] for each in conjuncts if isinstance(each.get(name), int | float)]
     given = [each for each in given if not isinstance(each, bool)]
@@ -121,7 +121,7 @@ def items_of(schema: Schema) -> tuple[Sequence[Any], Any]:
     return (items, schema.get("additionalItems", True)) if isinstance(items, list) else ((), items)
 
 
-def mapping(schema: Schema, name: str) -> Mapping[str, Any]:
+def subschemas_by_name(schema: Schema, name: str) -> Mapping[str, Any]:
     """Return a map of subschemas, empty if absent."""
     members = schema.get(name)
     return members if isinstance(members, Mapping) else {}
@@ -138,48 +138,48 @@ Listed = Mapping[Hashable, Any]
 """Values by key: equal values have equal keys."""
 
 
-class Values:
+class ValueComparer:
     """Compares values for one proof. All methods raise Undecided if the budget is exceeded."""
 
     def __init__(self, budget: Budget) -> None:
         self.spend: Final = budget.spend
         self._enums: dict[int, tuple[list[Any], Listed]] = {}
 
-    def key(self, value: Any, level: int = 0) -> Hashable:
+    def equality_key(self, value: Any, level: int = 0) -> Hashable:
         """Return a key that is equal for equal values."""
         self.spend(1)
         if level > _MAX_LEVELS:
             raise Undecided("the values are nested too deeply")
         if isinstance(value, list):
-            return "array", tuple(self.key(each, level + 1) for each in value)
+            return "array", tuple(self.equality_key(each, level + 1) for each in value)
         if isinstance(value, Mapping):
-            return "object", frozenset((name, self.key(each, level + 1)) for name, each in value.items())
+            return "object", frozenset((name, self.equality_key(each, level + 1)) for name, each in value.items())
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return "number", _digits(value)
+            return "number", _number_key(value)
         hashable: Hashable = value
         return hashable
 
-    def same(self, one: Any, other: Any) -> bool:
+    def are_equal(self, one: Any, other: Any) -> bool:
         """Whether two values are equal."""
-        return self.key(one) == self.key(other)
+        return self.equality_key(one) == self.equality_key(other)
 
-    def of_enum(self, enum: list[Any]) -> Listed:
+    def distinct_enum(self, enum: list[Any]) -> Listed:
         """Return the distinct values of an enum; cached for each list."""
         if id(enum) not in self._enums:
             listed: dict[Hashable, Any] = {}
             for each in enum:
-                listed.setdefault(self.key(each), each)
+                listed.setdefault(self.equality_key(each), each)
             self._enums[id(enum)] = enum, listed  # keep the list, so that its id stays unique
         return self._enums[id(enum)][1]
 
-    def possible(self, conjuncts: Sequence[Schema]) -> Listed | None:
+    def possible_values(self, conjuncts: Sequence[Schema]) -> Listed | None:
         """Return all possible values if they are enumerated, None if not."""
         lists: list[Listed] = []
         for each in conjuncts:
             if "const" in each:
-                lists.append({self.key(each["const"]): each["const"]})
+                lists.append({self.equality_key(each["const"]): each["const"]})
             elif isinstance(each.get("enum"), list):
-                lists.append(self.of_enum(each["enum"]))
+                lists.append(self.distinct_enum(each["enum"]))
         self.spend(len(conjuncts))
         if not lists:
             return None
@@ -187,7 +187,7 @@ class Values:
         self.spend(len(first) * len(lists))
         return {key: value for key, value in first.items() if all(key in other for other in others)}
 
-    def types(self, conjuncts: Sequence[Schema]) -> frozenset[str]:
+    def possible_types(self, conjuncts: Sequence[Schema]) -> frozenset[str]:
         """Return the types that values may have; numbers are ``integer`` or ``fraction``."""
         types = ALL_TYPES
         for each in conjuncts:
@@ -195,11 +195,15 @@ class Values:
                 return frozenset()
             if "type" in each:
                 self.spend(len(each["type"]) if isinstance(each["type"], list) else 1)
-                types &= expanded(each["type"])
-        listed = self.possible(conjuncts)
-        return types if listed is None else types & frozenset(kind for each in listed.values() for kind in _kinds(each))
+                types &= expand_types(each["type"])
+        listed = self.possible_values(conjuncts)
+        return (
+            types
+            if listed is None
+            else types & frozenset(kind for each in listed.values() for kind in _iter_types(each))
+        )
 
-    def refers(self, schema: Any) -> bool:
+    def may_refer(self, schema: Any) -> bool:
         """Whether a schema may contain a reference."""
         waiting = [schema]
         while waiting:
@@ -214,14 +218,14 @@ class Values:
         return False
 
 
-def _digits(number: float) -> str:
+def _number_key(number: float) -> str:
     """Return a text for a number: hashes of numbers can be chosen by an attacker, those of texts cannot."""
     if isinstance(number, float) and not number.is_integer():
         return number.hex()
     return f"{int(number):x}"
 
 
-def _kinds(value: Any) -> Iterator[str]:
+def _iter_types(value: Any) -> Iterator[str]:
     if value is None or isinstance(value, bool):
         yield "null" if value is None else "boolean"
     elif isinstance(value, int | float):
@@ -239,9 +243,9 @@ MOST: Final = {"maxLength": "string", "maxItems": "array", "maxProperties": "obj
 """Keywords with the type that they apply to."""
 
 
-def sizes(name: str, argument: Any, smaller: list[Schema]) -> str:
+def find_size_gap(name: str, argument: Any, smaller: list[Schema]) -> str:
     """Return why values may have sizes that *name* does not allow, '' if they cannot."""
-    ours = bound(smaller, name, lowest=name in MOST)
+    ours = strictest_bound(smaller, name, lowest=name in MOST)
     if name == "minProperties" and ours is None:
         ours = float(
             max((len(each["required"]) for each in smaller if isinstance(each.get("required"), list)), default=0)
@@ -251,7 +255,7 @@ def sizes(name: str, argument: Any, smaller: list[Schema]) -> str:
     return "" if ours is not None and ours <= argument else "larger sizes are possible"
 
 
-def least(argument: Any, smaller: list[Schema], *, strict: bool, sign: int) -> str:
+def find_bound_gap(argument: Any, smaller: list[Schema], *, strict: bool, sign: int) -> str:
     """Compare lower bounds, or upper ones with the *sign* turned."""
     plain, exclusive = ("minimum", "exclusiveMinimum") if sign > 0 else ("maximum", "exclusiveMaximum")
     for each in smaller:
@@ -268,7 +272,7 @@ def least(argument: Any, smaller: list[Schema], *, strict: bool, sign: int) -> s
     return "numbers beyond it are possible"
 
 
-def _bounded(name: str) -> Callable[[Any, list[Schema], frozenset[str], Listed | None], str]:
+def _bound_check(name: str) -> Callable[[Any, list[Schema], frozenset[str], Listed | None], str]:
     sign = 1 if name.lower().endswith("minimum") else -1
     strict = name.startswith("exclusive")
 
@@ -280,13 +284,13 @@ def _bounded(name: str) -> Callable[[Any, list[Schema], frozenset[str], Listed |
             beyond = [each for each in numbers if sign * (each - argument) < 0 or (strict and each == argument)]
             if not beyond:
                 return ""
-            return f"{beyond[0]} is possible" if least(argument, smaller, strict=strict, sign=sign) else ""
-        return least(argument, smaller, strict=strict, sign=sign)
+            return f"{beyond[0]} is possible" if find_bound_gap(argument, smaller, strict=strict, sign=sign) else ""
+        return find_bound_gap(argument, smaller, strict=strict, sign=sign)
 
     return check
 
 
-def _multiple(argument: Any, smaller: list[Schema], types: frozenset[str], values: Listed | None) -> str:
+def _multiple_gap(argument: Any, smaller: list[Schema], types: frozenset[str], values: Listed | None) -> str:
     steps = [each["multipleOf"] for each in smaller if isinstance(each.get("multipleOf"), int | float)]
     steps += [1] if "fraction" not in types else []
     wanted = Fraction(str(argument))
@@ -295,8 +299,8 @@ def _multiple(argument: Any, smaller: list[Schema], types: frozenset[str], value
 
 
 NUMERIC: Final[Mapping[str, Callable[[Any, list[Schema], frozenset[str], Listed | None], str]]] = {
-    **{name: _bounded(name) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")},
-    "multipleOf": _multiple,
+    **{name: _bound_check(name) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")},
+    "multipleOf": _multiple_gap,
 }
 """Comparisons of numeric bounds, by keyword."""
 
@@ -322,20 +326,20 @@ _MATCHING: Final = 50
 """Steps counted for matching one name."""
 
 
-class Proof:
+class SubsetProof:
     """Proves that values of schemas of *smaller* are values of schemas of *larger*."""
 
-    def __init__(self, smaller: Root, larger: Root, budget: Budget) -> None:
+    def __init__(self, smaller: RootSchema, larger: RootSchema, budget: Budget) -> None:
         self._smaller = smaller
         self._larger = larger
-        self._values = Values(budget)
+        self._values = ValueComparer(budget)
         self._patterns: dict[str, Any] = {}
         self._same_document: bool | None = None
         self._assumed: dict[tuple[frozenset[int], int], None] = {}
         self._kept: list[Any] = []
         self._levels = 0
 
-    def gap(self, smaller: Sequence[Any], larger: Any, at: str) -> str:
+    def find_gap(self, smaller: Sequence[Any], larger: Any, at: str) -> str:
         """Return where the proof fails for values of all of *smaller*, '' if it succeeds; *at* is the location.
 
         Raises:
@@ -351,45 +355,47 @@ class Proof:
         self._levels += 1
         if self._levels > _MAX_LEVELS:
             raise Undecided("the schemas are nested too deeply")
-        why = self._gap([one for each in smaller for one in self._smaller.conjuncts(each)], larger, at)
+        why = self._find_gap([one for each in smaller for one in self._smaller.conjuncts_of(each)], larger, at)
         self._levels -= 1
         if why:
             while len(self._assumed) > before:
                 self._assumed.popitem()
         return why
 
-    def _gap(self, smaller: list[Schema], larger: Any, at: str) -> str:
-        if NEVER in smaller or not self._values.types(smaller):
+    def _find_gap(self, smaller: list[Schema], larger: Any, at: str) -> str:
+        if NEVER in smaller or not self._values.possible_types(smaller):
             return ""
-        first = next((why for each in self._larger.conjuncts(larger) if (why := self._rules(smaller, each, at))), "")
+        first = next(
+            (why for each in self._larger.conjuncts_of(larger) if (why := self._keywords_gap(smaller, each, at))), ""
+        )
         if not first:
             return ""
-        for branches in _cases(smaller, self._values.types(smaller)):
-            if all(not self.gap(each, larger, at) for each in branches):
+        for branches in _iter_cases(smaller, self._values.possible_types(smaller)):
+            if all(not self.find_gap(each, larger, at) for each in branches):
                 return ""
         return first
 
-    def _rules(self, smaller: list[Schema], larger: Schema, at: str) -> str:
+    def _keywords_gap(self, smaller: list[Schema], larger: Schema, at: str) -> str:
         """Prove that values of *smaller* satisfy one plain schema, keyword by keyword."""
         if larger is NEVER:
             return f"{at or '/'}: nothing is allowed"
-        types, values = self._values.types(smaller), self._values.possible(smaller)
+        types, values = self._values.possible_types(smaller), self._values.possible_values(smaller)
         if values is None and types <= {"null", "boolean"}:
             plain = (("null", None), ("boolean", True), ("boolean", False))
             values = {value: value for kind, value in plain if kind in types}
         for name, argument in larger.items():
             if name in _OBJECTS | _ARRAYS:
                 continue
-            why = self._keyword(name, argument, smaller, larger, types, values, at)
+            why = self._keyword_gap(name, argument, smaller, larger, types, values, at)
             if why:
                 return f"{at}/{name}: {why}" if not why.startswith("/") else why
         if "object" in types and _OBJECTS & larger.keys():
-            why = self._members(smaller, larger, at)
+            why = self._members_gap(smaller, larger, at)
             if why:
                 return why
-        return self._items(smaller, larger, at) if "array" in types and _ARRAYS & larger.keys() else ""
+        return self._items_gap(smaller, larger, at) if "array" in types and _ARRAYS & larger.keys() else ""
 
-    def _keyword(
+    def _keyword_gap(
         self,
         name: str,
         argument: Any,
@@ -400,65 +406,78 @@ class Proof:
         at: str,
     ) -> str:
         if name == "type":
-            wrong = sorted(types - expanded(argument))
+            wrong = sorted(types - expand_types(argument))
             return f"values may be of type {', '.join(wrong)}" if wrong else ""
         if name in ("enum", "const"):
-            allowed = self._values.possible([{name: argument}])
+            allowed = self._values.possible_values([{name: argument}])
             listed = values is not None and allowed is not None and values.keys() <= allowed.keys()
             return "" if listed else "other values are possible"
         if name == "required":
-            return self._required(argument, smaller) if "object" in types else ""
+            return self._required_gap(argument, smaller) if "object" in types else ""
         if name in LEAST or name in MOST:
-            return sizes(name, argument, smaller) if {**LEAST, **MOST}[name] in types else ""
+            return find_size_gap(name, argument, smaller) if {**LEAST, **MOST}[name] in types else ""
         if argument is True and name in ("exclusiveMinimum", "exclusiveMaximum"):  # of draft-04
             plain = larger.get("minimum" if name == "exclusiveMinimum" else "maximum")
             bounded = types & NUMBERS and plain is not None
-            return least(plain, smaller, strict=True, sign=1 if name == "exclusiveMinimum" else -1) if bounded else ""
+            return (
+                find_bound_gap(plain, smaller, strict=True, sign=1 if name == "exclusiveMinimum" else -1)
+                if bounded
+                else ""
+            )
         if name in NUMERIC and not isinstance(argument, bool):
             return NUMERIC[name](argument, smaller, types, values) if types & NUMBERS else ""
         if name in ("anyOf", "oneOf") and isinstance(argument, list):
-            return self._choice(argument, smaller, at, name)
+            return self._choice_gap(argument, smaller, at, name)
         if name in _EQUAL:
-            return self._equal(name, argument, smaller, larger, types)
+            return self._equality_gap(name, argument, smaller, larger, types)
         return ""
 
-    def _choice(self, branches: list[Any], smaller: list[Schema], at: str, name: str) -> str:
+    def _choice_gap(self, branches: list[Any], smaller: list[Schema], at: str, name: str) -> str:
         """Prove that one branch accepts all values, and with ``oneOf`` no other branch any."""
         for index, branch in enumerate(branches):
-            if self.gap(smaller, branch, f"{at}/{name}/{index}"):
+            if self.find_gap(smaller, branch, f"{at}/{name}/{index}"):
                 continue
             if name == "anyOf" or all(
-                self._disjoint(smaller, other) for place, other in enumerate(branches) if place != index
+                self._is_disjoint(smaller, other) for place, other in enumerate(branches) if place != index
             ):
                 return ""
         return "no single branch accepts all values"
 
-    def _disjoint(self, smaller: list[Schema], branch: Any, level: int = 0) -> bool:
+    def _is_disjoint(self, smaller: list[Schema], branch: Any, level: int = 0) -> bool:
         """Whether a branch certainly accepts no value of *smaller*."""
-        other = self._larger.conjuncts(branch)
-        types = self._values.types(smaller)
-        if not types & self._values.types(other):
+        other = self._larger.conjuncts_of(branch)
+        types = self._values.possible_types(smaller)
+        if not types & self._values.possible_types(other):
             return True
-        one, two = self._values.possible(smaller), self._values.possible(other)
+        one, two = self._values.possible_values(smaller), self._values.possible_values(other)
         if one is not None and two is not None and one.keys().isdisjoint(two):
             return True
         if types != {"object"} or level > _MAX_DISJOINT_DEPTH:
             return False
         names = {
-            str(name) for each in other for name in each.get("required") or () if name in mapping(each, "properties")
+            str(name)
+            for each in other
+            for name in each.get("required") or ()
+            if name in subschemas_by_name(each, "properties")
         }
         for name in names:
-            theirs = [mapping(each, "properties")[name] for each in other if name in mapping(each, "properties")]
-            ours = [one for each in self._named(smaller, name) for one in self._smaller.conjuncts(each)]
+            theirs = [
+                subschemas_by_name(each, "properties")[name]
+                for each in other
+                if name in subschemas_by_name(each, "properties")
+            ]
+            ours = [one for each in self._member_schemas(smaller, name) for one in self._smaller.conjuncts_of(each)]
             if (
-                not self._required([name], smaller)
+                not self._required_gap([name], smaller)
                 and ours
-                and any(self._disjoint(ours, each, level + 1) for each in theirs)
+                and any(self._is_disjoint(ours, each, level + 1) for each in theirs)
             ):
                 return True
         return False
 
-    def _equal(self, name: str, argument: Any, smaller: list[Schema], larger: Schema, types: frozenset[str]) -> str:
+    def _equality_gap(
+        self, name: str, argument: Any, smaller: list[Schema], larger: Schema, types: frozenset[str]
+    ) -> str:
         kind = _EQUAL[name]
         if kind and kind not in types:
             return ""
@@ -471,18 +490,19 @@ class Proof:
             return "unevaluated members or items are not analysed"
         if name in ("contains", "minContains", "maxContains"):
             names = ("contains", "minContains", "maxContains")
-        wanted = self._values.key([[larger[one]] if one in larger else [] for one in names])
+        wanted = self._values.equality_key([[larger[one]] if one in larger else [] for one in names])
         same = any(
-            self._values.key([[each[one]] if one in each else [] for one in names]) == wanted for each in smaller
+            self._values.equality_key([[each[one]] if one in each else [] for one in names]) == wanted
+            for each in smaller
         )
         return "" if same and not self._refers_elsewhere(argument) else "it is not the same in the other schema"
 
     def _refers_elsewhere(self, schema: Any) -> bool:
         """Whether a schema has references that may resolve differently in the smaller document."""
-        if not self._values.refers(schema):
+        if not self._values.may_refer(schema):
             return False
         if self._same_document is None:
-            self._same_document = self._values.same(self._smaller.document, self._larger.document)
+            self._same_document = self._values.are_equal(self._smaller.document, self._larger.document)
         return not self._same_document
 
     def _matches(self, pattern: str, name: str) -> bool:
@@ -496,7 +516,7 @@ class Proof:
             self._patterns[pattern] = validator
         return bool(self._patterns[pattern].is_valid(name))
 
-    def _required(self, names: Any, smaller: list[Schema]) -> str:
+    def _required_gap(self, names: Any, smaller: list[Schema]) -> str:
         if isinstance(names, bool) or not isinstance(names, list):
             return "it is not a list"
         lists = [each["required"] for each in smaller if isinstance(each.get("required"), list)]
@@ -505,69 +525,79 @@ class Proof:
         missing = [str(name) for name in names if name not in given]
         return f"{missing[0]} may be missing" if missing else ""
 
-    def _named(self, smaller: list[Schema], name: str) -> list[Any]:
+    def _member_schemas(self, smaller: list[Schema], name: str) -> list[Any]:
         """Return all schemas that a member's value must satisfy."""
         self._values.spend(len(smaller))
         constraints: list[Any] = []
         for each in smaller:
-            own = [mapping(each, "properties")[name]] if name in mapping(each, "properties") else []
-            own += [value for key, value in mapping(each, "patternProperties").items() if self._matches(key, name)]
+            own = (
+                [subschemas_by_name(each, "properties")[name]] if name in subschemas_by_name(each, "properties") else []
+            )
+            own += [
+                value
+                for key, value in subschemas_by_name(each, "patternProperties").items()
+                if self._matches(key, name)
+            ]
             constraints += own or ([each["additionalProperties"]] if "additionalProperties" in each else [])
         return constraints
 
-    def _members(self, smaller: list[Schema], larger: Schema, at: str) -> str:
-        known, patterns = mapping(larger, "properties"), mapping(larger, "patternProperties")
+    def _members_gap(self, smaller: list[Schema], larger: Schema, at: str) -> str:
+        known, patterns = subschemas_by_name(larger, "properties"), subschemas_by_name(larger, "patternProperties")
         rest = larger.get("additionalProperties", True)
         for name, schema in known.items():
-            why = self.gap(self._named(smaller, name) or [True], schema, f"{at}/properties/{name}")
+            why = self.find_gap(self._member_schemas(smaller, name) or [True], schema, f"{at}/properties/{name}")
             if why:
                 return why
-        for name in dict.fromkeys(name for each in smaller for name in mapping(each, "properties")):
+        for name in dict.fromkeys(name for each in smaller for name in subschemas_by_name(each, "properties")):
             wanted = [schema for key, schema in patterns.items() if self._matches(key, name)]
             if not wanted and name not in known:
                 wanted = [rest]
             for schema in wanted:
-                why = self.gap(self._named(smaller, name), schema, f"{at}/properties/{name}")
+                why = self.find_gap(self._member_schemas(smaller, name), schema, f"{at}/properties/{name}")
                 if why:
                     return why
         for key, schema in patterns.items():
             same = [
-                mapping(each, "patternProperties")[key] for each in smaller if key in mapping(each, "patternProperties")
+                subschemas_by_name(each, "patternProperties")[key]
+                for each in smaller
+                if key in subschemas_by_name(each, "patternProperties")
             ]
-            why = self.gap(same, schema, f"{at}/patternProperties/{key}") if same else ""
-            if why or (not same and self._others(smaller, schema, (), at)):
+            why = self.find_gap(same, schema, f"{at}/patternProperties/{key}") if same else ""
+            if why or (not same and self._unnamed_members_gap(smaller, schema, (), at)):
                 return why or f"{at}/patternProperties/{key}: other members may have such names"
-        return self._others(smaller, rest, patterns, at)
+        return self._unnamed_members_gap(smaller, rest, patterns, at)
 
-    def _others(self, smaller: list[Schema], larger: Any, passed: Mapping[str, Any] | tuple[()], at: str) -> str:
+    def _unnamed_members_gap(
+        self, smaller: list[Schema], larger: Any, passed: Mapping[str, Any] | tuple[()], at: str
+    ) -> str:
         """Prove that unnamed members satisfy *larger*: one conjunct must ensure it for all of them."""
         place = f"{at}/additionalProperties"
-        why = self.gap([True], larger, place)
+        why = self.find_gap([True], larger, place)
         for each in smaller if why else ():
-            kept = [value for key, value in mapping(each, "patternProperties").items() if key not in passed]
-            faults = [self.gap([one], larger, place) for one in (*kept, each.get("additionalProperties", True))]
+            kept = [value for key, value in subschemas_by_name(each, "patternProperties").items() if key not in passed]
+            faults = [self.find_gap([one], larger, place) for one in (*kept, each.get("additionalProperties", True))]
             why = next(filter(None, faults), "")
             if not why:
                 break
         return why
 
-    def _items(self, smaller: list[Schema], larger: Schema, at: str) -> str:
+    def _items_gap(self, smaller: list[Schema], larger: Schema, at: str) -> str:
         first, rest = items_of(larger)
         shapes = [items_of(each) for each in smaller]
-        most = bound(smaller, "maxItems", lowest=True)
+        most = strictest_bound(smaller, "maxItems", lowest=True)
         count = max([len(first), *(len(prefix) for prefix, _ in shapes)])
         for index in range(count + 1):
             if most is not None and index >= most:
                 return ""
             self._values.spend(len(shapes))
             ours = [prefix[index] if index < len(prefix) else others for prefix, others in shapes]
-            why = self.gap(ours or [True], first[index] if index < len(first) else rest, f"{at}/items")
+            why = self.find_gap(ours or [True], first[index] if index < len(first) else rest, f"{at}/items")
             if why:
                 return why
         return ""
 
 
-def _cases(smaller: list[Schema], types: frozenset[str]) -> Iterator[list[list[Any]]]:
+def _iter_cases(smaller: list[Schema], types: frozenset[str]) -> Iterator[list[list[Any]]]:
     """Yield case distinctions of the values: by branches of one choice, of several, or by type."""
     choices = [
         (index, name)
@@ -604,7 +634,7 @@ _NAMING: Final = ("properties", "required", "dependentRequired", "dependentSchem
 _LENGTHS: Final = ("minLength", "maxLength")
 
 
-def witness(smaller: SchemaSource, larger: SchemaSource) -> str:
+def find_witness(smaller: SchemaSource, larger: SchemaSource) -> str:
     """Return a value (shortened JSON) that *smaller* accepts and *larger* refuses, '' if none was found.
 
     It is deterministic.
@@ -613,11 +643,13 @@ def witness(smaller: SchemaSource, larger: SchemaSource) -> str:
         Undecided: one of the schemas cannot be used.
     """
     try:
-        takes, refuses = (compile_schema(each, NoLibrary()) for each in (smaller, larger))
+        takes, refuses = (compile_schema(each, EmptyLibrary()) for each in (smaller, larger))
     except SchemaError as error:
         raise Undecided(str(error)) from error
-    names, constants = _words((smaller.document, larger.document))
-    tried = islice((each for base in _bases(smaller) for each in _near(base, names, constants, 0)), _TRIALS)
+    names, constants = _names_and_constants((smaller.document, larger.document))
+    tried = islice(
+        (each for base in _iter_base_values(smaller) for each in _iter_neighbours(base, names, constants, 0)), _TRIALS
+    )
     for value in tried:
         body = msgspec.json.encode(value)
         if _is_valid(takes, body) is True and _is_valid(refuses, body) is False:
@@ -633,9 +665,9 @@ def _is_valid(validator: Validator, body: bytes) -> bool | None:
         return None
 
 
-def _bases(schema: SchemaSource) -> Iterator[Any]:
+def _iter_base_values(schema: SchemaSource) -> Iterator[Any]:
     """Yield values of a schema: minimal, maximal, and between."""
-    filler = family_of(schema.family).open_filler(schema, NoLibrary())
+    filler = family_of(schema.family).open_filler(schema, EmptyLibrary())
     for seed in range(_SEEDS):
         try:
             chosen = Filling(random.Random(seed), _NOW, (0.0, 1.0, 0.5)[seed % 3])
@@ -644,7 +676,7 @@ def _bases(schema: SchemaSource) -> Iterator[Any]:
             continue
 
 
-def _near(value: Any, names: Sequence[str], constants: Sequence[Any], level: int) -> Iterator[Any]:
+def _iter_neighbours(value: Any, names: Sequence[str], constants: Sequence[Any], level: int) -> Iterator[Any]:
     """Yield a value, and others that differ from it in one location."""
     yield value
     if level > _MAX_WITNESS_LEVELS:
@@ -657,17 +689,18 @@ def _near(value: Any, names: Sequence[str], constants: Sequence[Any], level: int
             if name not in value:
                 yield from ({**value, name: each} for each in constants)
         for name, each in value.items():
-            yield from ({**value, name: other} for other in _near(each, names, constants, level + 1))
+            yield from ({**value, name: other} for other in _iter_neighbours(each, names, constants, level + 1))
     elif isinstance(value, list):
         yield from ([*value, each] for each in constants)
         for index, each in enumerate(value[:4]):
             yield [*value[:index], *value[index + 1 :]]
             yield from (
-                [*value[:index], other, *value[index + 1 :]] for other in _near(each, names, constants, level + 1)
+                [*value[:index], other, *value[index + 1 :]]
+                for other in _iter_neighbours(each, names, constants, level + 1)
             )
 
 
-def _words(documents: Sequence[Any]) -> tuple[list[str], list[Any]]:
+def _names_and_constants(documents: Sequence[Any]) -> tuple[list[str], list[Any]]:
     """Return the member names in schemas, and boundary values."""
     names: dict[str, None] = {_UNKNOWN: None}
     constants: dict[str, Any] = {repr(each): each for each in _CONSTANTS}
@@ -683,11 +716,11 @@ def _words(documents: Sequence[Any]) -> tuple[list[str], list[Any]]:
             members = each.get(keyword)
             if isinstance(members, Mapping | list):
                 names.update({name: None for name in islice(members, _MAX_NAMES) if isinstance(name, str)})
-        constants.update({repr(value): value for value in islice(_edges(each), _MAX_CONSTANTS)})
+        constants.update({repr(value): value for value in islice(_iter_edge_values(each), _MAX_CONSTANTS)})
     return list(names)[:_MAX_NAMES], list(constants.values())[:_MAX_CONSTANTS]
 
 
-def _edges(schema: Mapping[str, Any]) -> Iterator[Any]:
+def _iter_edge_values(schema: Mapping[str, Any]) -> Iterator[Any]:
     if isinstance(schema.get("enum"), list):
         yield from schema["enum"]
     if "const" in schema:
@@ -703,20 +736,20 @@ def _edges(schema: Mapping[str, Any]) -> Iterator[Any]:
             yield "x" * max(0, length - 1)
 
 
-def unreadable(reader: SchemaSource, writer: SchemaSource, budget: Budget) -> str:
+def find_json_gap(reader: SchemaSource, writer: SchemaSource, budget: Budget) -> str:
     """Return why data written with *writer* may not be valid for *reader*, '' if it is proven to be valid.
 
     Raises:
         Undecided: neither a proof nor a counterexample was found.
     """
-    smaller, larger = Root(writer.document, writer.version), Root(reader.document, reader.version)
+    smaller, larger = RootSchema(writer.document, writer.version), RootSchema(reader.document, reader.version)
     try:
-        gap = Proof(smaller, larger, budget).gap([writer.document], reader.document, "")
+        gap = SubsetProof(smaller, larger, budget).find_gap([writer.document], reader.document, "")
     except Undecided as error:
         gap = str(error)
     if not gap:
         return ""
-    value = witness(writer, reader)
+    value = find_witness(writer, reader)
     if not value:
         raise Undecided(gap)
     return f"{gap}, for example {value}"

@@ -15,13 +15,13 @@ from registry.http.access import (
     READING,
     ApiCall,
     RequestTarget,
+    build_error_reply,
+    build_reply,
+    build_request,
+    find_repeated_keys,
     json_reply,
-    options_of,
+    options_reply,
     parse_target,
-    refusal_of,
-    repeated_keys,
-    reply_of,
-    request_of,
 )
 
 _Key = tuple[Change, str, bytes, bytes]
@@ -38,7 +38,7 @@ class CoreApi:
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
-        self._kept = _KeptAnswers()
+        self._kept = _ResponseCache()
 
     def reply(self, call: ApiCall) -> Reply:
         """Carry a request out."""
@@ -47,45 +47,45 @@ class CoreApi:
             if call.head.path in DISCOVERY and call.head.method in READING:
                 return json_reply(call.url, {"registries": [call.url]})
             if call.head.method in ("GET", "HEAD"):
-                return self._read(call)
+                return self._read_cached(call)
             given = parse_target(call.head)
-            place = self._service.find(given.segments, given.path)
+            place = self._service.parse_path(given.segments, given.path)
             if call.head.method == "OPTIONS":
-                return options_of(call.url, place)
-            request = _request(call, given, place)
+                return options_reply(call.url, place)
+            request = _build_request(call, given, place)
             answer = self._service.perform(request)
             if request.document is None and request.body is not ABSENT:
-                answer = replace(answer, findings=(*repeated_keys(call.body), *answer.findings))
-            return reply_of(call.head, request, place, answer)
+                answer = replace(answer, findings=(*find_repeated_keys(call.body), *answer.findings))
+            return build_reply(call.head, request, place, answer)
         except Refusal as refusal:
-            return refusal_of(call.head, call.url, refusal, place)
+            return build_error_reply(call.head, call.url, refusal, place)
 
-    def _read(self, call: ApiCall) -> Reply:
+    def _read_cached(self, call: ApiCall) -> Reply:
         """Return the response to a read, in one transaction, or from the cache if nothing has changed since."""
         with self._service.session(writing=False) as session:
-            key = session.change, call.url, call.head.path, call.head.query
+            key = session.last_change, call.url, call.head.path, call.head.query
             kept = self._kept.get(key)
             if kept is None:
                 given = parse_target(call.head)
-                place = session.find(given.segments, given.path)
-                request = _request(call, given, place)
+                place = session.parse_path(given.segments, given.path)
+                request = _build_request(call, given, place)
                 new = request, place, session.perform(request)
         if kept is not None:
-            return reply_of(call.head, *kept)
-        reply = reply_of(call.head, *new)
+            return build_reply(call.head, *kept)
+        reply = build_reply(call.head, *new)
         self._kept.put(key, new, len(reply.body))
         return reply
 
-    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Return the error reply to a refusal without a path."""
-        return refusal_of(head, url, refusal)
+        return build_error_reply(head, url, refusal)
 
 
-def _request(call: ApiCall, given: RequestTarget, place: ResourcePath | str) -> RegistryRequest:
-    return request_of(call.head, call.body, given, place, call.url, call.writer, call.pages, call.max_answer)
+def _build_request(call: ApiCall, given: RequestTarget, place: ResourcePath | str) -> RegistryRequest:
+    return build_request(call.head, call.body, given, place, call.url, call.sender, call.pages, call.max_answer)
 
 
-class _KeptAnswers:
+class _ResponseCache:
     """An LRU cache of responses to reads, valid until the registry changes, with bounded memory."""
 
     def __init__(self) -> None:

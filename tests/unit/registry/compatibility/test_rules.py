@@ -31,9 +31,9 @@ class Counted:
 
         def unreadable(reader: Any, writer: Any, budget: Budget) -> str:
             self.pairs.append((reader["doc"], writer["doc"]))
-            return own.unreadable(reader, writer, budget)
+            return own.find_gap(reader, writer, budget)
 
-        self.checker = replace(own, prepare=prepare, unreadable=unreadable)
+        self.checker = replace(own, prepare=prepare, find_gap=unreadable)
 
     def taken(self) -> list[tuple[str, str]]:
         """Return the pairs since it was asked last, in order; none was compared or prepared twice."""
