@@ -173,8 +173,8 @@ def _run_tool(program: str, address: URL, *arguments: str) -> None:
 # Pruning of history by a background thread, a few entries at a time.
 
 _logger = logging.getLogger(__name__)
-COUNTED = 12
-_PAUSE = 0.01
+PASSES_PER_COUNT = 12
+_PAUSE_SECONDS = 0.01
 """Seconds between two transactions, so that waiting writers get a turn."""
 
 
@@ -249,15 +249,15 @@ class HistoryKeeper:
                 with self._database.writing_aside() as connection:
                     gone += history.delete_entries(connection, numbers)
             more = at > 0
-            self._stopping.wait(_PAUSE)
+            self._stopping.wait(_PAUSE_SECONDS)
         self.pruned += gone
         self._count_pruned(gone)
 
-    def _count_pruned(self, gone: int) -> None:
+    def _count_pruned(self, deleted: int) -> None:
         with self._database.reading() as connection:
             last = history.newest_number(connection)
-            if self._looks % COUNTED:
-                self.entries += last - self._newest - gone
+            if self._looks % PASSES_PER_COUNT:
+                self.entries += last - self._newest - deleted
             else:
                 self.entries = history.count_entries(connection)
         self._looks, self._newest = self._looks + 1, last

@@ -26,7 +26,7 @@ from registry.compatibility.schemas import Budget, EmptyLibrary, Undecided
 # A schema is the conjunction of its *conjuncts*: plain schemas without ``$ref`` and ``allOf``.
 
 Schema = Mapping[str, Any]
-NEVER: Final[Schema] = {"not": {}}
+EMPTY_SCHEMA: Final[Schema] = {"not": {}}
 """The schema that allows nothing, like ``false``."""
 MAX_STEPS: Final = 20_000
 """Maximum visits of subschemas; beyond, the result is undecided."""
@@ -34,7 +34,7 @@ ALL_TYPES: Final = frozenset(("null", "boolean", "integer", "fraction", "string"
 NUMBERS: Final = frozenset(("integer", "fraction"))
 _HIDES_SIBLINGS: Final = ("04", "06", "07")
 _DRAFTS: Final = ("04", "06", "07", "2019-09", "2020-12")
-_SINCE: Final = {
+_DRAFT_OF_KEYWORD: Final = {
     **dict.fromkeys(("const", "contains", "propertyNames"), "06"),
     **dict.fromkeys(("if", "then", "else"), "07"),
     **dict.fromkeys(("dependentRequired", "dependentSchemas", "minContains", "maxContains"), "2019-09"),
@@ -42,12 +42,12 @@ _SINCE: Final = {
     "prefixItems": "2020-12",
 }
 """Keywords by the draft that introduced them."""
-_UNFOLLOWED: Final = ("$dynamicRef", "$recursiveRef")
+_DYNAMIC_REFERENCES: Final = ("$dynamicRef", "$recursiveRef")
 
 
 @dataclass(slots=True)
 class RootSchema:
-    """A whole schema, the base of its references; ``version`` is the one of its format, such as ``draft-07``."""
+    """A schema document, in which references are resolved; ``version`` is its draft, such as ``draft-07``."""
 
     document: Any
     version: str
@@ -71,10 +71,10 @@ class RootSchema:
                 raise Undecided("the schema refers to itself, or has too many references")
             each = waiting.pop()
             if each is False:
-                return [NEVER]
+                return [EMPTY_SCHEMA]
             if not isinstance(each, Mapping):
                 continue
-            if any(name in each for name in _UNFOLLOWED):
+            if any(name in each for name in _DYNAMIC_REFERENCES):
                 raise Undecided("dynamic references are not supported")
             if each is not self.document and any(isinstance(each.get(name), str) for name in ("$id", "id")):
                 raise Undecided("nested schemas with their own $id are not supported")
@@ -88,7 +88,7 @@ class RootSchema:
         return schemas
 
     def _has_keyword(self, name: str) -> bool:
-        since = _SINCE.get(name, _DRAFTS[0])
+        since = _DRAFT_OF_KEYWORD.get(name, _DRAFTS[0])
         return name not in ("$ref", "allOf") and _DRAFTS.index(since) <= _DRAFTS.index(self._draft)
 
     def _resolve(self, reference: str) -> Any:
@@ -134,7 +134,7 @@ def subschemas_by_name(schema: Schema, name: str) -> Mapping[str, Any]:
 _MAX_LEVELS: Final = 64
 _REFERENCES: Final = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
 
-Listed = Mapping[Hashable, Any]
+ValuesByKey = Mapping[Hashable, Any]
 """Values by key: equal values have equal keys."""
 
 
@@ -143,7 +143,7 @@ class ValueComparer:
 
     def __init__(self, budget: Budget) -> None:
         self.spend: Final = budget.spend
-        self._enums: dict[int, tuple[list[Any], Listed]] = {}
+        self._enums: dict[int, tuple[list[Any], ValuesByKey]] = {}
 
     def equality_key(self, value: Any, level: int = 0) -> Hashable:
         """Return a key that is equal for equal values."""
@@ -163,7 +163,7 @@ class ValueComparer:
         """Whether two values are equal."""
         return self.equality_key(one) == self.equality_key(other)
 
-    def distinct_enum(self, enum: list[Any]) -> Listed:
+    def distinct_enum(self, enum: list[Any]) -> ValuesByKey:
         """Return the distinct values of an enum; cached for each list."""
         if id(enum) not in self._enums:
             listed: dict[Hashable, Any] = {}
@@ -172,9 +172,9 @@ class ValueComparer:
             self._enums[id(enum)] = enum, listed  # keep the list, so that its id stays unique
         return self._enums[id(enum)][1]
 
-    def possible_values(self, conjuncts: Sequence[Schema]) -> Listed | None:
+    def possible_values(self, conjuncts: Sequence[Schema]) -> ValuesByKey | None:
         """Return all possible values if they are enumerated, None if not."""
-        lists: list[Listed] = []
+        lists: list[ValuesByKey] = []
         for each in conjuncts:
             if "const" in each:
                 lists.append({self.equality_key(each["const"]): each["const"]})
@@ -191,7 +191,7 @@ class ValueComparer:
         """Return the types that values may have; numbers are ``integer`` or ``fraction``."""
         types = ALL_TYPES
         for each in conjuncts:
-            if each is NEVER:
+            if each is EMPTY_SCHEMA:
                 return frozenset()
             if "type" in each:
                 self.spend(len(each["type"]) if isinstance(each["type"], list) else 1)
@@ -238,25 +238,25 @@ def _iter_types(value: Any) -> Iterator[str]:
 
 # Whether bounds of sizes and numbers of the smaller schemas are within those of the larger one.
 
-LEAST: Final = {"minLength": "string", "minItems": "array", "minProperties": "object"}
-MOST: Final = {"maxLength": "string", "maxItems": "array", "maxProperties": "object"}
+MIN_KEYWORDS: Final = {"minLength": "string", "minItems": "array", "minProperties": "object"}
+MAX_KEYWORDS: Final = {"maxLength": "string", "maxItems": "array", "maxProperties": "object"}
 """Keywords with the type that they apply to."""
 
 
 def find_size_gap(name: str, argument: Any, smaller: list[Schema]) -> str:
     """Return why values may have sizes that *name* does not allow, '' if they cannot."""
-    ours = strictest_bound(smaller, name, lowest=name in MOST)
+    ours = strictest_bound(smaller, name, lowest=name in MAX_KEYWORDS)
     if name == "minProperties" and ours is None:
         ours = float(
             max((len(each["required"]) for each in smaller if isinstance(each.get("required"), list)), default=0)
         )
-    if name in LEAST:
+    if name in MIN_KEYWORDS:
         return "" if argument <= (ours or 0) else "smaller sizes are possible"
     return "" if ours is not None and ours <= argument else "larger sizes are possible"
 
 
 def find_bound_gap(argument: Any, smaller: list[Schema], *, strict: bool, sign: int) -> str:
-    """Compare lower bounds, or upper ones with the *sign* turned."""
+    """Compare lower bounds, or with a *sign* of -1 upper bounds."""
     plain, exclusive = ("minimum", "exclusiveMinimum") if sign > 0 else ("maximum", "exclusiveMaximum")
     for each in smaller:
         flag = each.get(exclusive) is True
@@ -272,11 +272,11 @@ def find_bound_gap(argument: Any, smaller: list[Schema], *, strict: bool, sign: 
     return "numbers beyond it are possible"
 
 
-def _bound_check(name: str) -> Callable[[Any, list[Schema], frozenset[str], Listed | None], str]:
+def _bound_check(name: str) -> Callable[[Any, list[Schema], frozenset[str], ValuesByKey | None], str]:
     sign = 1 if name.lower().endswith("minimum") else -1
     strict = name.startswith("exclusive")
 
-    def check(argument: Any, smaller: list[Schema], types: frozenset[str], values: Listed | None) -> str:
+    def check(argument: Any, smaller: list[Schema], types: frozenset[str], values: ValuesByKey | None) -> str:
         numbers = [
             each for each in (values or {}).values() if isinstance(each, int | float) and not isinstance(each, bool)
         ]
@@ -290,7 +290,7 @@ def _bound_check(name: str) -> Callable[[Any, list[Schema], frozenset[str], List
     return check
 
 
-def _multiple_gap(argument: Any, smaller: list[Schema], types: frozenset[str], values: Listed | None) -> str:
+def _multiple_gap(argument: Any, smaller: list[Schema], types: frozenset[str], values: ValuesByKey | None) -> str:
     steps = [each["multipleOf"] for each in smaller if isinstance(each.get("multipleOf"), int | float)]
     steps += [1] if "fraction" not in types else []
     wanted = Fraction(str(argument))
@@ -298,7 +298,7 @@ def _multiple_gap(argument: Any, smaller: list[Schema], types: frozenset[str], v
     return "" if fits else "other numbers are possible"
 
 
-NUMERIC: Final[Mapping[str, Callable[[Any, list[Schema], frozenset[str], Listed | None], str]]] = {
+NUMERIC_CHECKS: Final[Mapping[str, Callable[[Any, list[Schema], frozenset[str], ValuesByKey | None], str]]] = {
     **{name: _bound_check(name) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")},
     "multipleOf": _multiple_gap,
 }
@@ -310,9 +310,9 @@ NUMERIC: Final[Mapping[str, Callable[[Any, list[Schema], frozenset[str], Listed 
 # The rules are sound but incomplete: if none applies, nothing is proven. ``format`` and other annotations are ignored,
 # as by the catalog's validator.
 
-_OBJECTS: Final = frozenset(("properties", "patternProperties", "additionalProperties"))
-_ARRAYS: Final = frozenset(("items", "prefixItems", "additionalItems"))
-_EQUAL: Final[Mapping[str, str]] = {
+_OBJECT_KEYWORDS: Final = frozenset(("properties", "patternProperties", "additionalProperties"))
+_ARRAY_KEYWORDS: Final = frozenset(("items", "prefixItems", "additionalItems"))
+_EQUAL_KEYWORDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("contains", "minContains", "maxContains", "unevaluatedItems", "uniqueItems"), "array"),
     **dict.fromkeys(("propertyNames", "dependencies", "dependentSchemas", "dependentRequired"), "object"),
     **dict.fromkeys(("unevaluatedProperties",), "object"),
@@ -322,7 +322,7 @@ _EQUAL: Final[Mapping[str, str]] = {
 """Keywords that are proven by an equal keyword in the smaller schema; with their type, '' for all."""
 _MAX_BRANCHES: Final = 64
 _MAX_DISJOINT_DEPTH: Final = 8
-_MATCHING: Final = 50
+_MATCH_STEPS: Final = 50
 """Steps counted for matching one name."""
 
 
@@ -339,8 +339,8 @@ class SubsetProof:
         self._kept: list[Any] = []
         self._levels = 0
 
-    def find_gap(self, smaller: Sequence[Any], larger: Any, at: str) -> str:
-        """Return where the proof fails for values of all of *smaller*, '' if it succeeds; *at* is the location.
+    def find_gap(self, smaller: Sequence[Any], larger: Any, location: str) -> str:
+        """Return where the proof fails for values of all of *smaller*, '' if it succeeds; *location* is the location.
 
         Raises:
             Undecided: the schemas are too large.
@@ -355,45 +355,48 @@ class SubsetProof:
         self._levels += 1
         if self._levels > _MAX_LEVELS:
             raise Undecided("the schemas are nested too deeply")
-        why = self._find_gap([one for each in smaller for one in self._smaller.conjuncts_of(each)], larger, at)
+        why = self._find_gap([one for each in smaller for one in self._smaller.conjuncts_of(each)], larger, location)
         self._levels -= 1
         if why:
             while len(self._assumed) > before:
                 self._assumed.popitem()
         return why
 
-    def _find_gap(self, smaller: list[Schema], larger: Any, at: str) -> str:
-        if NEVER in smaller or not self._values.possible_types(smaller):
+    def _find_gap(self, smaller: list[Schema], larger: Any, location: str) -> str:
+        if EMPTY_SCHEMA in smaller or not self._values.possible_types(smaller):
             return ""
         first = next(
-            (why for each in self._larger.conjuncts_of(larger) if (why := self._keywords_gap(smaller, each, at))), ""
+            (why for each in self._larger.conjuncts_of(larger) if (why := self._keywords_gap(smaller, each, location))),
+            "",
         )
         if not first:
             return ""
         for branches in _iter_cases(smaller, self._values.possible_types(smaller)):
-            if all(not self.find_gap(each, larger, at) for each in branches):
+            if all(not self.find_gap(each, larger, location) for each in branches):
                 return ""
         return first
 
-    def _keywords_gap(self, smaller: list[Schema], larger: Schema, at: str) -> str:
+    def _keywords_gap(self, smaller: list[Schema], larger: Schema, location: str) -> str:
         """Prove that values of *smaller* satisfy one plain schema, keyword by keyword."""
-        if larger is NEVER:
-            return f"{at or '/'}: nothing is allowed"
+        if larger is EMPTY_SCHEMA:
+            return f"{location or '/'}: nothing is allowed"
         types, values = self._values.possible_types(smaller), self._values.possible_values(smaller)
         if values is None and types <= {"null", "boolean"}:
             plain = (("null", None), ("boolean", True), ("boolean", False))
             values = {value: value for kind, value in plain if kind in types}
         for name, argument in larger.items():
-            if name in _OBJECTS | _ARRAYS:
+            if name in _OBJECT_KEYWORDS | _ARRAY_KEYWORDS:
                 continue
-            why = self._keyword_gap(name, argument, smaller, larger, types, values, at)
+            why = self._keyword_gap(name, argument, smaller, larger, types, values, location)
             if why:
-                return f"{at}/{name}: {why}" if not why.startswith("/") else why
-        if "object" in types and _OBJECTS & larger.keys():
-            why = self._members_gap(smaller, larger, at)
+                return f"{location}/{name}: {why}" if not why.startswith("/") else why
+        if "object" in types and _OBJECT_KEYWORDS & larger.keys():
+            why = self._members_gap(smaller, larger, location)
             if why:
                 return why
-        return self._items_gap(smaller, larger, at) if "array" in types and _ARRAYS & larger.keys() else ""
+        return (
+            self._items_gap(smaller, larger, location) if "array" in types and _ARRAY_KEYWORDS & larger.keys() else ""
+        )
 
     def _keyword_gap(
         self,
@@ -402,8 +405,8 @@ class SubsetProof:
         smaller: list[Schema],
         larger: Schema,
         types: frozenset[str],
-        values: Listed | None,
-        at: str,
+        values: ValuesByKey | None,
+        location: str,
     ) -> str:
         if name == "type":
             wrong = sorted(types - expand_types(argument))
@@ -414,8 +417,8 @@ class SubsetProof:
             return "" if listed else "other values are possible"
         if name == "required":
             return self._required_gap(argument, smaller) if "object" in types else ""
-        if name in LEAST or name in MOST:
-            return find_size_gap(name, argument, smaller) if {**LEAST, **MOST}[name] in types else ""
+        if name in MIN_KEYWORDS or name in MAX_KEYWORDS:
+            return find_size_gap(name, argument, smaller) if {**MIN_KEYWORDS, **MAX_KEYWORDS}[name] in types else ""
         if argument is True and name in ("exclusiveMinimum", "exclusiveMaximum"):  # of draft-04
             plain = larger.get("minimum" if name == "exclusiveMinimum" else "maximum")
             bounded = types & NUMBERS and plain is not None
@@ -424,18 +427,18 @@ class SubsetProof:
                 if bounded
                 else ""
             )
-        if name in NUMERIC and not isinstance(argument, bool):
-            return NUMERIC[name](argument, smaller, types, values) if types & NUMBERS else ""
+        if name in NUMERIC_CHECKS and not isinstance(argument, bool):
+            return NUMERIC_CHECKS[name](argument, smaller, types, values) if types & NUMBERS else ""
         if name in ("anyOf", "oneOf") and isinstance(argument, list):
-            return self._choice_gap(argument, smaller, at, name)
-        if name in _EQUAL:
+            return self._choice_gap(argument, smaller, location, name)
+        if name in _EQUAL_KEYWORDS:
             return self._equality_gap(name, argument, smaller, larger, types)
         return ""
 
-    def _choice_gap(self, branches: list[Any], smaller: list[Schema], at: str, name: str) -> str:
+    def _choice_gap(self, branches: list[Any], smaller: list[Schema], location: str, name: str) -> str:
         """Prove that one branch accepts all values, and with ``oneOf`` no other branch any."""
         for index, branch in enumerate(branches):
-            if self.find_gap(smaller, branch, f"{at}/{name}/{index}"):
+            if self.find_gap(smaller, branch, f"{location}/{name}/{index}"):
                 continue
             if name == "anyOf" or all(
                 self._is_disjoint(smaller, other) for place, other in enumerate(branches) if place != index
@@ -478,7 +481,7 @@ class SubsetProof:
     def _equality_gap(
         self, name: str, argument: Any, smaller: list[Schema], larger: Schema, types: frozenset[str]
     ) -> str:
-        kind = _EQUAL[name]
+        kind = _EQUAL_KEYWORDS[name]
         if kind and kind not in types:
             return ""
         if name == "uniqueItems" and argument is False:
@@ -507,7 +510,7 @@ class SubsetProof:
 
     def _matches(self, pattern: str, name: str) -> bool:
         """Whether a pattern matches, by the validator's engine, which is bounded."""
-        self._values.spend(_MATCHING)
+        self._values.spend(_MATCH_STEPS)
         if pattern not in self._patterns:
             try:
                 validator = jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=REGEX_OPTIONS)
@@ -541,11 +544,11 @@ class SubsetProof:
             constraints += own or ([each["additionalProperties"]] if "additionalProperties" in each else [])
         return constraints
 
-    def _members_gap(self, smaller: list[Schema], larger: Schema, at: str) -> str:
+    def _members_gap(self, smaller: list[Schema], larger: Schema, location: str) -> str:
         known, patterns = subschemas_by_name(larger, "properties"), subschemas_by_name(larger, "patternProperties")
         rest = larger.get("additionalProperties", True)
         for name, schema in known.items():
-            why = self.find_gap(self._member_schemas(smaller, name) or [True], schema, f"{at}/properties/{name}")
+            why = self.find_gap(self._member_schemas(smaller, name) or [True], schema, f"{location}/properties/{name}")
             if why:
                 return why
         for name in dict.fromkeys(name for each in smaller for name in subschemas_by_name(each, "properties")):
@@ -553,7 +556,7 @@ class SubsetProof:
             if not wanted and name not in known:
                 wanted = [rest]
             for schema in wanted:
-                why = self.find_gap(self._member_schemas(smaller, name), schema, f"{at}/properties/{name}")
+                why = self.find_gap(self._member_schemas(smaller, name), schema, f"{location}/properties/{name}")
                 if why:
                     return why
         for key, schema in patterns.items():
@@ -562,26 +565,26 @@ class SubsetProof:
                 for each in smaller
                 if key in subschemas_by_name(each, "patternProperties")
             ]
-            why = self.find_gap(same, schema, f"{at}/patternProperties/{key}") if same else ""
-            if why or (not same and self._unnamed_members_gap(smaller, schema, (), at)):
-                return why or f"{at}/patternProperties/{key}: other members may have such names"
-        return self._unnamed_members_gap(smaller, rest, patterns, at)
+            why = self.find_gap(same, schema, f"{location}/patternProperties/{key}") if same else ""
+            if why or (not same and self._unnamed_members_gap(smaller, schema, (), location)):
+                return why or f"{location}/patternProperties/{key}: other members may have such names"
+        return self._unnamed_members_gap(smaller, rest, patterns, location)
 
     def _unnamed_members_gap(
-        self, smaller: list[Schema], larger: Any, passed: Mapping[str, Any] | tuple[()], at: str
+        self, smaller: list[Schema], larger: Any, named: Mapping[str, Any] | tuple[()], location: str
     ) -> str:
         """Prove that unnamed members satisfy *larger*: one conjunct must ensure it for all of them."""
-        place = f"{at}/additionalProperties"
+        place = f"{location}/additionalProperties"
         why = self.find_gap([True], larger, place)
         for each in smaller if why else ():
-            kept = [value for key, value in subschemas_by_name(each, "patternProperties").items() if key not in passed]
+            kept = [value for key, value in subschemas_by_name(each, "patternProperties").items() if key not in named]
             faults = [self.find_gap([one], larger, place) for one in (*kept, each.get("additionalProperties", True))]
             why = next(filter(None, faults), "")
             if not why:
                 break
         return why
 
-    def _items_gap(self, smaller: list[Schema], larger: Schema, at: str) -> str:
+    def _items_gap(self, smaller: list[Schema], larger: Schema, location: str) -> str:
         first, rest = items_of(larger)
         shapes = [items_of(each) for each in smaller]
         most = strictest_bound(smaller, "maxItems", lowest=True)
@@ -591,7 +594,7 @@ class SubsetProof:
                 return ""
             self._values.spend(len(shapes))
             ours = [prefix[index] if index < len(prefix) else others for prefix, others in shapes]
-            why = self.find_gap(ours or [True], first[index] if index < len(first) else rest, f"{at}/items")
+            why = self.find_gap(ours or [True], first[index] if index < len(first) else rest, f"{location}/items")
             if why:
                 return why
         return ""
@@ -620,24 +623,39 @@ def _iter_cases(smaller: list[Schema], types: frozenset[str]) -> Iterator[list[l
 #
 # Only a value that was found proves anything; the catalog's validators check each.
 
-_TRIALS: Final = 20_000
-_SEEDS: Final = 12
+_MAX_TRIALS: Final = 20_000
+_MAX_SEEDS: Final = 12
 _MAX_CONSTANTS: Final = 60
 _MAX_NAMES: Final = 100
 _MAX_WITNESS_LEVELS: Final = 12
-_SHOWN: Final = 200
-_NOW: Final = "2026-01-01T00:00:00Z"
-_CONSTANTS: Final[tuple[Any, ...]] = (None, True, 0, 1, -1, 0.5, "", "x", "x" * 300, [], [0, 0], {}, 10**9, -(10**9))
-_UNKNOWN: Final = "anything_else"
-_LIMITS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_NAMING: Final = ("properties", "required", "dependentRequired", "dependentSchemas", "dependencies")
-_LENGTHS: Final = ("minLength", "maxLength")
+_MAX_SHOWN: Final = 200
+_SAMPLE_TIME: Final = "2026-01-01T00:00:00Z"
+_SAMPLE_VALUES: Final[tuple[Any, ...]] = (
+    None,
+    True,
+    0,
+    1,
+    -1,
+    0.5,
+    "",
+    "x",
+    "x" * 300,
+    [],
+    [0, 0],
+    {},
+    10**9,
+    -(10**9),
+)
+_UNKNOWN_MEMBER: Final = "anything_else"
+_LIMIT_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_NAMING_KEYWORDS: Final = ("properties", "required", "dependentRequired", "dependentSchemas", "dependencies")
+_LENGTH_KEYWORDS: Final = ("minLength", "maxLength")
 
 
 def find_witness(smaller: SchemaSource, larger: SchemaSource) -> str:
     """Return a value (shortened JSON) that *smaller* accepts and *larger* refuses, '' if none was found.
 
-    It is deterministic.
+    The result is deterministic.
 
     Raises:
         Undecided: one of the schemas cannot be used.
@@ -648,13 +666,14 @@ def find_witness(smaller: SchemaSource, larger: SchemaSource) -> str:
         raise Undecided(str(error)) from error
     names, constants = _names_and_constants((smaller.document, larger.document))
     tried = islice(
-        (each for base in _iter_base_values(smaller) for each in _iter_neighbours(base, names, constants, 0)), _TRIALS
+        (each for base in _iter_base_values(smaller) for each in _iter_neighbours(base, names, constants, 0)),
+        _MAX_TRIALS,
     )
     for value in tried:
         body = msgspec.json.encode(value)
         if _is_valid(takes, body) is True and _is_valid(refuses, body) is False:
             text = body.decode("utf-8")
-            return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+            return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
     return ""
 
 
@@ -668,9 +687,9 @@ def _is_valid(validator: Validator, body: bytes) -> bool | None:
 def _iter_base_values(schema: SchemaSource) -> Iterator[Any]:
     """Yield values of a schema: minimal, maximal, and between."""
     filler = family_of(schema.family).open_filler(schema, EmptyLibrary())
-    for seed in range(_SEEDS):
+    for seed in range(_MAX_SEEDS):
         try:
-            chosen = Filling(random.Random(seed), _NOW, (0.0, 1.0, 0.5)[seed % 3])
+            chosen = Filling(random.Random(seed), _SAMPLE_TIME, (0.0, 1.0, 0.5)[seed % 3])
             yield msgspec.json.decode(filler.payload(chosen, "application/json"))
         except (Unfillable, RecursionError):
             continue
@@ -702,8 +721,8 @@ def _iter_neighbours(value: Any, names: Sequence[str], constants: Sequence[Any],
 
 def _names_and_constants(documents: Sequence[Any]) -> tuple[list[str], list[Any]]:
     """Return the member names in schemas, and boundary values."""
-    names: dict[str, None] = {_UNKNOWN: None}
-    constants: dict[str, Any] = {repr(each): each for each in _CONSTANTS}
+    names: dict[str, None] = {_UNKNOWN_MEMBER: None}
+    constants: dict[str, Any] = {repr(each): each for each in _SAMPLE_VALUES}
     waiting = list(documents)
     while waiting and (len(names) < _MAX_NAMES or len(constants) < _MAX_CONSTANTS):
         each = waiting.pop()
@@ -712,7 +731,7 @@ def _names_and_constants(documents: Sequence[Any]) -> tuple[list[str], list[Any]
         if not isinstance(each, Mapping):
             continue
         waiting.extend(each.values())
-        for keyword in _NAMING:
+        for keyword in _NAMING_KEYWORDS:
             members = each.get(keyword)
             if isinstance(members, Mapping | list):
                 names.update({name: None for name in islice(members, _MAX_NAMES) if isinstance(name, str)})
@@ -725,11 +744,11 @@ def _iter_edge_values(schema: Mapping[str, Any]) -> Iterator[Any]:
         yield from schema["enum"]
     if "const" in schema:
         yield schema["const"]
-    for name in _LIMITS:
+    for name in _LIMIT_KEYWORDS:
         limit = schema.get(name)
         if isinstance(limit, int | float) and not isinstance(limit, bool):
             yield from (limit, limit + 1, limit - 1)
-    for name in _LENGTHS:
+    for name in _LENGTH_KEYWORDS:
         length = schema.get(name)
         if isinstance(length, int) and length < 1000:
             yield from ("x" * length, "x" * (length + 1))

@@ -23,7 +23,7 @@ RULES: Final = ("backward", "backward_transitive", "forward", "forward_transitiv
 class Checker:
     """The compatibility check of a schema family. Both functions raise :class:`Undecided` if they cannot decide.
 
-    ``prepare`` is called once for each version. ``unreadable`` is given two prepared schemas, and returns why a reader
+    ``prepare`` is called once for each version. ``find_gap`` is given two prepared schemas, and returns why a reader
     with the first cannot read data written with the second, '' if it can.
     """
 
@@ -36,11 +36,11 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "JsonSchema": Checker(lambda source: source, json_schema.find_json_gap),
     "Protobuf": Checker(protobuf.parse_messages, protobuf.find_protobuf_gap),
 }
-"""By family."""
-VALIDATED: Final = ("compatibilityvalidated", "compatibilityvalidatedreason")
-WHOLE: Final = 5_000_000
+"""Compatibility checks by schema family."""
+VALIDATED_ATTRIBUTES: Final = ("compatibilityvalidated", "compatibilityvalidatedreason")
+MAX_STEPS: Final = 5_000_000
 """Maximum steps for all versions of a resource in one write."""
-PAIR: Final = 100
+MIN_PAIR_STEPS: Final = 100
 """Minimum steps counted for two versions."""
 
 
@@ -63,13 +63,15 @@ def check_compatibility(
     rule = str(resource.attributes.get("compatibility") or "").lower()
     if not rule or not kind.validatecompatibility:
         for each in versions.values():
-            for attribute in VALIDATED:
+            for attribute in VALIDATED_ATTRIBUTES:
                 each.attributes.pop(attribute, None)
         return
-    fresh = [name for name, each in versions.items() if name in changed or VALIDATED[0] not in each.attributes]
+    fresh = [
+        name for name, each in versions.items() if name in changed or VALIDATED_ATTRIBUTES[0] not in each.attributes
+    ]
     schemas = _SchemaCache(document)
     for each in map(versions.__getitem__, fresh):
-        for attribute in VALIDATED:
+        for attribute in VALIDATED_ATTRIBUTES:
             each.attributes.pop(attribute, None)
         form = each.attributes.get("format")
         if not form:
@@ -79,16 +81,16 @@ def check_compatibility(
             raise Refusal("compatibility_unknown", resource.xid, compat=rule, format=form)
         body = document(each)
         if body is None:
-            each.attributes.update(zip(VALIDATED, (False, "The document is external."), strict=True))
+            each.attributes.update(zip(VALIDATED_ATTRIBUTES, (False, "The document is external."), strict=True))
         elif body:
             schemas.source_of(each)
-            each.attributes[VALIDATED[0]] = True
+            each.attributes[VALIDATED_ATTRIBUTES[0]] = True
     _compare_pairs(rule, resource, versions, _iter_pairs(rule, versions, before, fresh), schemas)
 
 
 def is_checked(version: Version) -> bool:
     """Whether a version was checked before, or has no format."""
-    return VALIDATED[0] in version.attributes or not version.attributes.get("format")
+    return VALIDATED_ATTRIBUTES[0] in version.attributes or not version.attributes.get("format")
 
 
 class _SchemaCache:
@@ -131,12 +133,15 @@ def _compare_pairs(
     name = rule.partition("_")[0]
     broken: dict[str, str] = {}
     undecided: dict[str, str] = {}
-    whole = Budget(WHOLE)
+    whole = Budget(MAX_STEPS)
     for newer, older in dict.fromkeys(pairs):
-        if not (versions[newer].attributes.get(VALIDATED[0]) and versions[older].attributes.get(VALIDATED[0])):
+        if not (
+            versions[newer].attributes.get(VALIDATED_ATTRIBUTES[0])
+            and versions[older].attributes.get(VALIDATED_ATTRIBUTES[0])
+        ):
             continue
         try:
-            whole.spend(PAIR)
+            whole.spend(MIN_PAIR_STEPS)
             why = _find_gap(name, versions[newer], versions[older], schemas, whole)
         except Undecided as error:
             undecided.setdefault(newer, f"{newer} against {older}: {error}")

@@ -21,7 +21,7 @@ from registry.store.entities import Version
 
 FORMATS: Final = tuple(f"{family.name}*" for family in FAMILIES)
 """The formats whose documents are validated, as capabilities list them."""
-VALIDATED: Final = ("formatvalidated", "formatvalidatedreason")
+VALIDATED_ATTRIBUTES: Final = ("formatvalidated", "formatvalidatedreason")
 
 
 class EmptyLibrary:
@@ -38,7 +38,7 @@ def check_format(kind: ResourceType, version: Version, document: bytes | None) -
     Raises:
         Refusal: it does not comply, or its type requires a validation that is not possible.
     """
-    for name in VALIDATED:
+    for name in VALIDATED_ATTRIBUTES:
         version.attributes.pop(name, None)
     written = version.attributes.get("format")
     if not kind.validateformat or not written:
@@ -146,7 +146,7 @@ _PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
     "string": frozenset(("bytes",)),
     "bytes": frozenset(("string",)),
 }
-_NAMED: Final = frozenset(("record", "error", "enum", "fixed"))
+_NAMED_KINDS: Final = frozenset(("record", "error", "enum", "fixed"))
 
 
 def find_avro_gap(reader: Any, writer: Any, budget: Budget) -> str:
@@ -181,7 +181,7 @@ class _AvroResolution:
         if one in ("array", "map"):
             key = "items" if one == "array" else "values"
             return self.find_fault(reader.get(key), writer.get(key), space, other)
-        if one in _NAMED:
+        if one in _NAMED_KINDS:
             return self._named_fault(one, reader, writer, space, other)
         return _logical_type_fault(reader, writer)
 
@@ -239,7 +239,7 @@ def _named_types(schema: Any) -> dict[str, Any]:
             kind = each.get("type")
             if isinstance(kind, dict | list):
                 waiting.append((kind, space))
-            if kind in _NAMED:
+            if kind in _NAMED_KINDS:
                 name = _full_name(each, space)
                 types[name] = each
                 space = name.rpartition(".")[0]
@@ -279,10 +279,12 @@ def _qualify_name(name: str, space: str) -> str:
 # The binary encoding decides: numbers and types of fields, not their names. A reader skips unknown fields. Values must
 # not change: a number that may be read as another one is a fault, even if every parser accepts it.
 
-_MESSAGE: Final = 10
+_MESSAGE_STEPS: Final = 10
 """Steps counted for a pair of messages, and for each field of either."""
-_NAMES: Final = {getattr(Field, name): name.removeprefix("TYPE_").lower() for name in dir(Field) if name[:5] == "TYPE_"}
-_WIDER: Final = {
+_TYPE_NAMES: Final = {
+    getattr(Field, name): name.removeprefix("TYPE_").lower() for name in dir(Field) if name[:5] == "TYPE_"
+}
+_WIDER_TYPES: Final = {
     Field.TYPE_INT32: {Field.TYPE_INT64},
     Field.TYPE_UINT32: {Field.TYPE_UINT64, Field.TYPE_INT64},
     Field.TYPE_SINT32: {Field.TYPE_SINT64},
@@ -291,7 +293,7 @@ _WIDER: Final = {
     Field.TYPE_STRING: {Field.TYPE_BYTES},
 }
 """By the writer's type: other types that read all of its values unchanged."""
-_UNKNOWN: Final = {
+_UNCERTAIN_TYPES: Final = {
     (Field.TYPE_ENUM, Field.TYPE_INT32),
     (Field.TYPE_BYTES, Field.TYPE_MESSAGE),
 }
@@ -343,7 +345,7 @@ class _ProtobufResolution:
             self._seen.add(pair)
             known, written = self._fields_of(one, 0), self._fields_of(other, 1)
             ranges = len(one.extension_ranges) + len(other.extension_ranges)
-            self._budget.spend(_MESSAGE * (1 + len(known) + len(written)) + ranges * (len(known) + len(written)))
+            self._budget.spend(_MESSAGE_STEPS * (1 + len(known) + len(written)) + ranges * (len(known) + len(written)))
             if why := self._shallow_fault(one, other, known, written):
                 return why
             for number, member in written.items():
@@ -391,11 +393,11 @@ class _ProtobufResolution:
                 return ""
             return "it is a map on one side only"
         one, other = reader.type, writer.type
-        if one != other and one not in _WIDER.get(other, ()):
-            if (one, other) in _UNKNOWN:
-                self.doubts.append(f"{reader.full_name} is {_NAMES[one]} and was {_NAMES[other]}")
+        if one != other and one not in _WIDER_TYPES.get(other, ()):
+            if (one, other) in _UNCERTAIN_TYPES:
+                self.doubts.append(f"{reader.full_name} is {_TYPE_NAMES[one]} and was {_TYPE_NAMES[other]}")
                 return ""
-            return f"{_NAMES[other]} cannot be read as {_NAMES[one]}"
+            return f"{_TYPE_NAMES[other]} cannot be read as {_TYPE_NAMES[one]}"
         if one != Field.TYPE_ENUM or other != Field.TYPE_ENUM:
             return ""
         self._budget.spend(len(reader.enum_type.values) + len(writer.enum_type.values))

@@ -22,7 +22,15 @@ from catalog.load import build
 from catalog.model import Finding
 from catalog.parsing.pointers import unescaped
 from registry.core.requests import ResourcePath, parse_resource_path
-from registry.core.views import ALL, NONE, EntityView, Inline, ShownResource, ViewOptions, iter_shown_resources
+from registry.core.views import (
+    INLINE_ALL,
+    INLINE_NONE,
+    EntityView,
+    Inline,
+    ShownResource,
+    ViewOptions,
+    iter_shown_resources,
+)
 from registry.errors import Refusal, invalid_attribute, join_values
 from registry.model.attributes import (
     GroupType,
@@ -60,7 +68,7 @@ def newest_version(mode: str, versions: Collection[Version]) -> Version:
         parents = {each.ancestorid for each in versions if each.ancestorid != each.id}
         leaves = [each for each in versions if each.id not in parents]
         return max(leaves or versions, key=_creation_key)
-    return max(versions, key=_ORDERS[mode])
+    return max(versions, key=_SORT_KEYS[mode])
 
 
 def oldest_version(mode: str, versions: Collection[Version]) -> Version:
@@ -68,21 +76,21 @@ def oldest_version(mode: str, versions: Collection[Version]) -> Version:
     if mode == "manual":
         roots = [each for each in versions if each.ancestorid == each.id]
         return min(roots or versions, key=_creation_key)
-    return min(versions, key=_ORDERS[mode])
+    return min(versions, key=_SORT_KEYS[mode])
 
 
 def sort_key_of_mode(mode: str) -> Callable[[Version], tuple[Any, ...]]:
     """Return the sort key function by which versions without common ancestry are ordered from old to new."""
-    return _ORDERS.get(mode, _creation_key)
+    return _SORT_KEYS.get(mode, _creation_key)
 
 
-def append_versions(mode: str, fresh: Sequence[Version], last: Version) -> bool:
+def append_versions(mode: str, new: Sequence[Version], last: Version) -> bool:
     """Append new versions without a requested ancestor to the newest one; return whether that was possible.
 
     Return False, and change nothing, if *mode* orders one of them elsewhere.
     """
     order = sort_key_of_mode(mode)
-    ordered = sorted(fresh, key=order if mode in _ORDERS else lambda each: each.id.lower())
+    ordered = sorted(new, key=order if mode in _SORT_KEYS else lambda each: each.id.lower())
     if any(order(each) <= order(last) for each in ordered):
         return False
     for each in ordered:
@@ -110,7 +118,7 @@ def set_ancestors(
         _make_roots(versions)
     else:
         previous: Version | None = None
-        for each in sorted(versions.values(), key=_ORDERS[kind.versionmode]):
+        for each in sorted(versions.values(), key=_SORT_KEYS[kind.versionmode]):
             each.ancestorid = each.id if previous is None else previous.id
             previous = each
     _check_circles(subject, versions)
@@ -175,7 +183,7 @@ def _semver_key(version: Version) -> tuple[Any, ...]:
     return (1, numbers, 0 if before else 1, parts, version.id.lower())
 
 
-_ORDERS: Final[Mapping[str, Callable[[Version], tuple[Any, ...]]]] = {
+_SORT_KEYS: Final[Mapping[str, Callable[[Version], tuple[Any, ...]]]] = {
     "createdat": _creation_key,
     "modifiedat": _modification_key,
     "semver": _semver_key,
@@ -291,13 +299,13 @@ def _iter_violations(
         yield "enum", [name for name, value in values.items() if value not in allowed]
 
 
-def _fold_case(value: Any, folds: bool) -> Any:
-    return value.lower() if folds and isinstance(value, str) else value
+def _fold_case(value: Any, fold: bool) -> Any:
+    return value.lower() if fold and isinstance(value, str) else value
 
 
 # Applying a request's body to an entity: replace or patch attributes, compare id and epoch.
 
-IGNORABLE: Final = (
+IGNORE_VALUES: Final = (
     "capabilities",
     "defaultversionid",
     "defaultversionsticky",
@@ -306,12 +314,12 @@ IGNORABLE: Final = (
     "modelsource",
     "readonly",
 )
-_NOT_KEPT: Final = frozenset(("$schema",))
+_NOT_STORED: Final = frozenset(("$schema",))
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Options of a write.
+    """Options of one write.
 
     ``now`` is the time of the request, ``ignore`` the parts of its body to ignore. ``default`` is the value of
     ``setdefaultversionid``, None without it. ``contenttype`` is the body's; ``administrator`` is whether the writer is
@@ -326,7 +334,7 @@ class WriteOptions:
 
 
 def require_object(value: object, subject: str) -> Mapping[str, Any]:
-    """Return *value* if it is an object.
+    """Return *value*, which must be an object.
 
     Raises:
         Refusal: it is not.
@@ -337,17 +345,17 @@ def require_object(value: object, subject: str) -> Mapping[str, Any]:
 
 
 def merge_body(
-    kept: Mapping[str, Any], body: Mapping[str, Any], attributes: Mapping[str, ModelAttribute], *, patch: bool
+    before: Mapping[str, Any], body: Mapping[str, Any], attributes: Mapping[str, ModelAttribute], *, patch: bool
 ) -> dict[str, Any]:
     """Return an entity's attributes after a body replaces them, or with *patch* updates those that it names.
 
     Attributes that only the server writes are left out, and read-only attributes are unchanged.
     """
     locked = {name for name, each in attributes.items() if each.readonly and not each.served}
-    stored = dict(kept) if patch else {name: value for name, value in kept.items() if name in locked}
+    stored = dict(before) if patch else {name: value for name, value in before.items() if name in locked}
     for name, value in body.items():
         known = attributes.get(name)
-        if name in _NOT_KEPT or name in locked or (known is not None and known.served):
+        if name in _NOT_STORED or name in locked or (known is not None and known.served):
             continue
         if value is None:
             stored.pop(name, None)
@@ -411,7 +419,7 @@ def parse_given_time(value: object, name: str, subject: str) -> str:
 Strictness = Literal["refuse", "report", "off"]
 MAX_REFERRED: Final = 1000
 """Entities that are linted only because others refer to them."""
-_NAMES: Final = frozenset(
+_ID_MEMBERS: Final = frozenset(
     ("basemessage", "basemessageuri", "basemessageurl", "dataschemauri", "dataschemaxid", "messagegroups")
 )
 _FILE: Final = "registry"
@@ -505,13 +513,13 @@ class _LintDocument:
         if shown.default is not None:
             names = names | {shown.default.id}
         where = place.collection("versions")
-        return self._viewer.render_entities(where, sorted(names), ALL, f"{where.xid}")
+        return self._viewer.render_entities(where, sorted(names), INLINE_ALL, f"{where.xid}")
 
     def _group_document(self, place: ResourcePath) -> dict[str, Any] | None:
         members: dict[str, Any] = self.tree.setdefault(place.group.plural, {})
         if place.gid not in members:
             entity = self._work.reader.group(place.xid)
-            shown = entity and self._viewer.render_group(place, entity, NONE, None, place.xid)
+            shown = entity and self._viewer.render_group(place, entity, INLINE_NONE, None, place.xid)
             if not isinstance(shown, dict):
                 return None
             members[place.gid] = shown
@@ -544,7 +552,7 @@ def _touched_xids(work: WriteTransaction) -> set[str]:
 def _iter_references(entity: Any) -> Iterator[str]:
     if isinstance(entity, Mapping):
         for name, value in entity.items():
-            if name in _NAMES:
+            if name in _ID_MEMBERS:
                 given = value if isinstance(value, list) else [value]
                 yield from (each for each in given if isinstance(each, str))
             elif name in ("versions", *(entity if "versionid" not in entity else ())):

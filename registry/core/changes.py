@@ -1,4 +1,4 @@
-"""What a write has changed: events (``events.md``), history, and replication marks."""
+"""The changes of a write, as events (``events.md``), history, and replication marks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Row
 
-from registry.core.views import CHECKS
+from registry.core.views import CHECK_RESULTS
 from registry.store import history
 from registry.store.entities import Entity, PendingWrites, Resource, Version, WriteTransaction, to_json_text
-from registry.store.history import MODEL, Mark, WriteMarks, digest_of, is_by_xid, marks_by_version
+from registry.store.history import MODEL_XID, Mark, ReplicationMarks, digest_of, is_by_xid, marks_by_version
 
-_ORDER: Final = ("updated", "created", "deleted")
+_ACTION_ORDER: Final = ("updated", "created", "deleted")
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class ChangeLog:
     def record(self, subject: str, kind: str, action: str, changed: Iterable[str] = ()) -> EntityChange:
         """Record a change of an entity."""
         change = self._changes.setdefault(subject, EntityChange(kind, action))
-        if _ORDER.index(action) > _ORDER.index(change.action):
+        if _ACTION_ORDER.index(action) > _ACTION_ORDER.index(change.action):
             change.action = action
         change.changed.update(dict.fromkeys(changed))
         return change
@@ -53,13 +53,13 @@ class ChangeLog:
         change = self.record(owner.xid, kind, "updated", changed)
         change.epoch, change.entity = owner.epoch, _compared_values(owner)
 
-    def history_rows(self, interaction: str, now: str, who: str) -> list[dict[str, Any]]:
+    def history_rows(self, interaction: str, now: str, writer: str) -> list[dict[str, Any]]:
         """Return the rows of history."""
         return [
             {
                 "interaction": interaction,
                 "at": now,
-                "who": who,
+                "who": writer,
                 "action": each.action,
                 "xid": subject,
                 "epoch": each.epoch,
@@ -177,7 +177,7 @@ def _iter_event_types(change: EntityChange) -> Iterator[tuple[str, str | None]]:
         yield f"io.xregistry.{change.kind}.deprecation", to_json_text({"changed": list(change.deprecated)})
 
 
-# Replication marks of what a write has changed, in the same transaction; see :mod:`registry.store.history`.
+# Replication marks of changed entities, written in the same transaction; see :mod:`registry.store.history`.
 #
 # Messages in message groups have a version history that catalogs merge. Everything else is replicated by state: a
 # group, a version with its document, a resource with its meta, and the model.
@@ -190,7 +190,7 @@ def mark_changes(work: WriteTransaction) -> None:
     versions = [xid for xid in work.versions.touched if not is_by_xid(xid)]
     if not groups and not versions:
         return
-    marks = WriteMarks(work.reader.connection)
+    marks = ReplicationMarks(work.reader.connection)
     owners = list(dict.fromkeys(xid.rpartition("/versions/")[0] for xid in versions))
     names = {xid.rpartition("/")[2] for xid in versions}
     known = {owner: marks_by_version(each.values()) for owner, each in marks.version_marks(owners, names).items()}
@@ -214,7 +214,9 @@ def _mark_by_xid(work: WriteTransaction) -> None:
         if each.now[xid] is None
     ]
     # The model comes before entities of its types.
-    live = {} if work.registry.modelsource == work.registry_before.modelsource else {MODEL: work.registry.modelsource}
+    live = (
+        {} if work.registry.modelsource == work.registry_before.modelsource else {MODEL_XID: work.registry.modelsource}
+    )
     digests = {xid: digest_of_state(state) for xid, state in live.items()}
     touched = [
         *_iter_touched(work.groups),
@@ -227,7 +229,7 @@ def _mark_by_xid(work: WriteTransaction) -> None:
             digests[xid] = digest_of_state(_state_of(work, now))
     if not gone and not digests:
         return
-    marks = WriteMarks(work.reader.connection)
+    marks = ReplicationMarks(work.reader.connection)
     known = marks.marks_by_xid([*gone, *digests])
     for xid in gone:
         if xid in known and not known[xid].deleted:
@@ -262,7 +264,7 @@ def _state_of(work: WriteTransaction, entity: Entity) -> Mapping[str, Any]:
 
 def state_of_version(version: Version, document: bytes | None) -> dict[str, Any]:
     """Return the state of a version that all registries share."""
-    kept = {name: value for name, value in version.attributes.items() if name not in CHECKS}
+    kept = {name: value for name, value in version.attributes.items() if name not in CHECK_RESULTS}
     given = {} if document is None else {"document": base64.b64encode(document).decode("ascii")}
     return {"attributes": kept, "createdat": version.createdat, **given}
 
@@ -280,7 +282,7 @@ def digest_of_state(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
 
 
-def _mark_group(marks: WriteMarks, xid: str, now: Any) -> None:
+def _mark_group(marks: ReplicationMarks, xid: str, now: Any) -> None:
     group_mark = marks.mark_of(xid)
     if group_mark is None:
         if now is None:
@@ -293,7 +295,7 @@ def _mark_group(marks: WriteMarks, xid: str, now: Any) -> None:
     put_own_mark(marks, group_mark)
 
 
-def _mark_version(marks: WriteMarks, xid: str, work: WriteTransaction, known: dict[str, dict[str, Mark]]) -> None:
+def _mark_version(marks: ReplicationMarks, xid: str, work: WriteTransaction, known: dict[str, dict[str, Mark]]) -> None:
     owner, _, name = xid.rpartition("/versions/")
     now, mark = work.versions.now[xid], known[owner].get(name)
     if now is None:
@@ -310,14 +312,14 @@ def _mark_version(marks: WriteMarks, xid: str, work: WriteTransaction, known: di
     put_own_mark(marks, mark)
 
 
-def put_own_mark(marks: WriteMarks, mark: Mark) -> None:
+def put_own_mark(marks: ReplicationMarks, mark: Mark) -> None:
     """Store a mark as a write of this catalog, later than everything its state has seen."""
     mark.stamp, mark.origin = marks.issue_stamp(max(mark.seen.values(), default=0)), marks.catalog
     mark.seen = {**mark.seen, marks.catalog: mark.stamp}
     marks.store_mark(mark)
 
 
-def new_uid(marks: WriteMarks) -> str:
+def new_uid(marks: ReplicationMarks) -> str:
     """Return the uid of a version created here; uids sort by logical time."""
     return f"{marks.issue_stamp():016d}.{marks.catalog}"
 
@@ -345,15 +347,15 @@ class HistoryQuery:
     who: bool = True
 
 
-def history_page(connection: Connection, asked: HistoryQuery, most: int) -> tuple[list[dict[str, Any]], bool]:
-    """Return a page of entries, and whether more follow; a page holds about *most* bytes."""
+def history_page(connection: Connection, query: HistoryQuery, max_bytes: int) -> tuple[list[dict[str, Any]], bool]:
+    """Return a page of entries, and whether more follow; a page holds about *max_bytes* bytes."""
     found: list[dict[str, Any]] = []
     weight = 0
-    for row in history.iter_entries(connection, asked.xid, asked.after, oldest=asked.oldest, deep=asked.below):
+    for row in history.iter_entries(connection, query.xid, query.after, oldest=query.oldest, deep=query.below):
         weight += len(row.entity or "") + len(row.before or "")
-        if len(found) == asked.limit or (found and weight > most):
+        if len(found) == query.limit or (found and weight > max_bytes):
             return found, True
-        found.append(_history_entry(row, who=asked.who))
+        found.append(_history_entry(row, who=query.who))
     return found, False
 
 

@@ -172,7 +172,7 @@ _MAX_SHOWN_FAULTS: Final = 20
 def change_model(writer: EntityWriter, source: object) -> None:
     """Replace the registry's model by the one of a source; the registry counts as updated.
 
-    The writer uses it from then on, and its :meth:`~Writer.finish` checks the affected resources.
+    The writer uses it from then on, and its :meth:`~EntityWriter.finish` checks the affected resources.
 
     Raises:
         Refusal: the source is not a valid model, or entities do not comply with it.

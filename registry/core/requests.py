@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from registry.errors import Refusal, invalid_attribute, join_values
-from registry.model.attributes import ANYTHING, GroupType, Model, ResourceType, parse_time, to_utc
+from registry.model.attributes import WILDCARD, GroupType, Model, ResourceType, parse_time, to_utc
 from registry.store.entities import EntityReader
 
 # Documents of versions: from a request's attributes to bytes, and back (core ``spec.md``, ``<RESOURCE>``).
@@ -23,7 +23,7 @@ from registry.store.entities import EntityReader
 
 @dataclass(frozen=True, slots=True)
 class GivenDocument:
-    """The document in a request: ``body`` has its bytes, None for none. ``url`` is whether it is external."""
+    """The document in a request: ``body`` has its bytes, None for none; ``is_external`` means only its URL is stored."""
 
     body: bytes | None
     is_external: bool = False
@@ -164,7 +164,7 @@ class Response:
     """The response to a request.
 
     ``body`` is None for a response without one, or if the client's copy is current. ``document`` is set if the response
-    is a document, and ``body`` then has the attributes for headers; ``elsewhere`` is the URL of an external document.
+    is a document, and ``body`` then has the attributes for headers; ``document_url`` is set for an external document.
     ``location`` is the URL of a created entity, ``version`` the URL of the version updated or created. ``findings`` are
     lint's findings about a write.
     """
@@ -184,7 +184,7 @@ class Response:
 # Paths, xids and ids (core ``spec.md``, ``<SINGULAR>id`` and ``xid``).
 
 Kind = Literal["registry", "groups", "group", "resources", "resource", "meta", "versions", "version"]
-_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@]{0,127}", re.ASCII)
+_ID_FORM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@]{0,127}", re.ASCII)
 _RESERVED: Final = frozenset(("null", "request"))
 
 
@@ -201,13 +201,13 @@ class ResourcePath:
 
     @property
     def group(self) -> GroupType:
-        """The type of group; only below the registry."""
+        """The group type; must not be called on the registry itself."""
         assert self.group_type is not None
         return self.group_type
 
     @property
     def resource(self) -> ResourceType:
-        """The type of resource; only below groups."""
+        """The resource type; must not be called on a group or above."""
         assert self.resource_type is not None
         return self.resource_type
 
@@ -285,12 +285,12 @@ def parse_resource_path(model: Model, segments: Sequence[str], path: str) -> Res
 
 
 def check_id(identifier: object, subject: str, *, version: bool = False) -> str:
-    """Return *identifier* if it is valid for a new entity.
+    """Return *identifier*, which must be valid for a new entity.
 
     Raises:
         Refusal: ``malformed_id``.
     """
-    if not isinstance(identifier, str) or not _ID.fullmatch(identifier):
+    if not isinstance(identifier, str) or not _ID_FORM.fullmatch(identifier):
         why = "an id has 1 to 128 letters, digits and -._~:@, and begins with a letter, a digit or _"
         raise Refusal("malformed_id", subject, id=str(identifier), error_detail=why)
     if version and identifier in _RESERVED:
@@ -308,7 +308,7 @@ def parse_xref(model: Model, xref: object, source: ResourcePath, subject: str) -
     parts = text.split("/")
     group = model.groups.get(parts[1]) if len(parts) == 5 and not parts[0] else None
     target = group.resources.get(parts[3]) if group is not None else None
-    if not isinstance(xref, str) or target is None or not all(_ID.fullmatch(parts[index]) for index in (2, 4)):
+    if not isinstance(xref, str) or target is None or not all(_ID_FORM.fullmatch(parts[index]) for index in (2, 4)):
         why = "it is not the xid of a resource"
     elif target.home != source.resource.home or target.plural != source.resource.plural:
         why = "it has another resource type"
@@ -366,12 +366,12 @@ def _release_digest() -> str:
 
 # Dot notation: ``labels.stage``, ``info['my.key']``, ``list[2]``; in filters ``.*`` and ``[*]`` too.
 
-_PART: Final = re.compile(
+_PART_FORM: Final = re.compile(
     r"\.?(?:(?P<name>[A-Za-z0-9_:\-]+|\*)|\[(?P<index>\d{1,9}|\*)\]|\['(?P<single>[^']*)'\]|\[\"(?P<double>[^\"]*)\"\])"
 )
 MAX_PARTS: Final = 32
 Part = str | int
-ANY: Final = "\0any"
+ANY_PART: Final = "\0any"
 """``*``: every member or item."""
 MISSING: Final = object()
 
@@ -385,12 +385,12 @@ def parse_path(text: str) -> tuple[Part, ...]:
     parts: list[Part] = []
     at = 0
     while at < len(text):
-        hit = _PART.match(text, at)
+        hit = _PART_FORM.match(text, at)
         if hit is None or (at == 0 and text[0] == ".") or len(parts) == MAX_PARTS or _lacks_dot(hit, at):
             raise ValueError(f"{text!r} is not a path in dot notation")
         name, index, single, double = hit.group("name", "index", "single", "double")
         if "*" in (name, index):
-            parts.append(ANY)
+            parts.append(ANY_PART)
         elif index is not None:
             parts.append(int(index))
         else:
@@ -407,7 +407,7 @@ def iter_values_at(tree: Any, parts: tuple[Part, ...]) -> Iterator[Any]:
         yield tree
         return
     first, rest = parts[0], parts[1:]
-    if first == ANY:
+    if first == ANY_PART:
         members = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
         for each in members:
             yield from iter_values_at(each, rest)
@@ -423,14 +423,14 @@ def _lacks_dot(hit: re.Match[str], at: int) -> bool:
     return at > 0 and hit["name"] is not None and hit.group()[0] != "."
 
 
-_FORM: Final = re.compile(r"(?P<path>[^=<>!]+)(?:(?P<sign><=|>=|<>|!=|=|<|>)(?P<value>.*))?", re.DOTALL)
+_EXPRESSION_FORM: Final = re.compile(r"(?P<path>[^=<>!]+)(?:(?P<sign><=|>=|<>|!=|=|<|>)(?P<value>.*))?", re.DOTALL)
 EXCLUDE_ALL: Final = "excludeall"
 MAX_EXPRESSIONS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """One comparison; without a ``sign`` the attribute must exist. A ``value`` of None is ``null``."""
+    """One comparison; without an ``operator`` the attribute must exist. A ``value`` of None is ``null``."""
 
     path: tuple[Part, ...]
     operator: str = ""
@@ -458,24 +458,24 @@ Clause = tuple[Expression, ...]
 """Expressions that must all match."""
 Clauses = tuple[Clause, ...] | None
 """Clauses of which one must match; None matches everything."""
-NOTHING: Final[tuple[Clause, ...]] = ()
+NO_CLAUSES: Final[tuple[Clause, ...]] = ()
 
 
-def parse_filters(given: Sequence[str], path: str) -> Clauses:
-    """Parse the values of the flag, each a clause; no value matches everything.
+def parse_filters(texts: Sequence[str], path: str) -> Clauses:
+    """Parse the values of the flag ``filter``, each a clause; without a value everything matches.
 
     Raises:
         Refusal: ``bad_filter``.
     """
-    if not given:
+    if not texts:
         return None
-    if any(EXCLUDE_ALL in (part.strip() for part in each.split(",")) for each in given):
-        if list(given) != [EXCLUDE_ALL]:
+    if any(EXCLUDE_ALL in (part.strip() for part in each.split(",")) for each in texts):
+        if list(texts) != [EXCLUDE_ALL]:
             raise _filter_refusal(path, EXCLUDE_ALL, "it cannot be combined with other expressions")
-        return NOTHING
-    clauses = tuple(tuple(_parse_expression(part, path) for part in _split_at_commas(each)) for each in given)
+        return NO_CLAUSES
+    clauses = tuple(tuple(_parse_expression(part, path) for part in _split_at_commas(each)) for each in texts)
     if sum(map(len, clauses)) > MAX_EXPRESSIONS:
-        raise _filter_refusal(path, given[0], f"there are more than {MAX_EXPRESSIONS} expressions")
+        raise _filter_refusal(path, texts[0], f"there are more than {MAX_EXPRESSIONS} expressions")
     return clauses
 
 
@@ -488,7 +488,7 @@ def remaining_clauses(
     """Return the clauses that apply below an entity, None if everything below it matches.
 
     *shown* are its attributes, *collections* the names of its collections; *exists* returns whether a collection has an
-    entity that matches a clause relative to it. An entity that no clause matches gets :data:`NOTHING`.
+    entity that matches a clause relative to it. An entity that no clause matches gets :data:`NO_CLAUSES`.
     """
     if clauses is None:
         return None
@@ -532,7 +532,7 @@ def _split_at_commas(text: str) -> list[str]:
 
 
 def _parse_expression(text: str, path: str) -> Expression:
-    match = _FORM.fullmatch(text)
+    match = _EXPRESSION_FORM.fullmatch(text)
     if match is None:
         raise _filter_refusal(path, text, "it is neither an attribute nor a comparison")
     try:
@@ -549,14 +549,14 @@ def _parse_expression(text: str, path: str) -> Expression:
     return Expression(parts, sign, value)
 
 
-def _is_equal(actual: Any, wanted: str) -> bool:
+def _is_equal(actual: Any, expected: str) -> bool:
     if isinstance(actual, bool):
-        return wanted == ("true" if actual else "false")
+        return expected == ("true" if actual else "false")
     if isinstance(actual, int | float):
-        number = _parse_number(wanted)
+        number = _parse_number(expected)
         return number is not None and number == actual
     if isinstance(actual, str):
-        return _matches_pattern(actual.lower(), wanted.lower()) or _is_same_time(actual, wanted)
+        return _matches_pattern(actual.lower(), expected.lower()) or _is_same_time(actual, expected)
     return False
 
 
@@ -594,20 +594,20 @@ def _split_pattern(pattern: str) -> list[str]:
     return pieces
 
 
-def _is_ordered(actual: Any, sign: str, wanted: str) -> bool:
+def _is_ordered(actual: Any, sign: str, expected: str) -> bool:
     if isinstance(actual, bool):
-        if wanted not in ("true", "false"):
+        if expected not in ("true", "false"):
             return False
-        return _apply_operator(int(actual), int(wanted == "true"), sign)
+        return _apply_operator(int(actual), int(expected == "true"), sign)
     if isinstance(actual, int | float):
-        number = _parse_number(wanted)
+        number = _parse_number(expected)
         return number is not None and _apply_operator(actual, number, sign)
     if not isinstance(actual, str):
         return False
-    one, other = parse_time(actual), parse_time(wanted)
+    one, other = parse_time(actual), parse_time(expected)
     if one is not None and other is not None:
         return _apply_operator(one, other, sign)
-    return _apply_operator(actual.lower(), wanted.lower(), sign)
+    return _apply_operator(actual.lower(), expected.lower(), sign)
 
 
 def _apply_operator(one: Any, other: Any, sign: str) -> bool:
@@ -615,8 +615,8 @@ def _apply_operator(one: Any, other: Any, sign: str) -> bool:
     return result
 
 
-def _is_same_time(actual: str, wanted: str) -> bool:
-    return parse_time(wanted) is not None and parse_time(actual) is not None and to_utc(actual) == to_utc(wanted)
+def _is_same_time(actual: str, expected: str) -> bool:
+    return parse_time(expected) is not None and parse_time(actual) is not None and to_utc(actual) == to_utc(expected)
 
 
 def _parse_number(text: str) -> float | None:
@@ -649,7 +649,7 @@ class Sorting:
 
 
 def parse_sorting(text: str, place: ResourcePath, path: str) -> Sorting:
-    """Parse the flag for a request to *place*.
+    """Parse the flag ``sort`` of a request to *place*.
 
     Raises:
         Refusal: the place is not a collection, or its entities cannot have the attribute.
@@ -674,12 +674,12 @@ def _check_sort_path(parts: tuple[Part, ...], text: str, place: ResourcePath, pa
     if place.kind == "resources" and kind is not None:
         known |= kind.resource
     collections = set(place.group.resources) if kind is None else {"versions"}
-    if ANY in parts:
+    if ANY_PART in parts:
         raise _sort_refusal(path, text, "* is not allowed")
     if first in collections:
         raise _sort_refusal(path, text, "attributes of nested collections are not supported")
     attribute = known.get(str(first))
-    if attribute is None and ANYTHING not in known:
+    if attribute is None and WILDCARD not in known:
         raise _sort_refusal(path, text, f"unknown attribute {first}")
     if attribute is not None and len(parts) == 1 and not attribute.is_scalar and attribute.type != "any":
         raise _sort_refusal(path, text, f"{first} is not a scalar")

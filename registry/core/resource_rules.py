@@ -26,7 +26,7 @@ from registry.errors import Refusal, invalid_attribute, join_values
 from registry.model.attributes import Model, ModelAttribute, validate_values
 from registry.store.entities import Entity, GroupEntity, Registry, Resource, Version, WriteTransaction
 
-FEW: Final = 16
+MAX_LOOKUPS: Final = 16
 """Up to this many versions are looked up one by one with their neighbours; beyond it, all are loaded."""
 
 
@@ -74,15 +74,15 @@ class PendingResource:
 
 
 class ResourceRules:
-    """Applies the resource-wide rules to touched resources; *bump* raises an epoch, once in a request."""
+    """Applies the resource-wide rules to touched resources; *raise_epoch* raises an epoch, once in a request."""
 
     def __init__(
-        self, work: WriteTransaction, model: Model, options: WriteOptions, bump: Callable[[Entity], None]
+        self, work: WriteTransaction, model: Model, options: WriteOptions, raise_epoch: Callable[[Entity], None]
     ) -> None:
         self._work = work
         self._model = model
         self._options = options
-        self._bump = bump
+        self._bump = raise_epoch
 
     def apply_rules(self, pending: PendingResource) -> None:
         """Update ancestry and default version of a resource, prune it, and check it.
@@ -127,7 +127,7 @@ class ResourceRules:
         """
         kind, work, names = pending.place.resource, self._work, pending.written
         was = work.resources.before.get(resource.xid)
-        if was is None or work.has_all_versions(resource) or kind.maxversions or len(names) > FEW:
+        if was is None or work.has_all_versions(resource) or kind.maxversions or len(names) > MAX_LOOKUPS:
             return None
         rule = str(resource.attributes.get("compatibility") or "") if kind.validatecompatibility else ""
         if was.attributes.get("compatibility") != resource.attributes.get("compatibility"):
@@ -427,7 +427,7 @@ class EntityCreator:
         pending.asked[version.id] = None
 
     def create_group(self, place: ResourcePath) -> GroupEntity:
-        """Create a group, and touch the registry."""
+        """Create a group, and mark the registry as modified."""
         check_id(place.gid, place.xid)
         parent = place.xid.rpartition("/")[0]
         self._check_case(self.work.id_like(parent, place.gid), place.group.singular, place.gid, place.xid)
@@ -463,9 +463,9 @@ class EntityCreator:
         self.work.add_version(version)
         return version
 
-    def _check_case(self, like: str | None, singular: str, name: str, subject: str) -> None:
-        if like is not None:
-            why = f"it differs only in case from the existing id {like}"
+    def _check_case(self, existing_id: str | None, singular: str, name: str, subject: str) -> None:
+        if existing_id is not None:
+            why = f"it differs only in case from the existing id {existing_id}"
             raise Refusal("malformed_id", subject, id=name, error_detail=why)
 
     def pending_of(self, place: ResourcePath, resource: Resource) -> PendingResource:

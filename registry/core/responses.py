@@ -9,10 +9,10 @@ from typing import Any, Final
 from catalog.parsing.pointers import as_pointer
 from registry.compatibility.rules import CHECKERS, RULES
 from registry.compatibility.schemas import FORMATS
-from registry.core.ancestry import IGNORABLE
+from registry.core.ancestry import IGNORE_VALUES
 from registry.core.requests import (
     EXPORT,
-    NOTHING,
+    NO_CLAUSES,
     Flags,
     PageInfo,
     RegistryRequest,
@@ -24,8 +24,8 @@ from registry.core.requests import (
     parse_sorting,
 )
 from registry.core.views import (
-    ALL,
-    NONE,
+    INLINE_ALL,
+    INLINE_NONE,
     SPECVERSION,
     EntityView,
     Inline,
@@ -38,7 +38,7 @@ from registry.core.views import (
 )
 from registry.errors import Refusal, join_values
 from registry.model.attributes import Model
-from registry.model.compiler import MODES
+from registry.model.compiler import VERSION_MODES
 from registry.store.entities import EntityReader, Registry, Version
 
 # Capabilities. Clients may turn off flags, values of ``ignore``, and pagination.
@@ -59,19 +59,19 @@ FLAGS: Final = (
 )
 _PAGING: Final[Mapping[str, Any]] = {"limit": None, "cursor": ""}
 """Pagination parameters and their defaults."""
-_CHOICES: Final = ("flags", "ignores", "pagination")
+_LISTS: Final = ("flags", "ignores", "pagination")
 _MUTABLE: Final = ("capabilities", "entities", "modelsource")
-_AVAILABLE: Final = ("capabilities", "capabilitiesoffered", "entities", "export", "model", "modelsource")
+_READABLE: Final = ("capabilities", "capabilitiesoffered", "entities", "export", "model", "modelsource")
 CAPABILITIES: Final[Mapping[str, Any]] = {
-    "available": {name: {"mutable": name in _MUTABLE} for name in _AVAILABLE},
+    "available": {name: {"mutable": name in _MUTABLE} for name in _READABLE},
     "compatibilities": {f"{family}*": list(RULES) for family in CHECKERS},
     "flags": list(FLAGS),
     "formats": list(FORMATS),
-    "ignores": list(IGNORABLE),
+    "ignores": list(IGNORE_VALUES),
     "pagination": True,
     "shortself": False,
     "specversions": [SPECVERSION],
-    "versionmodes": list(MODES),
+    "versionmodes": list(VERSION_MODES),
 }
 
 
@@ -96,7 +96,7 @@ def offered_capabilities() -> dict[str, Any]:
     }
     for name, value in CAPABILITIES.items():
         if isinstance(value, bool):
-            offer[name] = {**boolean, "enum": [False, True] if name in _CHOICES else [value]}
+            offer[name] = {**boolean, "enum": [False, True] if name in _LISTS else [value]}
         elif isinstance(value, list):
             offer[name] = {"type": "array", "item": {"type": "string"}, "enum": value}
     return offer
@@ -136,23 +136,23 @@ def without_disabled_flags(request: RegistryRequest, chosen: Mapping[str, Any]) 
 
 def ignorable_values(request: RegistryRequest, chosen: Mapping[str, Any]) -> Sequence[str]:
     """Return the allowed values of the flag ``ignore``."""
-    return effective_capabilities(chosen)["ignores"] if request.from_client else IGNORABLE
+    return effective_capabilities(chosen)["ignores"] if request.from_client else IGNORE_VALUES
 
 
-def parse_capabilities(given: object, present: Mapping[str, Any], *, patch: bool) -> dict[str, Any]:
-    """Return the capabilities that differ from the defaults after a client wrote *given*; None resets to the defaults.
+def parse_capabilities(body: object, present: Mapping[str, Any], *, patch: bool) -> dict[str, Any]:
+    """Return the capabilities that differ from the defaults after a client wrote *body*; None resets to the defaults.
 
     Capabilities not named get their default, or with *patch* keep their *present* value.
 
     Raises:
         Refusal: a capability is unknown, has a value that is not offered, or cannot be changed.
     """
-    if given is None:
+    if body is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(body, Mapping):
         raise Refusal("capability_error", "/capabilities", error_detail="the capabilities must be an object")
     chosen = dict(present) if patch else {}
-    for name, value in given.items():
+    for name, value in body.items():
         if name not in CAPABILITIES:
             raise Refusal("capability_unknown", "/capabilities", field=name)
         first = CAPABILITIES[name]
@@ -186,13 +186,13 @@ def _parse_capability(name: str, value: Any, first: Any) -> Any:
     off = [each for each in first if each.lower() not in folded]
     if off and name == "specversions":
         raise Refusal("capability_missing_value", "/capabilities", name=name, value=off[0])
-    if off and name not in _CHOICES:
+    if off and name not in _LISTS:
         raise Refusal("capability_error", "/capabilities", error_detail=f"{name} must include {off[0]}")
     return [each for each in first if each not in off]
 
 
 def _parse_boolean(name: str, value: Any, first: bool) -> bool:
-    allowed = [False, True] if name in _CHOICES else [first]
+    allowed = [False, True] if name in _LISTS else [first]
     if not isinstance(value, bool) or value not in allowed:
         raise _value_refusal(name, str(value).lower(), [str(each).lower() for each in allowed])
     return value
@@ -203,7 +203,7 @@ def _value_refusal(name: str, value: str, allowed: list[str]) -> Refusal:
 
 
 OPENAPI: Final = "openapi.json"
-CONFIGURED: Final = frozenset(("capabilities", "capabilitiesoffered", "model", "modelsource", EXPORT, OPENAPI))
+CONFIGURATION_PATHS: Final = frozenset(("capabilities", "capabilitiesoffered", "model", "modelsource", EXPORT, OPENAPI))
 """Paths below the root that are not group types."""
 
 
@@ -217,7 +217,7 @@ class ResponseBuilder:
         self._request = request
 
     def configuration(self, name: str) -> Response:
-        """Return the response for a path of :data:`CONFIGURED` other than OPENAPI."""
+        """Return the response for a path of :data:`CONFIGURATION_PATHS` other than OPENAPI."""
         check_specversion(self._request.flags, self._request.path)
         if name != EXPORT:
             bodies: Mapping[str, Mapping[str, Any]] = {
@@ -257,7 +257,7 @@ class ResponseBuilder:
         check_flags(flags, place, request.path)
         inline: Inline = parse_inline(flags.inline, self._model, asked or place, request.path)
         if flags.collections:
-            inline = {**inline, **ALL}
+            inline = {**inline, **INLINE_ALL}
         clauses = parse_filters(flags.filter, request.path)
         base = request.base
         return ViewOptions(base, request.path, inline, clauses, flags.doc, flags.binary, request.max_answer)
@@ -288,7 +288,7 @@ class ResponseBuilder:
         # One of several collections of the requested entity.
         plural = place.xid.rpartition("/")[2]
         view = self.view_options(place, ResourcePath("registry") if place.kind == "groups" else place.owner)
-        inline = inline_below(view.inline, plural) or NONE
+        inline = inline_below(view.inline, plural) or INLINE_NONE
         if view.clauses is not None:
             view = replace(view, clauses=clauses_within(view.clauses, plural))
         return EntityView(self._reader, self._model, view).render_entities(place, names, inline, as_pointer([plural]))
@@ -332,7 +332,7 @@ class ResponseBuilder:
         if resource is None:
             return None
         shown = viewer.render_meta(place.owner, resource, "")
-        if view.clauses == NOTHING:
+        if view.clauses == NO_CLAUSES:
             return None
         return Response(shown, etag=f'"{resource.source.epoch}"' if resource.source is not None else "")
 
@@ -354,16 +354,16 @@ class ResponseBuilder:
         answer = Response(shown, name=place.rid, etag=f'"{entity.epoch}"', version=version)
         return self._replace_by_document(place, answer, entity)
 
-    def _replace_by_document(self, place: ResourcePath, answer: Response, version: Version | None) -> Response:
+    def _replace_by_document(self, place: ResourcePath, response: Response, version: Version | None) -> Response:
         """Replace the response by the document if the document was requested."""
         kind = place.resource
-        if self._request.details or self._request.flags.doc or not kind.hasdocument or answer.body is None:
-            return answer
-        body = {**answer.body, "self": f"{self._request.base}{place.xid}"}
+        if self._request.details or self._request.flags.doc or not kind.hasdocument or response.body is None:
+            return response
+        body = {**response.body, "self": f"{self._request.base}{place.xid}"}
         url = body.get(kind.document_names[2])
         if url is not None or version is None:
-            return replace(answer, body=body, document=b"", document_url=str(url or ""))
-        return replace(answer, body=body, document=self._reader.document(version.xid) or b"")
+            return replace(response, body=body, document=b"", document_url=str(url or ""))
+        return replace(response, body=body, document=self._reader.document(version.xid) or b"")
 
     def _find_resource(self, place: ResourcePath) -> ShownResource | None:
         return next(iter_shown_resources(self._reader, place, "", place.rid), None)

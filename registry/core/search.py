@@ -25,10 +25,10 @@ MAX_SCANNED: Final = 100_000
 MAX_TEXT: Final = 200
 MAX_LINES: Final = 5000
 """Lines of each text in a diff."""
-MAX_DIFFERENT: Final = 500
+MAX_DIFFERENCES: Final = 500
 """Differing lines in a diff."""
 _KINDS: Final = {"groups": GROUPS, "resources": RESOURCES, "versions": VERSIONS}
-_ESCAPED: Final = str.maketrans({"!": "!!", "%": "!%", "_": "!_"})
+_LIKE_ESCAPES: Final = str.maketrans({"!": "!!", "%": "!%", "_": "!_"})
 
 Line = tuple[Literal[" ", "-", "+"], str]
 """A line of a diff: in both texts, only in the old one, or only in the new one."""
@@ -86,7 +86,7 @@ def _search_kind(connection: Connection, kind: str, text: str, after: str, limit
 
 
 def _contains(column: Any, text: str) -> Any:
-    pattern = f"%{text.translate(_ESCAPED)}%"
+    pattern = f"%{text.translate(_LIKE_ESCAPES)}%"
     return func.lower(column).like(func.lower(pattern), escape="!")
 
 
@@ -108,9 +108,9 @@ def resolve_entities(session: RegistrySession, xids: Sequence[str]) -> ResolvedE
     return ResolvedEntities(session.reader.connection, session.model, set(xids))
 
 
-def effective_definition(around: ResolvedEntities, xid: str) -> Mapping[str, Any] | None:
+def effective_definition(resolved: ResolvedEntities, xid: str) -> Mapping[str, Any] | None:
     """Return a definition with inherited values and the origin of each; None if *xid* is not a definition."""
-    shown = entity_to_json(xid, around.catalog, around.declarations)
+    shown = entity_to_json(xid, resolved.catalog, resolved.declarations)
     return shown if shown is not None and shown["kind"] == "message" else None
 
 
@@ -149,7 +149,7 @@ def diff_lines(old: Sequence[str], new: Sequence[str]) -> list[Line] | None:
 def _shortest_diff(old: Sequence[str], new: Sequence[str]) -> list[Line] | None:
     reached = {1: 0}
     steps: list[dict[int, int]] = []
-    for depth in range(min(MAX_DIFFERENT, len(old) + len(new)) + 1):
+    for depth in range(min(MAX_DIFFERENCES, len(old) + len(new)) + 1):
         steps.append(dict(reached))
         for diagonal in range(-depth, depth + 1, 2):
             at, _ = _enter_diagonal(reached, diagonal, depth)

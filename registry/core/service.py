@@ -27,7 +27,7 @@ from registry.core.requests import (
     shows_more_than_entity,
 )
 from registry.core.responses import (
-    CONFIGURED,
+    CONFIGURATION_PATHS,
     OPENAPI,
     ResponseBuilder,
     check_specversion,
@@ -44,8 +44,8 @@ from registry.store.engine import Database
 from registry.store.entities import EntityReader, Registry, WriteTransaction, create_registry
 
 _logger = logging.getLogger(__name__)
-_MODELS: Final = 4
-Change = tuple[int, str]
+_CACHED_MODELS: Final = 4
+ChangeId = tuple[int, str]
 """Number and interaction of a change of the registry."""
 METHODS: Final[Mapping[str, tuple[str, ...]]] = {
     "registry": ("read", "replace", "patch", "add"),
@@ -76,7 +76,7 @@ class RegistrySession:
 
     @property
     def registry(self) -> Registry:
-        """The registry entity, current."""
+        """The current registry entity."""
         return read_registry(self.reader)
 
     @property
@@ -85,7 +85,7 @@ class RegistrySession:
         return self._service.compiled_model(self.registry)
 
     @property
-    def last_change(self) -> Change:
+    def last_change(self) -> ChangeId:
         """The last change of the registry; while it is unchanged, so are all responses to reads."""
         return self.reader.last_change()
 
@@ -101,7 +101,7 @@ class RegistrySession:
         """Carry out a request; each write has its own interaction, history and events.
 
         Raises:
-            Refusal: it is refused; earlier requests stand unless the error leaves the block.
+            Refusal: it is refused; earlier requests stay in effect unless the error leaves the block.
         """
         return self._service.perform_within(self._connection, request)
 
@@ -126,7 +126,7 @@ class RegistryService:
         self._describe = describe
         self._models: dict[bytes, Model] = {}
         self._compiled: tuple[Mapping[str, Any], Model] | None = None
-        self._current: tuple[Change, Registry, Model] | None = None
+        self._current: tuple[ChangeId, Registry, Model] | None = None
 
     def prepare(self, registryid: str) -> bool:
         """Create the registry if the database has none; return whether it was created.
@@ -194,7 +194,7 @@ class RegistryService:
 
     def parse_path_within(self, reader: EntityReader, segments: tuple[str, ...], path: str) -> ResourcePath | str:
         """Return the result of :meth:`parse_path` within a transaction; for :class:`RegistrySession`."""
-        if len(segments) == 1 and segments[0] in CONFIGURED:
+        if len(segments) == 1 and segments[0] in CONFIGURATION_PATHS:
             return segments[0]
         return parse_resource_path(self._registry_and_model(reader)[1], segments, path)
 
@@ -215,13 +215,13 @@ class RegistryService:
         model = self._models.get(key)
         if model is None:
             model = compile_model(source)
-            self._models = {**dict(list(self._models.items())[1 - _MODELS :]), key: model}
+            self._models = {**dict(list(self._models.items())[1 - _CACHED_MODELS :]), key: model}
         self._compiled = source, model
         return model
 
     def _parse_target(self, model: Model, request: RegistryRequest) -> ResourcePath | str:
         segments = request.segments
-        configured = len(segments) == 1 and segments[0] in CONFIGURED
+        configured = len(segments) == 1 and segments[0] in CONFIGURATION_PATHS
         place: ResourcePath | str = segments[0] if configured else parse_resource_path(model, segments, request.path)
         if request.verb not in METHODS[methods_key(place)]:
             raise Refusal("action_not_supported", request.path, action=request.verb)
@@ -344,14 +344,14 @@ def _store_capabilities(work: WriteTransaction, given: object, request: Registry
     registry.capabilities = parse_capabilities(given, registry.capabilities, patch=request.verb == "patch")
 
 
-def _check_conditions(request: RegistryRequest, place: ResourcePath | str, answerer: ResponseBuilder) -> None:
+def _check_conditions(request: RegistryRequest, place: ResourcePath | str, builder: ResponseBuilder) -> None:
     """Evaluate ``If-Match`` and ``If-None-Match``; a collection always exists, and has no tag."""
     if request.matches is None and not request.known:
         return
     if isinstance(place, str):
-        tags = {"*", answerer.configuration(place).etag}
+        tags = {"*", builder.configuration(place).etag}
     else:
-        tags = {"*"} if place.is_collection else answerer.current_etags(place)
+        tags = {"*"} if place.is_collection else builder.current_etags(place)
     if (request.matches is not None and not tags & set(request.matches)) or tags & set(request.known):
         raise Refusal("precondition_failed", f"/{place}" if isinstance(place, str) else place.xid)
 

@@ -16,7 +16,7 @@ import msgspec
 from catalog.parsing.pointers import as_pointer
 from registry.core.requests import (
     EXCLUDE_ALL,
-    NOTHING,
+    NO_CLAUSES,
     Clause,
     Clauses,
     ResourcePath,
@@ -28,26 +28,26 @@ from registry.core.requests import (
 )
 from registry.errors import Refusal
 from registry.model.attributes import Model, ModelAttribute
-from registry.store.entities import PAGE, Counted, Entity, EntityReader, GroupEntity, Registry, Resource, Version
+from registry.store.entities import PAGE_ROWS, Counted, Entity, EntityReader, GroupEntity, Registry, Resource, Version
 
 # Inlined collections and attributes (core ``spec.md``, Inline Flag).
 
 Inline = Mapping[str, "Inline"]
 """Inlined names, each with the names inlined below it; ``*`` is all names at all levels."""
-ALL: Final[Inline] = {"*": {}}
-NONE: Final[Inline] = {}
+INLINE_ALL: Final[Inline] = {"*": {}}
+INLINE_NONE: Final[Inline] = {}
 CONFIGURATION: Final = ("capabilities", "model", "modelsource")
 """Attributes of the registry that ``*`` does not include."""
 
 
-def parse_inline(given: Sequence[str], model: Model, place: ResourcePath, path: str) -> Inline:
-    """Parse the values of the flag for a request to *place*.
+def parse_inline(texts: Sequence[str], model: Model, place: ResourcePath, path: str) -> Inline:
+    """Parse the values of the flag ``inline`` of a request to *place*.
 
     Raises:
         Refusal: a name is unknown, or cannot be inlined.
     """
     tree: dict[str, Inline] = {}
-    for text in given:
+    for text in texts:
         for each in text.split(",") if text else ["*"]:
             names = each.strip().split(".")
             _check_inline(names, each, model, place, path)
@@ -62,7 +62,7 @@ def parse_inline(given: Sequence[str], model: Model, place: ResourcePath, path: 
 def inline_below(inline: Inline, name: str) -> Inline | None:
     """Return what is inlined below a name, None if the name is not inlined itself."""
     if "*" in inline and name not in CONFIGURATION:
-        return ALL
+        return INLINE_ALL
     return inline.get(name)
 
 
@@ -145,7 +145,7 @@ def iter_shown_resources(
             yield from _iter_resolved(reader, collection, [(*one, 0)])
         return
     resources = reader.iter_with_defaults(collection.xid, after)
-    while batch := list(islice(resources, PAGE)):
+    while batch := list(islice(resources, PAGE_ROWS)):
         yield from _iter_resolved(reader, collection, batch)
 
 
@@ -170,7 +170,12 @@ def _iter_resolved(reader: EntityReader, place: ResourcePath, batch: Iterable[Co
 
 SPECVERSION: Final = "1.0-rc4"
 MAX_ANSWER: Final = 64 * 2**20
-CHECKS: Final = ("formatvalidated", "formatvalidatedreason", "compatibilityvalidated", "compatibilityvalidatedreason")
+CHECK_RESULTS: Final = (
+    "formatvalidated",
+    "formatvalidatedreason",
+    "compatibilityvalidated",
+    "compatibilityvalidatedreason",
+)
 """Results of the registry's checks of a version's document."""
 _Names = Sequence[str] | None
 
@@ -216,7 +221,7 @@ class EntityView:
         shown |= {"xid": "/", "epoch": entity.epoch, **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
         clauses = remaining_clauses(view.clauses, shown, self._model.groups, self._any_group_matches)
-        if clauses == NOTHING:
+        if clauses == NO_CLAUSES:
             return None
         inlined = {"capabilities": capabilities, "model": None, "modelsource": entity.modelsource}
         for name, value in inlined.items():
@@ -236,7 +241,7 @@ class EntityView:
         left = remaining_clauses(
             clauses, shown, kind.resources, lambda name, clause: self._any_matches(place, name, clause)
         )
-        if left == NOTHING:
+        if left == NO_CLAUSES:
             return None
         for plural in kind.resources:
             where = place.collection(plural)
@@ -262,7 +267,7 @@ class EntityView:
                 ("versions",),
                 lambda _, clause: self._any_version_matches(shown_resource, clause),
             )
-            if left == NOTHING:
+            if left == NO_CLAUSES:
                 return None
             clauses = left
         if self._view.doc:
@@ -302,7 +307,7 @@ class EntityView:
         shown: dict[str, Any] = {f"{kind.singular}id": place.rid}
         shown |= self._version_attributes(place, entity, is_default=is_default)
         shown |= {"self": self._self_url(place.xid, pointer, details=kind.hasdocument), "xid": place.xid}
-        if remaining_clauses(clauses, shown, (), lambda *_: False) == NOTHING:
+        if remaining_clauses(clauses, shown, (), lambda *_: False) == NO_CLAUSES:
             return None
         if inline_below(inline, kind.singular) is not None:
             self._add_document(place, entity, shown)
@@ -313,8 +318,8 @@ class EntityView:
     ) -> dict[str, Any]:
         """Show the named entities of a collection; *pointer* is its JSON pointer in the response."""
         entities: dict[str, Any] = {}
-        for start in range(0, len(names), PAGE):
-            part = names[start : start + PAGE]
+        for start in range(0, len(names), PAGE_ROWS):
+            part = names[start : start + PAGE_ROWS]
             there = dict(self._iter_shown(place, "", inline, self._view.clauses, pointer, part))
             entities |= {name: self._to_json(there[name]) for name in part if name in there}
         return entities
@@ -336,7 +341,7 @@ class EntityView:
     ) -> tuple[dict[str, Any], str]:
         """Sort by keys, then show only the entities of the page."""
         keys: list[tuple[SortKey, str]] = []
-        for name, shown in self._iter_shown(place, "", NONE, self._view.clauses, ""):
+        for name, shown in self._iter_shown(place, "", INLINE_NONE, self._view.clauses, ""):
             keys.append((sorting.sort_key(shown, name), name))
         keys.sort(reverse=sorting.descending)
         start = int(page.after or 0)
@@ -348,7 +353,7 @@ class EntityView:
         self, place: ResourcePath, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names = None
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the entities of a collection that match the clauses, by id; *only* restricts to some, in any order."""
-        if clauses == NOTHING:
+        if clauses == NO_CLAUSES:
             return
         for name, shown in self._iter_entities(place, after, inline, clauses, pointer, only):
             if shown is not None:
@@ -422,7 +427,7 @@ class EntityView:
         where = place.collection("versions")
         deeper = inline_below(inline, "versions")
         wanted: Clauses = None if clauses is None else clauses_within(clauses, "versions")
-        each = self._iter_versions(where, resource, "", deeper or NONE, wanted, f"{pointer}/versions", None)
+        each = self._iter_versions(where, resource, "", deeper or INLINE_NONE, wanted, f"{pointer}/versions", None)
         if deeper is not None:
             inlined = {name: self._to_json(one) for name, one in each if one is not None}
             count = len(inlined)
@@ -453,7 +458,7 @@ class EntityView:
         elif wanted is None:
             count = self._reader.count(xid)
         else:
-            count = sum(1 for _ in self._iter_shown(place, "", NONE, wanted, ""))
+            count = sum(1 for _ in self._iter_shown(place, "", INLINE_NONE, wanted, ""))
         shown[f"{plural}url"] = self._collection_url(xid, f"{pointer}/{plural}", deeper is not None, wanted, count)
         shown[f"{plural}count"] = count
         if deeper is not None:
@@ -461,14 +466,14 @@ class EntityView:
 
     def _any_group_matches(self, plural: str, clause: Clause) -> bool:
         place = ResourcePath("groups", self._model.groups[plural])
-        return next(self._iter_shown(place, "", NONE, (clause,), ""), None) is not None
+        return next(self._iter_shown(place, "", INLINE_NONE, (clause,), ""), None) is not None
 
     def _any_matches(self, place: ResourcePath, plural: str, clause: Clause) -> bool:
-        return next(self._iter_shown(place.collection(plural), "", NONE, (clause,), ""), None) is not None
+        return next(self._iter_shown(place.collection(plural), "", INLINE_NONE, (clause,), ""), None) is not None
 
     def _any_version_matches(self, resource: ShownResource, clause: Clause) -> bool:
         place = replace(resource.place, kind="versions")
-        each = self._iter_versions(place, resource, "", NONE, (clause,), "", None)
+        each = self._iter_versions(place, resource, "", INLINE_NONE, (clause,), "", None)
         return any(one is not None for _, one in each)
 
     def _version_attributes(self, place: ResourcePath, version: Version, *, is_default: bool) -> dict[str, Any]:
@@ -476,7 +481,7 @@ class EntityView:
         shown |= version.attributes
         shown |= {"createdat": version.createdat, "modifiedat": version.modifiedat, "ancestorid": version.ancestorid}
         if self._view.doc:
-            for name in CHECKS:
+            for name in CHECK_RESULTS:
                 shown.pop(name, None)
         return shown
 

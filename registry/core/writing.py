@@ -19,7 +19,7 @@ from registry.core.ancestry import (
     value_at,
 )
 from registry.core.requests import GivenDocument, ResourcePath, check_id, parse_xref
-from registry.core.resource_rules import FEW, EntityCreator, ResourceRules
+from registry.core.resource_rules import MAX_LOOKUPS, EntityCreator, ResourceRules
 from registry.errors import Refusal
 from registry.model.attributes import GroupType, validate_values
 from registry.store.entities import Entity, GroupEntity, Resource, Version
@@ -28,7 +28,7 @@ _SHOWN_OF_XREF: Final = frozenset(("self", "shortself", "xid", "metaurl", "versi
 
 
 class EntityWriter(EntityCreator):
-    """Writes into one :class:`Work`. *root* is whether the entity is the target of the request.
+    """Writes within one :class:`WriteTransaction`. *root* is whether the entity is the target of the request.
 
     All methods raise :class:`Refusal`; the changes made must then not be flushed.
     """
@@ -216,7 +216,7 @@ class EntityWriter(EntityCreator):
     def _write_versions(
         self, place: ResourcePath, resource: Resource, entries: Mapping[str, Any], *, patch: bool
     ) -> None:
-        if len(entries) > FEW:
+        if len(entries) > MAX_LOOKUPS:
             self.work.versions_of(resource)
         for name, each in entries.items():
             _check_version_body(each, f"{resource.versions}/{name}")

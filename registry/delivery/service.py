@@ -28,7 +28,7 @@ from registry.store.engine import Database
 from registry.store.history import SubscriberRow, newest_outbox_row
 
 PERMISSIONS: Final = "/permissions"
-"""Where targets grant permission to send, below the URL of the registry."""
+"""The path where targets grant permission to send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class SubscriptionApi:
         self._most = settings.limits.max_subscriptions
         self._changed = changed
 
-    def create(self, given: Any, owner: str) -> tuple[str, dict[str, Any]]:
+    def create(self, document: Any, owner: str) -> tuple[str, dict[str, Any]]:
         """Create a subscription, and return its id and its document.
 
         Raises:
             Refusal: it is invalid, or there are too many.
         """
         identifier, permission = uuid.uuid4().hex, Permission(secrets.token_hex(16))
-        asked = parse_subscription(given, self._sources)
+        asked = parse_subscription(document, self._sources)
         build_delivery(identifier, asked, self._delivery_config(identifier, permission))
         body, allowed = _to_json_text(asked.document), _to_json_text(permission)
         with self._database.writing_aside() as connection:
@@ -78,33 +78,35 @@ class SubscriptionApi:
         self._changed()
         return identifier, without_secrets(identifier, asked.document)
 
-    def read(self, identifier: str, who: str | None) -> dict[str, Any]:
+    def read(self, identifier: str, client: str | None) -> dict[str, Any]:
         """Return a subscription.
 
         Raises:
-            Refusal: it does not exist, or *who* may not read it.
+            Refusal: it does not exist, or *client* may not read it.
         """
         with self._database.reading() as connection:
-            return _to_document(_require_owned(history.find_subscriber(connection, identifier), identifier, who))
+            return _to_document(_require_owned(history.find_subscriber(connection, identifier), identifier, client))
 
-    def list_all(self, who: str | None) -> list[dict[str, Any]]:
-        """Return all subscriptions that *who* may read."""
+    def list_all(self, client: str | None) -> list[dict[str, Any]]:
+        """Return all subscriptions that *client* may read."""
         with self._database.reading() as connection:
-            return [_to_document(each) for each in history.list_subscribers(connection) if _may_access(each, who)]
+            return [_to_document(each) for each in history.list_subscribers(connection) if _may_access(each, client)]
 
-    def replace(self, identifier: str, given: Any, who: str | None) -> dict[str, Any]:
+    def replace(self, identifier: str, document: Any, client: str | None) -> dict[str, Any]:
         """Replace a subscription; it keeps its position.
 
         A target at another address, or one that has not granted permission yet, is asked again.
 
         Raises:
-            Refusal: it does not exist, *who* may not change it, or the new one is invalid.
+            Refusal: it does not exist, *client* may not change it, or the new one is invalid.
         """
-        asked = parse_subscription(given, self._sources)
-        if isinstance(given, dict) and given.get("id", identifier) != identifier:
+        asked = parse_subscription(document, self._sources)
+        if isinstance(document, dict) and document.get("id", identifier) != identifier:
             raise Refusal("bad_request", f"{PATH}/{identifier}", error_detail="the id differs from the path")
         with self._database.writing_aside() as connection:
-            subscriber = _require_owned(history.find_subscriber(connection, identifier, changing=True), identifier, who)
+            subscriber = _require_owned(
+                history.find_subscriber(connection, identifier, changing=True), identifier, client
+            )
             permission = _parse_permission(subscriber)
             if msgspec.json.decode(subscriber.body).get("sink") != asked.sink:
                 permission = Permission(secrets.token_hex(16))
@@ -116,14 +118,16 @@ class SubscriptionApi:
         self._changed()
         return without_secrets(identifier, asked.document)
 
-    def delete(self, identifier: str, who: str | None) -> dict[str, Any]:
+    def delete(self, identifier: str, client: str | None) -> dict[str, Any]:
         """Delete a subscription, and return its last state.
 
         Raises:
-            Refusal: it does not exist, or *who* may not delete it.
+            Refusal: it does not exist, or *client* may not delete it.
         """
         with self._database.writing_aside() as connection:
-            subscriber = _require_owned(history.find_subscriber(connection, identifier, changing=True), identifier, who)
+            subscriber = _require_owned(
+                history.find_subscriber(connection, identifier, changing=True), identifier, client
+            )
             history.remove_subscriber(connection, identifier)
         self._changed()
         return _to_document(subscriber)
@@ -146,7 +150,7 @@ class SubscriptionApi:
         return True
 
     def build_delivery(self, subscriber: SubscriberRow) -> SubscriberDelivery:
-        """Return how to deliver to a subscriber.
+        """Return how and where events are sent to a subscriber.
 
         Raises:
             Refusal: the current settings do not allow it.
@@ -159,14 +163,14 @@ class SubscriptionApi:
         return DeliveryConfig(self._reach, self._origin, callback, permission.granted, permission.rate or None)
 
 
-def _require_owned(subscriber: SubscriberRow | None, identifier: str, who: str | None) -> SubscriberRow:
-    if subscriber is None or not _may_access(subscriber, who):
+def _require_owned(subscriber: SubscriberRow | None, identifier: str, client: str | None) -> SubscriberRow:
+    if subscriber is None or not _may_access(subscriber, client):
         raise Refusal("not_found", f"{PATH}/{identifier}")
     return subscriber
 
 
-def _may_access(subscriber: SubscriberRow, who: str | None) -> bool:
-    return subscriber.origin == "api" and who in (None, subscriber.owner)
+def _may_access(subscriber: SubscriberRow, client: str | None) -> bool:
+    return subscriber.origin == "api" and client in (None, subscriber.owner)
 
 
 def _to_document(subscriber: SubscriberRow) -> dict[str, Any]:

@@ -55,7 +55,7 @@ _FIRST_PAUSE = 0.25
 
 @dataclass(slots=True)
 class _EntityQueue:
-    """The events of one entity in order; the first is not sent before ``due``. ``has_failed`` is the first's."""
+    """The events of one entity in order; the first is not sent before ``due``. ``has_failed`` means that it was refused."""
 
     backoff: Backoff
     events: deque[OutboxEvent] = field(default_factory=deque)
@@ -83,7 +83,7 @@ class EntityQueues:
         lane.events.append(event)
         self._count += 1
 
-    def due_events(self, now: float, most: int) -> list[OutboxEvent]:
+    def due_events(self, now: float, limit: int) -> list[OutboxEvent]:
         """Return the first due event of each entity: oldest first, failed ones last.
 
         If there are too many, failed events get a quarter of the batch, so that neither kind starves the other.
@@ -91,8 +91,8 @@ class EntityQueues:
         due = sorted((lane for lane in self._lanes.values() if lane.due <= now), key=lambda lane: lane.events[0].number)
         fresh = [lane.events[0] for lane in due if not lane.has_failed]
         again = [lane.events[0] for lane in due if lane.has_failed]
-        first = fresh[: most - min(len(again), most // 4)]
-        return first + again[: most - len(first)]
+        first = fresh[: limit - min(len(again), limit // 4)]
+        return first + again[: limit - len(first)]
 
     def next_due(self) -> float | None:
         """Return when the next event is due, None if there is none."""
@@ -108,11 +108,11 @@ class EntityQueues:
         if not lane.events:
             del self._lanes[event.entity]
 
-    def drop_leading(self, unwanted: Callable[[OutboxEvent], bool]) -> int:
-        """Remove leading events of all entities while *unwanted* is true for them; return how many."""
+    def drop_leading(self, is_unwanted: Callable[[OutboxEvent], bool]) -> int:
+        """Remove leading events of all entities while *is_unwanted* is true for them; return how many."""
         before = self._count
         for lane in list(self._lanes.values()):
-            while lane.events and unwanted(lane.events[0]):
+            while lane.events and is_unwanted(lane.events[0]):
                 self.remove_first(lane.events[0])
         return before - self._count
 
@@ -123,11 +123,11 @@ class EntityQueues:
         numbers = sorted(each.number for lane in self._lanes.values() for each in lane.events)[:count]
         return self.drop_leading(lambda event: event.number <= numbers[-1]) if numbers else 0
 
-    def delay(self, event: OutboxEvent, now: float, least: float) -> bool:
+    def delay(self, event: OutboxEvent, now: float, min_pause: float) -> bool:
         """Delay an entity whose first event failed; return whether that event had failed before."""
         lane = self._lanes[event.entity]
         again = lane.has_failed
-        lane.has_failed, lane.due = True, now + max(least, lane.backoff.pause())
+        lane.has_failed, lane.due = True, now + max(min_pause, lane.backoff.pause())
         return again
 
     @property
@@ -140,34 +140,34 @@ class EntityQueues:
         """The oldest event."""
         return min((lane.events[0] for lane in self._lanes.values()), key=lambda each: each.number, default=None)
 
-    def progress(self, read: int, least: int) -> DeliveryProgress:
+    def progress(self, read: int, min_position: int) -> DeliveryProgress:
         """Return the progress of the subscriber after all events up to *read* were added.
 
-        Events not tried yet keep the position back (at least at *least*), so that they are read again after a crash.
-        Blocked ones are listed instead, so that one entity does not make all others come again.
+        Events not sent yet hold the position back (to at least *min_position*): after a crash they are read again.
+        Blocked ones are listed instead, so that one blocked entity does not cause all others to be sent again.
         """
         fresh = [lane.events[0].number for lane in self._lanes.values() if not lane.has_failed]
-        position = max(min(fresh, default=read + 1) - 1, least)
+        position = max(min(fresh, default=read + 1) - 1, min_position)
         left = (each.number for lane in self._lanes.values() for each in lane.events)
         return DeliveryProgress(position, frozenset(number for number in left if number <= position))
 
 
 _logger = logging.getLogger(__name__)
-PAGE: Final = 200
+PAGE_ROWS: Final = 200
 """Rows of the outbox read at a time."""
-IN_A_ROW: Final = 5
+MAX_FIRST_FAILURES: Final = 5
 """Consecutive first failures after which delivery to the target pauses."""
-_BEYOND: Final = 2 * PAGE
+_MAX_EXCESS: Final = 2 * PAGE_ROWS
 """Events in memory beyond the limit: whole pages are read, and a row may be two events."""
 _IDLE_SECONDS: Final = 60.0
 _FIRST_RETRY_PAUSE: Final = 0.25
-_LEAST_PAUSE: Final = 0.001
+_MIN_PAUSE: Final = 0.001
 
 
 class SubscriberWorker(threading.Thread):
     """Delivers to one subscriber until stopped.
 
-    ``gone`` is called with its id and revision when the target ends the subscription.
+    ``on_ended`` is called with its id and revision when the target ends the subscription.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class SubscriberWorker(threading.Thread):
         sources: Sources,
         limits: DeliveryLimits,
         tally: SubscriberTally,
-        gone: Callable[[str, int], None],
+        on_ended: Callable[[str, int], None],
     ) -> None:
         super().__init__(name=f"courier-{subscriber.id[:40]}", daemon=True)
         self.id: Final = subscriber.id
@@ -188,7 +188,7 @@ class SubscriberWorker(threading.Thread):
         self._sources = sources
         self._limits = limits
         self._tally = tally
-        self._gone = gone
+        self._gone = on_ended
         self._read = subscriber.position
         self._newest = subscriber.position
         self._lanes = EntityQueues(limits.max_pause)
@@ -208,7 +208,7 @@ class SubscriberWorker(threading.Thread):
         return self._progress
 
     def wake(self, upto: int) -> None:
-        """Tell the thread that there are events up to a number."""
+        """Notify the thread that there are events up to a number."""
         if upto > self._newest:
             self._newest = upto
             self._signal.set()
@@ -269,7 +269,7 @@ class SubscriberWorker(threading.Thread):
         if wave:
             return 0.0
         due = self._lanes.next_due() if most else now + pause
-        return _IDLE_SECONDS if due is None else max(due - now, _LEAST_PAUSE)
+        return _IDLE_SECONDS if due is None else max(due - now, _MIN_PAUSE)
 
     def _load_blocked(self) -> None:
         """Load the events that were blocked when delivery last ended."""
@@ -293,10 +293,12 @@ class SubscriberWorker(threading.Thread):
                 break
             upto = self._newest
             with self._database.reading() as connection:
-                history = rows_after(connection, self._read, PAGE)
+                history = rows_after(connection, self._read, PAGE_ROWS)
             self._queue_rows(history)
-            self._read = history[-1].number if len(history) == PAGE else max(upto, history[-1].number if history else 0)
-            dropped += self._lanes.drop_oldest(len(self._lanes) - min(most, self._limits.max_held + _BEYOND))
+            self._read = (
+                history[-1].number if len(history) == PAGE_ROWS else max(upto, history[-1].number if history else 0)
+            )
+            dropped += self._lanes.drop_oldest(len(self._lanes) - min(most, self._limits.max_held + _MAX_EXCESS))
             if len(self._lanes) and self._newest - self._read <= most // 2:
                 break
         if dropped:
@@ -308,10 +310,10 @@ class SubscriberWorker(threading.Thread):
             for event in self._delivery.event_filter.matching_events(row, self._sources):
                 self._lanes.add(event)
 
-    def _due_messages(self, now: float, most: int) -> list[tuple[OutboxEvent, Outbound]]:
+    def _due_messages(self, now: float, limit: int) -> list[tuple[OutboxEvent, Outbound]]:
         """Return due events with their messages, without events that cannot be rendered."""
         due: list[tuple[OutboxEvent, Outbound]] = []
-        for event in self._lanes.due_events(now, most):
+        for event in self._lanes.due_events(now, limit):
             try:
                 due.append((event, self._delivery.composer.build_message(event)))
             except ValueError as error:
@@ -329,9 +331,9 @@ class SubscriberWorker(threading.Thread):
         self._tally.dropped += count
         _logger.error("dropped %d events for %s: they are too old", count, self.id)
 
-    def _record_results(self, wave: list[tuple[OutboxEvent, Outbound]], verdicts: list[DeliveryResult]) -> None:
+    def _record_results(self, batch: list[tuple[OutboxEvent, Outbound]], results: list[DeliveryResult]) -> None:
         now, first_failures = time.monotonic(), 0
-        for (event, _), verdict in zip(wave, verdicts, strict=True):
+        for (event, _), verdict in zip(batch, results, strict=True):
             self._tally.failed += bool(verdict.reason)
             if verdict.kind == "delivered":
                 self._lanes.remove_first(event)
@@ -342,7 +344,7 @@ class SubscriberWorker(threading.Thread):
             elif verdict.kind == "held":
                 first_failures += not self._lanes.delay(event, now, verdict.pause)
                 self._log_state("holding", verdict.reason)
-        away = self._target_failure(verdicts, first_failures)
+        away = self._target_failure(results, first_failures)
         if away is not None:
             self._away_until = now + max(away.pause, self._away.pause() if away.reason else 0.0)
             if away.reason:
@@ -352,18 +354,18 @@ class SubscriberWorker(threading.Thread):
         elif self._tally.state == "away":
             self._tally.state = "holding"
 
-    def _target_failure(self, verdicts: list[DeliveryResult], first_failures: int) -> DeliveryResult | None:
+    def _target_failure(self, results: list[DeliveryResult], first_failures: int) -> DeliveryResult | None:
         """Return the failure of the whole target, None if it works.
 
         Repeated failures of an event do not count. A target that accepts one event works, so that a few events that it
         always refuses do not block others.
         """
         self._failed_in_a_row += first_failures
-        if any(verdict.kind == "delivered" for verdict in verdicts):
+        if any(verdict.kind == "delivered" for verdict in results):
             self._failed_in_a_row = 0
             self._away.reset()
-        whole = first_failures > 0 and self._failed_in_a_row >= IN_A_ROW
-        troubles = (verdict for verdict in verdicts if verdict.kind == "away" or (whole and verdict.kind == "held"))
+        whole = first_failures > 0 and self._failed_in_a_row >= MAX_FIRST_FAILURES
+        troubles = (verdict for verdict in results if verdict.kind == "away" or (whole and verdict.kind == "held"))
         return max(troubles, key=lambda verdict: verdict.pause, default=None)
 
     def _end_subscription(self, reason: str) -> None:
@@ -373,7 +375,7 @@ class SubscriberWorker(threading.Thread):
         self._gone(self.id, self.revision)
 
     def _publish_progress(self) -> None:
-        """Publish the progress, never so far back that a few waiting events keep the whole outbox."""
+        """Publish the progress; a few waiting events do not prevent pruning of the whole outbox."""
         least = min(self._read, self._newest - self._limits.max_waiting // 2)
         self._progress = self._lanes.progress(self._read, max(least, self._progress.position))
         oldest = self._lanes.oldest_event
@@ -505,7 +507,7 @@ class Dispatch:
         self._deliver_rest()
 
     def _do_due_work(self) -> float:
-        """Do everything due, and return the seconds until more is due."""
+        """Do all due work, and return the seconds until more is due."""
         if self._claim is None:
             claim = self._database.try_lock()
             if claim is None:
@@ -590,7 +592,7 @@ class Dispatch:
         courier.start()
 
     def _record_ended(self, identifier: str, revision: int) -> None:
-        """Record that a target ended its subscription; called by couriers."""
+        """Record that a target ended its subscription; called by workers."""
         self._left.append((identifier, revision))
         self._signal.set()
 
@@ -622,7 +624,7 @@ class Dispatch:
                 more = prune_outbox(connection)
 
     def _drop_undeliverable(self) -> None:
-        """Drop events above the limits for subscribers without a courier."""
+        """Drop events above the limits for subscribers without a worker."""
         idle = self._known - set(self._couriers)
         if not idle:
             return
@@ -637,7 +639,7 @@ class Dispatch:
                 _logger.error("dropped up to %d events for %s: cannot deliver to it", count, identifier)
 
     def _abandon_workers(self) -> None:
-        """Stop all couriers: another process may have taken over."""
+        """Stop all workers: another process may have taken over."""
         _logger.warning("delivery lost its database connection; delivery restarts here or in another process")
         self._stop_workers(_STOP_SECONDS)
         self._couriers, self._recorded = {}, {}
@@ -672,7 +674,7 @@ class Dispatch:
             self._claim = None
 
     def _wind_down(self, deadline: float) -> None:
-        """Let all couriers deliver until a deadline, then stop them, before another process takes over."""
+        """Let all workers deliver until a deadline, then stop them, before another process takes over."""
         for courier in self._couriers.values():
             courier.stop_when_idle()
         for courier in self._couriers.values():

@@ -173,9 +173,9 @@ class Sender(Protocol):
 class BrokerSender:
     """Implements :class:`Sender` with a publisher of the bindings."""
 
-    def __init__(self, publisher: Publisher, most: int = 500) -> None:
+    def __init__(self, publisher: Publisher, batch_size: int = 500) -> None:
         self._publisher = publisher
-        self._most = most
+        self._most = batch_size
 
     def send_allowance(self) -> tuple[int, float]:
         """Return the batch size; there is no rate limit."""
@@ -265,7 +265,7 @@ class SubscriberTallies:
                 del self._kept[name]
 
     def all_tallies(self) -> dict[str, SubscriberTally]:
-        """Return all."""
+        """Return all tallies."""
         with self._lock:
             return dict(self._kept)
 
@@ -288,14 +288,16 @@ class SubscriptionFilterError(ValueError):
     """A filter is invalid; the message says why."""
 
 
-def parse_filter(given: Any) -> Filter:
+def parse_filter(document: Any) -> Filter:
     """Parse an array of filters, all of which must match; one filter may replace an array of one.
 
     Raises:
         SubscriptionFilterError: an unknown dialect, a wrong type, or a limit is exceeded.
     """
     reading = _FilterParser()
-    return _match_all(reading.parse_several("filters", given if isinstance(given, list) else [given], 0, least=0))
+    return _match_all(
+        reading.parse_several("filters", document if isinstance(document, list) else [document], 0, min_count=0)
+    )
 
 
 class _FilterParser:
@@ -304,18 +306,18 @@ class _FilterParser:
     def __init__(self) -> None:
         self._count = 0
 
-    def parse_several(self, name: str, given: Any, depth: int, *, least: int = 1) -> list[Filter]:
-        if not isinstance(given, list) or len(given) < least:
+    def parse_several(self, name: str, items: Any, depth: int, *, min_count: int = 1) -> list[Filter]:
+        if not isinstance(items, list) or len(items) < min_count:
             raise SubscriptionFilterError(f"{name} must be an array with at least one filter")
-        return [self.parse_one(each, depth + 1) for each in given]
+        return [self.parse_one(each, depth + 1) for each in items]
 
-    def parse_one(self, given: Any, depth: int) -> Filter:
+    def parse_one(self, item: Any, depth: int) -> Filter:
         self._count += 1
         if depth > MAX_DEPTH or self._count > MAX_EXPRESSIONS:
             raise SubscriptionFilterError(f"there are more than {MAX_EXPRESSIONS} filters, or they are nested too deep")
-        if not isinstance(given, dict) or not given:
+        if not isinstance(item, dict) or not item:
             raise SubscriptionFilterError("a filter must be an object with the name of a dialect")
-        return _match_all([self._parse_dialect(name, value, depth) for name, value in given.items()])
+        return _match_all([self._parse_dialect(name, value, depth) for name, value in item.items()])
 
     def _parse_dialect(self, name: str, value: Any, depth: int) -> Filter:
         if name in _COMPARISONS:
@@ -404,10 +406,10 @@ MAX_BYTES: Final = 64 * 2**10
 """Bytes of one document."""
 MAX_TYPES: Final = 64
 MAX_TEXT: Final = 2048
-_KNOWN: Final = frozenset(
+_KNOWN_MEMBERS: Final = frozenset(
     ("id", "source", "types", "filter", "filters", "config", "sink", "protocol", "protocolsettings")
 ) | {"sinkCredential", "expiration"}
-_SECRET: Final = ("secret", "accessToken")
+_SECRET_MEMBERS: Final = ("secret", "accessToken")
 CREDENTIALS: Final[Mapping[str, tuple[str, ...]]] = {
     "PLAIN": ("identifier", "secret"),
     "ACCESSTOKEN": ("accessToken",),
@@ -436,7 +438,7 @@ def parse_subscription(given: Any, sources: Sources) -> Subscription:
     """
     if not isinstance(given, dict):
         raise Refusal("bad_request", PATH, error_detail="a subscription must be a JSON object")
-    unknown = sorted(set(given) - _KNOWN)
+    unknown = sorted(set(given) - _KNOWN_MEMBERS)
     if unknown:
         raise invalid_attribute(PATH, unknown[0][:40], "is not a member of subscriptions here")
     document = {name: value for name, value in given.items() if name != "id" and value is not None}
@@ -464,7 +466,7 @@ def without_secrets(identifier: str, document: Mapping[str, Any]) -> dict[str, A
     subscription = {"id": identifier, **document}
     if "sinkCredential" in subscription:
         subscription["sinkCredential"] = {
-            name: each for name, each in subscription["sinkCredential"].items() if name not in _SECRET
+            name: each for name, each in subscription["sinkCredential"].items() if name not in _SECRET_MEMBERS
         }
     return subscription
 

@@ -113,15 +113,15 @@ RATE: Final = "WebHook-Allowed-Rate"
 MAX_RATE: Final = 60_000
 """Requests per minute: the upper limit, whatever a target allows."""
 _MINUTE: Final = 60.0
-_IN_FLIGHT: Final = 4
+_MAX_IN_FLIGHT: Final = 4
 _MAX_PAUSE: Final = 86_400.0
 """The longest ``Retry-After`` honoured, in seconds."""
 _TIMEOUTS: Final = 3.0
 """Total duration of a request, in timeouts: one until the response begins, and two to read it."""
-_ANSWER_BYTES: Final = 64 * 2**10
+_MAX_ANSWER_BYTES: Final = 64 * 2**10
 # The last two are raised when a connection is closed while it is read.
-_FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, OutOfReach, RuntimeError, ValueError)
-_TARGET_FAILURES: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
+_CLIENT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, OutOfReach, RuntimeError, ValueError)
+_TARGET_STATUSES: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class WebhookSender:
     def send_allowance(self) -> tuple[int, float]:
         """Return how many messages the rate allows now, a few at a time."""
         left, pause = self._rate.allowance()
-        return min(left, _IN_FLIGHT * 4), pause
+        return min(left, _MAX_IN_FLIGHT * 4), pause
 
     def send(self, messages: Sequence[Outbound]) -> list[DeliveryResult]:
         """Request permission if there is none yet, and send."""
@@ -190,7 +190,7 @@ class WebhookSender:
             target.basic,
             target.tls,
             timeout=target.timeout,
-            in_flight=_IN_FLIGHT,
+            in_flight=_MAX_IN_FLIGHT,
             version=target.version,
             reach=target.reach,
         )
@@ -203,7 +203,7 @@ class WebhookSender:
     ) -> list[DeliveryResult]:
         """Make calls; if one lasts too long, close the client, which ends them."""
         seconds = _TIMEOUTS * self._target.timeout
-        verdicts = call_concurrently(seconds, calls, _IN_FLIGHT)
+        verdicts = call_concurrently(seconds, calls, _MAX_IN_FLIGHT)
         if None in verdicts:
             self._client.close()
             self._client = self._open_client()
@@ -220,7 +220,7 @@ class WebhookSender:
             with client.stream("OPTIONS", url, headers=headers) as answer:
                 answered = answer.headers
                 status = answer.status_code
-        except _FAILURES as error:
+        except _CLIENT_ERRORS as error:
             return DeliveryResult("away", _failure_text(url, error))
         allowed = {name.strip() for name in answered.get(ALLOWED, "").split(",")}
         rate = parse_rate(answered.get(RATE, "*"))
@@ -245,7 +245,7 @@ class WebhookSender:
             with client.stream(request.method, request.url, headers=headers, content=content) as answer:
                 _drain_response(answer.iter_raw(), time.monotonic() + self._target.timeout)
                 return _to_result(answer, request.url)
-        except _FAILURES as error:
+        except _CLIENT_ERRORS as error:
             return DeliveryResult("away", _failure_text(request.url, error))
 
 
@@ -290,7 +290,7 @@ def _to_result(answer: httpx.Response, url: str) -> DeliveryResult:
     if status == httpx.codes.GONE:
         return DeliveryResult("gone", reason)
     pause = _retry_after(answer.headers)
-    of_target = status in _TARGET_FAILURES or status < 400 or pause > 0
+    of_target = status in _TARGET_STATUSES or status < 400 or pause > 0
     return DeliveryResult("away" if of_target else "held", reason, pause)
 
 
@@ -304,7 +304,7 @@ def _drain_response(chunks: Iterable[bytes], deadline: float) -> None:
     size = 0
     for chunk in chunks:
         size += len(chunk)
-        if size > _ANSWER_BYTES or time.monotonic() > deadline:
+        if size > _MAX_ANSWER_BYTES or time.monotonic() > deadline:
             return
 
 
@@ -313,16 +313,18 @@ def _failure_text(url: str, error: Exception) -> str:
     return f"{shown_url(url)} does not answer: {reason}"
 
 
-_SECONDS: Final = 10.0
+_CONNECT_SECONDS: Final = 10.0
 _MAX_HEADERS: Final = 32
 _MAX_MESSAGE: Final = 1_000_000
-_NO_HEADERS: Final = frozenset(("host", "content-type", "content-length")) | REQUEST_CREDENTIALS | CONNECTION_HEADERS
+_FORBIDDEN_HEADERS: Final = (
+    frozenset(("host", "content-type", "content-length")) | REQUEST_CREDENTIALS | CONNECTION_HEADERS
+)
 _MqttVersion = Literal["MQTT/5.0", "MQTT/3.1.1"]
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryConfig:
-    """Conditions of delivery: allowed addresses, our name to webhooks, and the callback for permissions."""
+    """Settings of delivery: allowed addresses, our name for webhooks, and the callback for permissions."""
 
     reach: Reach
     origin: str
@@ -341,12 +343,12 @@ class _Protocol:
     address: str = ""
 
 
-_HTTP: Final = frozenset(("headers", "method", "mode"))
+_HTTP_SETTINGS: Final = frozenset(("headers", "method", "mode"))
 _MQTT_SETTINGS: Final = frozenset(("topicname", "qos", "retain", "expiry", "userproperties"))
 _MQTT_SCHEMES: Final = {"mqtt": False, "mqtts": True}
 PROTOCOLS: Final[Mapping[str, _Protocol]] = {
-    "HTTP": _Protocol("HTTP", {"http": False, "https": True}, _HTTP),
-    "HTTPS": _Protocol("HTTP", {"https": True}, _HTTP),
+    "HTTP": _Protocol("HTTP", {"http": False, "https": True}, _HTTP_SETTINGS),
+    "HTTPS": _Protocol("HTTP", {"https": True}, _HTTP_SETTINGS),
     "MQTT3": _Protocol("MQTT/3.1.1", _MQTT_SCHEMES, frozenset(("topicname", "qos", "retain")), "topicname"),
     "MQTT5": _Protocol("MQTT/5.0", _MQTT_SCHEMES, _MQTT_SETTINGS | {"mode"}, "topicname"),
     "AMQP": _Protocol("AMQP/1.0", {"amqp": False, "amqps": True}, frozenset(("address", "mode")), "address"),
@@ -478,7 +480,7 @@ def _build_webhook(subscription: Subscription, terms: DeliveryConfig) -> Webhook
         lower = name.lower()
         if not FIELD_NAME.fullmatch(name) or not FIELD_VALUE.fullmatch(value.encode("utf-8")):
             raise _setting_refusal("headers", f"has the invalid header {name[:40]!r}, or an invalid value of it")
-        if lower in _NO_HEADERS or lower.startswith(("ce-", "webhook-")):
+        if lower in _FORBIDDEN_HEADERS or lower.startswith(("ce-", "webhook-")):
             raise _setting_refusal("headers", f"must not contain {lower}: it is set here, or belongs in sinkCredential")
     credential, basic = subscription.credential, None
     if credential.get("credentialType") == "ACCESSTOKEN":
@@ -488,7 +490,7 @@ def _build_webhook(subscription: Subscription, terms: DeliveryConfig) -> Webhook
     return Webhook(
         tuple(headers.items()),
         basic,
-        timeout=_SECONDS,
+        timeout=_CONNECT_SECONDS,
         origin=terms.origin,
         callback=terms.callback,
         permitted=terms.permitted,
@@ -509,18 +511,18 @@ def _publisher_factory(
     if protocol.binding == "KAFKA":
         login = None if user is None else SaslLogin(user, secret or "")
         client = KafkaClient(f"{parts.hostname}:{parts.port or 9092}", login, tls=tls)
-        return lambda: KafkaPublisher(client, max_message_bytes=_MAX_MESSAGE, timeout=_SECONDS)
+        return lambda: KafkaPublisher(client, max_message_bytes=_MAX_MESSAGE, timeout=_CONNECT_SECONDS)
     address = f"{parts.scheme}://{parts.netloc}"
     connection = Connection(
         (address,), BrokerLogin(user, secret, credential.get("accessToken")), Tls() if tls else None
     )
     if protocol.binding == "NATS":
         return lambda: Translating(
-            NatsPublisher(connection, name=ours, timeout=_SECONDS, stream=True), partial(nats_message, name)
+            NatsPublisher(connection, name=ours, timeout=_CONNECT_SECONDS, stream=True), partial(nats_message, name)
         )
     if protocol.binding == "AMQP/1.0":
-        return lambda: Translating(AmqpSender(connection, container_id=ours, timeout=_SECONDS), amqp_message)
+        return lambda: Translating(AmqpSender(connection, container_id=ours, timeout=_CONNECT_SECONDS), amqp_message)
     version: _MqttVersion = "MQTT/5.0" if protocol.binding == "MQTT/5.0" else "MQTT/3.1.1"
     return lambda: Translating(
-        MqttPublisher(connection, protocol=version, client_id=ours, timeout=_SECONDS), mqtt_message
+        MqttPublisher(connection, protocol=version, client_id=ours, timeout=_CONNECT_SECONDS), mqtt_message
     )

@@ -25,13 +25,13 @@ from registry.model.attributes import ModelAttribute, ResourceType
 # Attributes as ``xRegistry-`` headers (``http.md``, HTTP Header Values).
 
 PREFIX: Final = "xregistry-"
-_SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+_UNESCAPED: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 
 def encode_header(value: Any) -> bytes:
     """Encode a scalar as a header value."""
     text = ("true" if value else "false") if isinstance(value, bool) else str(value)
-    return quote(text, safe=_SAFE).encode("ascii")
+    return quote(text, safe=_UNESCAPED).encode("ascii")
 
 
 def decode_header(value: bytes, name: str, path: str) -> str:
@@ -130,11 +130,11 @@ VERBS: Final[dict[str, Verb]] = {
     "DELETE": "delete",
 }
 DETAILS: Final = "$details"
-FORM: Final = "application/x-www-form-urlencoded"
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
 MAX_SEGMENTS: Final = 8
 MAX_REPEATED: Final = 20
 """Duplicate keys reported for one body."""
-_ONE: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "limit", "cursor")
+_SINGLE_FLAGS: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "limit", "cursor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class RequestSender:
 
 @dataclass(frozen=True, slots=True)
 class PageSizes:
-    """Entities per page: without ``limit`` in the request, and at most."""
+    """Entities per page: the default, and the maximum."""
 
     usual: int = 500
     most: int = 1000
@@ -183,7 +183,7 @@ def parse_target(head: RequestHead) -> RequestTarget:
     if any(DETAILS in part for part in segments) or (details and len(segments) not in (4, 6)):
         raise Refusal("bad_details", path)
     given = parse_query(head.query)
-    single = {name: single_value(given, name, path) for name in _ONE}
+    single = {name: single_value(given, name, path) for name in _SINGLE_FLAGS}
     flags = Flags(
         inline=tuple(given.get("inline", ())),
         filter=tuple(given.get("filter", ())),
@@ -348,7 +348,7 @@ def _content_type(head: RequestHead, body: bytes) -> str | None:
     """Return the content type of a body; the form type that ``curl -d`` sends is replaced by JSON or none."""
     value = head.header(b"content-type")
     media = None if value is None else value.decode("latin-1").strip()
-    if media is None or media.partition(";")[0].strip().lower() != FORM:
+    if media is None or media.partition(";")[0].strip().lower() != FORM_TYPE:
         return media
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
@@ -370,7 +370,7 @@ def matches_etag(head: RequestHead, etag: str) -> bool:
     return bool(etag) and known is not None and (etag in known or "*" in known)
 
 
-READING: Final = ("GET", "HEAD", "OPTIONS")
+READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 MAX_SENDERS: Final = 10_000
 
 
@@ -415,7 +415,7 @@ class Authorizer:
             name = self._guard.admit(head)
         except HttpProblem:
             shown = head.header(b"authorization") is not None
-            if shown or not self._roles.anonymous or head.method not in READING:
+            if shown or not self._roles.anonymous or head.method not in READ_METHODS:
                 raise
             return self.anonymous_sender
         return self._sender_named(name or "")
@@ -508,35 +508,35 @@ RegistryApiFactory = Callable[[RegistryService], RegistryApi]
 # Registry responses to HTTP replies.
 
 JSON: Final = b"application/json; charset=utf-8"
-PROBLEM: Final = b"application/problem+json"
+PROBLEM_TYPE: Final = b"application/problem+json"
 MAX_FINDINGS: Final = 20
 FINDING: Final = b"xRouter-Finding"
 """A header for each of the first findings of a write: severity, rule, place and message, encoded like attributes."""
 _Headers = list[tuple[bytes, bytes]]
 
 
-def build_reply(head: RequestHead, request: RegistryRequest, place: ResourcePath | str, answer: Response) -> Reply:
+def build_reply(head: RequestHead, request: RegistryRequest, place: ResourcePath | str, response: Response) -> Reply:
     """Return the reply to a request that was carried out."""
     fields = _common_headers(request.base)
-    if answer.interaction:
-        fields.append((b"xRegistry-xregcorrelationid", answer.interaction.encode("ascii")))
-    fields += [finding_header(each) for each in answer.findings[:MAX_FINDINGS]]
-    if answer.etag:
-        fields.append((b"ETag", answer.etag.encode("ascii")))
-    if request.verb == "read" and matches_etag(head, answer.etag):
+    if response.interaction:
+        fields.append((b"xRegistry-xregcorrelationid", response.interaction.encode("ascii")))
+    fields += [finding_header(each) for each in response.findings[:MAX_FINDINGS]]
+    if response.etag:
+        fields.append((b"ETag", response.etag.encode("ascii")))
+    if request.verb == "read" and matches_etag(head, response.etag):
         return Reply(304, tuple(fields))
-    if answer.body is None:
+    if response.body is None:
         return Reply(204, tuple(fields))
-    if answer.version:
-        fields.append((b"Content-Location", _encode_location(answer.version)))
-    if answer.location:
-        fields.append((b"Location", _encode_location(answer.location)))
-    status = 201 if answer.location else 200
-    if answer.document is not None and isinstance(place, ResourcePath):
-        return _document_reply(request, place, answer, status, fields)
-    if answer.paging is not None and answer.paging.after:
-        fields.append((b"Link", _next_link(head, request, answer)))
-    return Reply(status, ((b"Content-Type", JSON), *fields), msgspec.json.encode(answer.body))
+    if response.version:
+        fields.append((b"Content-Location", _encode_location(response.version)))
+    if response.location:
+        fields.append((b"Location", _encode_location(response.location)))
+    status = 201 if response.location else 200
+    if response.document is not None and isinstance(place, ResourcePath):
+        return _document_reply(request, place, response, status, fields)
+    if response.paging is not None and response.paging.after:
+        fields.append((b"Link", _next_link(head, request, response)))
+    return Reply(status, ((b"Content-Type", JSON), *fields), msgspec.json.encode(response.body))
 
 
 def build_error_reply(head: RequestHead, base: str, refusal: Refusal, place: ResourcePath | str | None = None) -> Reply:
@@ -549,12 +549,12 @@ def build_error_reply(head: RequestHead, base: str, refusal: Refusal, place: Res
     if refusal.name in ("server_busy", "rate_limited"):
         fields.append((b"Retry-After", refusal.title_args.get("seconds", "1").encode("ascii")))
     wants = head.header(b"accept") or b""
-    content = PROBLEM if PROBLEM in wants else JSON
+    content = PROBLEM_TYPE if PROBLEM_TYPE in wants else JSON
     return Reply(refusal.status, ((b"Content-Type", content), *fields), msgspec.json.encode(refusal.problem_json()))
 
 
 def json_reply(base: str, body: Mapping[str, Any]) -> Reply:
-    """Return the reply of a plain document."""
+    """Return the reply with a JSON document."""
     return Reply(200, ((b"Content-Type", JSON), *_common_headers(base)), msgspec.json.encode(body))
 
 
@@ -571,33 +571,33 @@ def allowed_methods(place: ResourcePath | str) -> bytes:
 
 
 def _document_reply(
-    request: RegistryRequest, place: ResourcePath, answer: Response, status: int, fields: _Headers
+    request: RegistryRequest, place: ResourcePath, response: Response, status: int, fields: _Headers
 ) -> Reply:
-    assert answer.document is not None and answer.body is not None
-    body: Mapping[str, Any] = answer.body
+    assert response.document is not None and response.body is not None
+    body: Mapping[str, Any] = response.body
     content = body.get("contenttype")
     kind = place.resource
-    if answer.document_url and request.verb == "read":
+    if response.document_url and request.verb == "read":
         status = 303
-        fields.append((b"Location", encode_header(answer.document_url)))
+        fields.append((b"Location", encode_header(response.document_url)))
     if content is not None:
         fields.insert(0, (b"Content-Type", _clean_content_type(content)))
     fields += headers_of_attributes(body, kind)
-    fields.append((b"Content-Disposition", answer.name.encode("ascii")))
-    return Reply(status, tuple(fields), answer.document)
+    fields.append((b"Content-Disposition", response.name.encode("ascii")))
+    return Reply(status, tuple(fields), response.document)
 
 
 def _common_headers(base: str) -> _Headers:
     return [(b"Link", f"<{base}/>;rel=xregistry-root".encode("latin-1", "replace"))]
 
 
-def _next_link(head: RequestHead, request: RegistryRequest, answer: Response) -> bytes:
-    assert answer.paging is not None
+def _next_link(head: RequestHead, request: RegistryRequest, response: Response) -> bytes:
+    assert response.paging is not None
     given = parse_qsl(head.query.decode("latin-1"), keep_blank_values=True)
     query = [(name, value) for name, value in given if name not in ("cursor", "limit")]
-    query += [("limit", str(request.limit)), ("cursor", answer.paging.after)]
+    query += [("limit", str(request.limit)), ("cursor", response.paging.after)]
     path = "/".join(("", *request.segments))
-    count = f";count={answer.paging.count}" if answer.paging.count is not None else ""
+    count = f";count={response.paging.count}" if response.paging.count is not None else ""
     return f"<{request.base}{path}?{urlencode(query)}>;rel=next{count}".encode("ascii", "replace")
 
 
@@ -620,14 +620,14 @@ def _clean_content_type(text: str) -> bytes:
 
 ANY: Final = "*"
 _METHODS: Final = b"GET, HEAD, PUT, PATCH, POST, DELETE, OPTIONS"
-_SECONDS: Final = b"600"
-_EXPOSED: Final = (
+_PREFLIGHT_SECONDS: Final = b"600"
+_EXPOSED_HEADERS: Final = (
     *(b"ETag", b"Link", b"Location", b"Content-Location", b"Content-Disposition", b"Allow", b"Retry-After"),
     *(FINDING, b"xRegistry-xregcorrelationid"),
 )
 """Headers that pages may read, besides the response's ``xRegistry-`` headers."""
 _PREFIX: Final = b"xregistry-"
-_ALLOWED: Final = b"Authorization, Content-Type, If-Match, If-None-Match, Accept"
+_ALLOWED_HEADERS: Final = b"Authorization, Content-Type, If-Match, If-None-Match, Accept"
 _SAME_SITE: Final = (b"same-origin", b"none")
 _WITHOUT_PREFLIGHT: Final = (b"", b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
 """Content types that a browser sends without a preflight."""
@@ -654,11 +654,11 @@ class CorsPolicy:
         asked = head.header(b"access-control-request-headers") or b""
         # Header names cannot contain separators; `*` is not a wildcard for requests with credentials.
         plain = len(asked) <= _MAX_PREFLIGHT_BYTES and all(byte > 0x1F and byte < 0x7F for byte in asked)
-        allowed = asked if asked and plain else _ALLOWED
+        allowed = asked if asked and plain else _ALLOWED_HEADERS
         fields = (
             (b"Access-Control-Allow-Methods", _METHODS),
             (b"Access-Control-Allow-Headers", allowed),
-            (b"Access-Control-Max-Age", _SECONDS),
+            (b"Access-Control-Max-Age", _PREFLIGHT_SECONDS),
         )
         shared = self._origin_headers(head)
         return Reply(204, (*shared, *fields) if self._allows(head) else shared)
@@ -673,7 +673,7 @@ class CorsPolicy:
             HttpProblem: 403.
         """
         origin, site = head.header(b"origin"), head.header(b"sec-fetch-site")
-        if head.method in READING or (origin is None and site is None) or origin in self._origins:
+        if head.method in READ_METHODS or (origin is None and site is None) or origin in self._origins:
             return
         # Sec-Fetch-Site is more reliable than the addresses that we see; over plain HTTP there is only Origin.
         own = site in _SAME_SITE if site is not None else (origin or b"").partition(b"://")[2] == head.header(b"host")
@@ -689,7 +689,7 @@ class CorsPolicy:
         if not self._allows(head):
             return replace(reply, headers=(*reply.headers, *self._origin_headers(head)))
         own = {name for name, _ in reply.headers if name.lower().startswith(_PREFIX)}
-        names = b", ".join([*_EXPOSED, *sorted(own - set(_EXPOSED))])
+        names = b", ".join([*_EXPOSED_HEADERS, *sorted(own - set(_EXPOSED_HEADERS))])
         return replace(
             reply, headers=(*reply.headers, *self._origin_headers(head), (b"Access-Control-Expose-Headers", names))
         )

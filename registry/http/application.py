@@ -29,7 +29,7 @@ from registry.delivery.targets import RATE, parse_rate
 from registry.errors import Refusal
 from registry.http.access import (
     JSON,
-    READING,
+    READ_METHODS,
     VERBS,
     ApiCall,
     Authorizer,
@@ -44,13 +44,13 @@ from registry.http.access import (
     parse_query,
     single_value,
 )
-from registry.http.openapi import HISTORY_SORTS, MEDIA
+from registry.http.openapi import HISTORY_ORDERS, MEDIA
 from registry.http.pages import PagesApi
 from registry.store.engine import is_full
 
 _logger = logging.getLogger(__name__)
 _METHODS: Final = frozenset((*VERBS, "OPTIONS"))
-_OPEN_BODY: Final = 4096
+_MAX_OPEN_BODY: Final = 4096
 """Maximum body size without credentials, in bytes."""
 
 
@@ -70,27 +70,27 @@ class RequestLimits:
 class RegistryApplication:
     """Serves a registry at the URL *base*; '' is the host of each request.
 
-    *faces* are the APIs besides the core API, by path, such as ``/cloudevents``. Those at *open_paths* need no
+    *apis* are the APIs besides the core API, by path, such as ``/cloudevents``. Those at *open_paths* need no
     credentials, so every request to them is rate-limited like a write, by client address.
     """
 
     def __init__(
         self,
         service: RegistryService,
-        keeper: Authorizer,
-        pace: WriteRateLimiter,
+        authorizer: Authorizer,
+        rate_limiter: WriteRateLimiter,
         limits: RequestLimits,
         base: str,
-        faces: Mapping[str, RegistryApiFactory],
+        apis: Mapping[str, RegistryApiFactory],
         *,
         secure: bool,
         open_paths: Collection[str] = (),
     ) -> None:
-        self._faces = [(path.encode("ascii"), face(service)) for path, face in faces.items()]
+        self._faces = [(path.encode("ascii"), face(service)) for path, face in apis.items()]
         self._open = {path.encode("ascii") for path in open_paths}
         self._core = PagesApi(service)
-        self._keeper = keeper
-        self._pace = pace
+        self._keeper = authorizer
+        self._pace = rate_limiter
         self._limits = limits
         self._browsers = CorsPolicy(limits.origins)
         self._base = base.rstrip("/")
@@ -117,10 +117,10 @@ class RegistryApplication:
             if not open_to_all:
                 self._browsers.refuse_cross_site(head)
             writer = self._keeper.anonymous_sender if open_to_all else self._keeper.authenticate(head)
-            most = _OPEN_BODY if open_to_all else self._limits.max_body
+            most = _MAX_OPEN_BODY if open_to_all else self._limits.max_body
             if head.length is not None and head.length > most:
                 raise too_large(most)
-            if open_to_all or head.method not in READING:
+            if open_to_all or head.method not in READ_METHODS:
                 self._pace.count_write(head.address if open_to_all else writer.name, stranger=open_to_all)
         except HttpProblem as problem:
             return problem.reply()
@@ -130,7 +130,7 @@ class RegistryApplication:
 
     def perform(self, head: RequestHead, body: bytes, writer: RequestSender, answer: Answer) -> None:
         """Carry out a request on a worker thread, and pass the reply to the server's thread."""
-        writing = head.method not in READING
+        writing = head.method not in READ_METHODS
         with self._counting:
             full = self._waiting[writing] >= self._limits.waiting
             self._waiting[writing] += not full
@@ -228,7 +228,7 @@ def _post_reply(loop: asyncio.AbstractEventLoop, answer: Callable[[Reply], None]
 # History over HTTP, at ``/history.json``, which cannot be the name of a group type.
 
 FLAGS: Final = ("xid", "limit", "cursor", "sort")
-_ALLOW: Final = (b"Allow", ", ".join(READING).encode("ascii"))
+_ALLOW_HEADER: Final = (b"Allow", ", ".join(READ_METHODS).encode("ascii"))
 _PAGE_BYTES: Final = 8 * 2**20
 _MAX_NUMBER: Final = 2**63 - 1
 
@@ -245,13 +245,13 @@ class HistoryApi:
         if call.path.strip(b"/"):
             raise Refusal("api_not_found", path)
         if call.head.method == "OPTIONS":
-            return Reply(204, (_ALLOW,))
-        if call.head.method not in READING:
+            return Reply(204, (_ALLOW_HEADER,))
+        if call.head.method not in READ_METHODS:
             refusal = build_error_reply(call.head, call.registry, Refusal("action_not_supported", path))
-            return Reply(refusal.status, (*refusal.headers, _ALLOW), refusal.body)
+            return Reply(refusal.status, (*refusal.headers, _ALLOW_HEADER), refusal.body)
         given = parse_query(call.head.query)
         values = {name: single_value(given, name, path) for name in FLAGS}
-        if values["sort"] not in (None, *HISTORY_SORTS):
+        if values["sort"] not in (None, *HISTORY_ORDERS):
             why = "history can be sorted only by number or number=desc"
             raise Refusal("bad_sort", path, value=str(values["sort"]), error_detail=why)
         if "\0" in (values["xid"] or ""):  # which no text of PostgreSQL can hold
@@ -259,7 +259,7 @@ class HistoryApi:
         asked = changes.HistoryQuery(
             xid=values["xid"] or "",
             below="below" in given,
-            oldest=values["sort"] in HISTORY_SORTS[:2],
+            oldest=values["sort"] in HISTORY_ORDERS[:2],
             after=_parse_cursor(values["cursor"], path),
             limit=min(parse_limit(values["limit"], path) or call.pages.usual, call.pages.most),
             who=call.sender.administrator or bool(call.sender.name),
@@ -292,10 +292,10 @@ def _parse_cursor(text: str | None, path: str) -> int | None:
 # The specification defines only the methods: POST to the collection creates a subscription, GET lists all or reads one,
 # PUT replaces (and renews) one, DELETE deletes one and returns its last state.
 
-_TAKEN: Final = frozenset(("", MEDIA, "application/json"))
-_COLLECTION: Final = (b"GET", b"HEAD", b"POST", b"OPTIONS")
-_ONE: Final = (b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS")
-_RATE: Final = RATE.lower().encode("ascii")
+_ACCEPTED_TYPES: Final = frozenset(("", MEDIA, "application/json"))
+_COLLECTION_METHODS: Final = (b"GET", b"HEAD", b"POST", b"OPTIONS")
+_ITEM_METHODS: Final = (b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS")
+_RATE_HEADER: Final = RATE.lower().encode("ascii")
 
 
 class SubscriptionsHttpApi:
@@ -309,7 +309,7 @@ class SubscriptionsHttpApi:
     def reply(self, call: ApiCall) -> Reply:
         """Carry out a request."""
         name = _subscription_id(call)
-        methods = _ONE if name else _COLLECTION
+        methods = _ITEM_METHODS if name else _COLLECTION_METHODS
         allow = (b"Allow", b", ".join(methods))
         if call.head.method == "OPTIONS":
             return Reply(HTTPStatus.NO_CONTENT, (allow,))
@@ -353,7 +353,7 @@ class PermissionApi:
         if call.head.method not in ("GET", "POST"):
             return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "use GET or POST", (b"Allow", b"GET, POST")).reply()
         key = parse_qs(call.head.query.decode("latin-1")).get("key", [""])[0]
-        rate = parse_rate((call.head.header(_RATE) or b"*").decode("latin-1"))
+        rate = parse_rate((call.head.header(_RATE_HEADER) or b"*").decode("latin-1"))
         if rate is None:
             return HttpProblem(HTTPStatus.BAD_REQUEST, f"{RATE} is not a valid rate").reply()
         if not self._subscriptions.grant_permission(_subscription_id(call), key, rate):
@@ -374,7 +374,7 @@ def _subscription_id(call: ApiCall) -> str:
 
 def _fault_reply(call: ApiCall) -> Reply | None:
     media = (call.head.header(b"content-type") or b"").decode("latin-1").partition(";")[0].strip().lower()
-    if media not in _TAKEN:
+    if media not in _ACCEPTED_TYPES:
         return HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {MEDIA}").reply()
     if len(call.body) > MAX_BYTES:
         return HttpProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a subscription has at most {MAX_BYTES} bytes").reply()
@@ -388,5 +388,5 @@ def _parse_body(call: ApiCall) -> Any:
         raise Refusal("parsing_data", "/subscriptions", error_detail=str(error)) from None
 
 
-def _json_reply(status: HTTPStatus, answer: Any, *headers: tuple[bytes, bytes]) -> Reply:
-    return Reply(status, ((b"Content-Type", JSON), *headers), msgspec.json.encode(answer))
+def _json_reply(status: HTTPStatus, content: Any, *headers: tuple[bytes, bytes]) -> Reply:
+    return Reply(status, ((b"Content-Type", JSON), *headers), msgspec.json.encode(content))

@@ -9,10 +9,10 @@ from typing import Final
 
 from bindings.http.request import Reply, RequestHead
 from registry.core.requests import ABSENT, RegistryRequest, ResourcePath, Response
-from registry.core.service import Change, RegistryService
+from registry.core.service import ChangeId, RegistryService
 from registry.errors import Refusal
 from registry.http.access import (
-    READING,
+    READ_METHODS,
     ApiCall,
     RequestTarget,
     build_error_reply,
@@ -24,12 +24,12 @@ from registry.http.access import (
     parse_target,
 )
 
-_Key = tuple[Change, str, bytes, bytes]
-_Kept = tuple[RegistryRequest, ResourcePath | str, Response]
-_MAX_WEIGHT: Final = 32 * 2**20
-_OVERHEAD: Final = 2048
+_CacheKey = tuple[ChangeId, str, bytes, bytes]
+_CacheEntry = tuple[RegistryRequest, ResourcePath | str, Response]
+_MAX_CACHE_BYTES: Final = 32 * 2**20
+_ENTRY_BYTES: Final = 2048
 """Bytes of a cached response in addition to its text."""
-DISCOVERY: Final = (b"/.well-known/xregistry", b"/.xregistry")
+DISCOVERY_PATHS: Final = (b"/.well-known/xregistry", b"/.xregistry")
 """Paths of discovery (core ``spec.md``, xRegistry Discovery)."""
 
 
@@ -41,10 +41,10 @@ class CoreApi:
         self._kept = _ResponseCache()
 
     def reply(self, call: ApiCall) -> Reply:
-        """Carry a request out."""
+        """Carry out a request."""
         place: ResourcePath | str | None = None
         try:
-            if call.head.path in DISCOVERY and call.head.method in READING:
+            if call.head.path in DISCOVERY_PATHS and call.head.method in READ_METHODS:
                 return json_reply(call.url, {"registries": [call.url]})
             if call.head.method in ("GET", "HEAD"):
                 return self._read_cached(call)
@@ -89,11 +89,11 @@ class _ResponseCache:
     """An LRU cache of responses to reads, valid until the registry changes, with bounded memory."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[_Key, tuple[_Kept, int]] = OrderedDict()
+        self._answers: OrderedDict[_CacheKey, tuple[_CacheEntry, int]] = OrderedDict()
         self._weight = 0
         self._lock = threading.Lock()
 
-    def get(self, key: _Key) -> _Kept | None:
+    def get(self, key: _CacheKey) -> _CacheEntry | None:
         """Return the cached response, None if there is none."""
         with self._lock:
             found = self._answers.get(key)
@@ -102,14 +102,14 @@ class _ResponseCache:
             self._answers.move_to_end(key)
             return found[0]
 
-    def put(self, key: _Key, kept: _Kept, weight: int) -> None:
+    def put(self, key: _CacheKey, entry: _CacheEntry, weight: int) -> None:
         """Cache a response, unless it is large or a 304."""
-        weight += _OVERHEAD
-        if kept[2].body is None or weight > _MAX_WEIGHT // 64:
+        weight += _ENTRY_BYTES
+        if entry[2].body is None or weight > _MAX_CACHE_BYTES // 64:
             return
         with self._lock:
             if key not in self._answers:
-                self._answers[key] = kept, weight
+                self._answers[key] = entry, weight
                 self._weight += weight
-            while self._weight > _MAX_WEIGHT:
+            while self._weight > _MAX_CACHE_BYTES:
                 self._weight -= self._answers.popitem(last=False)[1][1]

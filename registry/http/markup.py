@@ -50,9 +50,9 @@ def h(tag: str, *children: Child, **attributes: str | bool) -> Element:
     return element
 
 
-def shorten(text: str, most: int = MAX_TEXT) -> str:
-    """Return a text, shortened to *most* characters."""
-    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+def shorten(text: str, max_length: int = MAX_TEXT) -> str:
+    """Return a text, shortened to *max_length* characters."""
+    return text if len(text) <= max_length else f"{text[:max_length]}… ({len(text)} characters)"
 
 
 def to_json_text(value: Any) -> str:
@@ -138,28 +138,28 @@ class ValueMarkup:
         return h("span", shorten(text)) if text else h("span", "empty", class_="quiet")
 
 
-def _nesting_depth(value: Any, most: int = _DEPTH + 1) -> int:
-    """Return the nesting depth of a value, at most *most*."""
+def _nesting_depth(value: Any, max_depth: int = _DEPTH + 1) -> int:
+    """Return the nesting depth of a value, at most *max_depth*."""
     nested: Iterable[Any] = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return 1 + max((_nesting_depth(each, most - 1) for each in nested), default=0) if most else 0
+    return 1 + max((_nesting_depth(each, max_depth - 1) for each in nested), default=0) if max_depth else 0
 
 
-def text_block(text: str, most: int = MAX_DOCUMENT, name: str = "Text") -> Element:
+def text_block(text: str, max_length: int = MAX_DOCUMENT, name: str = "Text") -> Element:
     """Return a preformatted text, scrollable by keyboard."""
-    return h("pre", h("code", shorten(text, most)), tabindex="0", role="group", aria_label=name)
+    return h("pre", h("code", shorten(text, max_length)), tabindex="0", role="group", aria_label=name)
 
 
-def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[Child]], empty: str = "none") -> Element:
+def table(name: str, headings: Sequence[str], rows: Iterable[Sequence[Child]], empty: str = "none") -> Element:
     """Return a table with row headers; on narrow screens each row becomes a list."""
     body = h("tbody", role="rowgroup")
     for row in rows:
         first, *rest = row
         cells = [h("th", first, scope="row", role="rowheader")]
-        cells += [h("td", cell, role="cell", data_label=head) for head, cell in zip(heads[1:], rest, strict=True)]
+        cells += [h("td", cell, role="cell", data_label=head) for head, cell in zip(headings[1:], rest, strict=True)]
         body.append(h("tr", *cells, role="row"))
     if not len(body):
         return h("p", empty, class_="quiet")
-    head = h("tr", *(h("th", each, scope="col", role="columnheader") for each in heads), role="row")
+    head = h("tr", *(h("th", each, scope="col", role="columnheader") for each in headings), role="row")
     whole = h("table", h("thead", head, role="rowgroup"), body, role="table", aria_label=name)
     return h("div", whole, class_="scroll", role="group", tabindex="0", aria_label=name)
 
@@ -170,7 +170,7 @@ def section(title: str, *children: Child) -> Element:
     return h("section", h("h2", title, id=name), *children, aria_labelledby=name)
 
 
-def render_page(title: str, crumbs: Sequence[Element], links: PageLinks, text: str, *children: Child) -> bytes:
+def render_page(title: str, breadcrumbs: Sequence[Element], links: PageLinks, text: str, *children: Child) -> bytes:
     """Return a whole page; *text* is the search text."""
     search = h(
         "form",
@@ -181,7 +181,7 @@ def render_page(title: str, crumbs: Sequence[Element], links: PageLinks, text: s
         method="get",
         role="search",
     )
-    way = h("nav", h("ol", *(h("li", each) for each in crumbs)), aria_label="Breadcrumbs")
+    way = h("nav", h("ol", *(h("li", each) for each in breadcrumbs)), aria_label="Breadcrumbs")
     head = h(
         "head",
         h("meta", charset="utf-8"),

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bindings.http.request import Access
-from registry.core.ancestry import IGNORABLE
+from registry.core.ancestry import IGNORE_VALUES
 from registry.core.requests import ResourcePath, Verb
-from registry.core.responses import CONFIGURED, is_enabled
+from registry.core.responses import CONFIGURATION_PATHS, is_enabled
 from registry.core.service import METHODS
 from registry.core.views import SPECVERSION
 from registry.delivery.service import PERMISSIONS
@@ -17,7 +17,7 @@ from registry.delivery.subscriptions import CREDENTIALS, MAX_EXPRESSIONS, MAX_TE
 from registry.delivery.subscriptions import MAX_FILTER_TEXT as MAX_VALUE
 from registry.delivery.targets import PROTOCOLS
 from registry.http.access import DETAILS, VERBS
-from registry.model.attributes import ANYTHING, GroupType, Model, ModelAttribute, ResourceType
+from registry.model.attributes import WILDCARD, GroupType, Model, ModelAttribute, ResourceType
 
 # Operations.
 
@@ -27,10 +27,10 @@ from registry.model.attributes import ANYTHING, GroupType, Model, ModelAttribute
 # null deletes one. Responses have no required attributes, since flags may leave out any.
 
 Schema = dict[str, Any]
-GIVEN: Final = ".given"
+REQUEST_SUFFIX: Final = ".given"
 """Suffix of the names of request schemas."""
 _URI: Final = r"^[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+$"
-_ABSOLUTE: Final = r"^[A-Za-z][A-Za-z0-9+.\-]*:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*$"
+_ABSOLUTE_URI: Final = r"^[A-Za-z][A-Za-z0-9+.\-]*:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*$"
 _KEY: Final = r"^[a-z0-9][a-z0-9:\-_.]{0,62}$"
 _NAME: Final = r"^([a-z_][a-z0-9_]{0,62}|\$schema)$"
 _MEMBER: Final = r"^[a-z0-9_][a-z0-9:\-_.]{0,62}$"
@@ -48,8 +48,8 @@ _SCHEMAS_BY_TYPE: Final[Mapping[str, Schema]] = {
     "url": {"type": "string", "pattern": _URI},
     "urirelative": {"type": "string", "pattern": _URI},
     "urlrelative": {"type": "string", "pattern": _URI},
-    "uriabsolute": {"type": "string", "pattern": _ABSOLUTE},
-    "urlabsolute": {"type": "string", "pattern": _ABSOLUTE},
+    "uriabsolute": {"type": "string", "pattern": _ABSOLUTE_URI},
+    "urlabsolute": {"type": "string", "pattern": _ABSOLUTE_URI},
     "uritemplate": _TEXT,
     "xid": {"type": "string", "pattern": "^/"},
     "xidtype": _TEXT,
@@ -71,7 +71,7 @@ def resource_schema_name(resource: ResourceType, part: str = "") -> str:
 
 def schema_reference(name: str, *, given: bool = False) -> Schema:
     """Return a reference to the schema called *name*."""
-    return {"$ref": f"#/components/schemas/{name}{GIVEN if given else ''}"}
+    return {"$ref": f"#/components/schemas/{name}{REQUEST_SUFFIX if given else ''}"}
 
 
 def map_schema(schema: Schema) -> Schema:
@@ -84,7 +84,7 @@ def all_schemas(model: Model) -> dict[str, Schema]:
     schemas: dict[str, Schema] = {}
     for given in (False, True):
         for name, schema in _iter_schemas(model, given=given):
-            schemas[f"{name}{GIVEN if given else ''}"] = schema
+            schemas[f"{name}{REQUEST_SUFFIX if given else ''}"] = schema
     return schemas
 
 
@@ -120,9 +120,9 @@ def _entity_schema(attributes: Mapping[str, ModelAttribute], nested: Mapping[str
 def _object_schema(attributes: Mapping[str, ModelAttribute], *, given: bool) -> Schema:
     properties: dict[str, Schema] = {}
     for name, each in attributes.items():
-        if name != ANYTHING and not (given and each.readonly):
+        if name != WILDCARD and not (given and each.readonly):
             properties[name] = _attribute_schema(each, given=given)
-    other = attributes.get(ANYTHING)
+    other = attributes.get(WILDCARD)
     more = None if other is None else _attribute_schema(other, given=given)
     for name, choices in _conditional_schemas(attributes, given=given).items():
         if more is not None and more not in choices:
@@ -183,9 +183,9 @@ def _value_schema(attribute: ModelAttribute, *, given: bool) -> Schema:
 # The parameters of operations: ids in paths, flags, conditions, and attributes as headers.
 
 Parameter = dict[str, Any]
-_TAGS: Final = {"type": "string", "pattern": '^(\\*|"[^"]*")$'}
-_PRESENT: Final = {"type": "string", "maxLength": 0}
-_SHOWING: Final = ("replace", "patch", "add", "read")
+_ETAG_SCHEMA: Final = {"type": "string", "pattern": '^(\\*|"[^"]*")$'}
+_EMPTY_VALUE: Final = {"type": "string", "maxLength": 0}
+_SHOWING_VERBS: Final = ("replace", "patch", "add", "read")
 
 
 def iter_path_parameters(place: ResourcePath) -> Iterator[Parameter]:
@@ -198,7 +198,7 @@ def iter_path_parameters(place: ResourcePath) -> Iterator[Parameter]:
 def iter_flags(place: ResourcePath, model: Model, verb: Verb) -> Iterator[Parameter]:
     """Yield the flags of requests to a path (core ``spec.md``, Request Flags)."""
     yield _flag_parameter("specversion", {"type": "string", "enum": [SPECVERSION]}, "The version of the specification.")
-    if verb in _SHOWING:
+    if verb in _SHOWING_VERBS:
         yield from _iter_view_flags(place, model)
     if verb == "read":
         if place.is_collection:
@@ -212,7 +212,7 @@ def iter_flags(place: ResourcePath, model: Model, verb: Verb) -> Iterator[Parame
         return
     if verb == "delete" and not place.is_collection:
         yield _flag_parameter("epoch", {"type": "integer", "minimum": 0}, "The expected epoch of the entity.")
-    yield _flag_parameter("ignore", _text_members("*", *IGNORABLE), "Parts of the body to ignore.")
+    yield _flag_parameter("ignore", _text_members("*", *IGNORE_VALUES), "Parts of the body to ignore.")
     if place.kind in ("resource", "meta", "versions", "version"):
         text = "The id of the new default version; null for none, or request for the version in the request."
         yield _flag_parameter("setdefaultversionid", {"type": "string", "minLength": 1}, text)
@@ -229,9 +229,9 @@ def iter_enabled(parameters: Iterable[Parameter], capabilities: Mapping[str, Any
 def iter_conditions(verb: Verb, *, guarded: bool) -> Iterator[Parameter]:
     """Yield conditional headers (RFC 9110 section 13); for writes only if *guarded* by ETags."""
     if verb == "read":
-        yield _header_parameter("If-None-Match", _TAGS, "ETags of the client's copies.")
+        yield _header_parameter("If-None-Match", _ETAG_SCHEMA, "ETags of the client's copies.")
     elif guarded:
-        yield _header_parameter("If-Match", _TAGS, "ETags, one of which must be the current one.")
+        yield _header_parameter("If-Match", _ETAG_SCHEMA, "ETags, one of which must be the current one.")
 
 
 def iter_attribute_headers(kind: ResourceType) -> Iterator[Parameter]:
@@ -246,10 +246,10 @@ def _iter_view_flags(place: ResourcePath, model: Model) -> Iterator[Parameter]:
         "inline", _text_members(*_iter_inlineable(place, model)), "Collections and attributes to inline."
     )
     yield _flag_parameter("filter", {"type": "array", "items": {"type": "string"}}, "Filter expressions.")
-    yield _flag_parameter("doc", _PRESENT, "Return the document view, with relative links.")
-    yield _flag_parameter("binary", _PRESENT, "Return documents in base64.")
+    yield _flag_parameter("doc", _EMPTY_VALUE, "Return the document view, with relative links.")
+    yield _flag_parameter("binary", _EMPTY_VALUE, "Return documents in base64.")
     if place.kind in ("registry", "group"):
-        yield _flag_parameter("collections", _PRESENT, "Return only collections, with everything in them.")
+        yield _flag_parameter("collections", _EMPTY_VALUE, "Return only collections, with everything in them.")
 
 
 def _iter_inlineable(place: ResourcePath, model: Model) -> Iterator[str]:
@@ -285,7 +285,7 @@ def _text_members(*values: str) -> Mapping[str, Any]:
 
 def _flag_parameter(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
     parameter: Parameter = {"name": name, "in": "query", "description": description, "schema": schema}
-    if schema is _PRESENT:
+    if schema is _EMPTY_VALUE:
         parameter["allowEmptyValue"] = True
     if schema["type"] == "array":
         parameter |= {"style": "form", "explode": True}
@@ -303,14 +303,16 @@ def _header_schema(attribute: ModelAttribute) -> Mapping[str, Any]:
 
 
 JSON: Final = "application/json"
-_ANY: Final = "*/*"
-_DOCUMENTS: Final = ("application/json", "application/octet-stream", "text/plain")
-_LINK: Final = {"Link": {"description": "The root of the registry, and the next page.", "schema": {"type": "string"}}}
-_TAG: Final = {"ETag": {"description": "The ETag of the entity.", "schema": {"type": "string"}}}
+_ANY_TYPE: Final = "*/*"
+_DOCUMENT_TYPES: Final = ("application/json", "application/octet-stream", "text/plain")
+_LINK_HEADER: Final = {
+    "Link": {"description": "The root of the registry, and the next page.", "schema": {"type": "string"}}
+}
+_ETAG_HEADER: Final = {"ETag": {"description": "The ETag of the entity.", "schema": {"type": "string"}}}
 HISTORY: Final = "/history.json"
 """No group type can have this path."""
-HISTORY_SORTS: Final = ("number", "number=asc", "number=desc")
-_ENTRIES: Final[Schema] = {
+HISTORY_ORDERS: Final = ("number", "number=asc", "number=desc")
+_HISTORY_SCHEMA: Final[Schema] = {
     "type": "array",
     "items": {
         "type": "object",
@@ -331,7 +333,7 @@ _ENTRIES: Final[Schema] = {
         },
     },
 }
-_KNOWN: Final[Schema] = {"description": "The client's copy is current.", "headers": dict(_TAG)}
+_NOT_MODIFIED: Final[Schema] = {"description": "The client's copy is current.", "headers": dict(_ETAG_HEADER)}
 
 
 def build_operation(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
@@ -350,9 +352,9 @@ def build_operation(place: ResourcePath, model: Model, verb: Verb, *, document: 
 def configuration_operation(name: str, verb: Verb) -> dict[str, Any]:
     """Return the operation of a configuration path such as ``/model``."""
     schema = schema_reference("registry") if name == "export" else {"type": "object"}
-    shown: dict[str, Any] = {"200": {**json_response("The current state.", schema), "headers": dict(_TAG)}}
+    shown: dict[str, Any] = {"200": {**json_response("The current state.", schema), "headers": dict(_ETAG_HEADER)}}
     if verb == "read":
-        shown["304"] = _KNOWN
+        shown["304"] = _NOT_MODIFIED
     members: dict[str, Any] = {"tags": ["registry"], "responses": with_error_response(shown)}
     members["parameters"] = list(iter_conditions(verb, guarded=True))
     if verb != "read":
@@ -367,18 +369,18 @@ def history_operations() -> dict[str, Any]:
     flags: dict[str, tuple[Schema, str]] = {
         "xid": (text, "The xid of an entity; default: all."),
         "below": ({"type": "string", "maxLength": 0}, "Include entities below it."),
-        "sort": ({"type": "string", "enum": list(HISTORY_SORTS)}, "Oldest first, or newest first."),
+        "sort": ({"type": "string", "enum": list(HISTORY_ORDERS)}, "Oldest first, or newest first."),
         "limit": (number, "Maximum number of entries in a page."),
         "cursor": (number, "The number of the last entry of the previous page, as in the link to the next page."),
     }
     taken = [
         {"name": name, "in": "query", "schema": schema, "description": what} for name, (schema, what) in flags.items()
     ]
-    shown = json_response("The changes, with old and new values in `changed` by JSON pointer.", _ENTRIES)
+    shown = json_response("The changes, with old and new values in `changed` by JSON pointer.", _HISTORY_SCHEMA)
     answer = {
         "tags": ["history"],
         "parameters": taken,
-        "responses": with_error_response({"200": {**shown, "headers": _LINK}}),
+        "responses": with_error_response({"200": {**shown, "headers": _LINK_HEADER}}),
     }
     return {"parameters": [], "get": answer}
 
@@ -403,7 +405,7 @@ def _request_body(place: ResourcePath, model: Model, verb: Verb, *, document: bo
     if verb == "read" or (verb == "delete" and not place.is_collection):
         return None
     if document:
-        return {"content": {media: {"schema": {}} for media in _DOCUMENTS}}
+        return {"content": {media: {"schema": {}} for media in _DOCUMENT_TYPES}}
     given = schema_reference(_shown_schema_name(place), given=True)
     if place.is_collection:
         given = map_schema(given)
@@ -435,13 +437,13 @@ def _build_responses(place: ResourcePath, model: Model, verb: Verb, *, document:
     )
     if verb == "add" and not place.is_collection:
         schema = _post_schema(place, model, given=False)
-    content = {_ANY: {"schema": {}}} if document else {JSON: {"schema": schema}}
-    shown = {"description": "The current state.", "headers": {**_LINK, **_TAG}, "content": content}
+    content = {_ANY_TYPE: {"schema": {}}} if document else {JSON: {"schema": schema}}
+    shown = {"description": "The current state.", "headers": {**_LINK_HEADER, **_ETAG_HEADER}, "content": content}
     by_status = {"200": shown}
     if verb != "read" and not place.is_collection and place.kind != "registry":
         by_status["201"] = {**shown, "description": "It was created."}
     if verb == "read":
-        by_status["304"] = _KNOWN
+        by_status["304"] = _NOT_MODIFIED
     if document and verb == "read":
         by_status["303"] = {**shown, "description": "The document is external."}
     return with_error_response(by_status)
@@ -586,7 +588,7 @@ def _filter_schema() -> Schema:
 
 
 OPENAPI: Final = "3.1.0"
-_TAKEN: Final = frozenset((PATH, PERMISSIONS))
+_RESERVED_PATHS: Final = frozenset((PATH, PERMISSIONS))
 """Paths of subscriptions, which take precedence over group types."""
 _PROBLEM: Final[Schema] = {
     "type": "object",
@@ -618,7 +620,7 @@ def build_openapi(
     paths = {path: _drop_disabled_flags(item, capabilities) for path, item in _iter_paths(model)}
     components: dict[str, Any] = {"schemas": {"problem": _PROBLEM, **all_schemas(model)}}
     if subscriptions:
-        paths = {path: item for path, item in paths.items() if f"/{path.split('/')[1]}" not in _TAKEN}
+        paths = {path: item for path, item in paths.items() if f"/{path.split('/')[1]}" not in _RESERVED_PATHS}
         paths |= subscription_paths()
         components["schemas"] |= subscription_schemas()
     paths[HISTORY] = history_operations()
@@ -649,7 +651,7 @@ def _security_schemes(access: Access) -> dict[str, Any]:
 
 def _iter_paths(model: Model) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "/", _path_item(ResourcePath("registry"), model)
-    for name in sorted(CONFIGURED):
+    for name in sorted(CONFIGURATION_PATHS):
         verbs = METHODS[name]
         methods = {word.lower(): configuration_operation(name, verb) for word, verb in VERBS.items() if verb in verbs}
         yield f"/{name}", _drop_head(methods)

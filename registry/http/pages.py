@@ -39,18 +39,18 @@ from registry.http.markup import (
 FLAGS: Final = ("q", "view", "cursor", "from", "to", "access_token")
 """Query parameters of pages. ``access_token`` is handled earlier."""
 _VIEWS: Final = ("", "findings", "history", "diff")
-_VARY: Final = (b"Vary", b"Accept")
-_ROWS: Final = 50
+_VARY_HEADER: Final = (b"Vary", b"Accept")
+_ROWS_PER_PAGE: Final = 50
 _ENTITIES_PER_PAGE: Final = 100
 """Entities covered by one page of findings."""
 _FINDINGS_PER_ENTITY: Final = 10
 """Findings of one entity on such a page."""
 _HISTORY_BYTES: Final = 4 * 2**20
-_CHANGES: Final = 50
+_CHANGES_PER_ENTRY: Final = 50
 """Changes of one entry on a page."""
-_CONTEXT: Final = 3
-_DIFF_LINES: Final = 2000
-_OWN: Final = ("self", "xid", "versionid", "epoch", "isdefault", "createdat", "modifiedat", "ancestorid")
+_CONTEXT_LINES: Final = 3
+_MAX_DIFF_LINES: Final = 2000
+_VERSION_ONLY: Final = ("self", "xid", "versionid", "epoch", "isdefault", "createdat", "modifiedat", "ancestorid")
 """Attributes that differ between any two versions."""
 _SOURCES: Final = {
     "message": "the message itself",
@@ -60,7 +60,7 @@ _SOURCES: Final = {
 }
 _JAVA_ACCEPT: Final = frozenset(("text/html", "image/gif", "image/jpeg"))
 """The default ``Accept`` of Java's HTTP client, which no browser sends."""
-_UNTRUSTED: Final = (
+_DOCUMENT_HEADERS: Final = (
     (b"Content-Security-Policy", b"default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"),
     (b"X-Content-Type-Options", b"nosniff"),
 )
@@ -83,7 +83,7 @@ class PagesApi:
         if wanted and self._wants_page(call):
             return self._page_reply(call)
         reply = self._core.reply(call)
-        return replace(reply, headers=(*reply.headers, _VARY, *(_UNTRUSTED if wanted else ())))
+        return replace(reply, headers=(*reply.headers, _VARY_HEADER, *(_DOCUMENT_HEADERS if wanted else ())))
 
     def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Return the error page or reply to a refusal without a path."""
@@ -112,12 +112,14 @@ class PagesApi:
                 if values["view"] != "history":  # pruning entries does not change the registry
                     tag = page_etag(session.reader, (call.url, call.head.path, call.head.query))
                 if matches_etag(call.head, tag):
-                    return Reply(304, ((b"ETag", tag.encode("ascii")), _VARY))
+                    return Reply(304, ((b"ETag", tag.encode("ascii")), _VARY_HEADER))
                 body = _Page(session, call, place, values).render()
         except Refusal as refusal:
             return _error_page(call, refusal)
         cached = ((b"ETag", tag.encode("ascii")), (b"Cache-Control", b"private, no-cache"))
-        return Reply(200, (*page_headers(), _VARY, *(cached if tag else ((b"Cache-Control", b"no-store"),))), body)
+        return Reply(
+            200, (*page_headers(), _VARY_HEADER, *(cached if tag else ((b"Cache-Control", b"no-store"),))), body
+        )
 
 
 def prefers_html(head: RequestHead) -> bool:
@@ -244,7 +246,7 @@ class _Page:
 
     def _render_collection(self, place: ResourcePath, cursor: str) -> Iterator[Child]:
         """Show a page of a collection."""
-        answer = self._perform(place, limit=_ROWS, cursor=cursor)
+        answer = self._perform(place, limit=_ROWS_PER_PAGE, cursor=cursor)
         entries: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(answer.body))
         paging = answer.paging
         heads = ["Id", "Name", "Changed"]
@@ -313,15 +315,15 @@ class _Page:
             rows.append((name, value, str(each["type"] or ""), required, self._render_origins(each["from"])))
         yield table("Effective definition", ("Attribute", "Value", "Type", "Required", "Origin"), rows, "None.")
 
-    def _render_origins(self, of: Mapping[str, Any]) -> Element:
+    def _render_origins(self, origins: Mapping[str, Any]) -> Element:
         """Show the origins of value, type and ``required`` of a property, grouped if equal."""
         given: dict[tuple[str, str], list[str]] = {}
-        for member, each in of.items():
+        for member, each in origins.items():
             if member != "value" or each["value"] is not None or each["overrides"]:
                 given.setdefault((each["source"], each["xid"]), []).append(member)
         if len(given) == 1:
-            return self._render_origin(next(iter(of.values())))
-        members = {tuple(each): of[each[0]] for each in given.values()}
+            return self._render_origin(next(iter(origins.values())))
+        members = {tuple(each): origins[each[0]] for each in given.values()}
         return h(
             "ul", *(h("li", f"{', '.join(names)}: ", self._render_origin(each)) for names, each in members.items())
         )
@@ -354,28 +356,30 @@ class _Page:
         yield section(
             "Findings",
             h("p", about, class_="quiet"),
-            *self._list_findings(found, _FINDINGS_PER_ENTITY if len(xids) > 1 else 10 * _ROWS),
+            *self._list_findings(found, _FINDINGS_PER_ENTITY if len(xids) > 1 else 10 * _ROWS_PER_PAGE),
         )
         if more:
             yield self._next_link(place.xid, view="findings", cursor=xids[-1])
 
-    def _list_findings(self, found: Sequence[Mapping[str, str]], most: int = 10 * _ROWS) -> Iterator[Child]:
-        """Show findings, at most *most* of each entity."""
+    def _list_findings(
+        self, findings: Sequence[Mapping[str, str]], limit: int = 10 * _ROWS_PER_PAGE
+    ) -> Iterator[Child]:
+        """Show findings, at most *limit* of each entity."""
         rows: list[Sequence[Child]] = []
         of: dict[str, int] = {}
-        for each in found:
+        for each in findings:
             parts = each["place"].split("/")
             xid = "/".join(parts[: 5 if len(parts) >= 5 else 3])
             of[xid] = of.get(xid, 0) + 1
-            if of[xid] > most:
+            if of[xid] > limit:
                 continue
             badge = h("span", each["severity"], class_=f"badge {each['severity']}")
             where = h("span", self._links.page_link(xid), each["place"].removeprefix(xid))
             hint = h("span", f". Fix: {shorten(each['hint'])}.", class_="quiet") if each["hint"] else None
             rows.append((each["rule"], badge, where, h("span", shorten(each["message"]), hint)))
         yield table("Findings", ("Rule", "Severity", "Location", "Message"), rows, "No findings.")
-        if len(found) > len(rows):
-            yield h("p", f"{len(found) - len(rows)} more are not shown: at most {most} per entity.", class_="quiet")
+        if len(findings) > len(rows):
+            yield h("p", f"{len(findings) - len(rows)} more are not shown: at most {limit} per entity.", class_="quiet")
 
     def _render_history(self) -> Iterator[Child]:
         place, cursor, writer = self._place, self._given["cursor"], self._call.sender
@@ -390,7 +394,7 @@ class _Page:
             raise Refusal("bad_request", place.xid, error_detail="cursor must be the number of an entry")
         xid = "" if place.kind == "registry" else place.xid
         who = writer.administrator or bool(writer.name)
-        question = changes.HistoryQuery(xid, bool(xid), False, int(cursor) if cursor else None, _ROWS, who)
+        question = changes.HistoryQuery(xid, bool(xid), False, int(cursor) if cursor else None, _ROWS_PER_PAGE, who)
         entries, more = changes.history_page(self._session.reader.connection, question, _HISTORY_BYTES)
         if gone and not entries:
             raise Refusal("not_found", place.xid)
@@ -417,7 +421,7 @@ class _Page:
             return h("span", "unknown: the previous entry was pruned", class_="quiet")
         listed = h("ul")
         for at, (pointer, values) in enumerate(changed.items()):
-            if at == _CHANGES:
+            if at == _CHANGES_PER_ENTRY:
                 listed.append(h("li", f"… {len(changed)} in all", class_="quiet"))
                 break
             listed.append(h("li", pointer, ": ", *_value_change(values)))
@@ -441,15 +445,21 @@ class _Page:
         form = h("form", view, *fields, h("button", "Compare", type="submit"), action=self._links.page_url(place.xid))
         differences = changes.iter_json_differences("", _shared_attributes(old), _shared_attributes(new))
         rows = [(pointer, *_old_and_new(values)) for pointer, values in differences]
-        attributes = table("Different attributes", ("Attribute", older, newer), rows[: 4 * _ROWS], "No differences.")
-        left = h("p", f"{4 * _ROWS} of {len(rows)} are shown.", class_="quiet") if len(rows) > 4 * _ROWS else None
+        attributes = table(
+            "Different attributes", ("Attribute", older, newer), rows[: 4 * _ROWS_PER_PAGE], "No differences."
+        )
+        left = (
+            h("p", f"{4 * _ROWS_PER_PAGE} of {len(rows)} are shown.", class_="quiet")
+            if len(rows) > 4 * _ROWS_PER_PAGE
+            else None
+        )
         yield section("Compared versions", form)
         yield section("Different attributes", attributes, left)
         if place.resource.hasdocument:
             yield section("Documents", _document_difference(old_document, new_document))
 
     def _render_search(self, text: str) -> Iterator[Child]:
-        hits, more = looking.search(self._session.reader.connection, text, self._given["cursor"], _ROWS)
+        hits, more = looking.search(self._session.reader.connection, text, self._given["cursor"], _ROWS_PER_PAGE)
         rows = [
             (
                 self._links.page_link(each.xid),
@@ -528,7 +538,7 @@ def _error_page(call: ApiCall, refusal: Refusal) -> Reply:
     body = render_page(
         f"Error {refusal.status}", [links.page_link("/", "Registry")], links, "", section("Cause", said, detail)
     )
-    return Reply(refusal.status, (*page_headers(), _VARY, (b"Cache-Control", b"no-store")), body)
+    return Reply(refusal.status, (*page_headers(), _VARY_HEADER, (b"Cache-Control", b"no-store")), body)
 
 
 def _time_element(moment: object) -> Element:
@@ -545,7 +555,7 @@ def _join_links(links: Iterator[Element]) -> Iterator[Child]:
 
 def _shared_attributes(version: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a version that other versions may have as well."""
-    return {name: value for name, value in version.items() if name not in _OWN}
+    return {name: value for name, value in version.items() if name not in _VERSION_ONLY}
 
 
 def _old_and_new(values: Mapping[str, Any]) -> tuple[Element, Element]:
@@ -590,11 +600,16 @@ def _document_difference(old: bytes | None, new: bytes | None) -> Element:
         return h("p", "The documents differ only in white space.")
     lines = looking.diff_lines(before.split("\n"), after.split("\n"))
     if lines is None:
-        return h("p", f"The documents differ in more than {looking.MAX_DIFFERENT} lines, or are too long to compare.")
-    near = {at + away for at, (sign, _) in enumerate(lines) if sign != " " for away in range(-_CONTEXT, _CONTEXT + 1)}
+        return h("p", f"The documents differ in more than {looking.MAX_DIFFERENCES} lines, or are too long to compare.")
+    near = {
+        at + away
+        for at, (sign, _) in enumerate(lines)
+        if sign != " "
+        for away in range(-_CONTEXT_LINES, _CONTEXT_LINES + 1)
+    }
     shown = h("pre", class_="diff", tabindex="0", role="group", aria_label="Different lines")
     last = -1
-    for at in sorted(each for each in near if 0 <= each < len(lines))[:_DIFF_LINES]:
+    for at in sorted(each for each in near if 0 <= each < len(lines))[:_MAX_DIFF_LINES]:
         if at != last + 1:
             shown.append(h("code", "…"))
         sign, text = lines[at]

@@ -76,7 +76,7 @@ class MetricsServer:
         self._server: HttpServer | None = None
 
     def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
             GatewayError: the address is taken.
@@ -99,15 +99,15 @@ class MetricsServer:
         if head.path == b"/metrics":
             return self._exposition.reply(head)
         if head.path == b"/healthz":
-            return _status_reply(good=True)
+            return _status_reply(is_ok=True)
         if head.path == b"/readyz":
-            return _status_reply(good=self._ready())
+            return _status_reply(is_ok=self._ready())
         return HttpProblem(HTTPStatus.NOT_FOUND, "available are /metrics, /healthz and /readyz").reply()
 
 
-def _status_reply(*, good: bool) -> Reply:
-    status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
-    body = json.dumps({"status": "ok" if good else "not serving"}).encode("ascii") + b"\n"
+def _status_reply(*, is_ok: bool) -> Reply:
+    status = HTTPStatus.OK if is_ok else HTTPStatus.SERVICE_UNAVAILABLE
+    body = json.dumps({"status": "ok" if is_ok else "not serving"}).encode("ascii") + b"\n"
     return Reply(status, ((b"content-type", b"application/json"), NO_STORE), body)
 
 
@@ -170,7 +170,7 @@ class HistoryCollector(Collector):
         yield CounterMetricFamily("xrouter_registry_history_pruned", description, value=self._keeper.pruned)
 
 
-_OF_PEERS: Final[tuple[tuple[str, str, Callable[[PeerTally], int]], ...]] = (
+_PEER_COUNTERS: Final[tuple[tuple[str, str, Callable[[PeerTally], int]], ...]] = (
     ("changes", "Changes transferred.", lambda each: each.changes),
     ("applied", "Changes that were new to the receiver.", lambda each: each.applied),
     ("refused", "Changes refused by the receiver.", lambda each: each.refused),
@@ -196,10 +196,10 @@ class ReplicationCollector(Collector):
             "xrouter_registry_replication_last_success_timestamp_seconds", description, labels=("peer", "direction")
         )
         for key, tally in tallies:
-            behind.add_metric(key, max(now - tally.alike, 0.0))
+            behind.add_metric(key, max(now - tally.equal_since, 0.0))
             success.add_metric(key, tally.success)
         yield from (behind, success)
-        for name, description, count in _OF_PEERS:
+        for name, description, count in _PEER_COUNTERS:
             counter = CounterMetricFamily(
                 f"xrouter_registry_replication_{name}", description, labels=("peer", "direction")
             )

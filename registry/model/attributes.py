@@ -17,8 +17,8 @@ SCALARS: Final = frozenset(
     "urlrelative xid xidtype".split()
 )
 TYPES: Final = SCALARS | {"any", "array", "map", "object"}
-TARGETED: Final = frozenset(("uri", "uriabsolute", "urirelative", "url", "urlabsolute", "urlrelative", "xid"))
-ANYTHING: Final = "*"
+TYPES_WITH_TARGET: Final = frozenset(("uri", "uriabsolute", "urirelative", "url", "urlabsolute", "urlrelative", "xid"))
+WILDCARD: Final = "*"
 """The name of the wildcard attribute: all attributes that the model does not name."""
 
 
@@ -89,14 +89,14 @@ def show_attributes(attributes: Mapping[str, ModelAttribute]) -> dict[str, Any]:
 
 # Timestamps: RFC 3339 in, UTC out; ordered by the instant and not by the text.
 
-_FORM: Final = re.compile(
+_TIME_FORM: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d):(\d\d)(?:\.(\d{1,12}))?(?:([Zz])|([+-])(\d\d):(\d\d))?", re.ASCII
 )
 
 
 def parse_time(text: str) -> datetime | None:
     """Parse a timestamp (without a zone: UTC); None if it is not valid."""
-    match = _FORM.fullmatch(text)
+    match = _TIME_FORM.fullmatch(text)
     if match is None:
         return None
     day, minute, second, fraction, _, sign, hours, minutes = match.groups()
@@ -193,7 +193,7 @@ def active_attributes(attributes: Mapping[str, ModelAttribute], values: Mapping[
 
 
 def _scalar_fault(value: Any, attribute: ModelAttribute) -> str:
-    why = _CHECKS[attribute.type](value)
+    why = _FAULT_CHECKS[attribute.type](value)
     if why:
         return why
     if attribute.name and len(attribute.name) + len(_text_fault(value).encode("utf-8", "replace")) > MAX_SCALAR:
@@ -237,11 +237,11 @@ def _object_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
     except ValueError as error:
         return f".{error} is declared twice for these values"
     for name, each in value.items():
-        if name not in known and ANYTHING not in known:
+        if name not in known and WILDCARD not in known:
             return f".{name} is unknown"
         if name not in known and not KEY.fullmatch(name) and not NAME.fullmatch(name):
             return f"has a member {name!r}, which is not a valid attribute name"
-        why = "" if each is None else find_fault(each, known.get(name) or known[ANYTHING], depth + 1)
+        why = "" if each is None else find_fault(each, known.get(name) or known[WILDCARD], depth + 1)
         if why:
             return f".{name} {why}"
     for name, member in known.items():
@@ -297,7 +297,7 @@ def _xid_fault(value: Any) -> str:
     return "" if isinstance(value, str) and value.startswith("/") else "must be an xid, which begins with /"
 
 
-_CHECKS: Final[Mapping[str, Callable[[Any], str]]] = {
+_FAULT_CHECKS: Final[Mapping[str, Callable[[Any], str]]] = {
     "boolean": _boolean_fault,
     "decimal": _number_fault,
     "integer": _integer_fault,
@@ -334,7 +334,7 @@ def validate_values(
         raise invalid_attribute(subject, str(error), "it is declared twice for these values") from None
     missing = []
     for name, attribute in known.items():
-        if attribute.served or name == ANYTHING:
+        if attribute.served or name == WILDCARD:
             continue
         if name not in stored and attribute.default is not None:
             stored[name] = attribute.default
@@ -343,7 +343,7 @@ def validate_values(
     if missing:
         raise Refusal("required_attribute_missing", subject, list=join_values(missing))
     for name, value in stored.items():
-        declared = known.get(name) or known.get(ANYTHING)
+        declared = known.get(name) or known.get(WILDCARD)
         if declared is None:
             raise Refusal("unknown_attribute", subject, name=name)
         if name not in known and not NAME.fullmatch(name):
@@ -371,7 +371,7 @@ def _fill_defaults(value: Any, attribute: ModelAttribute) -> Any:
     if attribute.type == "object" and isinstance(value, Mapping):
         known = active_attributes(attribute.attributes, value)
         members = {
-            name: _fill_defaults(each, known.get(name) or known[ANYTHING])
+            name: _fill_defaults(each, known.get(name) or known[WILDCARD])
             for name, each in value.items()
             if each is not None
         }
@@ -386,7 +386,7 @@ def _fill_defaults(value: Any, attribute: ModelAttribute) -> Any:
 
 # Group types and resource types.
 
-_TYPEMAP: Final = {"application/json": "json", "*+json": "json", "text/plain": "string"}
+_DEFAULT_TYPEMAP: Final = {"application/json": "json", "*+json": "json", "text/plain": "string"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +401,7 @@ class ModelConstraint:
 
     @property
     def key(self) -> str:
-        """Its key in ``constraints``."""
+        """The key in ``constraints``."""
         return f"{self.resources}.{self.path}"
 
 
@@ -437,14 +437,14 @@ class ResourceType:
     def representation_of(self, contenttype: str | None) -> str:
         """Return the representation of a content type: ``json``, ``string`` or ``binary`` (typemap)."""
         media = (contenttype or "").partition(";")[0].strip().lower()
-        for given in (self.typemap, _TYPEMAP):
+        for given in (self.typemap, _DEFAULT_TYPEMAP):
             forms = {form for key, form in given.items() if _matches_media(key.lower(), media)}
             if forms:
                 return forms.pop() if len(forms) == 1 else "binary"
         return "binary"
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as ``/model`` shows it."""
+        """Return the type as ``/model`` shows it."""
         return {
             "plural": self.plural,
             "singular": self.singular,
@@ -466,7 +466,7 @@ class ResourceType:
 
 @dataclass(frozen=True, slots=True)
 class GroupType:
-    """A group type; ``said`` are the descriptive aspects of its source."""
+    """A group type; ``descriptive`` are the descriptive aspects of its source."""
 
     plural: str
     singular: str
@@ -476,7 +476,7 @@ class GroupType:
     descriptive: Mapping[str, Any] = field(default_factory=dict)
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as ``/model`` shows it."""
+        """Return the type as ``/model`` shows it."""
         shown: dict[str, Any] = {"plural": self.plural, "singular": self.singular, **self.descriptive}
         if self.constraints:
             shown["constraints"] = {each.key: _show_constraint(each) for each in self.constraints}
@@ -495,7 +495,7 @@ class Model:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The model as ``/model`` shows it."""
+        """The document at ``/model``."""
         said = {key: self.source[key] for key in ("description", "documentation", "labels") if key in self.source}
         groups = {name: each.to_document() for name, each in self.groups.items()}
         return {**said, "attributes": show_attributes(self.attributes), "groups": groups}

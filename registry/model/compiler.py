@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from registry.errors import Refusal
 from registry.model.attributes import (
-    ANYTHING,
     SCALARS,
-    TARGETED,
     TYPES,
+    TYPES_WITH_TARGET,
+    WILDCARD,
     GroupType,
     Model,
     ModelAttribute,
@@ -67,7 +67,7 @@ def _deprecated_attribute() -> ModelAttribute:
     links = [
         ModelAttribute("alternative", "url"),
         ModelAttribute("documentation", "url"),
-        ModelAttribute(ANYTHING, "any"),
+        ModelAttribute(WILDCARD, "any"),
     ]
     return ModelAttribute("deprecated", "object", attributes=_by_name([*times, *links]))
 
@@ -80,7 +80,7 @@ def collection_attributes(plural: str) -> list[ModelAttribute]:
         ModelAttribute(
             plural,
             "map",
-            item=ModelAttribute("", "object", attributes=_by_name([ModelAttribute(ANYTHING, "any")])),
+            item=ModelAttribute("", "object", attributes=_by_name([ModelAttribute(WILDCARD, "any")])),
             served=True,
         ),
     ]
@@ -88,7 +88,7 @@ def collection_attributes(plural: str) -> list[ModelAttribute]:
 
 def registry_attributes(groups: Iterable[str]) -> dict[str, ModelAttribute]:
     """Return the attributes of the registry."""
-    anything = _by_name([ModelAttribute(ANYTHING, "any")])
+    anything = _by_name([ModelAttribute(WILDCARD, "any")])
     inlined = [
         ModelAttribute(name, "object", attributes=anything, readonly=name == "model", served=True)
         for name in ("capabilities", "model", "modelsource")
@@ -102,7 +102,7 @@ def registry_attributes(groups: Iterable[str]) -> dict[str, ModelAttribute]:
 
 def group_attributes(singular: str, resources: Iterable[str]) -> dict[str, ModelAttribute]:
     """Return the attributes of a group type."""
-    anything = _by_name([ModelAttribute(ANYTHING, "any")])
+    anything = _by_name([ModelAttribute(WILDCARD, "any")])
     constraints = ModelAttribute("constraints", "map", item=ModelAttribute("", "object", attributes=anything))
     nested = [each for plural in resources for each in collection_attributes(plural)]
     return _by_name(
@@ -144,7 +144,7 @@ def version_attributes(singular: str, *, hasdocument: bool) -> dict[str, ModelAt
 
 def resource_attributes(singular: str) -> dict[str, ModelAttribute]:
     """Return the attributes of a resource in addition to its default version's."""
-    anything = _by_name([ModelAttribute(ANYTHING, "any")])
+    anything = _by_name([ModelAttribute(WILDCARD, "any")])
     metaurl = ModelAttribute("metaurl", "url", readonly=True, immutable=True, required=True, served=True)
     meta = ModelAttribute("meta", "object", attributes=anything, served=True)
     return _by_name([*_identity_attributes(f"{singular}id"), metaurl, meta, *collection_attributes("versions")])
@@ -169,11 +169,11 @@ def meta_attributes(singular: str) -> dict[str, ModelAttribute]:
     )
 
 
-_STRICT: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_EXTENDED: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
-_PLURAL: Final = re.compile(r"[a-z_][a-z0-9_]{0,56}")
+_STRICT_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_EXTENDED_NAME: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
+_PLURAL_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,56}")
 _DESCRIPTIVE: Final = ("description", "documentation", "icon", "labels", "modelversion", "modelcompatiblewith")
-_FLAGS: Final = (
+_BOOLEAN_ASPECTS: Final = (
     "setversionid",
     "hasdocument",
     "singleversionroot",
@@ -181,21 +181,21 @@ _FLAGS: Final = (
     "validatecompatibility",
     "strictvalidation",
 )
-_OF_MODEL: Final = frozenset(("description", "documentation", "labels", "attributes", "groups"))
-_OF_GROUP: Final = frozenset(
+_MODEL_ASPECTS: Final = frozenset(("description", "documentation", "labels", "attributes", "groups"))
+_GROUP_ASPECTS: Final = frozenset(
     (*_DESCRIPTIVE, "plural", "singular", "attributes", "resources", "constraints", "ximportresources")
 )
-_OF_RESOURCE: Final = frozenset(
+_RESOURCE_ASPECTS: Final = frozenset(
     (
-        *(*_DESCRIPTIVE, *_FLAGS, "plural", "singular", "maxversions", "versionmode", "typemap"),
+        *(*_DESCRIPTIVE, *_BOOLEAN_ASPECTS, "plural", "singular", "maxversions", "versionmode", "typemap"),
         *("attributes", "resourceattributes", "metaattributes"),
     )
 )
-_OF_ATTRIBUTE: Final = frozenset(
+_ATTRIBUTE_ASPECTS: Final = frozenset(
     "name type target namecharset description enum strict matchversions readonly immutable required default attributes "
     "item ifvalues".split()
 )
-MODES: Final = ("manual", "createdat", "modifiedat", "semver")
+VERSION_MODES: Final = ("manual", "createdat", "modifiedat", "semver")
 _MAX_DEPTH: Final = 20
 
 
@@ -206,7 +206,7 @@ def compile_model(source: object) -> Model:
         Refusal: ``model_error``, or a more specific error of the model.
     """
     tree = _require_object(source, "the model")
-    _check_known(tree, _OF_MODEL, "the model")
+    _check_known(tree, _MODEL_ASPECTS, "the model")
     _check_labels(tree, "the model")
     groups_source = _require_object(tree.get("groups") or {}, "groups")
     resources = _compile_resources(groups_source)
@@ -234,7 +234,7 @@ def _compile_resources(groups: Mapping[str, Any]) -> dict[tuple[str, str], Resou
 def _compile_group(
     plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str, str], ResourceType]
 ) -> GroupType:
-    _check_known(source, _OF_GROUP, plural)
+    _check_known(source, _GROUP_ASPECTS, plural)
     singular = _names(plural, source)
     own = {name: each for (group, name), each in resources.items() if group == plural}
     for reference in _require_array(source.get("ximportresources") or [], f"{plural}.ximportresources"):
@@ -260,13 +260,17 @@ def _import_resource(plural: str, reference: object, resources: Mapping[tuple[st
 
 def _compile_resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceType:
     where = f"{group}.{plural}"
-    _check_known(source, _OF_RESOURCE, where)
+    _check_known(source, _RESOURCE_ASPECTS, where)
     singular = _names(plural, source)
-    given = {name: _require_boolean(source[name], f"{where}.{name}") for name in _FLAGS if source.get(name) is not None}
+    given = {
+        name: _require_boolean(source[name], f"{where}.{name}")
+        for name in _BOOLEAN_ASPECTS
+        if source.get(name) is not None
+    }
     mode = str(source.get("versionmode") or "manual").lower()
     maxversions = source.get("maxversions") or 0
-    if mode not in MODES:
-        raise _model_refusal(f"{where}.versionmode is {mode}; it must be one of {', '.join(MODES)}")
+    if mode not in VERSION_MODES:
+        raise _model_refusal(f"{where}.versionmode is {mode}; it must be one of {', '.join(VERSION_MODES)}")
     if isinstance(maxversions, bool) or not isinstance(maxversions, int) or maxversions < 0:
         raise _model_refusal(f"{where}.maxversions must be an unsigned integer")
     if mode != "manual" and not given.get("singleversionroot"):
@@ -376,8 +380,8 @@ def _compile_attributes(
         raise _model_refusal(f"{where} is nested too deeply")
     attributes: dict[str, ModelAttribute] = {}
     for name, each in _require_object(given or {}, where).items():
-        spelled = _EXTENDED if extended else _STRICT
-        if name != ANYTHING and not spelled.fullmatch(name):
+        spelled = _EXTENDED_NAME if extended else _STRICT_NAME
+        if name != WILDCARD and not spelled.fullmatch(name):
             raise _model_refusal(f"{where}: {name!r} is not a valid attribute name")
         attributes[name] = _compile_attribute(name, _require_object(each, f"{where}.{name}"), f"{where}.{name}", depth)
     for each in attributes.values():
@@ -388,7 +392,7 @@ def _compile_attributes(
 
 
 def _compile_attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> ModelAttribute:
-    _check_known(source, _OF_ATTRIBUTE, where)
+    _check_known(source, _ATTRIBUTE_ASPECTS, where)
     if source.get("name", name) != name:
         raise _model_refusal(f"{where}.name must be {name!r}")
     kind = source.get("type")
@@ -397,7 +401,7 @@ def _compile_attribute(name: str, source: Mapping[str, Any], where: str, depth: 
     extended = str(source.get("namecharset") or "strict").lower()
     if extended not in ("strict", "extended") or ("namecharset" in source and kind != "object"):
         raise _model_refusal(f"{where}.namecharset must be strict or extended, and is only for objects")
-    if source.get("target") and kind not in TARGETED:
+    if source.get("target") and kind not in TYPES_WITH_TARGET:
         raise _model_refusal(f"{where}.target is only for links, not for {kind}")
     if (kind in ("array", "map")) != (source.get("item") is not None):
         raise _model_refusal(f"{where}.item is required for arrays and maps, and only for them")
@@ -446,7 +450,7 @@ def _compile_ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict
 
 
 def _check_attribute(attribute: ModelAttribute, where: str) -> None:
-    if attribute.name == ANYTHING and (attribute.required or attribute.readonly or attribute.ifvalues):
+    if attribute.name == WILDCARD and (attribute.required or attribute.readonly or attribute.ifvalues):
         raise _model_refusal(f"{where} is a wildcard, so it cannot be required or readonly or have ifvalues")
     of_enum = attribute.item or attribute
     if (attribute.enum and not of_enum.is_scalar) or (attribute.ifvalues and not attribute.is_scalar):
@@ -470,9 +474,9 @@ def _check_attribute(attribute: ModelAttribute, where: str) -> None:
 
 def _names(plural: str, source: Mapping[str, Any]) -> str:
     singular = source.get("singular")
-    if not _PLURAL.fullmatch(plural) or source.get("plural", plural) != plural:
+    if not _PLURAL_NAME.fullmatch(plural) or source.get("plural", plural) != plural:
         raise _model_refusal(f"{plural!r} is not a valid plural name, or differs from its key")
-    if not isinstance(singular, str) or not _PLURAL.fullmatch(singular):
+    if not isinstance(singular, str) or not _PLURAL_NAME.fullmatch(singular):
         raise _model_refusal(f"{plural}.singular is missing, or not a valid name")
     return singular
 

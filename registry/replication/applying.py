@@ -24,7 +24,7 @@ from registry.replication.entities import (
     possible_xids,
 )
 from registry.store.entities import EntityReader, Version
-from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, digest_of, marks_by_version
+from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, ReplicationMarks, digest_of, marks_by_version
 
 # Merging the versions of a definition.
 #
@@ -35,7 +35,7 @@ from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, digest_of, ma
 
 @dataclass(slots=True)
 class WantedVersion:
-    """The merged state of a version; its content is None if the stored one stays."""
+    """The merged state of a version; ``attributes`` is None if the stored content stays."""
 
     mark: Mark
     attributes: dict[str, Any] | None = None
@@ -50,7 +50,7 @@ class MergePlan:
     deleted: tuple[str, ...] = ()
 
 
-def reconciled_marks(owner: str, reader: EntityReader, marks: WriteMarks) -> dict[str, Mark]:
+def reconciled_marks(owner: str, reader: EntityReader, marks: ReplicationMarks) -> dict[str, Mark]:
     """Return the marks of a definition by uid, reconciled with the store.
 
     A process of a release without marks may have written to the store. Versions without a mark get a local one, and
@@ -69,7 +69,7 @@ def reconciled_marks(owner: str, reader: EntityReader, marks: WriteMarks) -> dic
     return known
 
 
-def _mark_missing_as_deleted(marks: WriteMarks, known: Iterable[Mark], stored: Container[str]) -> None:
+def _mark_missing_as_deleted(marks: ReplicationMarks, known: Iterable[Mark], stored: Container[str]) -> None:
     """Mark versions missing from the store as deleted: the core prunes versions (``maxversions``)."""
     for mark in known:
         if not mark.deleted and mark.name not in stored:
@@ -80,7 +80,7 @@ def _mark_missing_as_deleted(marks: WriteMarks, known: Iterable[Mark], stored: C
 class DefinitionMerger:
     """Merges changes into the definition *owner*, and plans the writes."""
 
-    def __init__(self, owner: str, reader: EntityReader, marks: WriteMarks) -> None:
+    def __init__(self, owner: str, reader: EntityReader, marks: ReplicationMarks) -> None:
         self._owner = owner
         self._reader = reader
         self._marks = marks
@@ -252,7 +252,7 @@ class ChangeApplier:
         self._reader = session.reader
         self._author = author
         self._authority = authority
-        self.marks: Final = WriteMarks(session.reader.connection)
+        self.marks: Final = ReplicationMarks(session.reader.connection)
 
     def apply(self, page: ChangePage) -> AppliedPage:
         """Apply the changes of a page; refused ones are skipped."""
@@ -281,7 +281,7 @@ class ChangeApplier:
     def _apply_one(self, change: ReplicatedChange) -> bool:
         if not change.xid:
             return self._apply_version(change) if change.definition else self._apply_group(change)
-        if change.xid != MODEL:  # the core requires an administrator for the model
+        if change.xid != MODEL_XID:  # the core requires an administrator for the model
             self._check_permission("/".join(change.xid.split("/")[:3]))
         return EntityMerger(self._session, self.marks, self._perform, self._revive_group).merge(change)
 
@@ -354,7 +354,7 @@ class ChangeApplier:
         self.marks.store_mark(Mark("", "", "", stamp, origin, {origin: stamp}, digest, group=xid))
 
     def _apply_group(self, change: ReplicatedChange) -> bool:
-        xid = f"{SCOPE}{change.group}"
+        xid = f"{MESSAGE_GROUPS}{change.group}"
         self._check_permission(xid)
         mine = self._mark_of(xid)
         theirs = change.attributes
@@ -373,14 +373,14 @@ class ChangeApplier:
             group = self._reader.group(xid)
             known: dict[str, Any] = {} if group is None else group.attributes
             given = {"theirs": theirs, "both-theirs": {**known, **theirs}, "both-mine": {**theirs, **known}}
-            self._perform("replace", (SCOPE.strip("/"), change.group), given[verdict.winner])
+            self._perform("replace", (MESSAGE_GROUPS.strip("/"), change.group), given[verdict.winner])
             after = self._reader.group(xid)
             mine.deleted, mine.digest = False, digest_of(after.attributes if after is not None else {})
         self.marks.store_mark(mine)
         return True
 
     def _mark_of(self, xid: str) -> Mark:
-        """Return the mark of a group, reconciled with the store like :func:`fitted`."""
+        """Return the mark of a group, reconciled with the store like :func:`reconciled_marks`."""
         mark, group = self.marks.mark_of(xid), self._reader.group(xid)
         if mark is None:
             mark = Mark("", "", "", 0, "", group=xid, deleted=True)
@@ -398,7 +398,7 @@ class ChangeApplier:
             put_own_mark(self.marks, mine)
             return
         if group is not None:
-            self._perform("delete", (SCOPE.strip("/"), change.group), None)
+            self._perform("delete", (MESSAGE_GROUPS.strip("/"), change.group), None)
         mine.deleted, mine.digest = True, ""
         mine.stamp, mine.origin = change.stamp, change.origin
         self.marks.store_mark(mine)

@@ -24,7 +24,7 @@ from registry.errors import Refusal
 from registry.model.attributes import format_time, parse_time
 from registry.store.engine import VERSIONS
 from registry.store.entities import EntityReader
-from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, is_by_xid
+from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, ReplicationMarks, is_by_xid
 
 # Changes in JSON, and the choice between two states of an entity.
 #
@@ -36,7 +36,7 @@ Winner = Literal["mine", "theirs", "both-mine", "both-theirs"]
 """Which state wins; with ``both`` the other content is kept as well."""
 MAX_ORIGINS: Final = 1000
 MAX_AUTHORITY: Final = 1000
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@+]{0,127}", re.ASCII)
+_NAME_FORM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@+]{0,127}", re.ASCII)
 MAX_AHEAD: Final = 2**32
 """How far stamps of a page may be ahead of our clock before the page."""
 MAX_STAMP: Final = 2**62
@@ -76,10 +76,10 @@ class ReplicatedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         if self.seen.get(self.origin, 0) < self.stamp:
             return "its own stamp is missing in seen"
         named = (_xid_names(self.xid) or ("",)) if self.xid else (self.group,)
-        if not all(_NAME.fullmatch(each) for each in (*named, self.origin, *self.seen)):
+        if not all(_NAME_FORM.fullmatch(each) for each in (*named, self.origin, *self.seen)):
             return "it has names that are not valid"
         own = (self.definition, self.uid, self.name)
-        if self.definition and not all(_NAME.fullmatch(each) for each in own):
+        if self.definition and not all(_NAME_FORM.fullmatch(each) for each in own):
             return "a version needs a definition, a uid and an id"
         return (
             ""
@@ -93,7 +93,7 @@ def _xid_names(xid: str) -> list[str]:
     names = xid.split("/")[1:]
     if not xid.startswith("/") or len(names) > 6 or (len(names) == 6 and names[4] != "versions"):
         return []
-    return names if xid == MODEL or (len(names) in (2, 4, 6) and is_by_xid(xid)) else []
+    return names if xid == MODEL_XID or (len(names) in (2, 4, 6) and is_by_xid(xid)) else []
 
 
 class ChangePage(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,43 +157,43 @@ def parse_page(data: bytes | Mapping[str, Any]) -> ChangePage | None:
 # The authority distinguishes definitions (section 2.2.1), and names may differ between catalogs (5.3). So if two
 # definitions have the same path, the second one is put into a group named after its authority.
 
-_PLAIN: Final = re.compile(r"[^A-Za-z0-9.-]+", re.ASCII)
-_SIGN: Final = re.compile(r"@[A-Za-z0-9.-]{1,24}-[0-9a-f]{8}", re.ASCII)
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9.-]+", re.ASCII)
+_SUFFIX: Final = re.compile(r"@[A-Za-z0-9.-]{1,24}-[0-9a-f]{8}", re.ASCII)
 MAX_ID: Final = 128
-_SIGN_LENGTH: Final = 34
+_SUFFIX_LENGTH: Final = 34
 
 
 def authority_suffix(authority: str) -> str:
     """Return the suffix of names of groups for an authority's definitions."""
-    plain = _PLAIN.sub("-", authority.partition("://")[2] or authority).strip("-.")[:24]
+    plain = _UNSAFE.sub("-", authority.partition("://")[2] or authority).strip("-.")[:24]
     return f"@{plain or 'x'}-{hashlib.sha256(authority.encode()).hexdigest()[:8]}"
 
 
 def has_authority_suffix(group: str) -> bool:
     """Whether a group has such a suffix."""
-    return "@" in group and _SIGN.fullmatch(group[group.rindex("@") :]) is not None
+    return "@" in group and _SUFFIX.fullmatch(group[group.rindex("@") :]) is not None
 
 
 def is_shortened(group: str) -> bool:
     """Whether a group has such a suffix and its name may be shortened."""
-    return len(group) == MAX_ID - _SIGN_LENGTH
+    return len(group) == MAX_ID - _SUFFIX_LENGTH
 
 
 def home_of(owner: str, authority: str) -> tuple[str, str]:
     """Return group and id of a definition in the catalog of its authority."""
-    group, _, name = owner.removeprefix(SCOPE).partition("/messages/")
+    group, _, name = owner.removeprefix(MESSAGE_GROUPS).partition("/messages/")
     return group.removesuffix(authority_suffix(authority)), name
 
 
 def possible_xids(group: str, name: str, authority: str) -> tuple[str, str]:
     """Return the two possible xids of a definition: its own path, and the one with the authority's suffix."""
-    aside = f"{group[: MAX_ID - _SIGN_LENGTH]}{authority_suffix(authority)}"
-    return f"{SCOPE}{group}/messages/{name}", f"{SCOPE}{aside}/messages/{name}"
+    aside = f"{group[: MAX_ID - _SUFFIX_LENGTH]}{authority_suffix(authority)}"
+    return f"{MESSAGE_GROUPS}{group}/messages/{name}", f"{MESSAGE_GROUPS}{aside}/messages/{name}"
 
 
 _logger = logging.getLogger(__name__)
 Perform = Callable[[Verb, tuple[str, ...], Any], None]
-_DIGEST: Final = 8
+_DIGEST_LENGTH: Final = 8
 _MAX_ID: Final = 128
 
 
@@ -220,9 +220,9 @@ class ResourceState(msgspec.Struct, omit_defaults=True):
 
 
 def entity_state(reader: EntityReader, xid: str) -> dict[str, Any] | None:
-    """Return the state of an entity, None if it does not exist; of a resource without ``ancestors``."""
+    """Return the state of an entity (of a resource without ``ancestors``), None if it does not exist."""
     depth = xid.count("/")
-    if xid == MODEL:
+    if xid == MODEL_XID:
         return dict(read_registry(reader).modelsource)
     if depth == 2:
         group = reader.group(xid)
@@ -243,10 +243,10 @@ def ancestors_of(reader: EntityReader, resource: str) -> dict[str, str]:
 
 
 class EntityMerger:
-    """Merges such changes within a session; *perform* writes them, *revive* marks a group created for its content."""
+    """Merges changes of such entities in a session; *perform* writes, *revive* marks a group created for its content."""
 
     def __init__(
-        self, session: RegistrySession, marks: WriteMarks, perform: Perform, revive: Callable[[str], None]
+        self, session: RegistrySession, marks: ReplicationMarks, perform: Perform, revive: Callable[[str], None]
     ) -> None:
         self._session = session
         self._reader = session.reader
@@ -261,7 +261,7 @@ class EntityMerger:
             Refusal: it is refused.
         """
         names = tuple(change.xid.split("/")[1:])
-        if change.xid != MODEL:
+        if change.xid != MODEL_XID:
             kinds = self._session.model.groups
             gone = change.attributes is None
             if gone and (names[0] not in kinds or (len(names) > 2 and names[2] not in kinds[names[0]].resources)):
@@ -364,7 +364,7 @@ class EntityMerger:
     ) -> None:
         """Keep the losing content as a new version, older than the winning one."""
         digest = digest_of_state(msgspec.to_builtins(lost))
-        name = f"{names[5][: _MAX_ID - _DIGEST - 1]}-{digest[:_DIGEST]}"
+        name = f"{names[5][: _MAX_ID - _DIGEST_LENGTH - 1]}-{digest[:_DIGEST_LENGTH]}"
         where = (*names[:5], name)
         xid = join_xid(where)
         if not write[1] or self._marks.mark_of(xid) is not None:
@@ -440,7 +440,7 @@ class EntityMerger:
 
 
 def join_xid(names: tuple[str, ...]) -> str:
-    """Return the xid of names."""
+    """Return the xid with these names."""
     return "/".join(("", *names))
 
 

@@ -30,18 +30,18 @@ from registry.replication.entities import (
     parse_page,
 )
 from registry.store.entities import EntityReader
-from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, is_by_xid
+from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, ReplicationMarks, is_by_xid
 
 # Changes for other catalogs: current entities, in the order in which this catalog received them.
 
-PAGE: Final = 200
+PAGE_CHANGES: Final = 200
 """Changes in a page."""
 PAGE_BYTES: Final = 4 * 2**20
 """Size of a page in bytes; a single change may be larger."""
 
 
 def changes_after(
-    reader: EntityReader, position: int, authority: str, limit: int = PAGE, *, whole: bool = False
+    reader: EntityReader, position: int, authority: str, limit: int = PAGE_CHANGES, *, whole: bool = False
 ) -> ChangePage:
     """Return a page of changes after a position; *authority* is the default of versions that name none.
 
@@ -49,14 +49,14 @@ def changes_after(
     in each page that has one, so that it arrives with the last of them. The model comes before entities of its types,
     and again at its own position, when the entities that it forbids have been deleted.
     """
-    marks = WriteMarks(reader.connection)
-    entries = marks.marks_after(position, min(limit, PAGE) + 1)
-    page, more = entries[: min(limit, PAGE)], len(entries) > min(limit, PAGE)
+    marks = ReplicationMarks(reader.connection)
+    entries = marks.marks_after(position, min(limit, PAGE_CHANGES) + 1)
+    page, more = entries[: min(limit, PAGE_CHANGES)], len(entries) > min(limit, PAGE_CHANGES)
     live = [f"{each.owner}/versions/{each.name}" for each in page if each.owner and not each.deleted]
     versions = reader.versions_by_xid(live)
     changes: list[ReplicatedChange] = []
     weight = 0
-    model = marks.mark_of(MODEL) if whole else None
+    model = marks.mark_of(MODEL_XID) if whole else None
     if model is not None and model.position > position:
         changes += filter(None, (_entity_change(model, reader),))
     first = len(changes)
@@ -70,7 +70,7 @@ def changes_after(
         change = _entity_change(each, reader) if by_xid else _definition_change(each, reader, versions, authority)
         if change is not None:
             weight += len(msgspec.json.encode(change))
-            full = len(changes) + len(owners) + bool(owner) >= PAGE
+            full = len(changes) + len(owners) + bool(owner) >= PAGE_CHANGES
             if len(changes) + len(owners) > first and (full or weight > PAGE_BYTES):
                 more = True
                 break
@@ -104,7 +104,7 @@ def _entity_change(mark: Mark, reader: EntityReader) -> ReplicatedChange | None:
 
 def _definition_change(mark: Mark, reader: EntityReader, versions: Any, authority: str) -> ReplicatedChange | None:
     if not mark.owner:
-        name = mark.group.removeprefix(SCOPE)
+        name = mark.group.removeprefix(MESSAGE_GROUPS)
         group = None if mark.deleted else reader.group(mark.group)
         if has_authority_suffix(name) or (group is None and not mark.deleted):
             return None  # each catalog creates those groups itself
@@ -131,7 +131,7 @@ def _definition_change(mark: Mark, reader: EntityReader, versions: Any, authorit
 
 _logger = logging.getLogger(__name__)
 Direction = Literal["pull", "push", "both"]
-_OK: Final = 200
+_STATUS_OK: Final = 200
 _LAST_POSITION: Final = 2**63 - 1
 _MAX_CHANGES: Final = 2_000
 """Changes accepted in a page: more than a peer of any release sends."""
@@ -201,29 +201,29 @@ class PeerExchange:
         peer: Peer,
         direction: Literal["pull", "push"],
         stopping: threading.Event | None = None,
-        done: ReplicationRound | None = None,
+        result: ReplicationRound | None = None,
     ) -> ReplicationRound:
         """Continue from the last position until there are no more changes, or until *stopping* is set.
 
-        The results are added to *done*, page by page.
+        The results are added to *result*, page by page.
 
         Raises:
             DocumentError: the peer is unreachable, refuses us, or is not a catalog; earlier pages stay applied.
         """
-        done = ReplicationRound() if done is None else done
+        result = ReplicationRound() if result is None else result
         more = True
         while more and not (stopping is not None and stopping.is_set()):
-            more = (self._pull if direction == "pull" else self._push)(peer, done)
-        return done
+            more = (self._pull if direction == "pull" else self._push)(peer, result)
+        return result
 
-    def _pull(self, peer: Peer, done: ReplicationRound) -> bool:
+    def _pull(self, peer: Peer, result: ReplicationRound) -> bool:
         name = f"pull all {peer.url}"  # separate from `pull`, which was of messages only
         with self._service.session(writing=False) as session:
-            catalog, position = WriteMarks(session.reader.connection).peer_position(name)
+            catalog, position = ReplicationMarks(session.reader.connection).peer_position(name)
         page = self._fetch_page(peer, position)
         if page.catalog != catalog:
             if catalog:
-                _record_renewal(peer, done)
+                _record_renewal(peer, result)
                 page = self._fetch_page(peer, 0)
             position = 0
         if page.position == position and not page.more:
@@ -236,18 +236,18 @@ class PeerExchange:
                 raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
             taken = applier.apply(page)
             applier.marks.set_peer_position(name, page.catalog, page.position)
-        done.add(len(page.changes), taken.applied, taken.refused, taken.reported)
+        result.add(len(page.changes), taken.applied, taken.refused, taken.reported)
         return page.more
 
-    def _push(self, peer: Peer, done: ReplicationRound) -> bool:
-        if not done.answered:
-            self._push_empty_page(peer, done)
+    def _push(self, peer: Peer, result: ReplicationRound) -> bool:
+        if not result.answered:
+            self._push_empty_page(peer, result)
             return True
-        name = _push_key(peer, whole=done.whole)
-        for limit in (PAGE, 1):
+        name = _push_key(peer, whole=result.whole)
+        for limit in (PAGE_CHANGES, 1):
             with self._service.session(writing=False) as session:
-                catalog, position = WriteMarks(session.reader.connection).peer_position(name)
-                page = changes_after(session.reader, position, self._own_authority, limit, whole=done.whole)
+                catalog, position = ReplicationMarks(session.reader.connection).peer_position(name)
+                page = changes_after(session.reader, position, self._own_authority, limit, whole=result.whole)
             if page.position == position:
                 return False
             try:
@@ -256,42 +256,42 @@ class PeerExchange:
             except _TooLarge:
                 _logger.debug("%s refused a page of %d changes as too large", peer.url, len(page.changes))
         else:
-            return self._skip_change(peer, page, name, done)
+            return self._skip_change(peer, page, name, result)
         changed = bool(catalog) and answer.catalog != catalog
         if changed:
-            _record_renewal(peer, done)
+            _record_renewal(peer, result)
         with self._service.session(writing=True) as session:
-            WriteMarks(session.reader.connection).set_peer_position(
+            ReplicationMarks(session.reader.connection).set_peer_position(
                 name, answer.catalog, 0 if changed else page.position
             )
-        done.add(len(page.changes), answer.applied, max(answer.refusedcount, len(answer.refused)), answer.refused)
+        result.add(len(page.changes), answer.applied, max(answer.refusedcount, len(answer.refused)), answer.refused)
         return page.more or changed
 
-    def _skip_change(self, peer: Peer, page: ChangePage, name: str, done: ReplicationRound) -> bool:
+    def _skip_change(self, peer: Peer, page: ChangePage, name: str, result: ReplicationRound) -> bool:
         """Skip a change that is too large for a peer; it counts as refused."""
         with self._service.session(writing=True) as session:
-            marks = WriteMarks(session.reader.connection)
+            marks = ReplicationMarks(session.reader.connection)
             marks.set_peer_position(name, marks.peer_position(name)[0], page.position)
         subject = page.changes[-1].xid or page.changes[-1].group
         _logger.warning("skipped a change of %s: it is too large for %s", subject, peer.url)
-        done.add(len(page.changes), 0, len(page.changes), [(subject, "too large for the peer")])
+        result.add(len(page.changes), 0, len(page.changes), [(subject, "too large for the peer")])
         return page.more
 
-    def _push_empty_page(self, peer: Peer, done: ReplicationRound) -> None:
+    def _push_empty_page(self, peer: Peer, result: ReplicationRound) -> None:
         """Push an empty page, to learn whether the peer is available, what it supports, and its catalog id."""
         with self._service.session(writing=False) as session:
-            ours = WriteMarks(session.reader.connection).catalog
+            ours = ReplicationMarks(session.reader.connection).catalog
         answer = self._send_page(peer, ChangePage(catalog=ours, authority=self._own_authority, position=0, changes=[]))
         if answer.catalog == ours:
             raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
-        done.whole, done.answered = answer.whole, True
-        name = _push_key(peer, whole=done.whole)
+        result.whole, result.answered = answer.whole, True
+        name = _push_key(peer, whole=result.whole)
         with self._service.session(writing=False) as session:
-            catalog, _ = WriteMarks(session.reader.connection).peer_position(name)
+            catalog, _ = ReplicationMarks(session.reader.connection).peer_position(name)
         if catalog and answer.catalog != catalog:
-            _record_renewal(peer, done)
+            _record_renewal(peer, result)
             with self._service.session(writing=True) as session:
-                WriteMarks(session.reader.connection).set_peer_position(name, answer.catalog, 0)
+                ReplicationMarks(session.reader.connection).set_peer_position(name, answer.catalog, 0)
 
     @property
     def _own_authority(self) -> str:
@@ -311,7 +311,7 @@ class PeerExchange:
         receipt = post(peer.url, encode_page(page), by, note="xRouter-Finding")
         if receipt.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             raise _TooLarge(f"a page is too large for {by.address(peer.url)}", file=peer.url)
-        if receipt.status != _OK:
+        if receipt.status != _STATUS_OK:
             text = f"{by.address(peer.url)} does not accept changes: it answered {receipt.status}"
             raise DocumentError(text, file=peer.url, hint="check the URL, and whether this registry may write there")
         try:
@@ -326,11 +326,11 @@ def _push_key(peer: Peer, *, whole: bool) -> str:
     return f"push all {peer.url}" if whole else f"push {peer.url}"
 
 
-def _record_renewal(peer: Peer, done: ReplicationRound) -> None:
+def _record_renewal(peer: Peer, result: ReplicationRound) -> None:
     """Record that a peer is another catalog than before, which may happen once in a round."""
-    if done.renewed:
+    if result.renewed:
         raise DocumentError(f"{peer.url} is a different catalog at each request", file=peer.url)
-    done.renewed = True
+    result.renewed = True
 
 
 # Continuous replication: a thread for each peer runs a round at intervals, and backs off after failures.
@@ -345,11 +345,11 @@ _MAX_PAUSE = 300.0
 class PeerTally:
     """The counts of one direction with one peer, since the start.
 
-    ``alike`` is when the last completed round began, after which both sides were equal; before the first it is the
-    start. ``success`` is when that round ended, 0 without one. Both are Unix seconds.
+    ``equal_since`` is when the last completed round began, after which both sides were equal; before the first it is
+    the start. ``success`` is when that round ended, 0 without one. Both are Unix seconds.
     """
 
-    alike: float
+    equal_since: float
     success: float = 0.0
     changes: int = 0
     applied: int = 0
@@ -424,7 +424,7 @@ class Replication:
             tally.applied += done.applied
             tally.refused += done.refused
         if not self._stopping.is_set():
-            tally.alike, tally.success = begun, time.time()
+            tally.equal_since, tally.success = begun, time.time()
         if done.sent:
             figures = (direction, peer.url, done.sent, done.applied, done.refused)
             _logger.info("replication: %s %s, changes %d, new %d, refused %d", *figures)

@@ -44,9 +44,9 @@ from sqlalchemy.sql.expression import ClauseElement
 
 # Locks on a database that one process holds at a time, and that are released when it ends.
 
-_KEY: Final = 7_218_904_117_442_316
+_DELIVERY_LOCK: Final = 7_218_904_117_442_316
 """Id of our advisory lock in PostgreSQL."""
-_SUFFIX: Final = "-delivery"
+_LOCK_SUFFIX: Final = "-delivery"
 _FILE_MODE: Final = 0o600
 
 
@@ -59,7 +59,7 @@ class ProcessLock(Protocol):
         ...
 
     def release(self) -> None:
-        """Release it."""
+        """Release the lock."""
         ...
 
 
@@ -78,7 +78,7 @@ class FileLock:
         """
         if not database or database == ":memory:":
             return cls(None)
-        file = os.open(f"{database}{_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        file = os.open(f"{database}{_LOCK_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -113,7 +113,7 @@ class AdvisoryLock:
         """
         try:
             connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-            if connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _KEY}).scalar_one():
+            if connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _DELIVERY_LOCK}).scalar_one():
                 return cls(connection)
         except BaseException:
             connection.invalidate()
@@ -138,11 +138,11 @@ class AdvisoryLock:
 
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
-_LOCK: Final = 7_218_904_117_442_315
+_WRITE_LOCK: Final = 7_218_904_117_442_315
 """Id of our advisory lock in PostgreSQL."""
 _BUSY_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10
-_POOL: Final = 8
+_POOL_SIZE: Final = 8
 _LOCATION_PARAMETERS: Final = frozenset(("host", "port"))
 """libpq parameters of a URL that say where a database is; others may be secrets."""
 
@@ -206,7 +206,7 @@ class Database:
                     if not self._sqlite:
                         most = {"most": f"{_BUSY_SECONDS * 1000:.0f}ms"}
                         connection.execute(text("SELECT set_config('lock_timeout', :most, true)"), most)
-                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITE_LOCK})
                     yield connection
             finally:
                 connection.info.pop("writing", None)
@@ -265,9 +265,9 @@ def open_database(url: str) -> Database:
     return database
 
 
-def store_error(url: str, error: Exception, what: str = "does not answer") -> StoreError:
+def store_error(url: str, error: Exception, problem: str = "does not answer") -> StoreError:
     """Return a database error for operators: one line, and a hint."""
-    message = f"the store at {_location_text(url)} {what}: {_driver_message(error)}"
+    message = f"the store at {_location_text(url)} {problem}: {_driver_message(error)}"
     if make_url(url).get_backend_name() != "sqlite":
         return StoreError(message, _POSTGRESQL_HINT)
     name = getattr(getattr(error, "orig", None) or error, "sqlite_errorname", "")
@@ -298,7 +298,7 @@ def _upgrade(connection: Connection) -> None:
 
 
 def _sqlite_engine(url: str) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, pool_size=_POOL, max_overflow=_POOL)
+    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, pool_size=_POOL_SIZE, max_overflow=_POOL_SIZE)
 
     @event.listens_for(engine, "connect")
     def configure_connection(connection: sqlite3.Connection, _record: Any) -> None:
@@ -316,7 +316,11 @@ def _sqlite_engine(url: str) -> Engine:
 
 def _postgresql_engine(url: str) -> Engine:
     return create_engine(
-        url, pool_size=_POOL, max_overflow=_POOL, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS}
+        url,
+        pool_size=_POOL_SIZE,
+        max_overflow=_POOL_SIZE,
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": _CONNECT_SECONDS},
     )
 
 
@@ -335,7 +339,7 @@ def _driver_message(error: Exception) -> str:
 METADATA: Final = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
 # Both databases compare bytes, so that the entities below an xid are one range.
 _KEY_TYPE: Final = Text().with_variant(String(collation="C"), "postgresql")
-_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
+_NUMBER_TYPE: Final = BigInteger().with_variant(Integer, "sqlite")
 
 REGISTRY: Final = Table(
     "registry",
@@ -392,7 +396,7 @@ DOCUMENTS: Final = Table(
 HISTORY: Final = Table(
     "history",
     METADATA,
-    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("number", _NUMBER_TYPE, primary_key=True, autoincrement=True),
     Column("interaction", Text, nullable=False),
     Column("at", Text, nullable=False),
     Column("who", Text, nullable=False),
@@ -406,7 +410,7 @@ HISTORY: Final = Table(
 OUTBOX: Final = Table(
     "outbox",
     METADATA,
-    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("number", _NUMBER_TYPE, primary_key=True, autoincrement=True),
     Column("interaction", Text, nullable=False),
     Column("at", Text, nullable=False),
     Column("type", Text, nullable=False),
@@ -426,7 +430,7 @@ SUBSCRIBERS: Final = Table(
     Column("position", BigInteger, nullable=False),
     Column("expires", Text, nullable=True),
 )
-HELD: Final = Table(
+BLOCKED_EVENTS: Final = Table(
     "held",
     METADATA,
     Column("subscriber", _KEY_TYPE, primary_key=True),
@@ -460,7 +464,7 @@ PEERS: Final = Table(
     Column("catalog", Text, nullable=False),
     Column("position", BigInteger, nullable=False),
 )
-_SIZES: Final = (1, 2, 4, 8, 16, 24, 32, 64, 128, 250, 500)
+_KEY_COUNTS: Final = (1, 2, 4, 8, 16, 24, 32, 64, 128, 250, 500)
 """Numbers of key parameters for which statements are compiled."""
 Row = tuple[Any, ...]
 
@@ -529,7 +533,7 @@ class KeyedStatement:
             yield from statement.fetch_all(connection, given)
 
     def execute(self, connection: Connection, keys: Collection[str]) -> None:
-        """Execute it."""
+        """Execute the statement."""
         for statement, given in self._iter_statements(keys, {}):
             statement.execute(connection, [given])
 
@@ -537,8 +541,8 @@ class KeyedStatement:
         self, keys: Collection[str], values: Mapping[str, Any]
     ) -> Iterator[tuple[Statement, dict[str, Any]]]:
         left = iter(keys)
-        while part := list(islice(left, _SIZES[-1])):
-            size = next(each for each in _SIZES if each >= len(part))
+        while part := list(islice(left, _KEY_COUNTS[-1])):
+            size = next(each for each in _KEY_COUNTS if each >= len(part))
             statement = self._statements.get(size)
             if statement is None:
                 statement = Statement(

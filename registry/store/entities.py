@@ -39,7 +39,7 @@ from registry.store.engine import (
 
 @dataclass(slots=True)
 class Entity:
-    """The common part of all kinds; ``parent`` is the path of the collection, such as ``/endpoints``."""
+    """The common part of all entities; ``parent`` is the path of the collection, such as ``/endpoints``."""
 
     parent: str
     id: str
@@ -50,7 +50,7 @@ class Entity:
 
     @property
     def xid(self) -> str:
-        """The path from the root."""
+        """The path from the root, such as ``/endpoints/e1``."""
         return f"{self.parent}/{self.id}"
 
 
@@ -116,11 +116,11 @@ def to_json_text(tree: Mapping[str, Any]) -> str:
 
 Counted = tuple[Resource, Version | None, int]
 """A resource, its default version, and the number of its versions."""
-PAGE: Final = 500
+PAGE_ROWS: Final = 500
 """Rows fetched, and keys queried, at a time."""
-_FOLDED: Final = 3
-_OF_RESOURCE: Final = 12
-_OWN: Final = 8
+_FOLDED_COLUMN: Final = 3
+_RESOURCE_COLUMNS: Final = 12
+_COMMON_COLUMNS: Final = 8
 """Leading columns common to all entity tables. Access by index costs a third of access by name."""
 
 
@@ -141,16 +141,16 @@ _PAGE: Final = {
         select(each)
         .where(each.c.parent == bindparam("parent"), each.c.folded > bindparam("after"))
         .order_by(each.c.folded)
-        .limit(PAGE)
+        .limit(PAGE_ROWS)
     )
     for each in _KINDS
 }
 _COUNT: Final = {each: Statement(select(func.count()).where(each.c.parent == bindparam("parent"))) for each in _KINDS}
 _COUNTS: Final = {each: KeyedStatement(partial(_select_counted, each)) for each in _KINDS}
 _DOCUMENT: Final = Statement(select(DOCUMENTS.c.body).where(DOCUMENTS.c.xid == bindparam("xid")))
-_DEFAULT: Final = VERSIONS.alias("main")
-_WITH_DEFAULT: Final = select(RESOURCES, _DEFAULT).outerjoin_from(
-    RESOURCES, _DEFAULT, _DEFAULT.c.xid == RESOURCES.c.xid + "/versions/" + RESOURCES.c.defaultversionid
+_MAIN_VERSION: Final = VERSIONS.alias("main")
+_WITH_DEFAULT: Final = select(RESOURCES, _MAIN_VERSION).outerjoin_from(
+    RESOURCES, _MAIN_VERSION, _MAIN_VERSION.c.xid == RESOURCES.c.xid + "/versions/" + RESOURCES.c.defaultversionid
 )
 _WITH_COUNT: Final = _WITH_DEFAULT.add_columns(
     select(func.count()).where(VERSIONS.c.parent == RESOURCES.c.xid + "/versions").scalar_subquery()
@@ -159,15 +159,15 @@ _SHOWN_ONE: Final = Statement(_WITH_DEFAULT.where(RESOURCES.c.xid == bindparam("
 _SHOWN_PAGE: Final = Statement(
     _WITH_COUNT.where(RESOURCES.c.parent == bindparam("parent"), RESOURCES.c.folded > bindparam("after"))
     .order_by(RESOURCES.c.folded)
-    .limit(PAGE)
+    .limit(PAGE_ROWS)
 )
 _SHOWN_NAMED: Final = KeyedStatement(lambda xids: _WITH_COUNT.where(RESOURCES.c.xid.in_(xids)))
 _REFERRING: Final = Statement(select(RESOURCES).where(RESOURCES.c.xref == bindparam("xid")))
-_ID: Final = {
+_FIND_ID: Final = {
     each: Statement(select(each.c.id).where(each.c.parent == bindparam("parent"), each.c.folded == bindparam("folded")))
     for each in _KINDS
 }
-_LAST: Final = Statement(
+_LAST_ENTRY: Final = Statement(
     select(HISTORY.c.number, HISTORY.c.interaction, HISTORY.c.at).order_by(HISTORY.c.number.desc()).limit(1)
 )
 _CHILD: Final = VERSIONS.alias("child")
@@ -197,7 +197,7 @@ _CHILDREN: Final = KeyedStatement(
         VERSIONS.c.id != VERSIONS.c.ancestorid,
     )
 )
-_OTHER: Final = KeyedStatement(
+_OTHER_VERSION: Final = KeyedStatement(
     lambda apart: select(VERSIONS).where(VERSIONS.c.parent == bindparam("parent"), VERSIONS.c.id.not_in(apart)).limit(1)
 )
 
@@ -227,14 +227,14 @@ class EntityReader:
 
         Without an entry they are 0 and the registry's creation time, so they identify the state of one registry.
         """
-        row = _LAST.fetch_first(self.connection, {})
+        row = _LAST_ENTRY.fetch_first(self.connection, {})
         if row is not None:
             return int(row[0]), str(row[1])
         return 0, str(self.connection.execute(select(REGISTRY.c.createdat)).scalar() or "")
 
     def last_moment(self) -> str:
         """Return the time of the last history entry, '' before the first; times never decrease."""
-        row = _LAST.fetch_first(self.connection, {})
+        row = _LAST_ENTRY.fetch_first(self.connection, {})
         return "" if row is None else str(row[2])
 
     def group(self, xid: str) -> GroupEntity | None:
@@ -269,12 +269,12 @@ class EntityReader:
         """Yield the versions of a collection, like :meth:`iter_groups`."""
         return (_to_version(row) for row in self._iter_rows(_PAGE[VERSIONS], parent, after))
 
-    def newest_leaves(self, parent: str, apart: Collection[str]) -> list[Version]:
-        """Return the newest versions of a collection without descendants, except those *apart*.
+    def newest_leaves(self, parent: str, excluded: Collection[str]) -> list[Version]:
+        """Return the newest versions of a collection without descendants, except those *excluded*.
 
         These are some of the last ones, which include the newest.
         """
-        connection, names = self.connection, apart or ("",)
+        connection, names = self.connection, excluded or ("",)
         last = next(_NEWEST_LEAF.iter_rows(connection, names, {"parent": parent}), None)
         if last is None:
             return []
@@ -286,9 +286,9 @@ class EntityReader:
         """Return the versions of a collection that descend directly from the named ones."""
         return [_to_version(row) for row in _CHILDREN.iter_rows(self.connection, names, {"parent": parent})]
 
-    def other_version(self, parent: str, apart: Collection[str]) -> Version | None:
-        """Return any version of a collection that is not among those *apart*."""
-        row = next(_OTHER.iter_rows(self.connection, apart or ("",), {"parent": parent}), None)
+    def other_version(self, parent: str, excluded: Collection[str]) -> Version | None:
+        """Return any version of a collection that is not among those *excluded*."""
+        row = next(_OTHER_VERSION.iter_rows(self.connection, excluded or ("",), {"parent": parent}), None)
         return None if row is None else _to_version(row)
 
     def groups_by_xid(self, xids: Sequence[str]) -> dict[str, GroupEntity]:
@@ -306,7 +306,7 @@ class EntityReader:
     def resource_with_default(self, xid: str) -> tuple[Resource, Version | None] | None:
         """Return a resource with its default version, None if the resource does not exist."""
         row = _SHOWN_ONE.fetch_first(self.connection, {"xid": xid})
-        return None if row is None else (_to_resource(row[:_OF_RESOURCE]), _to_default_version(row))
+        return None if row is None else (_to_resource(row[:_RESOURCE_COLUMNS]), _to_default_version(row))
 
     def iter_with_defaults(self, parent: str, after: str = "") -> Iterator[Counted]:
         """Yield the resources of a collection with default version and number of versions."""
@@ -333,7 +333,7 @@ class EntityReader:
 
     def find_id(self, parent: str, folded: str) -> str | None:
         """Return the id of a collection's entity by its lower-case id, None if there is none."""
-        row = _ID[_table_of(parent)].fetch_first(self.connection, {"parent": parent, "folded": folded})
+        row = _FIND_ID[_table_of(parent)].fetch_first(self.connection, {"parent": parent, "folded": folded})
         return None if row is None else str(row[0])
 
     def group_types(self) -> set[str]:
@@ -354,9 +354,9 @@ class EntityReader:
         while True:
             rows = page.fetch_all(self.connection, {"parent": parent, "after": after})
             yield from rows
-            if len(rows) < PAGE:
+            if len(rows) < PAGE_ROWS:
                 return
-            after = rows[-1][_FOLDED]
+            after = rows[-1][_FOLDED_COLUMN]
 
 
 def _table_of(parent: str) -> Table:
@@ -380,24 +380,24 @@ def _to_group(row: Row) -> GroupEntity:
 
 
 def _to_resource(row: Row) -> Resource:
-    xref, default, sticky, counter = row[_OWN:]
+    xref, default, sticky, counter = row[_COMMON_COLUMNS:]
     return Resource(*_common_fields(row), xref, default, bool(sticky), counter)
 
 
 def _to_default_version(row: Row) -> Version | None:
-    return None if row[_OF_RESOURCE] is None else _to_version(row[_OF_RESOURCE:])
+    return None if row[_RESOURCE_COLUMNS] is None else _to_version(row[_RESOURCE_COLUMNS:])
 
 
 def _to_counted(row: Row) -> Counted:
-    return _to_resource(row[:_OF_RESOURCE]), _to_default_version(row), row[-1]
+    return _to_resource(row[:_RESOURCE_COLUMNS]), _to_default_version(row), row[-1]
 
 
 def _to_version(row: Row) -> Version:
-    return Version(*_common_fields(row), row[_OWN])
+    return Version(*_common_fields(row), row[_COMMON_COLUMNS])
 
 
 def _common_fields(row: Row) -> tuple[str, str, int, str, str, dict[str, Any]]:
-    _, parent, name, _, epoch, createdat, modifiedat, attributes = row[:_OWN]
+    _, parent, name, _, epoch, createdat, modifiedat, attributes = row[:_COMMON_COLUMNS]
     return parent, name, epoch, createdat, modifiedat, _parse_tree(attributes)
 
 
@@ -428,7 +428,7 @@ _DELETE: Final = {table: KeyedStatement(partial(_delete_statement, table)) for t
 
 @dataclass(slots=True)
 class PendingWrites(Generic[E]):
-    """Loaded or changed entities of one kind: ``before`` the write and ``now``; None for not existing.
+    """Loaded or changed entities of one kind: ``before`` the write and ``now``; None if it does not exist.
 
     Attribute values are replaced, never modified in place, so that ``before`` can share them.
     """
@@ -456,7 +456,7 @@ class PendingWrites(Generic[E]):
 
 
 class WriteTransaction:
-    """The entities of one write."""
+    """The entities that one write reads and changes."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -544,17 +544,17 @@ class WriteTransaction:
             like = self.id_like(resource.versions, name)
         return like if like is not None and like != name and self.version(resource, like) is not None else None
 
-    def newest_leaves(self, resource: Resource, apart: Collection[str]) -> list[Version]:
+    def newest_leaves(self, resource: Resource, excluded: Collection[str]) -> list[Version]:
         """Return the current :meth:`EntityReader.newest_leaves`; requires that no version has changed its ancestor."""
-        return self._current_versions(self.reader.newest_leaves(resource.versions, apart))
+        return self._current_versions(self.reader.newest_leaves(resource.versions, excluded))
 
     def child_versions(self, resource: Resource, names: Collection[str]) -> list[Version]:
         """Return the current :meth:`EntityReader.child_versions`; requires that no version has changed its ancestor."""
         return self._current_versions(self.reader.child_versions(resource.versions, names))
 
-    def other_version(self, resource: Resource, apart: Collection[str]) -> Version | None:
-        """Return a version of a resource that is not among those *apart*, None if there is none."""
-        other = self.reader.other_version(resource.versions, apart)
+    def other_version(self, resource: Resource, excluded: Collection[str]) -> Version | None:
+        """Return a version of a resource that is not among those *excluded*, None if there is none."""
+        other = self.reader.other_version(resource.versions, excluded)
         return None if other is None else self._current_versions([other])[0]
 
     def versions_before(self, resource: Resource) -> dict[str, Version]:

@@ -1,4 +1,4 @@
-"""History, replication marks, the event outbox, and subscribers: how each is read, written and pruned.
+"""History, replication marks, event outbox, and subscribers: reading, writing and pruning.
 
 The newest history entry of an existing entity is never pruned, nor is the newest of all: ETags and the next number
 depend on it.
@@ -16,13 +16,23 @@ import msgspec
 from sqlalchemy import Connection, Row, Table, and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from registry.store.engine import HELD, HISTORY, MARKS, OUTBOX, PEERS, REPLICA, SUBSCRIBERS, KeyedStatement, Statement
+from registry.store.engine import (
+    BLOCKED_EVENTS,
+    HISTORY,
+    MARKS,
+    OUTBOX,
+    PEERS,
+    REPLICA,
+    SUBSCRIBERS,
+    KeyedStatement,
+    Statement,
+)
 from registry.store.entities import bounds_below
 
 _PRUNE_SCANNED: Final = 1000
 """Entries that one pruning transaction scans, so that no write waits long for it."""
 _KEYS_PER_QUERY: Final = 500
-_FETCHED: Final = 50
+_FETCH_SIZE: Final = 50
 """Entries read at a time: each has its entity's state, and the previous one."""
 
 
@@ -54,12 +64,12 @@ def iter_entries(
         query = query.where(or_(HISTORY.c.xid == xid, and_(HISTORY.c.xid >= first, HISTORY.c.xid < end)))
     elif xid:
         query = query.where(HISTORY.c.xid == xid)
-    query = query.order_by(number.asc() if oldest else number.desc()).limit(_FETCHED)
+    query = query.order_by(number.asc() if oldest else number.desc()).limit(_FETCH_SIZE)
     while True:
         page = query if after is None else query.where(number > after if oldest else number < after)
         rows = connection.execute(page).all()
         yield from rows
-        if len(rows) < _FETCHED:
+        if len(rows) < _FETCH_SIZE:
             return
         after = rows[-1].number
 
@@ -100,14 +110,14 @@ def delete_entries(connection: Connection, numbers: Sequence[int]) -> int:
 #
 # ``position`` orders marks by when this catalog received their state. It and ``stamp`` come from one Lamport clock.
 
-SCOPE: Final = "/messagegroups/"
+MESSAGE_GROUPS: Final = "/messagegroups/"
 """Message groups, and versions of their messages, which have uids; everything else is marked by xid."""
 _MAX_SINGLE_LOOKUPS: Final = 16
 """Up to this many names are queried one by one."""
 
 
 _REPLICA: Final = Statement(select(REPLICA.c.id, REPLICA.c.clock))
-_TICK: Final = Statement(update(REPLICA).values(clock=bindparam("now")))
+_SET_CLOCK: Final = Statement(update(REPLICA).values(clock=bindparam("now")))
 _BY_KEY: Final = Statement(select(MARKS).where(MARKS.c.key == bindparam("key")))
 _BY_KEYS: Final = KeyedStatement(lambda keys: select(MARKS).where(MARKS.c.key.in_(keys)))
 _BY_OWNER: Final = KeyedStatement(lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners)))
@@ -145,8 +155,8 @@ class Mark:
         return f"{self.owner}#{self.uid}" if self.owner else self.group
 
 
-class WriteMarks:
-    """The marks within one transaction; changes are written by :meth:`flush`."""
+class ReplicationMarks:
+    """The replication marks in one transaction; changes are written by :meth:`flush`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -225,7 +235,7 @@ class WriteMarks:
             return
         _DELETE.execute(self._connection, self._put)
         _INSERT.execute(self._connection, [_to_row(each) for each in self._put.values()])
-        _TICK.execute(self._connection, [{"now": self._clock}])
+        _SET_CLOCK.execute(self._connection, [{"now": self._clock}])
         self._put.clear()
 
     def discard(self) -> None:
@@ -254,14 +264,14 @@ def digest_of(attributes: Mapping[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
 
 
-MODEL: Final = "/modelsource"
+MODEL_XID: Final = "/modelsource"
 """The xid of the model's mark."""
 
 
 def is_by_xid(xid: str) -> bool:
     """Whether an entity is marked by xid: all except message groups and the versions of their messages."""
     parts = xid.split("/")
-    return parts[1] != SCOPE.strip("/") or (len(parts) > 3 and parts[3] != "messages")
+    return parts[1] != MESSAGE_GROUPS.strip("/") or (len(parts) > 3 and parts[3] != "messages")
 
 
 def marks_by_version(versions: Iterable[Mark]) -> dict[str, Mark]:
@@ -294,7 +304,7 @@ def _to_row(mark: Mark) -> dict[str, Any]:
 
 # The outbox: events numbered in the order of their writes, until all subscribers have them.
 
-_PRUNED: Final = 5000
+_MAX_PRUNED: Final = 5000
 """Rows that one pruning transaction deletes, so that no write waits long for it."""
 
 
@@ -356,16 +366,16 @@ def prune_outbox(connection: Connection) -> bool:
         return False
     reached = connection.execute(select(func.min(SUBSCRIBERS.c.position))).scalar()
     upto = min(last - 1 if reached is None else min(reached, last - 1), _prunable_end(connection, first))
-    held = select(HELD.c.number)
+    held = select(BLOCKED_EVENTS.c.number)
     done = connection.execute(delete(OUTBOX).where(OUTBOX.c.number <= upto, OUTBOX.c.number.not_in(held)))
-    return done.rowcount == _PRUNED
+    return done.rowcount == _MAX_PRUNED
 
 
 def _prunable_end(connection: Connection, first: int) -> int:
     """Return the last number that one pruning transaction covers; skipped blocked events do not count."""
-    held = select(HELD.c.number)
+    held = select(BLOCKED_EVENTS.c.number)
     query = select(OUTBOX.c.number).where(OUTBOX.c.number >= first, OUTBOX.c.number.not_in(held))
-    numbers: Sequence[int] = connection.execute(query.order_by(OUTBOX.c.number).limit(_PRUNED)).scalars().all()
+    numbers: Sequence[int] = connection.execute(query.order_by(OUTBOX.c.number).limit(_MAX_PRUNED)).scalars().all()
     return numbers[-1] if numbers else first
 
 
@@ -424,22 +434,22 @@ def find_subscriber(connection: Connection, identifier: str, *, changing: bool =
     return None if row is None else SubscriberRow(*row)
 
 
-def add_subscriber(connection: Connection, given: SubscriberRow) -> bool:
+def add_subscriber(connection: Connection, subscriber: SubscriberRow) -> bool:
     """Insert a subscriber unless it exists; return whether it was new."""
-    values = {name: getattr(given, name) for name in _COLUMNS}
+    values = {name: getattr(subscriber, name) for name in _COLUMNS}
     return connection.execute(_insert(connection, SUBSCRIBERS).values(values).on_conflict_do_nothing()).rowcount > 0
 
 
-def replace_subscriber(connection: Connection, given: SubscriberRow) -> None:
+def replace_subscriber(connection: Connection, subscriber: SubscriberRow) -> None:
     """Replace a subscriber's configuration, and raise its revision; its progress stays."""
-    values = {"body": given.body, "permission": given.permission, "expires": given.expires}
-    where = SUBSCRIBERS.c.id == given.id
+    values = {"body": subscriber.body, "permission": subscriber.permission, "expires": subscriber.expires}
+    where = SUBSCRIBERS.c.id == subscriber.id
     connection.execute(update(SUBSCRIBERS).where(where).values(revision=SUBSCRIBERS.c.revision + 1, **values))
 
 
-def store_permission(connection: Connection, given: SubscriberRow, permission: str) -> None:
-    """Replace a target's permission and raise the revision, unless the subscriber has changed since *given*."""
-    where = (SUBSCRIBERS.c.id == given.id) & (SUBSCRIBERS.c.permission == given.permission)
+def store_permission(connection: Connection, before: SubscriberRow, permission: str) -> None:
+    """Replace a target's permission and raise the revision, unless the subscriber has changed since *before*."""
+    where = (SUBSCRIBERS.c.id == before.id) & (SUBSCRIBERS.c.permission == before.permission)
     connection.execute(
         update(SUBSCRIBERS).where(where).values(revision=SUBSCRIBERS.c.revision + 1, permission=permission)
     )
@@ -452,19 +462,21 @@ def remove_subscriber(connection: Connection, identifier: str, revision: int | N
         where &= SUBSCRIBERS.c.revision == revision
     if not connection.execute(delete(SUBSCRIBERS).where(where)).rowcount:
         return False
-    connection.execute(delete(HELD).where(HELD.c.subscriber == identifier))
+    connection.execute(delete(BLOCKED_EVENTS).where(BLOCKED_EVENTS.c.subscriber == identifier))
     return True
 
 
 def blocked_events(connection: Connection, identifier: str) -> frozenset[int]:
     """Return the blocked events of a subscriber."""
-    return frozenset(connection.execute(select(HELD.c.number).where(HELD.c.subscriber == identifier)).scalars())
+    return frozenset(
+        connection.execute(select(BLOCKED_EVENTS.c.number).where(BLOCKED_EVENTS.c.subscriber == identifier)).scalars()
+    )
 
 
-def store_progress(connection: Connection, reached: Mapping[str, DeliveryProgress]) -> None:
+def store_progress(connection: Connection, by_subscriber: Mapping[str, DeliveryProgress]) -> None:
     """Store the progress of subscribers; deleted ones are skipped."""
-    for identifier in set(reached) & set(list_revisions(connection)):
-        progress, before = reached[identifier], blocked_events(connection, identifier)
+    for identifier in set(by_subscriber) & set(list_revisions(connection)):
+        progress, before = by_subscriber[identifier], blocked_events(connection, identifier)
         where = SUBSCRIBERS.c.id == identifier
         if not connection.execute(update(SUBSCRIBERS).where(where).values(position=progress.position)).rowcount:
             continue  # it was deleted meanwhile
@@ -472,7 +484,7 @@ def store_progress(connection: Connection, reached: Mapping[str, DeliveryProgres
         more: Collection[int] = sorted(progress.blocked - before)
         if more:
             rows = [{"subscriber": identifier, "number": number} for number in more]
-            connection.execute(_insert(connection, HELD).on_conflict_do_nothing(), rows)
+            connection.execute(_insert(connection, BLOCKED_EVENTS).on_conflict_do_nothing(), rows)
 
 
 def skip_events(connection: Connection, identifier: str, upto: int) -> int:
@@ -481,7 +493,9 @@ def skip_events(connection: Connection, identifier: str, upto: int) -> int:
     position = connection.execute(select(SUBSCRIBERS.c.position).where(where)).scalar()
     if position is None:
         return 0
-    lost = connection.execute(delete(HELD).where(HELD.c.subscriber == identifier, HELD.c.number <= upto)).rowcount
+    lost = connection.execute(
+        delete(BLOCKED_EVENTS).where(BLOCKED_EVENTS.c.subscriber == identifier, BLOCKED_EVENTS.c.number <= upto)
+    ).rowcount
     if position < upto:
         lost += count_between(connection, position, upto)
         connection.execute(update(SUBSCRIBERS).where(where).values(position=upto))
@@ -494,5 +508,5 @@ def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.
 
 def _delete_blocked(connection: Connection, identifier: str, numbers: Sequence[int]) -> None:
     for start in range(0, len(numbers), 500):
-        few = HELD.c.number.in_(numbers[start : start + 500])
-        connection.execute(delete(HELD).where(HELD.c.subscriber == identifier, few))
+        few = BLOCKED_EVENTS.c.number.in_(numbers[start : start + 500])
+        connection.execute(delete(BLOCKED_EVENTS).where(BLOCKED_EVENTS.c.subscriber == identifier, few))

@@ -12,7 +12,7 @@ from bindings.http.request import Reply, RequestHead
 from registry.apis.cloudevents import views
 from registry.apis.cloudevents.mapping import (
     JSON,
-    RESOURCES,
+    OLDER_RESOURCES,
     XREF,
     GroupMapping,
     Links,
@@ -39,12 +39,12 @@ from registry.core.requests import ABSENT, Flags, GivenDocument, RegistryRequest
 from registry.core.service import RegistryService, RegistrySession
 from registry.core.views import ShownResource, iter_shown_resources
 from registry.errors import Refusal
-from registry.http.access import MAX_FINDINGS, READING, ApiCall, build_error_reply, finding_header, parse_etags
+from registry.http.access import MAX_FINDINGS, READ_METHODS, ApiCall, build_error_reply, finding_header, parse_etags
 
 # Core requests made for a request to this API, in one session.
 
 
-class Requester:
+class CoreRequester:
     """Makes core requests on behalf of the sender of a call, and collects lint's findings."""
 
     def __init__(self, session: RegistrySession, call: ApiCall) -> None:
@@ -148,9 +148,9 @@ def resources_in_group_body(
     """
     held: dict[str, Any] = {}
     defaults = {name: attributes[name] for name in ("envelope", "protocol") if name in attributes}
-    for plural in (name for name in place.group.resources if name in RESOURCES):
+    for plural in (name for name in place.group.resources if name in OLDER_RESOURCES):
         where = place.collection(plural)
-        for name, each in collection_in_group(body, RESOURCES[plural]).items():
+        for name, each in collection_in_group(body, OLDER_RESOURCES[plural]).items():
             own = where.child(name)
             tree = require_object(each, own.xid)
             check_identifier(tree, "id", own.xid, name)
@@ -212,12 +212,12 @@ def _core_schema_body(place: ResourcePath, tree: Mapping[str, Any]) -> dict[str,
 class WriteRequest:
     """A POST or PUT request. All methods raise :class:`Refusal`, before anything has changed."""
 
-    def __init__(self, session: RegistrySession, call: ApiCall, asked: ParsedRequest) -> None:
+    def __init__(self, session: RegistrySession, call: ApiCall, request: ParsedRequest) -> None:
         self.session: Final = session
         self.call: Final = call
-        self.asked: Final = asked
+        self.asked: Final = request
         self.links: Final = Links(call.url)
-        self.requester: Final = Requester(session, call)
+        self.requester: Final = CoreRequester(session, call)
         self.viewer: Final = CloudEventsView(session, call.url, call.max_answer)
 
     @property
@@ -286,32 +286,32 @@ class WriteRequest:
 
 
 class GroupWriteRequest(WriteRequest):
-    """Implements :class:`WriteRequest`."""
+    """A POST or PUT of a group or an endpoint."""
 
     def reply(self) -> Reply:
         """Carry out the request, and return the reply."""
         place = self.asked.place
         tree = parse_json_object(self.call, place.xid)
         if self.is_post:
-            return self._create_group(self.new_entity_path(place, tree.get("id")), tree, held=True)
+            return self._create_group(self.new_entity_path(place, tree.get("id")), tree, with_resources=True)
         check_identifier(tree, "id", place.xid, place.gid)
         group = self.session.reader.group(place.xid)
         if group is None:
             self.requester.check_absent(place, self.asked.epoch)
-            return self._create_group(place, tree, held=False)
+            return self._create_group(place, tree, with_resources=False)
         tag = views.etag_of(self.session, group)
         self.requester.check_conditions(tag, group.epoch, place, self.asked.epoch, tree.get("epoch"))
-        body = parse_body(tree, held=True)
+        body = parse_body(tree, with_resources=True)
         form = GroupMapping(place.group.plural, place.gid, self.links)
         attributes = replace_attributes(place.group.plural, form, group.attributes, body.content)
         self.requester.perform("replace", place, {**attributes, **body.times})
         return self._group_reply(place, 200)
 
-    def _create_group(self, place: ResourcePath, tree: Mapping[str, Any], *, held: bool) -> Reply:
-        """Create a group; with *held* also its resources, which a PUT must ignore."""
-        body = parse_body(tree, held=True)
+    def _create_group(self, place: ResourcePath, tree: Mapping[str, Any], *, with_resources: bool) -> Reply:
+        """Create a group, if *with_resources* also its resources, which a PUT must ignore."""
+        body = parse_body(tree, with_resources=True)
         attributes = GroupMapping(place.group.plural, place.gid, self.links).to_core(without_nulls(body.content))
-        members = resources_in_group_body(place, tree, attributes, self.links) if held else {}
+        members = resources_in_group_body(place, tree, attributes, self.links) if with_resources else {}
         self.requester.perform("replace", place, {**attributes, **body.times, **members})
         return self._group_reply(place, 201)
 
@@ -324,12 +324,12 @@ class GroupWriteRequest(WriteRequest):
 
 # POST and PUT of definitions (which show only their latest version), and of their metadata alone.
 
-_SHARED: Final = ("name", "description", "docs", "tags")
+_KEPT_ATTRIBUTES: Final = ("name", "description", "docs", "tags")
 """Attributes that stay if a request does not contain them."""
 
 
 class DefinitionWriteRequest(WriteRequest):
-    """Implements :class:`WriteRequest`."""
+    """A POST or PUT of definitions."""
 
     def reply(self) -> Reply:
         """Carry out the request, and return the reply."""
@@ -381,16 +381,16 @@ class DefinitionWriteRequest(WriteRequest):
         form = self.viewer.mapping_of(place, self.viewer.group_defaults(place))
         stored = self.viewer.stored_attributes(edition)
         body = parse_definition_body(tree)
-        kept = {name: each for name, each in form.to_older(stored).items() if (name in _SHARED) != meta}
+        kept = {name: each for name, each in form.to_older(stored).items() if (name in _KEPT_ATTRIBUTES) != meta}
         attributes = replace_attributes("messages", form, stored, {**kept, **body.content})
         again: dict[str, Any] = {"meta": {}} if XREF in stored and XREF not in attributes else {}
         return {**core_message_body(attributes, body.times), **again}
 
 
-def _merge_headers(tree: Mapping[str, Any], said: Mapping[str, str | None], place: ResourcePath) -> dict[str, Any]:
+def _merge_headers(tree: Mapping[str, Any], headers: Mapping[str, str | None], place: ResourcePath) -> dict[str, Any]:
     """Merge headers into a body, with which they must agree; None deletes."""
     laid = dict(tree)
-    for name, value in said.items():
+    for name, value in headers.items():
         if laid.get(name) is not None and str(laid[name]) != (value or ""):
             why = f"it differs from the body: {str(laid[name])[:80]}"
             raise Refusal("extra_xregistry_header", place.xid, name=f"Registry-{name}", error_detail=why)
@@ -400,24 +400,24 @@ def _merge_headers(tree: Mapping[str, Any], said: Mapping[str, str | None], plac
 
 # POST and PUT of schemas and versions: the body is the document, or with ``?meta`` the metadata.
 
-_IDENTITY: Final = ("id", "version", "epoch", "createdOn", "modifiedOn")
-_OF_DOCUMENT: Final = (views.ELSEWHERE, "contenttype")
-_FIRST: Final = "1"
+_IDENTITY_MEMBERS: Final = ("id", "version", "epoch", "createdOn", "modifiedOn")
+_DOCUMENT_ATTRIBUTES: Final = (views.DOCUMENT_URL, "contenttype")
+_FIRST_VERSION: Final = "1"
 
 
 class SchemaWriteRequest(WriteRequest):
-    """Implements :class:`WriteRequest`."""
+    """A POST or PUT of schemas or their versions."""
 
     def reply(self) -> Reply:
         """Carry out the request, and return the reply."""
         place, said = self.asked.place, self.attributes_in_headers()
         if place.kind == "resources":
-            return self._create_version(self.new_entity_path(place, said.get("id")), _FIRST, said)
+            return self._create_version(self.new_entity_path(place, said.get("id")), _FIRST_VERSION, said)
         return self._create_next_version(place, said) if self.is_post else self._put(said)
 
-    def _put(self, said: Mapping[str, str | None]) -> Reply:
+    def _put(self, header_values: Mapping[str, str | None]) -> Reply:
         owner, name = self.resource_path, self.asked.place.vid
-        tree: Mapping[str, Any] = parse_json_object(self.call, owner.xid) if self.asked.meta else said
+        tree: Mapping[str, Any] = parse_json_object(self.call, owner.xid) if self.asked.meta else header_values
         check_identifier(tree, "id", owner.xid, owner.rid, name or owner.rid)
         shown = self.find_resource(owner)
         if shown is None or (name and not self._has_version(owner, name)):
@@ -426,7 +426,7 @@ class SchemaWriteRequest(WriteRequest):
             if shown is None:
                 self.require_group(owner)
             self.requester.check_absent(self.asked.place, self.asked.epoch)
-            return self._create_version(owner, name or _FIRST, said, shown=name)
+            return self._create_version(owner, name or _FIRST_VERSION, header_values, shown=name)
         edition = self.viewer.choose_edition(shown, name)
         self.check_request(owner, edition, tree)
         if edition.version is None:
@@ -435,25 +435,25 @@ class SchemaWriteRequest(WriteRequest):
         if self.asked.meta:
             self.requester.perform("replace", where, _replace_metadata(stored, tree))
         else:
-            self._write_document(where, _merge_attributes(stored, said))
+            self._write_document(where, _merge_attributes(stored, header_values))
         return self.resource_reply(owner, 200, name)
 
     def _create_version(
-        self, place: ResourcePath, name: str, said: Mapping[str, str | None], *, shown: str = ""
+        self, place: ResourcePath, name: str, header_values: Mapping[str, str | None], *, shown: str = ""
     ) -> Reply:
-        self._write_document(place.collection("versions").child(name), _merge_attributes({}, said))
+        self._write_document(place.collection("versions").child(name), _merge_attributes({}, header_values))
         return self.resource_reply(place, 201, shown)
 
-    def _create_next_version(self, place: ResourcePath, said: Mapping[str, str | None]) -> Reply:
+    def _create_next_version(self, place: ResourcePath, header_values: Mapping[str, str | None]) -> Reply:
         """Create a version after the latest, from which it inherits attributes missing in the request."""
         edition = self.viewer.choose_edition(require_resource(self.session, place))
-        check_identifier(said, "id", place.xid, place.rid)
-        self.check_request(place, edition, said)
+        check_identifier(header_values, "id", place.xid, place.rid)
+        self.check_request(place, edition, header_values)
         if edition.version is None:
             raise Refusal("not_found", place.xid)
         name = next_version_id(edition.version.id, place.xid)
         given = {
-            **_merge_attributes(edition.version.attributes, said),
+            **_merge_attributes(edition.version.attributes, header_values),
             "versionid": name,
             "ancestorid": edition.version.id,
         }
@@ -463,14 +463,14 @@ class SchemaWriteRequest(WriteRequest):
     def _write_document(self, place: ResourcePath, attributes: dict[str, Any], *, verb: Any = "replace") -> None:
         """Write a version with the body as its document, unless the attributes contain its URL."""
         body, media = self.call.body, self.call.head.header(b"content-type")
-        if attributes.get(views.ELSEWHERE) is not None:
+        if attributes.get(views.DOCUMENT_URL) is not None:
             if body:
                 why = "the document is external, so the body must be empty"
                 raise Refusal("extra_xregistry_header", place.xid, name="Registry-schemaURI", error_detail=why)
             document, kind = GivenDocument(None, is_external=True), None
         else:
             kind = media.decode("latin-1").strip() if media and body else guess_content_type(body)
-            document, attributes = GivenDocument(body), {**attributes, views.ELSEWHERE: None}
+            document, attributes = GivenDocument(body), {**attributes, views.DOCUMENT_URL: None}
         self.requester.perform(verb, place, {**attributes, "contenttype": kind}, document=document)
 
     def _has_version(self, place: ResourcePath, name: str) -> bool:
@@ -478,11 +478,11 @@ class SchemaWriteRequest(WriteRequest):
         return source is not None and self.session.reader.version(f"{source.versions}/{name}") is not None
 
 
-def _merge_attributes(stored: Mapping[str, Any], said: Mapping[str, str | None]) -> dict[str, Any]:
+def _merge_attributes(stored: Mapping[str, Any], changes: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the attributes of a version updated by headers, with None for deleted ones."""
     form = SchemaMapping()
-    shown = {name: value for name, value in form.to_older(stored).items() if name not in _OF_DOCUMENT}
-    named = {name: value for name, value in said.items() if name not in _IDENTITY}
+    shown = {name: value for name, value in form.to_older(stored).items() if name not in _DOCUMENT_ATTRIBUTES}
+    named = {name: value for name, value in changes.items() if name not in _IDENTITY_MEMBERS}
     return {**dict.fromkeys(stored), **replace_attributes("schemas", form, stored, {**shown, **named})}
 
 
@@ -490,8 +490,8 @@ def _replace_metadata(stored: Mapping[str, Any], tree: Mapping[str, Any]) -> dic
     """Return the attributes of a version with replaced metadata; the location of its document stays."""
     form, body = SchemaMapping(), parse_body(tree)
     shown, said = form.to_older(stored), body.content
-    if views.ELSEWHERE in shown and not any(name.lower() in ("schemauri", views.ELSEWHERE) for name in said):
-        said = {**said, views.ELSEWHERE: shown[views.ELSEWHERE]}
+    if views.DOCUMENT_URL in shown and not any(name.lower() in ("schemauri", views.DOCUMENT_URL) for name in said):
+        said = {**said, views.DOCUMENT_URL: shown[views.DOCUMENT_URL]}
     return {**document_attributes(replace_attributes("schemas", form, stored, said)), **body.times}
 
 
@@ -501,11 +501,11 @@ def _replace_metadata(stored: Mapping[str, Any], tree: Mapping[str, Any]) -> dic
 class DeleteRequest:
     """A DELETE request. All methods raise :class:`Refusal`, before anything has changed."""
 
-    def __init__(self, session: RegistrySession, call: ApiCall, asked: ParsedRequest) -> None:
+    def __init__(self, session: RegistrySession, call: ApiCall, request: ParsedRequest) -> None:
         self._session = session
         self._call = call
-        self._asked = asked
-        self._requester = Requester(session, call)
+        self._asked = request
+        self._requester = CoreRequester(session, call)
         self._viewer = CloudEventsView(session, call.url, call.max_answer)
 
     def reply(self) -> Reply:
@@ -598,11 +598,11 @@ class DeleteRequest:
         return {each.id for each in self._session.reader.iter_versions(source.versions)}
 
 
-_RESOURCES: Final[Mapping[str, type[DefinitionWriteRequest | SchemaWriteRequest]]] = {
+_WRITERS_BY_TYPE: Final[Mapping[str, type[DefinitionWriteRequest | SchemaWriteRequest]]] = {
     "messages": DefinitionWriteRequest,
     "schemas": SchemaWriteRequest,
 }
-"""Writers by resource type."""
+"""The write request class by resource type."""
 
 
 class CloudEventsApi:
@@ -613,7 +613,7 @@ class CloudEventsApi:
 
     def reply(self, call: ApiCall) -> Reply:
         """Carry out a request."""
-        with self._service.session(writing=call.head.method not in READING) as session:
+        with self._service.session(writing=call.head.method not in READ_METHODS) as session:
             return _dispatch(session, call)
 
     def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
@@ -631,10 +631,10 @@ def _dispatch(session: RegistrySession, call: ApiCall) -> Reply:
         refusal = Refusal("action_not_supported", to_older_path(given.place.xid), action=method)
         reply = build_error_reply(call.head, call.url, refusal)
         return Reply(reply.status, (*reply.headers, views.allow_header(given.methods)), reply.body)
-    if method in READING:
+    if method in READ_METHODS:
         return ReadRequest(session, call, given).reply()
     if method == "DELETE":
         return DeleteRequest(session, call, given).reply()
     if given.place.resource_type is None:
         return GroupWriteRequest(session, call, given).reply()
-    return _RESOURCES[given.place.resource_type.plural](session, call, given).reply()
+    return _WRITERS_BY_TYPE[given.place.resource_type.plural](session, call, given).reply()

@@ -1,6 +1,6 @@
 """Conversion between stored entities and the older format, with the catalog's readers and writers of both dialects.
 
-``shown`` converts 1.0 attributes to the older format, ``read`` converts back; both without ids, epoch and times.
+``to_older`` converts 1.0 attributes to the older format, ``to_core`` back; both without ids, epoch and times.
 A reference to another message is the 1.0 attribute ``xref``.
 """
 
@@ -28,7 +28,7 @@ from catalog.dialects.registry import read
 from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
 from registry.core.ancestry import require_object
 from registry.core.requests import ABSENT, ResourcePath, parse_resource_path
-from registry.core.views import CHECKS
+from registry.core.views import CHECK_RESULTS
 from registry.errors import Refusal, invalid_attribute
 from registry.http.access import ApiCall, decode_text, parse_json, parse_limit, parse_query
 from registry.model.attributes import KEY, NAME, Model
@@ -36,34 +36,34 @@ from registry.store.entities import Version
 
 # Older names of collections, and references.
 
-GROUPS: Final[Mapping[str, str]] = {
+OLDER_GROUPS: Final[Mapping[str, str]] = {
     "endpoints": "endpoints",
     "messagegroups": "definitionGroups",
     "schemagroups": "schemaGroups",
 }
 """Older names of group types, by 1.0 name."""
-RESOURCES: Final[Mapping[str, str]] = {"messages": "definitions", "schemas": "schemas"}
+OLDER_RESOURCES: Final[Mapping[str, str]] = {"messages": "definitions", "schemas": "schemas"}
 """Older names of resource types, by 1.0 name."""
-SINGULAR: Final[Mapping[str, str]] = {"messages": "definition", "schemas": "schema"}
-_NEWER: Final = {
-    **{older.lower(): newer for newer, older in (*GROUPS.items(), *RESOURCES.items())},
-    **{name: name for name in (*GROUPS, *RESOURCES)},
+OLDER_SINGULARS: Final[Mapping[str, str]] = {"messages": "definition", "schemas": "schema"}
+_CORE_COLLECTIONS: Final = {
+    **{older.lower(): newer for newer, older in (*OLDER_GROUPS.items(), *OLDER_RESOURCES.items())},
+    **{name: name for name in (*OLDER_GROUPS, *OLDER_RESOURCES)},
     "schema": "schemas",
     "versions": "versions",
 }
 """1.0 names by lower-case older names; the specification spells them in several ways."""
-_LENGTHS: Final = (2, 4, 6)
+_ENTITY_LENGTHS: Final = (2, 4, 6)
 
 
 def to_core_collection(name: str) -> str | None:
     """Return the 1.0 name of a collection, ignoring case; None if unknown."""
-    return _NEWER.get(name.lower())
+    return _CORE_COLLECTIONS.get(name.lower())
 
 
 def to_older_path(xid: str) -> str:
     """Return the path of an entity or a collection with older names."""
     parts = xid.split("/")
-    for place, names in ((1, GROUPS), (3, RESOURCES)):
+    for place, names in ((1, OLDER_GROUPS), (3, OLDER_RESOURCES)):
         if len(parts) > place:
             parts[place] = names.get(parts[place], parts[place])
     return "/".join(parts)
@@ -71,7 +71,7 @@ def to_older_path(xid: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Converts references for an API at *url*: to pointers in a *whole* document, else to URLs."""
+    """Converts references for an API at *url*: to pointers if *as_pointers*, else to URLs."""
 
     url: str
     as_pointers: bool = False
@@ -85,12 +85,12 @@ class Links:
         """Return the xid of a reference (a URL of this API, a pointer or an xid), None if it is external."""
         path = reference.removeprefix(self.url if reference.startswith(f"{self.url}/") else "#")
         parts = path.split("/")[1:]
-        if not path.startswith("/") or len(parts) not in _LENGTHS or not all(parts):
+        if not path.startswith("/") or len(parts) not in _ENTITY_LENGTHS or not all(parts):
             return None
         names = [to_core_collection(name) for name in parts[::2]]
         if (
-            names[0] not in GROUPS
-            or any(name not in RESOURCES for name in names[1:2])
+            names[0] not in OLDER_GROUPS
+            or any(name not in OLDER_RESOURCES for name in names[1:2])
             or names[2:] not in ([], ["versions"])
         ):
             return None
@@ -100,7 +100,7 @@ class Links:
 # Paths and flags of requests.
 
 MAX_SEGMENTS: Final = 6
-_METHODS: Final = {
+_METHODS_BY_LENGTH: Final = {
     "registry": ("GET", "HEAD"),
     "groups": ("GET", "HEAD", "POST", "DELETE"),
     "group": ("GET", "HEAD", "PUT", "DELETE"),
@@ -127,7 +127,7 @@ class ParsedRequest:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods allowed at the path."""
-        return _METHODS[self.place.kind]
+        return _METHODS_BY_LENGTH[self.place.kind]
 
 
 def parse_request(call: ApiCall, model: Model) -> ParsedRequest:
@@ -157,7 +157,7 @@ def _core_segment(segment: str, index: int, path: str) -> str:
     if index % 2:
         return segment
     name = to_core_collection(segment)
-    if name is None or name not in ((*GROUPS,), (*RESOURCES,), ("versions",))[index // 2]:
+    if name is None or name not in ((*OLDER_GROUPS,), (*OLDER_RESOURCES,), ("versions",))[index // 2]:
         raise Refusal("api_not_found", path)
     return name
 
@@ -184,12 +184,12 @@ def shown_model(model: Model) -> dict[str, Any]:
                 "singular": _GROUP[plural],
                 "plural": older,
                 "resources": [
-                    {"singular": SINGULAR[name], "plural": RESOURCES[name], "versions": _VERSIONS[name]}
+                    {"singular": OLDER_SINGULARS[name], "plural": OLDER_RESOURCES[name], "versions": _VERSIONS[name]}
                     for name in model.groups[plural].resources
-                    if name in RESOURCES
+                    if name in OLDER_RESOURCES
                 ],
             }
-            for plural, older in GROUPS.items()
+            for plural, older in OLDER_GROUPS.items()
             if plural in model.groups
         ]
     }
@@ -234,12 +234,14 @@ def next_version_id(version: str, subject: str) -> str:
 
 # Descriptive attributes under older and 1.0 names; those without a 1.0 equivalent are stored in one attribute.
 
-KEPT: Final = "cloudeventsregistry"
+OLDER_ATTRIBUTE: Final = "cloudeventsregistry"
 """The 1.0 attribute with tags and extension attributes whose names 1.0 does not allow."""
-_NEWER_ATTRIBUTES: Final = {"docs": "documentation"}
-_OWN: Final = frozenset(("labels", KEPT, "id", "tags", "version", "versions", "specversion", *_NEWER_ATTRIBUTES))
+_CORE_ATTRIBUTES: Final = {"docs": "documentation"}
+_RESERVED_NAMES: Final = frozenset(
+    ("labels", OLDER_ATTRIBUTE, "id", "tags", "version", "versions", "specversion", *_CORE_ATTRIBUTES)
+)
 """Names with another meaning than as 1.0 extension attributes, and names handled elsewhere."""
-_OLDER: Final = {newer: older for older, newer in _NEWER_ATTRIBUTES.items()}
+_OLDER_ATTRIBUTES: Final = {newer: older for older, newer in _CORE_ATTRIBUTES.items()}
 
 
 def to_core_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,12 +261,12 @@ def to_core_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
             renamed.update({"labels": labels} if labels else {})
             kept.update({name: rest} if rest else {})
         elif name == "deprecated" and isinstance(value, Mapping):
-            renamed[name] = {_NEWER_ATTRIBUTES.get(key, key): each for key, each in value.items()}
-        elif name in _NEWER_ATTRIBUTES or (NAME.fullmatch(name) and name not in ("labels", KEPT)):
-            renamed[_NEWER_ATTRIBUTES.get(name, name)] = value
+            renamed[name] = {_CORE_ATTRIBUTES.get(key, key): each for key, each in value.items()}
+        elif name in _CORE_ATTRIBUTES or (NAME.fullmatch(name) and name not in ("labels", OLDER_ATTRIBUTE)):
+            renamed[_CORE_ATTRIBUTES.get(name, name)] = value
         else:
             kept[name] = value
-    return {**renamed, **({KEPT: kept} if kept else {})}
+    return {**renamed, **({OLDER_ATTRIBUTE: kept} if kept else {})}
 
 
 def to_older_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,10 +274,10 @@ def to_older_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     renamed: dict[str, Any] = {}
     for name, value in given.items():
         if name == "deprecated" and isinstance(value, Mapping):
-            renamed[name] = {_OLDER.get(key, key): each for key, each in value.items()}
-        elif name not in _OWN:
-            renamed[_OLDER.get(name, name)] = value
-    labels, kept = given.get("labels"), given.get(KEPT)
+            renamed[name] = {_OLDER_ATTRIBUTES.get(key, key): each for key, each in value.items()}
+        elif name not in _RESERVED_NAMES:
+            renamed[_OLDER_ATTRIBUTES.get(name, name)] = value
+    labels, kept = given.get("labels"), given.get(OLDER_ATTRIBUTE)
     rest = dict(kept) if isinstance(kept, Mapping) else {}
     tags = rest.pop("tags", None)
     united = {**(labels if isinstance(labels, Mapping) else {}), **(tags if isinstance(tags, Mapping) else {})}
@@ -294,13 +296,13 @@ def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
 XREF: Final = "xref"
 _MAPPING_OLDER: Final = "0.4-wip"
 _MAPPING_NEWER: Final = "1.0-rc4"
-_IDENTITY: Final = ("endpointid", "schemaid", "versionid", "xid", "meta", "versions")
-_BASES: Final = ("basemessage", "basemessageuri", "basemessageurl", "basemessagexid")
+_IDENTITY_NAMES: Final = ("endpointid", "schemaid", "versionid", "xid", "meta", "versions")
+_BASE_ATTRIBUTES: Final = ("basemessage", "basemessageuri", "basemessageurl", "basemessagexid")
 _REFERENCES: Final = ("definitiongroups", "messagegroups")
 
 
 class EntityMapping(Protocol):
-    """Converts one kind of entity; ``read`` raises :class:`Refusal`."""
+    """Converts one kind of entity; ``to_core`` raises :class:`Refusal`."""
 
     def to_older(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the older format."""
@@ -337,7 +339,9 @@ class GroupMapping:
         """Return the 1.0 attributes."""
         if self.plural == "schemagroups":
             return to_core_attributes(body)
-        into = _parse_document({"specversion": _MAPPING_OLDER, GROUPS[self.plural]: {self.gid: body}}, strict=True)
+        into = _parse_document(
+            {"specversion": _MAPPING_OLDER, OLDER_GROUPS[self.plural]: {self.gid: body}}, strict=True
+        )
         if self.plural == "messagegroups":
             group = into.groups[f"/messagegroups/{self.gid}"]
             given = {"envelope": group.envelope, "protocol": group.protocol}
@@ -346,7 +350,7 @@ class GroupMapping:
         written = _written_references(body)
         groups = [self.links.xid_of_reference(each) or written.get(each, each) for each in endpoint.messagegroups]
         form = endpoint_form(endpoint, groups)
-        return to_core_attributes({name: value for name, value in form.items() if name not in _IDENTITY})
+        return to_core_attributes({name: value for name, value in form.items() if name not in _IDENTITY_NAMES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +368,10 @@ class MessageMapping:
         xref = stored.get(XREF)
         tree = {name: value for name, value in stored.items() if name != XREF}
         if xref:  # it shows another message, whose base does not apply here
-            tree = {**{name: value for name, value in tree.items() if name not in _BASES}, "meta": {XREF: xref}}
+            tree = {
+                **{name: value for name, value in tree.items() if name not in _BASE_ATTRIBUTES},
+                "meta": {XREF: xref},
+            }
         message = self._parse_message(_MAPPING_NEWER, "messages", tree)
         other = {name: value for name, value in message.other.items() if name != "meta"}
         # Defaults of an endpoint apply only there; in a message they would apply everywhere.
@@ -397,7 +404,7 @@ class MessageMapping:
     def _parse_message(
         self, version: str, messages: str, body: Mapping[str, Any], *, strict: bool = False
     ) -> DeclaredMessage:
-        collection = self.plural if version == _MAPPING_NEWER else GROUPS[self.plural]
+        collection = self.plural if version == _MAPPING_NEWER else OLDER_GROUPS[self.plural]
         group = {**self.defaults, messages: {self.mid: body}}
         into = _parse_document({"specversion": version, collection: {self.gid: group}}, strict=strict)
         return into.messages[f"/{self.plural}/{self.gid}/messages/{self.mid}"]
@@ -429,12 +436,12 @@ class SchemaMapping:
 
     def to_older(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the older format."""
-        return to_older_attributes({name: value for name, value in stored.items() if name not in CHECKS})
+        return to_older_attributes({name: value for name, value in stored.items() if name not in CHECK_RESULTS})
 
     def to_core(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the 1.0 attributes, with the document as in the body (``schema``, ``schemabase64``)."""
         form = schema_form("/schemagroups/g/schemas/s", body)
-        return to_core_attributes({name: value for name, value in form.items() if name not in _IDENTITY})
+        return to_core_attributes({name: value for name, value in form.items() if name not in _IDENTITY_NAMES})
 
 
 def _parse_document(tree: Mapping[str, Any], *, strict: bool = False) -> Declarations:
@@ -456,28 +463,28 @@ def _written_references(body: Mapping[str, Any]) -> dict[str, str]:
 # Bodies of requests: identifiers and content.
 
 _IDENTIFIERS: Final = ("id", "version", "epoch", "self", "specversion", "versions", "versionsurl", "versionscount")
-_HELD: Final = tuple(f"{name}{end}" for name in RESOURCES.values() for end in ("", "url", "count"))
-_TIMES: Final = {"createdOn": "createdat", "modifiedOn": "modifiedat"}
+_RESOURCE_MEMBERS: Final = tuple(f"{name}{end}" for name in OLDER_RESOURCES.values() for end in ("", "url", "count"))
+_TIME_NAMES: Final = {"createdOn": "createdat", "modifiedOn": "modifiedat"}
 _TYPES: Final = frozenset(("definitiongroup", "endpoint", "schemagroup", "definition", "schema", "schemaversion"))
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedBody:
-    """A parsed body: content (``said``) under older names, ``times`` under 1.0 names; ``given`` is the whole body."""
+    """A parsed body: ``content`` under older names, ``times`` under 1.0 names; ``given`` is the whole body."""
 
     given: Mapping[str, Any]
     content: Mapping[str, Any]
     times: Mapping[str, Any]
 
 
-def parse_body(tree: Mapping[str, Any], *, held: bool = False) -> ParsedBody:
-    """Parse a body; *held* is for groups, whose body also has their resources."""
-    left_out = {*_IDENTIFIERS, *(_HELD if held else ())}
-    said = {name: value for name, value in tree.items() if name.lower() not in left_out and name not in _TIMES}
+def parse_body(tree: Mapping[str, Any], *, with_resources: bool = False) -> ParsedBody:
+    """Parse a body; *with_resources* is for groups, whose bodies include resources."""
+    left_out = {*_IDENTIFIERS, *(_RESOURCE_MEMBERS if with_resources else ())}
+    said = {name: value for name, value in tree.items() if name.lower() not in left_out and name not in _TIME_NAMES}
     kind = said.get("type")
     if isinstance(kind, str) and kind.lower() in _TYPES:
         said.pop("type")
-    times = {newer: tree[older] for older, newer in _TIMES.items() if tree.get(older) is not None}
+    times = {newer: tree[older] for older, newer in _TIME_NAMES.items() if tree.get(older) is not None}
     return ParsedBody(tree, said, times)
 
 
@@ -579,7 +586,7 @@ def _parse_json(document: bytes) -> Any:
 # with null to delete one.
 
 _BY_FORMAT: Final = frozenset(("protocol", "protocoloptions", "envelopemetadata", "envelopeoptions"))
-_NEWER_ONLY: Final[Mapping[str, frozenset[str]]] = {
+_CORE_ONLY: Final[Mapping[str, frozenset[str]]] = {
     "messages": _BY_FORMAT | {"basemessage", "datacontenttype", "dataschemaxid", "icon", "deprecated"},
     "messagegroups": frozenset(("protocol", "icon", "deprecated", "constraints")),
     "endpoints": frozenset(("envelopeoptions", "icon", "constraints")),
@@ -600,7 +607,7 @@ def replace_attributes(
     shown = form.to_older(stored)
     # A new format has its own rules for messages: members of the old one are dropped.
     changed = body.get("format") is not None and body["format"] != shown.get("format")
-    spared = _NEWER_ONLY[plural] - (_BY_FORMAT if changed else frozenset())
+    spared = _CORE_ONLY[plural] - (_BY_FORMAT if changed else frozenset())
     if body.get("uri") is not None:
         spared -= {"basemessage"}  # replaced by xref
     kept = {name: value for name, value in shown.items() if name in spared and name not in body}

@@ -16,9 +16,9 @@ import msgspec
 
 from bindings.http.request import Reply, RequestHead
 from registry.apis.cloudevents.mapping import (
-    GROUPS,
-    RESOURCES,
-    SINGULAR,
+    OLDER_GROUPS,
+    OLDER_RESOURCES,
+    OLDER_SINGULARS,
     XREF,
     GroupMapping,
     Links,
@@ -37,12 +37,12 @@ from registry.core.service import RegistrySession
 from registry.core.views import ShownResource, iter_shown_resources
 from registry.errors import Refusal
 from registry.http.access import JSON, ApiCall, decode_header, encode_header, matches_etag
-from registry.store.entities import PAGE, Entity, GroupEntity, Version
+from registry.store.entities import PAGE_ROWS, Entity, GroupEntity, Version
 
 SPECVERSION: Final = "0.5-wip"
 Style = Literal["listed", "nested", "whole"]
 """Only metadata; with the resource nested in it; or as in a document of the whole registry."""
-_DESCRIBING: Final = ("name", "description", "tags", "docs", "format")
+_DESCRIPTIVE: Final = ("name", "description", "tags", "docs", "format")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class CloudEventsView:
         shown: dict[str, Any] = {"specVersion": SPECVERSION, "id": entity.id, **own, "self": f"{self._url}/"}
         if inline:
             shown["model"] = shown_model(model)
-        for plural, older in GROUPS.items():
+        for plural, older in OLDER_GROUPS.items():
             if plural not in model.groups:
                 continue
             # Group collections have the names of documents; nested collections those of the API.
@@ -91,7 +91,7 @@ class CloudEventsView:
     def iter_groups(self, place: ResourcePath, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the groups of a collection after a lower-case id."""
         groups = self._reader.iter_groups(place.xid, after)
-        while batch := list(islice(groups, PAGE)):
+        while batch := list(islice(groups, PAGE_ROWS)):
             held = [
                 place.child(each.id).collection(name).xid for each in batch for name in _shown_resource_types(place)
             ]
@@ -106,7 +106,7 @@ class CloudEventsView:
         form = GroupMapping(place.group.plural, group.id, self._links).to_older(group.attributes)
         shown = {"id": group.id, **self._common_members(group, self._url_of(place.xid)), **form}
         for plural in _shown_resource_types(place):
-            older, held = RESOURCES[plural], place.collection(plural)
+            older, held = OLDER_RESOURCES[plural], place.collection(plural)
             count = self._reader.count(held.xid) if counts is None else counts.get(held.xid, 0)
             shown[f"{older}URL"] = self._url_of(held.xid)
             shown[f"{older}Count"] = count
@@ -149,9 +149,9 @@ class CloudEventsView:
             return {**shown, **form, **self._schema_members(place, edition, style)}
         if style == "whole":
             return {**shown, **form}
-        listed: dict[str, Any] = {name: form[name] for name in _DESCRIBING if name in form}
+        listed: dict[str, Any] = {name: form[name] for name in _DESCRIPTIVE if name in form}
         nested = {"id": place.rid, **form}
-        return {**shown, **listed, **({SINGULAR["messages"]: nested} if style == "nested" else {})}
+        return {**shown, **listed, **({OLDER_SINGULARS["messages"]: nested} if style == "nested" else {})}
 
     def render_version(
         self, place: ResourcePath, edition: ResourceEdition, defaults: Mapping[str, Any], *, inline: bool
@@ -236,20 +236,31 @@ def _to_json(entity: Mapping[str, Any]) -> msgspec.Raw:
 
 def _shown_resource_types(place: ResourcePath) -> list[str]:
     """Return the resource types of a group that this API shows."""
-    return [name for name in place.group.resources if name in RESOURCES]
+    return [name for name in place.group.resources if name in OLDER_RESOURCES]
 
 
 # Attributes as ``Registry-`` headers.
 
 PREFIX: Final = b"registry-"
-ELSEWHERE: Final = "schemaurl"
+DOCUMENT_URL: Final = "schemaurl"
 """The attribute with the URL of a document; its header is the singular name and ``URI``."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.ASCII)
-_SHARED: Final = ("id", "name", "description", "docs", "format", "version", "epoch", "self", "createdOn", "modifiedOn")
-_NOT_SHOWN: Final = ("contenttype", "versionsURL", "versionsCount")
+_SHOWN_MEMBERS: Final = (
+    "id",
+    "name",
+    "description",
+    "docs",
+    "format",
+    "version",
+    "epoch",
+    "self",
+    "createdOn",
+    "modifiedOn",
+)
+_NO_HEADERS: Final = ("contenttype", "versionsURL", "versionsCount")
 """Members without a header."""
-_SPELLED: Final = {name.lower(): name for name in (*_SHARED, "createdBy", "modifiedBy", "schemaBase64")} | {
-    "schemauri": ELSEWHERE
+_SPELLINGS: Final = {name.lower(): name for name in (*_SHOWN_MEMBERS, "createdBy", "modifiedBy", "schemaBase64")} | {
+    "schemauri": DOCUMENT_URL
 }
 
 
@@ -257,8 +268,8 @@ def iter_header_fields(entity: Mapping[str, Any], *, alone: bool) -> Iterator[tu
     """Yield the headers of an entity's scalars; without *alone* the body has the entity as well."""
     for name, value in entity.items():
         scalar = isinstance(value, str | int | float) and _NAME.fullmatch(name)
-        if scalar and (alone or name in _SHARED) and name not in _NOT_SHOWN:
-            header = "schemaURI" if name == ELSEWHERE else name
+        if scalar and (alone or name in _SHOWN_MEMBERS) and name not in _NO_HEADERS:
+            header = "schemaURI" if name == DOCUMENT_URL else name
             yield f"Registry-{header}".encode("ascii"), encode_header(value)
 
 
@@ -276,14 +287,14 @@ def attributes_in_headers(head: RequestHead, path: str) -> dict[str, str | None]
         if name in ("definitionuri", "schemabase64", "schema"):
             why = "it is not an attribute that can be set by a header here"
             raise Refusal("extra_xregistry_header", path, name=f"Registry-{name}", error_detail=why)
-        said[_SPELLED.get(name, name)] = decode_header(value, name, path) or None
+        said[_SPELLINGS.get(name, name)] = decode_header(value, name, path) or None
     return said
 
 
 # Replies: entities with headers, documents, and pages.
 
 Headers = Iterable[tuple[bytes, bytes]]
-_PLAIN: Final = frozenset(chr(code) for code in range(0x20, 0x7F))
+_PRINTABLE: Final = frozenset(chr(code) for code in range(0x20, 0x7F))
 
 
 def entity_reply(shown: Mapping[str, Any], status: int = 200, more: Headers = (), tag: str = "") -> Reply:
@@ -305,13 +316,15 @@ def etag_of(session: RegistrySession, subject: ResourceEdition | GroupEntity) ->
 
 
 def page_reply(
-    call: ApiCall, asked: ParsedRequest, members: Mapping[str, msgspec.Raw], after: str, count: int
+    call: ApiCall, request: ParsedRequest, members: Mapping[str, msgspec.Raw], after: str, count: int
 ) -> Reply:
     """Return the reply with a page of a collection and a link to the next."""
     more: list[tuple[bytes, bytes]] = []
     if after:
-        query = urlencode([*((("inline", "true"),) if asked.inline else ()), ("limit", asked.limit), ("cursor", after)])
-        link = f"<{call.url}{to_older_path(asked.place.xid)}?{query}>;rel=next;count={count}"
+        query = urlencode(
+            [*((("inline", "true"),) if request.inline else ()), ("limit", request.limit), ("cursor", after)]
+        )
+        link = f"<{call.url}{to_older_path(request.place.xid)}?{query}>;rel=next;count={count}"
         more.append((b"Link", link.encode("ascii", "replace")))
     return Reply(200, ((b"Content-Type", JSON), *more), msgspec.json.encode(dict(members)))
 
@@ -338,12 +351,12 @@ def resource_reply(
     shown = {**viewer.render_version(place, edition, defaults, inline=False), "id": place.rid}
     location = (b"Content-Location", encode_header(shown["self"]))
     fields = ((b"ETag", tag.encode("ascii")), *iter_header_fields(shown, alone=True), location, *more)
-    elsewhere = shown.get(ELSEWHERE)
+    elsewhere = shown.get(DOCUMENT_URL)
     if elsewhere is not None:
         return Reply(307, (*fields, (b"Location", encode_header(elsewhere)))) if redirect else Reply(status, fields)
     document = (session.reader.document(edition.version.xid) if edition.version is not None else None) or b""
     media = str(shown.get("contenttype") or guess_content_type(document))
-    plain = "".join(each if each in _PLAIN else "?" for each in media)
+    plain = "".join(each if each in _PRINTABLE else "?" for each in media)
     return Reply(status, ((b"Content-Type", plain.encode("ascii")), *fields), document)
 
 
@@ -358,11 +371,11 @@ def allow_header(methods: Iterable[str]) -> tuple[bytes, bytes]:
 class ReadRequest:
     """A GET request. All methods raise :class:`Refusal`."""
 
-    def __init__(self, session: RegistrySession, call: ApiCall, asked: ParsedRequest) -> None:
+    def __init__(self, session: RegistrySession, call: ApiCall, request: ParsedRequest) -> None:
         self._session = session
         self._call = call
-        self._asked = asked
-        whole = asked.inline and asked.place.kind == "registry"
+        self._asked = request
+        whole = request.inline and request.place.kind == "registry"
         self._viewer = CloudEventsView(session, call.url, call.max_answer, whole=whole)
 
     def reply(self) -> Reply:

@@ -15,7 +15,7 @@ from registry.apis.messagecatalog.documents import (
     FILTERS,
     GROUPS,
     MESSAGES,
-    OWN,
+    VERSION_ATTRIBUTES,
     CatalogPath,
     CatalogReader,
     ListRequest,
@@ -35,7 +35,7 @@ from registry.errors import Refusal, invalid_attribute
 from registry.http.access import (
     JSON,
     MAX_FINDINGS,
-    PROBLEM,
+    PROBLEM_TYPE,
     ApiCall,
     finding_header,
     matches_etag,
@@ -46,9 +46,9 @@ from registry.http.access import (
 )
 from registry.replication.applying import ChangeApplier, ChangeAuthor
 from registry.replication.entities import encode_page, parse_page
-from registry.replication.peers import PAGE, changes_after
+from registry.replication.peers import PAGE_CHANGES, changes_after
 from registry.store.entities import GroupEntity, Version
-from registry.store.history import WriteMarks
+from registry.store.history import ReplicationMarks
 
 # Writes: one core request each, in one transaction with its lookups.
 
@@ -73,7 +73,7 @@ class CatalogWriter:
         self._call = call
         self._catalog = CatalogReader(session, authority)
         self._authority = authority
-        self._marks = WriteMarks(session.reader.connection)
+        self._marks = ReplicationMarks(session.reader.connection)
         self._highest: dict[str, int] = {}
 
     def put_groups(self, body: Mapping[str, Any]) -> CatalogWriteResult:
@@ -251,7 +251,7 @@ class CatalogWriter:
         """Overlay attributes of the latest version that belong to the definition, or that 0.1 cannot express."""
         if latest is not None:
             self._check_authority(given, latest.attributes.get("authority"), target)
-            kept = {name: value for name, value in latest.attributes.items() if name not in OWN}
+            kept = {name: value for name, value in latest.attributes.items() if name not in VERSION_ATTRIBUTES}
             given = {**kept, **given}
         elif given.get("authority") in ("", self._authority):
             del given["authority"]
@@ -333,7 +333,7 @@ class MessageCatalogApi:
         position = query["changes"][0]
         if not (position.isascii() and position.isdecimal() and len(position) < 19):
             raise Refusal("bad_request", "/", error_detail="changes must be a position")
-        limit = parse_limit(query["limit"][0] if "limit" in query else None, "/") or PAGE
+        limit = parse_limit(query["limit"][0] if "limit" in query else None, "/") or PAGE_CHANGES
         with self._service.session(writing=False) as session:
             page = changes_after(
                 session.reader, int(position), self._default_authority(call), limit, whole="whole" in query
@@ -347,8 +347,8 @@ class MessageCatalogApi:
         page = parse_page(call.body)
         if page is None:
             raise Refusal("parsing_data", "/", error_detail="the body is not a valid page of changes")
-        if len(page.changes) > PAGE:
-            raise Refusal("bad_request", "/", error_detail=f"a page must not exceed {PAGE} changes")
+        if len(page.changes) > PAGE_CHANGES:
+            raise Refusal("bad_request", "/", error_detail=f"a page must not exceed {PAGE_CHANGES} changes")
         with self._service.session(writing=True) as session:
             author = ChangeAuthor(call.sender.name, call.sender.administrator, call.sender.may_write)
             applier = ChangeApplier(session, author, self._default_authority(call))
@@ -449,7 +449,7 @@ class DefinitionLookup:
 def problem_reply(refusal: Refusal) -> Reply:
     """Return the problem reply of a refusal."""
     status = 409 if refusal.name in _CONFLICTS else refusal.status
-    headers: _Headers = [(b"Content-Type", PROBLEM)]
+    headers: _Headers = [(b"Content-Type", PROBLEM_TYPE)]
     allow = refusal.title_args.pop("allow", "")
     if allow:
         headers.append((b"Allow", allow.encode("ascii")))

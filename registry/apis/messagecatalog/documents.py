@@ -33,11 +33,11 @@ from registry.store.entities import GroupEntity, Version
 SPECVERSION: Final = "0.1"
 LONG_TEXT: Final = "documentationtext"
 """The attribute for documentation that is not a URL: 0.1 has text, 1.0 a URL."""
-COMMON: Final = ("description", "documentation", "tags", "relatedto", "relatedvia", "relation")
+COMMON_ATTRIBUTES: Final = ("description", "documentation", "tags", "relatedto", "relatedvia", "relation")
 """Attributes of a definition in 0.1, besides id, format and authority."""
-OWN: Final = frozenset((*CONTENT, *SELECTORS, "definition"))
+VERSION_ATTRIBUTES: Final = frozenset((*CONTENT, *SELECTORS, "definition"))
 """1.0 attributes with the content of a version."""
-_LAST: Final = ("version", "createdtimeutc", "definition")
+_LAST_MEMBERS: Final = ("version", "createdtimeutc", "definition")
 
 
 def to_group_document(group: GroupEntity) -> dict[str, Any]:
@@ -54,8 +54,8 @@ def to_group_document(group: GroupEntity) -> dict[str, Any]:
 def to_version_document(name: str, version: Version, group: GroupEntity, authority: str) -> dict[str, Any]:
     """Return a single version of the definition *name*; *authority* is the default."""
     given = dict(version.attributes)
-    text = written({key: value for key, value in given.items() if key in OWN})
-    given = {key: value for key, value in given.items() if key not in OWN}
+    text = written({key: value for key, value in given.items() if key in VERSION_ATTRIBUTES})
+    given = {key: value for key, value in given.items() if key not in VERSION_ATTRIBUTES}
     form = text.format or format_of(group.attributes.get("envelope"), group.attributes.get("protocol"))
     number = parse_number(version.id)
     own = given.pop("authority", None)
@@ -69,10 +69,10 @@ def to_version_document(name: str, version: Version, group: GroupEntity, authori
 def to_definition_document(versions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a definition from its single versions, the latest last: common attributes are moved to the definition."""
     listed = list(versions)
-    common = {key: value for key, value in listed[-1].items() if key not in _LAST}
+    common = {key: value for key, value in listed[-1].items() if key not in _LAST_MEMBERS}
     own: list[dict[str, Any]] = []
     for each in listed:
-        less = {key: value for key, value in each.items() if key in _LAST or common.get(key, value) != value}
+        less = {key: value for key, value in each.items() if key in _LAST_MEMBERS or common.get(key, value) != value}
         less |= {key: value for key, value in each.items() if key not in common}
         own.append({**less, **{key: None for key in common if key not in each}})
     return {**common, "versions": own}
@@ -81,14 +81,14 @@ def to_definition_document(versions: Iterable[Mapping[str, Any]]) -> dict[str, A
 def _pop_known(given: dict[str, Any]) -> dict[str, Any]:
     """Remove and return the attributes of *given* that 0.1 knows."""
     text = given.pop(LONG_TEXT, None)
-    attributes: dict[str, Any] = {name: given.pop(name) for name in COMMON if name in given}
+    attributes: dict[str, Any] = {name: given.pop(name) for name in COMMON_ATTRIBUTES if name in given}
     return {**attributes, "documentation": text} if text is not None else attributes
 
 
 _URL: Final = ModelAttribute("documentation", "url")
 _URI: Final = ModelAttribute("authority", "uriabsolute")
-_IDS: Final = frozenset(("id", "specversion"))
-_SERVED: Final = frozenset(
+_ID_MEMBERS: Final = frozenset(("id", "specversion"))
+_SERVER_MEMBERS: Final = frozenset(
     (
         *("epoch", "self", "shortself", "xid", "createdat", "modifiedat", "isdefault", "ancestorid", "versionid"),
         *("messageid", "messagegroupid", "meta", "metaurl", "versions", "versionsurl", "versionscount"),
@@ -96,7 +96,7 @@ _SERVED: Final = frozenset(
     )
 )
 """Members that only the server sets; they are ignored in requests."""
-_LISTS: Final = ("definitions", "messagedefinitions")
+_LIST_MEMBERS: Final = ("definitions", "messagedefinitions")
 
 
 def group_attributes(body: Mapping[str, Any], name: str, known: GroupEntity | None) -> dict[str, Any]:
@@ -106,7 +106,11 @@ def group_attributes(body: Mapping[str, Any], name: str, known: GroupEntity | No
         Refusal: something is missing or not valid.
     """
     check_identity(body, name, f"/{name}")
-    given = {key: value for key, value in body.items() if key not in (*_IDS, *_SERVED, *_LISTS, "format")}
+    given = {
+        key: value
+        for key, value in body.items()
+        if key not in (*_ID_MEMBERS, *_SERVER_MEMBERS, *_LIST_MEMBERS, "format")
+    }
     form = body.get("format")
     if form is None and known is None:
         raise Refusal("required_attribute_missing", f"/{name}", list="format")
@@ -122,7 +126,7 @@ def definitions_in(body: Mapping[str, Any], subject: str) -> list[Mapping[str, A
         Refusal: they are not a list of objects.
     """
     definitions: list[Mapping[str, Any]] = []
-    for name in _LISTS:
+    for name in _LIST_MEMBERS:
         listed = body.get(name) if body.get(name) is not None else []
         if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
             raise invalid_attribute(subject, name, "must be a list of objects")
@@ -171,8 +175,14 @@ def version_attributes(body: Mapping[str, Any], name: str, group: GroupEntity, s
     if wrong is not None:
         raise invalid_attribute(subject, wrong.pointer.lstrip("/") or "definition", wrong.message)
     attributes = {**message.attributes, **({"basemessage": message.base} if message.base is not None else {})}
-    given = {key: value for key, value in message.other.items() if key not in (*_IDS, *_SERVED, "version")}
-    given |= {key: None for key, value in body.items() if value is None and key not in (*_IDS, *_SERVED, "version")}
+    given = {
+        key: value for key, value in message.other.items() if key not in (*_ID_MEMBERS, *_SERVER_MEMBERS, "version")
+    }
+    given |= {
+        key: None
+        for key, value in body.items()
+        if value is None and key not in (*_ID_MEMBERS, *_SERVER_MEMBERS, "version")
+    }
     _check_texts(given, subject)
     if "documentation" in body:
         given |= _documentation(body, subject)
@@ -232,7 +242,7 @@ def _is_error(severity: str, rule: str) -> bool:
 
 
 def _check_texts(given: Mapping[str, Any], subject: str) -> None:
-    for name in (*COMMON, "authority"):
+    for name in (*COMMON_ATTRIBUTES, "authority"):
         if given.get(name) is not None and not isinstance(given[name], str):
             raise invalid_attribute(subject, name, "must be a string")
     if given.get("authority") and (why := find_fault(given["authority"], _URI)):
@@ -300,7 +310,7 @@ class CatalogPath:
 
     @property
     def path(self) -> str:
-        """The path below the catalog, '' or with a leading slash."""
+        """The path below the catalog: '' or with a leading slash."""
         parts = [self.group]
         if self.kind != "group" and self.group:
             parts.append(DEFINITIONS)
@@ -340,7 +350,7 @@ def parse_catalog_path(path: bytes) -> CatalogPath:
 
 
 def check_new_id(name: object, subject: str) -> str:
-    """Return *name* if it is valid as a new id.
+    """Return *name*, which must be valid as a new id.
 
     Raises:
         Refusal: it is not a ``segment-nz-nc`` of RFC 3986; the core checks the rest.
@@ -371,7 +381,7 @@ FILTERS: Final = ("id", "format", "description", "tags", "authority", "relatedto
 
 @dataclass(frozen=True, slots=True)
 class ListRequest:
-    """A page of a list: entries at most, cursor, and filters; ``weight`` is the maximum size of the JSON."""
+    """A page of a list: maximum number of entries, cursor, filters, and maximum size of the JSON."""
 
     limit: int
     after: str
@@ -381,7 +391,7 @@ class ListRequest:
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """The content of a response, and its ETag ('' for none). ``after`` is the cursor of the next page, '' for none."""
+    """The content of a response, its ETag, and in ``after`` the cursor of the next page; '' for none."""
 
     body: Any
     etag: str = ""
@@ -389,7 +399,7 @@ class Representation:
 
 
 class CatalogReader:
-    """Reads within one transaction; *authority* is the default of definitions. All methods raise Refusal."""
+    """Reads within one transaction; *authority* is the default authority of definitions. All methods raise Refusal."""
 
     def __init__(self, session: RegistrySession, authority: str) -> None:
         self._session = session
@@ -504,17 +514,17 @@ class CatalogReader:
             return shown.default
         return self._sorted_versions(shown)[-1]
 
-    def _whole_definition(self, shown: ShownResource, group: GroupEntity, left: _ResponseBudget) -> dict[str, Any]:
+    def _whole_definition(self, shown: ShownResource, group: GroupEntity, budget: _ResponseBudget) -> dict[str, Any]:
         versions = self._sorted_versions(shown)
         texts = [to_version_document(shown.resource.id, each, group, self._authority) for each in versions]
         definition = to_definition_document(texts)
-        left.spend(definition, f"/{group.id}/{DEFINITIONS}/{shown.resource.id}")
+        budget.spend(definition, f"/{group.id}/{DEFINITIONS}/{shown.resource.id}")
         return definition
 
-    def _whole_group(self, group: GroupEntity, left: _ResponseBudget) -> dict[str, Any]:
+    def _whole_group(self, group: GroupEntity, budget: _ResponseBudget) -> dict[str, Any]:
         target = CatalogPath("definitions", group.id)
         definitions = [
-            self._whole_definition(each, group, left)
+            self._whole_definition(each, group, budget)
             for each in iter_shown_resources(self._reader, self._core_path(target))
             if each.default is not None
         ]
@@ -524,8 +534,8 @@ class CatalogReader:
 class _ResponseBudget:
     """Limits the size of one response."""
 
-    def __init__(self, most: int) -> None:
-        self._left = most
+    def __init__(self, max_bytes: int) -> None:
+        self._left = max_bytes
 
     def spend(self, entry: Any, path: str) -> None:
         self._left -= len(msgspec.json.encode(entry))
@@ -536,7 +546,7 @@ class _ResponseBudget:
 def _list_page(
     entries: Iterator[tuple[str, dict[str, Any]]],
     page: ListRequest,
-    left: _ResponseBudget,
+    budget: _ResponseBudget,
     path: str,
     *,
     folded: bool = True,
@@ -547,6 +557,6 @@ def _list_page(
     chosen = list(islice(((name, each) for name, each in entries if matches_filters(each)), page.limit + 1))
     shown = chosen[: page.limit]
     for _, each in shown:
-        left.spend(each, path)
+        budget.spend(each, path)
     last = shown[-1][0] if len(chosen) > page.limit else ""
     return Representation([each for _, each in shown], after=last.lower() if folded else last)
