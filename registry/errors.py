@@ -147,7 +147,7 @@ class Refusal(Exception):
         return {**problem, **self.more}
 
 
-def invalid_attribute(subject: str, name: str, why: str) -> Refusal:
+def invalid_value(subject: str, name: str, why: str) -> Refusal:
     """Return a :class:`Refusal` for an invalid attribute."""
     return Refusal("invalid_attribute", subject, name=name, error_detail=why)
 

@@ -121,7 +121,7 @@ def items_of(schema: Schema) -> tuple[Sequence[Any], Any]:
     return (items, schema.get("additionalItems", True)) if isinstance(items, list) else ((), items)
 
 
-def subschemas_by_name(schema: Schema, name: str) -> Mapping[str, Any]:
+def subschemas(schema: Schema, name: str) -> Mapping[str, Any]:
     """Return a map of subschemas, empty if absent."""
     members = schema.get(name)
     return members if isinstance(members, Mapping) else {}
@@ -243,7 +243,7 @@ MAX_KEYWORDS: Final = {"maxLength": "string", "maxItems": "array", "maxPropertie
 """Keywords with the type that they apply to."""
 
 
-def find_size_gap(name: str, argument: Any, smaller: list[Schema]) -> str:
+def size_gap(name: str, argument: Any, smaller: list[Schema]) -> str:
     """Return why values may have sizes that *name* does not allow, '' if they cannot."""
     ours = strictest_bound(smaller, name, lowest=name in MAX_KEYWORDS)
     if name == "minProperties" and ours is None:
@@ -255,7 +255,7 @@ def find_size_gap(name: str, argument: Any, smaller: list[Schema]) -> str:
     return "" if ours is not None and ours <= argument else "larger sizes are possible"
 
 
-def find_bound_gap(argument: Any, smaller: list[Schema], *, strict: bool, sign: int) -> str:
+def bound_gap(argument: Any, smaller: list[Schema], *, strict: bool, sign: int) -> str:
     """Compare lower bounds, or with a *sign* of -1 upper bounds."""
     plain, exclusive = ("minimum", "exclusiveMinimum") if sign > 0 else ("maximum", "exclusiveMaximum")
     for each in smaller:
@@ -284,8 +284,8 @@ def _bound_check(name: str) -> Callable[[Any, list[Schema], frozenset[str], Valu
             beyond = [each for each in numbers if sign * (each - argument) < 0 or (strict and each == argument)]
             if not beyond:
                 return ""
-            return f"{beyond[0]} is possible" if find_bound_gap(argument, smaller, strict=strict, sign=sign) else ""
-        return find_bound_gap(argument, smaller, strict=strict, sign=sign)
+            return f"{beyond[0]} is possible" if bound_gap(argument, smaller, strict=strict, sign=sign) else ""
+        return bound_gap(argument, smaller, strict=strict, sign=sign)
 
     return check
 
@@ -339,8 +339,8 @@ class SubsetProof:
         self._kept: list[Any] = []
         self._levels = 0
 
-    def find_gap(self, smaller: Sequence[Any], larger: Any, location: str) -> str:
-        """Return where the proof fails for values of all of *smaller*, '' if it succeeds; *location* is the location.
+    def find_gap(self, smaller: Sequence[Any], larger: Any, where: str) -> str:
+        """Return where the proof fails for values of all of *smaller*, '' if it succeeds; *where* is the location.
 
         Raises:
             Undecided: the schemas are too large.
@@ -355,31 +355,30 @@ class SubsetProof:
         self._levels += 1
         if self._levels > _MAX_LEVELS:
             raise Undecided("the schemas are nested too deeply")
-        why = self._find_gap([one for each in smaller for one in self._smaller.conjuncts_of(each)], larger, location)
+        why = self._find_gap([one for each in smaller for one in self._smaller.conjuncts_of(each)], larger, where)
         self._levels -= 1
         if why:
             while len(self._assumed) > before:
                 self._assumed.popitem()
         return why
 
-    def _find_gap(self, smaller: list[Schema], larger: Any, location: str) -> str:
+    def _find_gap(self, smaller: list[Schema], larger: Any, where: str) -> str:
         if EMPTY_SCHEMA in smaller or not self._values.possible_types(smaller):
             return ""
         first = next(
-            (why for each in self._larger.conjuncts_of(larger) if (why := self._keywords_gap(smaller, each, location))),
-            "",
+            (why for each in self._larger.conjuncts_of(larger) if (why := self._keywords_gap(smaller, each, where))), ""
         )
         if not first:
             return ""
         for branches in _iter_cases(smaller, self._values.possible_types(smaller)):
-            if all(not self.find_gap(each, larger, location) for each in branches):
+            if all(not self.find_gap(each, larger, where) for each in branches):
                 return ""
         return first
 
-    def _keywords_gap(self, smaller: list[Schema], larger: Schema, location: str) -> str:
+    def _keywords_gap(self, smaller: list[Schema], larger: Schema, where: str) -> str:
         """Prove that values of *smaller* satisfy one plain schema, keyword by keyword."""
         if larger is EMPTY_SCHEMA:
-            return f"{location or '/'}: nothing is allowed"
+            return f"{where or '/'}: nothing is allowed"
         types, values = self._values.possible_types(smaller), self._values.possible_values(smaller)
         if values is None and types <= {"null", "boolean"}:
             plain = (("null", None), ("boolean", True), ("boolean", False))
@@ -387,16 +386,14 @@ class SubsetProof:
         for name, argument in larger.items():
             if name in _OBJECT_KEYWORDS | _ARRAY_KEYWORDS:
                 continue
-            why = self._keyword_gap(name, argument, smaller, larger, types, values, location)
+            why = self._keyword_gap(name, argument, smaller, larger, types, values, where)
             if why:
-                return f"{location}/{name}: {why}" if not why.startswith("/") else why
+                return f"{where}/{name}: {why}" if not why.startswith("/") else why
         if "object" in types and _OBJECT_KEYWORDS & larger.keys():
-            why = self._members_gap(smaller, larger, location)
+            why = self._members_gap(smaller, larger, where)
             if why:
                 return why
-        return (
-            self._items_gap(smaller, larger, location) if "array" in types and _ARRAY_KEYWORDS & larger.keys() else ""
-        )
+        return self._items_gap(smaller, larger, where) if "array" in types and _ARRAY_KEYWORDS & larger.keys() else ""
 
     def _keyword_gap(
         self,
@@ -406,7 +403,7 @@ class SubsetProof:
         larger: Schema,
         types: frozenset[str],
         values: ValuesByKey | None,
-        location: str,
+        where: str,
     ) -> str:
         if name == "type":
             wrong = sorted(types - expand_types(argument))
@@ -418,27 +415,25 @@ class SubsetProof:
         if name == "required":
             return self._required_gap(argument, smaller) if "object" in types else ""
         if name in MIN_KEYWORDS or name in MAX_KEYWORDS:
-            return find_size_gap(name, argument, smaller) if {**MIN_KEYWORDS, **MAX_KEYWORDS}[name] in types else ""
+            return size_gap(name, argument, smaller) if {**MIN_KEYWORDS, **MAX_KEYWORDS}[name] in types else ""
         if argument is True and name in ("exclusiveMinimum", "exclusiveMaximum"):  # of draft-04
             plain = larger.get("minimum" if name == "exclusiveMinimum" else "maximum")
             bounded = types & NUMBERS and plain is not None
             return (
-                find_bound_gap(plain, smaller, strict=True, sign=1 if name == "exclusiveMinimum" else -1)
-                if bounded
-                else ""
+                bound_gap(plain, smaller, strict=True, sign=1 if name == "exclusiveMinimum" else -1) if bounded else ""
             )
         if name in NUMERIC_CHECKS and not isinstance(argument, bool):
             return NUMERIC_CHECKS[name](argument, smaller, types, values) if types & NUMBERS else ""
         if name in ("anyOf", "oneOf") and isinstance(argument, list):
-            return self._choice_gap(argument, smaller, location, name)
+            return self._choice_gap(argument, smaller, where, name)
         if name in _EQUAL_KEYWORDS:
-            return self._equality_gap(name, argument, smaller, larger, types)
+            return self._equal_gap(name, argument, smaller, larger, types)
         return ""
 
-    def _choice_gap(self, branches: list[Any], smaller: list[Schema], location: str, name: str) -> str:
+    def _choice_gap(self, branches: list[Any], smaller: list[Schema], where: str, name: str) -> str:
         """Prove that one branch accepts all values, and with ``oneOf`` no other branch any."""
         for index, branch in enumerate(branches):
-            if self.find_gap(smaller, branch, f"{location}/{name}/{index}"):
+            if self.find_gap(smaller, branch, f"{where}/{name}/{index}"):
                 continue
             if name == "anyOf" or all(
                 self._is_disjoint(smaller, other) for place, other in enumerate(branches) if place != index
@@ -458,17 +453,10 @@ class SubsetProof:
         if types != {"object"} or level > _MAX_DISJOINT_DEPTH:
             return False
         names = {
-            str(name)
-            for each in other
-            for name in each.get("required") or ()
-            if name in subschemas_by_name(each, "properties")
+            str(name) for each in other for name in each.get("required") or () if name in subschemas(each, "properties")
         }
         for name in names:
-            theirs = [
-                subschemas_by_name(each, "properties")[name]
-                for each in other
-                if name in subschemas_by_name(each, "properties")
-            ]
+            theirs = [subschemas(each, "properties")[name] for each in other if name in subschemas(each, "properties")]
             ours = [one for each in self._member_schemas(smaller, name) for one in self._smaller.conjuncts_of(each)]
             if (
                 not self._required_gap([name], smaller)
@@ -478,9 +466,7 @@ class SubsetProof:
                 return True
         return False
 
-    def _equality_gap(
-        self, name: str, argument: Any, smaller: list[Schema], larger: Schema, types: frozenset[str]
-    ) -> str:
+    def _equal_gap(self, name: str, argument: Any, smaller: list[Schema], larger: Schema, types: frozenset[str]) -> str:
         kind = _EQUAL_KEYWORDS[name]
         if kind and kind not in types:
             return ""
@@ -533,58 +519,50 @@ class SubsetProof:
         self._values.spend(len(smaller))
         constraints: list[Any] = []
         for each in smaller:
-            own = (
-                [subschemas_by_name(each, "properties")[name]] if name in subschemas_by_name(each, "properties") else []
-            )
-            own += [
-                value
-                for key, value in subschemas_by_name(each, "patternProperties").items()
-                if self._matches(key, name)
-            ]
+            own = [subschemas(each, "properties")[name]] if name in subschemas(each, "properties") else []
+            own += [value for key, value in subschemas(each, "patternProperties").items() if self._matches(key, name)]
             constraints += own or ([each["additionalProperties"]] if "additionalProperties" in each else [])
         return constraints
 
-    def _members_gap(self, smaller: list[Schema], larger: Schema, location: str) -> str:
-        known, patterns = subschemas_by_name(larger, "properties"), subschemas_by_name(larger, "patternProperties")
+    def _members_gap(self, smaller: list[Schema], larger: Schema, where: str) -> str:
+        known, patterns = subschemas(larger, "properties"), subschemas(larger, "patternProperties")
         rest = larger.get("additionalProperties", True)
         for name, schema in known.items():
-            why = self.find_gap(self._member_schemas(smaller, name) or [True], schema, f"{location}/properties/{name}")
+            why = self.find_gap(self._member_schemas(smaller, name) or [True], schema, f"{where}/properties/{name}")
             if why:
                 return why
-        for name in dict.fromkeys(name for each in smaller for name in subschemas_by_name(each, "properties")):
+        for name in dict.fromkeys(name for each in smaller for name in subschemas(each, "properties")):
             wanted = [schema for key, schema in patterns.items() if self._matches(key, name)]
             if not wanted and name not in known:
                 wanted = [rest]
             for schema in wanted:
-                why = self.find_gap(self._member_schemas(smaller, name), schema, f"{location}/properties/{name}")
+                why = self.find_gap(self._member_schemas(smaller, name), schema, f"{where}/properties/{name}")
                 if why:
                     return why
         for key, schema in patterns.items():
             same = [
-                subschemas_by_name(each, "patternProperties")[key]
+                subschemas(each, "patternProperties")[key]
                 for each in smaller
-                if key in subschemas_by_name(each, "patternProperties")
+                if key in subschemas(each, "patternProperties")
             ]
-            why = self.find_gap(same, schema, f"{location}/patternProperties/{key}") if same else ""
-            if why or (not same and self._unnamed_members_gap(smaller, schema, (), location)):
-                return why or f"{location}/patternProperties/{key}: other members may have such names"
-        return self._unnamed_members_gap(smaller, rest, patterns, location)
+            why = self.find_gap(same, schema, f"{where}/patternProperties/{key}") if same else ""
+            if why or (not same and self._others_gap(smaller, schema, (), where)):
+                return why or f"{where}/patternProperties/{key}: other members may have such names"
+        return self._others_gap(smaller, rest, patterns, where)
 
-    def _unnamed_members_gap(
-        self, smaller: list[Schema], larger: Any, named: Mapping[str, Any] | tuple[()], location: str
-    ) -> str:
+    def _others_gap(self, smaller: list[Schema], larger: Any, named: Mapping[str, Any] | tuple[()], where: str) -> str:
         """Prove that unnamed members satisfy *larger*: one conjunct must ensure it for all of them."""
-        place = f"{location}/additionalProperties"
+        place = f"{where}/additionalProperties"
         why = self.find_gap([True], larger, place)
         for each in smaller if why else ():
-            kept = [value for key, value in subschemas_by_name(each, "patternProperties").items() if key not in named]
+            kept = [value for key, value in subschemas(each, "patternProperties").items() if key not in named]
             faults = [self.find_gap([one], larger, place) for one in (*kept, each.get("additionalProperties", True))]
             why = next(filter(None, faults), "")
             if not why:
                 break
         return why
 
-    def _items_gap(self, smaller: list[Schema], larger: Schema, location: str) -> str:
+    def _items_gap(self, smaller: list[Schema], larger: Schema, where: str) -> str:
         first, rest = items_of(larger)
         shapes = [items_of(each) for each in smaller]
         most = strictest_bound(smaller, "maxItems", lowest=True)
@@ -594,7 +572,7 @@ class SubsetProof:
                 return ""
             self._values.spend(len(shapes))
             ours = [prefix[index] if index < len(prefix) else others for prefix, others in shapes]
-            why = self.find_gap(ours or [True], first[index] if index < len(first) else rest, f"{location}/items")
+            why = self.find_gap(ours or [True], first[index] if index < len(first) else rest, f"{where}/items")
             if why:
                 return why
         return ""
@@ -623,29 +601,14 @@ def _iter_cases(smaller: list[Schema], types: frozenset[str]) -> Iterator[list[l
 #
 # Only a value that was found proves anything; the catalog's validators check each.
 
-_MAX_TRIALS: Final = 20_000
+_TRIALS: Final = 20_000
 _MAX_SEEDS: Final = 12
 _MAX_CONSTANTS: Final = 60
 _MAX_NAMES: Final = 100
 _MAX_WITNESS_LEVELS: Final = 12
 _MAX_SHOWN: Final = 200
 _SAMPLE_TIME: Final = "2026-01-01T00:00:00Z"
-_SAMPLE_VALUES: Final[tuple[Any, ...]] = (
-    None,
-    True,
-    0,
-    1,
-    -1,
-    0.5,
-    "",
-    "x",
-    "x" * 300,
-    [],
-    [0, 0],
-    {},
-    10**9,
-    -(10**9),
-)
+_SAMPLES: Final[tuple[Any, ...]] = (None, True, 0, 1, -1, 0.5, "", "x", "x" * 300, [], [0, 0], {}, 10**9, -(10**9))
 _UNKNOWN_MEMBER: Final = "anything_else"
 _LIMIT_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _NAMING_KEYWORDS: Final = ("properties", "required", "dependentRequired", "dependentSchemas", "dependencies")
@@ -664,11 +627,8 @@ def find_witness(smaller: SchemaSource, larger: SchemaSource) -> str:
         takes, refuses = (compile_schema(each, EmptyLibrary()) for each in (smaller, larger))
     except SchemaError as error:
         raise Undecided(str(error)) from error
-    names, constants = _names_and_constants((smaller.document, larger.document))
-    tried = islice(
-        (each for base in _iter_base_values(smaller) for each in _iter_neighbours(base, names, constants, 0)),
-        _MAX_TRIALS,
-    )
+    names, constants = _collect_words((smaller.document, larger.document))
+    tried = islice((each for base in _iter_bases(smaller) for each in _iter_near(base, names, constants, 0)), _TRIALS)
     for value in tried:
         body = msgspec.json.encode(value)
         if _is_valid(takes, body) is True and _is_valid(refuses, body) is False:
@@ -684,7 +644,7 @@ def _is_valid(validator: Validator, body: bytes) -> bool | None:
         return None
 
 
-def _iter_base_values(schema: SchemaSource) -> Iterator[Any]:
+def _iter_bases(schema: SchemaSource) -> Iterator[Any]:
     """Yield values of a schema: minimal, maximal, and between."""
     filler = family_of(schema.family).open_filler(schema, EmptyLibrary())
     for seed in range(_MAX_SEEDS):
@@ -695,7 +655,7 @@ def _iter_base_values(schema: SchemaSource) -> Iterator[Any]:
             continue
 
 
-def _iter_neighbours(value: Any, names: Sequence[str], constants: Sequence[Any], level: int) -> Iterator[Any]:
+def _iter_near(value: Any, names: Sequence[str], constants: Sequence[Any], level: int) -> Iterator[Any]:
     """Yield a value, and others that differ from it in one location."""
     yield value
     if level > _MAX_WITNESS_LEVELS:
@@ -708,21 +668,20 @@ def _iter_neighbours(value: Any, names: Sequence[str], constants: Sequence[Any],
             if name not in value:
                 yield from ({**value, name: each} for each in constants)
         for name, each in value.items():
-            yield from ({**value, name: other} for other in _iter_neighbours(each, names, constants, level + 1))
+            yield from ({**value, name: other} for other in _iter_near(each, names, constants, level + 1))
     elif isinstance(value, list):
         yield from ([*value, each] for each in constants)
         for index, each in enumerate(value[:4]):
             yield [*value[:index], *value[index + 1 :]]
             yield from (
-                [*value[:index], other, *value[index + 1 :]]
-                for other in _iter_neighbours(each, names, constants, level + 1)
+                [*value[:index], other, *value[index + 1 :]] for other in _iter_near(each, names, constants, level + 1)
             )
 
 
-def _names_and_constants(documents: Sequence[Any]) -> tuple[list[str], list[Any]]:
+def _collect_words(documents: Sequence[Any]) -> tuple[list[str], list[Any]]:
     """Return the member names in schemas, and boundary values."""
     names: dict[str, None] = {_UNKNOWN_MEMBER: None}
-    constants: dict[str, Any] = {repr(each): each for each in _SAMPLE_VALUES}
+    constants: dict[str, Any] = {repr(each): each for each in _SAMPLES}
     waiting = list(documents)
     while waiting and (len(names) < _MAX_NAMES or len(constants) < _MAX_CONSTANTS):
         each = waiting.pop()

@@ -37,7 +37,7 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "Protobuf": Checker(protobuf.parse_messages, protobuf.find_protobuf_gap),
 }
 """Compatibility checks by schema family."""
-VALIDATED_ATTRIBUTES: Final = ("compatibilityvalidated", "compatibilityvalidatedreason")
+RESULT_NAMES: Final = ("compatibilityvalidated", "compatibilityvalidatedreason")
 MAX_STEPS: Final = 5_000_000
 """Maximum steps for all versions of a resource in one write."""
 MIN_PAIR_STEPS: Final = 100
@@ -63,15 +63,13 @@ def check_compatibility(
     rule = str(resource.attributes.get("compatibility") or "").lower()
     if not rule or not kind.validatecompatibility:
         for each in versions.values():
-            for attribute in VALIDATED_ATTRIBUTES:
+            for attribute in RESULT_NAMES:
                 each.attributes.pop(attribute, None)
         return
-    fresh = [
-        name for name, each in versions.items() if name in changed or VALIDATED_ATTRIBUTES[0] not in each.attributes
-    ]
+    fresh = [name for name, each in versions.items() if name in changed or RESULT_NAMES[0] not in each.attributes]
     schemas = _SchemaCache(document)
     for each in map(versions.__getitem__, fresh):
-        for attribute in VALIDATED_ATTRIBUTES:
+        for attribute in RESULT_NAMES:
             each.attributes.pop(attribute, None)
         form = each.attributes.get("format")
         if not form:
@@ -81,16 +79,16 @@ def check_compatibility(
             raise Refusal("compatibility_unknown", resource.xid, compat=rule, format=form)
         body = document(each)
         if body is None:
-            each.attributes.update(zip(VALIDATED_ATTRIBUTES, (False, "The document is external."), strict=True))
+            each.attributes.update(zip(RESULT_NAMES, (False, "The document is external."), strict=True))
         elif body:
             schemas.source_of(each)
-            each.attributes[VALIDATED_ATTRIBUTES[0]] = True
+            each.attributes[RESULT_NAMES[0]] = True
     _compare_pairs(rule, resource, versions, _iter_pairs(rule, versions, before, fresh), schemas)
 
 
 def is_checked(version: Version) -> bool:
     """Whether a version was checked before, or has no format."""
-    return VALIDATED_ATTRIBUTES[0] in version.attributes or not version.attributes.get("format")
+    return RESULT_NAMES[0] in version.attributes or not version.attributes.get("format")
 
 
 class _SchemaCache:
@@ -135,10 +133,7 @@ def _compare_pairs(
     undecided: dict[str, str] = {}
     whole = Budget(MAX_STEPS)
     for newer, older in dict.fromkeys(pairs):
-        if not (
-            versions[newer].attributes.get(VALIDATED_ATTRIBUTES[0])
-            and versions[older].attributes.get(VALIDATED_ATTRIBUTES[0])
-        ):
+        if not (versions[newer].attributes.get(RESULT_NAMES[0]) and versions[older].attributes.get(RESULT_NAMES[0])):
             continue
         try:
             whole.spend(MIN_PAIR_STEPS)

@@ -21,7 +21,7 @@ from registry.store.entities import Version
 
 FORMATS: Final = tuple(f"{family.name}*" for family in FAMILIES)
 """The formats whose documents are validated, as capabilities list them."""
-VALIDATED_ATTRIBUTES: Final = ("formatvalidated", "formatvalidatedreason")
+RESULT_NAMES: Final = ("formatvalidated", "formatvalidatedreason")
 
 
 class EmptyLibrary:
@@ -38,7 +38,7 @@ def check_format(kind: ResourceType, version: Version, document: bytes | None) -
     Raises:
         Refusal: it does not comply, or its type requires a validation that is not possible.
     """
-    for name in VALIDATED_ATTRIBUTES:
+    for name in RESULT_NAMES:
         version.attributes.pop(name, None)
     written = version.attributes.get("format")
     if not kind.validateformat or not written:
@@ -281,9 +281,7 @@ def _qualify_name(name: str, space: str) -> str:
 
 _MESSAGE_STEPS: Final = 10
 """Steps counted for a pair of messages, and for each field of either."""
-_TYPE_NAMES: Final = {
-    getattr(Field, name): name.removeprefix("TYPE_").lower() for name in dir(Field) if name[:5] == "TYPE_"
-}
+_TYPES: Final = {getattr(Field, name): name.removeprefix("TYPE_").lower() for name in dir(Field) if name[:5] == "TYPE_"}
 _WIDER_TYPES: Final = {
     Field.TYPE_INT32: {Field.TYPE_INT64},
     Field.TYPE_UINT32: {Field.TYPE_UINT64, Field.TYPE_INT64},
@@ -293,10 +291,7 @@ _WIDER_TYPES: Final = {
     Field.TYPE_STRING: {Field.TYPE_BYTES},
 }
 """By the writer's type: other types that read all of its values unchanged."""
-_UNCERTAIN_TYPES: Final = {
-    (Field.TYPE_ENUM, Field.TYPE_INT32),
-    (Field.TYPE_BYTES, Field.TYPE_MESSAGE),
-}
+_UNCERTAIN_TYPES: Final = {(Field.TYPE_ENUM, Field.TYPE_INT32), (Field.TYPE_BYTES, Field.TYPE_MESSAGE)}
 """Types of reader and writer for which some values are readable, and others may be."""
 Messages = Mapping[str, Any]
 """The messages of a file by name within its package, in order."""
@@ -395,9 +390,9 @@ class _ProtobufResolution:
         one, other = reader.type, writer.type
         if one != other and one not in _WIDER_TYPES.get(other, ()):
             if (one, other) in _UNCERTAIN_TYPES:
-                self.doubts.append(f"{reader.full_name} is {_TYPE_NAMES[one]} and was {_TYPE_NAMES[other]}")
+                self.doubts.append(f"{reader.full_name} is {_TYPES[one]} and was {_TYPES[other]}")
                 return ""
-            return f"{_TYPE_NAMES[other]} cannot be read as {_TYPE_NAMES[one]}"
+            return f"{_TYPES[other]} cannot be read as {_TYPES[one]}"
         if one != Field.TYPE_ENUM or other != Field.TYPE_ENUM:
             return ""
         self._budget.spend(len(reader.enum_type.values) + len(writer.enum_type.values))

@@ -22,16 +22,8 @@ from catalog.load import build
 from catalog.model import Finding
 from catalog.parsing.pointers import unescaped
 from registry.core.requests import ResourcePath, parse_resource_path
-from registry.core.views import (
-    INLINE_ALL,
-    INLINE_NONE,
-    EntityView,
-    Inline,
-    ShownResource,
-    ViewOptions,
-    iter_shown_resources,
-)
-from registry.errors import Refusal, invalid_attribute, join_values
+from registry.core.views import INLINE_ALL, INLINE_NONE, EntityView, Inline, ShownResource, ViewOptions, iter_shown
+from registry.errors import Refusal, invalid_value, join_values
 from registry.model.attributes import (
     GroupType,
     Model,
@@ -333,7 +325,7 @@ class WriteOptions:
     administrator: bool = False
 
 
-def require_object(value: object, subject: str) -> Mapping[str, Any]:
+def as_object(value: object, subject: str) -> Mapping[str, Any]:
     """Return *value*, which must be an object.
 
     Raises:
@@ -364,7 +356,7 @@ def merge_body(
     return stored
 
 
-def check_body_id(body: Mapping[str, Any], singular: str, expected: str, subject: str) -> None:
+def compare_id(body: Mapping[str, Any], singular: str, expected: str, subject: str) -> None:
     """Raise if an id in a body is not its entity's.
 
     Raises:
@@ -375,17 +367,17 @@ def check_body_id(body: Mapping[str, Any], singular: str, expected: str, subject
         raise Refusal("mismatched_id", subject, singular=singular, invalid_id=str(given), expected_id=expected)
 
 
-def check_body_epoch(body: Mapping[str, Any], entity: Entity, subject: str, options: WriteOptions) -> None:
+def compare_epoch(body: Mapping[str, Any], entity: Entity, subject: str, options: WriteOptions) -> None:
     """Raise if an epoch in a body is not the entity's current one.
 
     Raises:
-        Refusal: ``mismatched_epoch``, or ``invalid_attribute`` if it is not an unsigned integer.
+        Refusal: ``mismatched_epoch``, or ``invalid_value`` if it is not an unsigned integer.
     """
     given = body.get("epoch")
     if given is None or "epoch" in options.ignore:
         return
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise invalid_attribute(subject, "epoch", "must be an unsigned integer")
+        raise invalid_value(subject, "epoch", "must be an unsigned integer")
     if given != entity.epoch:
         raise Refusal("mismatched_epoch", subject, bad_epoch=str(given), epoch=str(entity.epoch))
 
@@ -407,7 +399,7 @@ def parse_given_time(value: object, name: str, subject: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or parse_time(value) is None:
-        raise invalid_attribute(subject, name, "must be an RFC 3339 timestamp")
+        raise invalid_value(subject, name, "must be an RFC 3339 timestamp")
     return to_utc(value)
 
 
@@ -419,7 +411,7 @@ def parse_given_time(value: object, name: str, subject: str) -> str:
 Strictness = Literal["refuse", "report", "off"]
 MAX_REFERRED: Final = 1000
 """Entities that are linted only because others refer to them."""
-_ID_MEMBERS: Final = frozenset(
+_ID_NAMES: Final = frozenset(
     ("basemessage", "basemessageuri", "basemessageurl", "dataschemauri", "dataschemaxid", "messagegroups")
 )
 _FILE: Final = "registry"
@@ -497,7 +489,7 @@ class _LintDocument:
             self._group_document(place)
         elif place.kind == "resource":
             group = self._group_document(place.owner)
-            shown = next(iter(iter_shown_resources(self._work.reader, place, "", place.rid)), None)
+            shown = next(iter(iter_shown(self._work.reader, place, "", place.rid)), None)
             entity = shown and self._viewer.render_resource(place, shown, _META, None, xid)
             if group is not None and shown and entity:
                 if "versionsurl" in entity:
@@ -552,7 +544,7 @@ def _touched_xids(work: WriteTransaction) -> set[str]:
 def _iter_references(entity: Any) -> Iterator[str]:
     if isinstance(entity, Mapping):
         for name, value in entity.items():
-            if name in _ID_MEMBERS:
+            if name in _ID_NAMES:
                 given = value if isinstance(value, list) else [value]
                 yield from (each for each in given if isinstance(each, str))
             elif name in ("versions", *(entity if "versionid" not in entity else ())):

@@ -11,10 +11,10 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Row
 
-from registry.core.views import CHECK_RESULTS
+from registry.core.views import CHECKS
 from registry.store import history
 from registry.store.entities import Entity, PendingWrites, Resource, Version, WriteTransaction, to_json_text
-from registry.store.history import MODEL_XID, Mark, ReplicationMarks, digest_of, is_by_xid, marks_by_version
+from registry.store.history import MODEL_XID, Mark, Marks, digest_of, is_by_xid, marks_by_version
 
 _ACTION_ORDER: Final = ("updated", "created", "deleted")
 
@@ -190,7 +190,7 @@ def mark_changes(work: WriteTransaction) -> None:
     versions = [xid for xid in work.versions.touched if not is_by_xid(xid)]
     if not groups and not versions:
         return
-    marks = ReplicationMarks(work.reader.connection)
+    marks = Marks(work.reader.connection)
     owners = list(dict.fromkeys(xid.rpartition("/versions/")[0] for xid in versions))
     names = {xid.rpartition("/")[2] for xid in versions}
     known = {owner: marks_by_version(each.values()) for owner, each in marks.version_marks(owners, names).items()}
@@ -206,7 +206,7 @@ def mark_changes(work: WriteTransaction) -> None:
 
 
 def _mark_by_xid(work: WriteTransaction) -> None:
-    moved = set(_iter_changed_owners(work.versions))
+    moved = set(_iter_owners(work.versions))
     gone = [
         xid
         for each in (work.versions, work.resources, work.groups)
@@ -229,7 +229,7 @@ def _mark_by_xid(work: WriteTransaction) -> None:
             digests[xid] = digest_of_state(_state_of(work, now))
     if not gone and not digests:
         return
-    marks = ReplicationMarks(work.reader.connection)
+    marks = Marks(work.reader.connection)
     known = marks.marks_by_xid([*gone, *digests])
     for xid in gone:
         if xid in known and not known[xid].deleted:
@@ -248,7 +248,7 @@ def _iter_touched(changes: PendingWrites[Any]) -> Iterator[str]:
     return (xid for xid in changes.touched if is_by_xid(xid))
 
 
-def _iter_changed_owners(versions: PendingWrites[Version]) -> Iterator[str]:
+def _iter_owners(versions: PendingWrites[Version]) -> Iterator[str]:
     """Yield resources whose set of versions or ancestry has changed."""
     for xid in _iter_touched(versions):
         before, now = versions.before.get(xid), versions.now[xid]
@@ -264,7 +264,7 @@ def _state_of(work: WriteTransaction, entity: Entity) -> Mapping[str, Any]:
 
 def state_of_version(version: Version, document: bytes | None) -> dict[str, Any]:
     """Return the state of a version that all registries share."""
-    kept = {name: value for name, value in version.attributes.items() if name not in CHECK_RESULTS}
+    kept = {name: value for name, value in version.attributes.items() if name not in CHECKS}
     given = {} if document is None else {"document": base64.b64encode(document).decode("ascii")}
     return {"attributes": kept, "createdat": version.createdat, **given}
 
@@ -282,7 +282,7 @@ def digest_of_state(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
 
 
-def _mark_group(marks: ReplicationMarks, xid: str, now: Any) -> None:
+def _mark_group(marks: Marks, xid: str, now: Any) -> None:
     group_mark = marks.mark_of(xid)
     if group_mark is None:
         if now is None:
@@ -295,7 +295,7 @@ def _mark_group(marks: ReplicationMarks, xid: str, now: Any) -> None:
     put_own_mark(marks, group_mark)
 
 
-def _mark_version(marks: ReplicationMarks, xid: str, work: WriteTransaction, known: dict[str, dict[str, Mark]]) -> None:
+def _mark_version(marks: Marks, xid: str, work: WriteTransaction, known: dict[str, dict[str, Mark]]) -> None:
     owner, _, name = xid.rpartition("/versions/")
     now, mark = work.versions.now[xid], known[owner].get(name)
     if now is None:
@@ -312,14 +312,14 @@ def _mark_version(marks: ReplicationMarks, xid: str, work: WriteTransaction, kno
     put_own_mark(marks, mark)
 
 
-def put_own_mark(marks: ReplicationMarks, mark: Mark) -> None:
+def put_own_mark(marks: Marks, mark: Mark) -> None:
     """Store a mark as a write of this catalog, later than everything its state has seen."""
     mark.stamp, mark.origin = marks.issue_stamp(max(mark.seen.values(), default=0)), marks.catalog
     mark.seen = {**mark.seen, marks.catalog: mark.stamp}
     marks.store_mark(mark)
 
 
-def new_uid(marks: ReplicationMarks) -> str:
+def new_uid(marks: Marks) -> str:
     """Return the uid of a version created here; uids sort by logical time."""
     return f"{marks.issue_stamp():016d}.{marks.catalog}"
 

@@ -10,7 +10,7 @@ from registry.core.ancestry import parse_given_time
 from registry.core.requests import ABSENT, RegistryRequest, ResourcePath
 from registry.core.writing import EntityDeleter, EntityWriter
 from registry.errors import Refusal
-from registry.model.attributes import GroupType, Model, ModelAttribute, ResourceType, validate_values
+from registry.model.attributes import GroupType, Model, ModelAttribute, ResourceType, check_values
 from registry.model.compiler import compile_model
 from registry.store.entities import Entity, EntityReader, GroupEntity, WriteTransaction
 
@@ -64,7 +64,7 @@ class WriteOperation:
             writer.write_registry(body, patch=patch)
             return WrittenEntity(place, created=False)
         if place.is_collection:
-            return self._write_collection(place, body, patch=patch)
+            return self._write_all(place, body, patch=patch)
         if place.kind == "group":
             created = writer.work.group(place.xid) is None
             writer.write_group(place, body, patch=patch, root=True)
@@ -93,7 +93,7 @@ class WriteOperation:
         if place.kind == "group":
             return self._write_collections(body, {name: place.collection(name) for name in place.group.resources})
         if place.is_collection:
-            return self._write_collection(place, body, patch=False)
+            return self._write_all(place, body, patch=False)
         version = writer.add_version(place, body, self._request.document)
         created = version.id in writer.pending[place.xid].fresh
         return WrittenEntity(replace(place, kind="version", vid=version.id), created=created, version=True)
@@ -106,18 +106,14 @@ class WriteOperation:
                 raise Refusal(kind, place.xid, name=name)
         if place.kind == "group" and self._writer.work.group(place.xid) is None:
             self._writer.write_group(place, {}, patch=False)
-        return {
-            name: (places[name], self._write_collection(places[name], each, patch=False)) for name, each in body.items()
-        }
+        return {name: (places[name], self._write_all(places[name], each, patch=False)) for name, each in body.items()}
 
-    def _write_collection(self, place: ResourcePath, body: object, *, patch: bool) -> list[str]:
+    def _write_all(self, place: ResourcePath, body: object, *, patch: bool) -> list[str]:
         """Write entities of a collection, and return the ids of the processed ones."""
         writer = self._writer
-        write = {
-            "groups": writer.write_groups,
-            "resources": writer.write_resources,
-            "versions": writer.write_versions,
-        }[place.kind]
+        write = {"groups": writer.write_groups, "resources": writer.write_resources, "versions": writer.write_versions}[
+            place.kind
+        ]
         return write(place, body, patch=patch)
 
 
@@ -233,7 +229,7 @@ class _ModelMigration:
         """Fill in missing defaults of an entity; return whether there were any."""
         kept = {name: value for name, value in entity.attributes.items() if name == "readonly"}
         own = {name: value for name, value in entity.attributes.items() if name not in kept}
-        values = {**validate_values(entity.xid, own, attributes), **kept}
+        values = {**check_values(entity.xid, own, attributes), **kept}
         if values == entity.attributes:
             return False
         entity.attributes = values
@@ -289,6 +285,6 @@ def _is_served(kind: ResourceType, name: str) -> bool:
 
 def _iter_entity_faults(xid: str, values: Mapping[str, Any], attributes: Any) -> Iterator[str]:
     try:
-        validate_values(xid, {name: value for name, value in values.items() if name != "readonly"}, attributes)
+        check_values(xid, {name: value for name, value in values.items() if name != "readonly"}, attributes)
     except Refusal as error:
         yield error.title

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from registry.errors import Refusal, invalid_attribute, join_values
+from registry.errors import Refusal, invalid_value, join_values
 from registry.model.attributes import WILDCARD, GroupType, Model, ResourceType, parse_time, to_utc
 from registry.store.entities import EntityReader
 
@@ -23,13 +23,13 @@ from registry.store.entities import EntityReader
 
 @dataclass(frozen=True, slots=True)
 class GivenDocument:
-    """The document in a request: ``body`` has its bytes, None for none; ``is_external`` means only its URL is stored."""
+    """The document in a request: ``body`` has its bytes, None for none; ``is_external``: only its URL is stored."""
 
     body: bytes | None
     is_external: bool = False
 
 
-def parse_given_document(
+def parse_document(
     kind: ResourceType, body: Mapping[str, Any], attributes: dict[str, Any], subject: str, *, patch: bool, media: str
 ) -> GivenDocument | None:
     """Return the document in a body, None if it has none.
@@ -64,7 +64,7 @@ def parse_given_document(
     try:
         return GivenDocument(base64.b64decode(value, validate=True))
     except (binascii.Error, TypeError, ValueError):
-        raise invalid_attribute(subject, encoded, "must be base64") from None
+        raise invalid_value(subject, encoded, "must be base64") from None
 
 
 def document_member(kind: ResourceType, document: bytes, contenttype: str | None, *, binary: bool) -> tuple[str, Any]:
@@ -329,7 +329,7 @@ _DISTRIBUTION: Final = "xregistry-router"
 _DIGEST_BYTES: Final = 6
 
 
-def shows_more_than_entity(place: ResourcePath | str, flags: Flags) -> bool:
+def has_several_entities(place: ResourcePath | str, flags: Flags) -> bool:
     """Whether a response shows more than one plain entity, so that an entity's ETag does not identify it."""
     if isinstance(place, str):
         return place == EXPORT
@@ -480,10 +480,7 @@ def parse_filters(texts: Sequence[str], path: str) -> Clauses:
 
 
 def remaining_clauses(
-    clauses: Clauses,
-    shown: Mapping[str, Any],
-    collections: Iterable[str],
-    exists: Callable[[str, Clause], bool],
+    clauses: Clauses, shown: Mapping[str, Any], collections: Iterable[str], exists: Callable[[str, Clause], bool]
 ) -> Clauses:
     """Return the clauses that apply below an entity, None if everything below it matches.
 

@@ -12,18 +12,18 @@ from registry.core import ancestry as lineage
 from registry.core.ancestry import (
     WriteOptions,
     add_constraint_defaults,
-    check_body_epoch,
-    check_body_id,
+    as_object,
     check_constraints,
+    compare_epoch,
+    compare_id,
     constraints_of,
     merge_body,
-    require_object,
     set_times,
     value_at,
 )
-from registry.core.requests import GivenDocument, ResourcePath, check_id, parse_given_document
-from registry.errors import Refusal, invalid_attribute, join_values
-from registry.model.attributes import Model, ModelAttribute, validate_values
+from registry.core.requests import GivenDocument, ResourcePath, check_id, parse_document
+from registry.errors import Refusal, invalid_value, join_values
+from registry.model.attributes import Model, ModelAttribute, check_values
 from registry.store.entities import Entity, GroupEntity, Registry, Resource, Version, WriteTransaction
 
 MAX_LOOKUPS: Final = 16
@@ -61,9 +61,9 @@ class PendingResource:
         sticky = meta.get("defaultversionsticky") if stays else None
         name = meta.get("defaultversionid") if named else None
         if sticky is not None and not isinstance(sticky, bool):
-            raise invalid_attribute(subject, "defaultversionsticky", "must be true or false")
+            raise invalid_value(subject, "defaultversionsticky", "must be true or false")
         if name is not None and not isinstance(name, str):
-            raise invalid_attribute(subject, "defaultversionid", "must be a string")
+            raise invalid_value(subject, "defaultversionid", "must be a string")
         first = bool(self.place.resource.meta["defaultversionsticky"].default)
         if patch and not stays:
             self.sticky = (name is not None or first) if named else None
@@ -226,7 +226,7 @@ class ResourceRules:
             name = lineage.newest_version(kind.versionmode, ends.values()).id
         if attribute.enum and attribute.strict and sticky not in attribute.enum:
             only = join_values([str(each).lower() for each in attribute.enum])
-            raise invalid_attribute(f"{xid}/meta", attribute.name, f"must be {only}")
+            raise invalid_value(f"{xid}/meta", attribute.name, f"must be {only}")
         if (sticky, name) != (resource.sticky, resource.defaultversionid):
             resource.sticky, resource.defaultversionid = sticky, name
             resource.modifiedat = (
@@ -381,10 +381,10 @@ class EntityCreator:
             version = self.create_version(place, resource, name)
             pending.fresh.append(version.id)
         else:
-            check_body_epoch(body, version, version.xid, self.options)
+            compare_epoch(body, version, version.xid, self.options)
         if not (root and "id" in self.options.ignore):
-            check_body_id(body, place.resource.singular, resource.id, version.xid)
-            check_body_id(body, "version", version.id, version.xid)
+            compare_id(body, place.resource.singular, resource.id, version.xid)
+            compare_id(body, "version", version.id, version.xid)
         self._set_ancestor(pending, version, body)
         self._version_attributes(place, version, body, patch=patch, document=document)
         set_times(version, body, version.xid, self.options)
@@ -405,13 +405,11 @@ class EntityCreator:
         kind = place.resource
         own = {name: value for name, value in body.items() if name not in kind.resource}
         values = merge_body(version.attributes, own, kind.attributes, patch=patch)
-        given = document or parse_given_document(
-            kind, body, values, version.xid, patch=patch, media=self.options.contenttype
-        )
+        given = document or parse_document(kind, body, values, version.xid, patch=patch, media=self.options.contenttype)
         values = add_constraint_defaults(
             constraints_of(place.group, self.work.group(place.owner.xid)), kind.plural, values
         )
-        version.attributes = validate_values(version.xid, values, kind.attributes)
+        version.attributes = check_values(version.xid, values, kind.attributes)
         if given is not None:
             self.work.set_document(version, given.body)
         elif kind.hasdocument and not version.epoch and f"{kind.singular}url" not in version.attributes:
@@ -422,7 +420,7 @@ class EntityCreator:
         if given is None or given == version.ancestorid:
             return
         if not isinstance(given, str):
-            raise invalid_attribute(version.xid, "ancestorid", "must be a string")
+            raise invalid_value(version.xid, "ancestorid", "must be a string")
         version.ancestorid = version.id if given == "request" else given
         pending.asked[version.id] = None
 
@@ -493,9 +491,9 @@ class EntityCreator:
         Raises:
             Refusal: it is not a map of entities, or has ids that differ only in case.
         """
-        entries = require_object(body, place.xid)
+        entries = as_object(body, place.xid)
         _check_distinct_ids(place, entries)
-        return {name: require_object(each, f"{place.xid}/{name}") for name, each in entries.items()}
+        return {name: as_object(each, f"{place.xid}/{name}") for name, each in entries.items()}
 
 
 def _check_distinct_ids(place: ResourcePath, names: Iterable[str]) -> None:

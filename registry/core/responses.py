@@ -33,7 +33,7 @@ from registry.core.views import (
     ShownResource,
     ViewOptions,
     inline_below,
-    iter_shown_resources,
+    iter_shown,
     parse_inline,
 )
 from registry.errors import Refusal, join_values
@@ -249,7 +249,7 @@ class ResponseBuilder:
             entries, after = viewer.render_page(place, page, view.inline)
             count = self._count_entities(place) if view.clauses is None else None
             return Response(entries, paging=PageInfo(after, count))
-        return self.entity_response(place, view)
+        return self.show_entity(place, view)
 
     def view_options(self, place: ResourcePath, asked: ResourcePath | None = None) -> ViewOptions:
         """Return the view options of the request; ``inline`` is relative to *asked* if given."""
@@ -262,7 +262,7 @@ class ResponseBuilder:
         base = request.base
         return ViewOptions(base, request.path, inline, clauses, flags.doc, flags.binary, request.max_answer)
 
-    def entity_response(self, place: ResourcePath, view: ViewOptions) -> Response:
+    def show_entity(self, place: ResourcePath, view: ViewOptions) -> Response:
         """Return the response with one entity."""
         viewer = EntityView(self._reader, self._model, view)
         answer = {
@@ -298,9 +298,7 @@ class ResponseBuilder:
         try:
             plain = ViewOptions(self._request.base)
             request = replace(self._request, flags=Flags(), details=True)
-            etag = (
-                ResponseBuilder(self._reader, self._model, self._registry, request).entity_response(place, plain).etag
-            )
+            etag = ResponseBuilder(self._reader, self._model, self._registry, request).show_entity(place, plain).etag
         except Refusal:
             return set()
         return {"*", etag} - {""}
@@ -366,7 +364,7 @@ class ResponseBuilder:
         return replace(response, body=body, document=self._reader.document(version.xid) or b"")
 
     def _find_resource(self, place: ResourcePath) -> ShownResource | None:
-        return next(iter_shown_resources(self._reader, place, "", place.rid), None)
+        return next(iter_shown(self._reader, place, "", place.rid), None)
 
     def _require_owner(self, place: ResourcePath) -> None:
         if place.kind == "resources" and self._reader.group(place.owner.xid) is None:

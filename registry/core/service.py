@@ -22,9 +22,9 @@ from registry.core.requests import (
     Response,
     body_etag,
     check_id,
+    has_several_entities,
     parse_resource_path,
     response_etag,
-    shows_more_than_entity,
 )
 from registry.core.responses import (
     CONFIGURATION_PATHS,
@@ -166,7 +166,7 @@ class RegistryService:
         registry, model = self._registry_and_model(reader)
         request = without_disabled_flags(request, registry.capabilities)
         place = self._parse_target(model, request)
-        tag = response_etag(reader, request) if shows_more_than_entity(place, request.flags) else ""
+        tag = response_etag(reader, request) if has_several_entities(place, request.flags) else ""
         if tag and tag in request.known:
             return Response(None, etag=tag)
         answerer = ResponseBuilder(reader, model, registry, request)
@@ -231,8 +231,8 @@ class RegistryService:
         model = self.compiled_model(work.registry)
         check_specversion(request.flags, request.path)
         place = self._parse_target(model, request)
-        moment = later_time(current_time(), work.reader.last_moment())
-        options = _write_options(request, place, ignorable_values(request, work.registry.capabilities), moment)
+        moment = later_time(current_time(), work.reader.last_change_time())
+        options = _options_of(request, place, ignorable_values(request, work.registry.capabilities), moment)
         self._check_group_permission(place, request)
         before = ResponseBuilder(work.reader, model, work.registry, request)
         _check_conditions(request, place, before)
@@ -316,7 +316,7 @@ class RegistryService:
         if request.verb == "delete":
             return Response(None)
         if isinstance(names, WrittenEntity):
-            answer = answerer.entity_response(names.place, answerer.view_options(names.place))
+            answer = answerer.show_entity(names.place, answerer.view_options(names.place))
             answer = replace(answer, version=answer.version if names.version else "")
             has_document = names.place.kind in ("resource", "version") and names.place.resource.hasdocument
             details = "$details" if has_document and answer.document is None else ""
@@ -361,9 +361,7 @@ def methods_key(place: ResourcePath | str) -> str:
     return place if isinstance(place, str) else place.kind
 
 
-def _write_options(
-    request: RegistryRequest, place: ResourcePath | str, known: Sequence[str], moment: str
-) -> WriteOptions:
+def _options_of(request: RegistryRequest, place: ResourcePath | str, known: Sequence[str], moment: str) -> WriteOptions:
     flags = request.flags
     ignore: set[str] = set()
     for each in flags.ignore:

@@ -129,7 +129,7 @@ class ShownResource:
         return self.reader.count(self.source.versions) if self.source is not None else 0
 
 
-def iter_shown_resources(
+def iter_shown(
     reader: EntityReader, place: ResourcePath, after: str = "", only: str | None = None
 ) -> Iterator[ShownResource]:
     """Yield the resources of a collection after *after*, or only the one called *only*; *place* may be its own."""
@@ -170,12 +170,7 @@ def _iter_resolved(reader: EntityReader, place: ResourcePath, batch: Iterable[Co
 
 SPECVERSION: Final = "1.0-rc4"
 MAX_ANSWER: Final = 64 * 2**20
-CHECK_RESULTS: Final = (
-    "formatvalidated",
-    "formatvalidatedreason",
-    "compatibilityvalidated",
-    "compatibilityvalidatedreason",
-)
+CHECKS: Final = ("formatvalidated", "formatvalidatedreason", "compatibilityvalidated", "compatibilityvalidatedreason")
 """Results of the registry's checks of a version's document."""
 _Names = Sequence[str] | None
 
@@ -367,24 +362,14 @@ class EntityView:
             xids = [place.child(name).xid for name in only or ()]
             for group in reader.iter_groups(place.xid, after) if only is None else reader.groups_by_xid(xids).values():
                 where = place.child(group.id)
-                yield (
-                    group.id,
-                    self.render_group(where, group, inline, clauses, self._member_pointer(pointer, group.id)),
-                )
+                yield (group.id, self.render_group(where, group, inline, clauses, self._pointer_to(pointer, group.id)))
         elif place.kind == "resources":
-            listed = (
-                iter_shown_resources(reader, place, after)
-                if only is None
-                else iter_named_resources(reader, place, only)
-            )
+            listed = iter_shown(reader, place, after) if only is None else iter_named_resources(reader, place, only)
             for shown in listed:
                 name = shown.resource.id
-                yield (
-                    name,
-                    self.render_resource(shown.place, shown, inline, clauses, self._member_pointer(pointer, name)),
-                )
+                yield (name, self.render_resource(shown.place, shown, inline, clauses, self._pointer_to(pointer, name)))
         else:
-            owner = next(iter(iter_shown_resources(reader, place.owner, "", place.rid)), None)
+            owner = next(iter(iter_shown(reader, place.owner, "", place.rid)), None)
             if owner is None:
                 raise Refusal("not_found", place.owner.xid)
             yield from self._iter_versions(place, owner, after, inline, clauses, pointer, only)
@@ -410,7 +395,7 @@ class EntityView:
         else:
             versions = self._reader.iter_versions(owner.source.versions, after)
         for version in versions:
-            where, at = place.child(version.id), self._member_pointer(pointer, version.id)
+            where, at = place.child(version.id), self._pointer_to(pointer, version.id)
             is_default = version.id == owner.source.defaultversionid
             yield version.id, self.render_version(where, version, inline, clauses, at, is_default=is_default)
 
@@ -481,7 +466,7 @@ class EntityView:
         shown |= version.attributes
         shown |= {"createdat": version.createdat, "modifiedat": version.modifiedat, "ancestorid": version.ancestorid}
         if self._view.doc:
-            for name in CHECK_RESULTS:
+            for name in CHECKS:
                 shown.pop(name, None)
         return shown
 
@@ -507,7 +492,7 @@ class EntityView:
     def _self_url(self, xid: str, pointer: str, *, details: bool = False) -> str:
         return f"#{pointer or '/'}" if self._view.doc else self._url(xid, details=details)
 
-    def _member_pointer(self, pointer: str, name: str) -> str:
+    def _pointer_to(self, pointer: str, name: str) -> str:
         """Return the JSON pointer of a member in the document view, '' otherwise."""
         return pointer + as_pointer([name]) if self._view.doc else ""
 

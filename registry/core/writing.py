@@ -9,19 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from registry.core.ancestry import (
-    check_body_epoch,
-    check_body_id,
-    constraints_of,
-    merge_body,
-    require_object,
-    set_times,
-    value_at,
-)
+from registry.core.ancestry import as_object, compare_epoch, compare_id, constraints_of, merge_body, set_times, value_at
 from registry.core.requests import GivenDocument, ResourcePath, check_id, parse_xref
 from registry.core.resource_rules import MAX_LOOKUPS, EntityCreator, ResourceRules
 from registry.errors import Refusal
-from registry.model.attributes import GroupType, validate_values
+from registry.model.attributes import GroupType, check_values
 from registry.store.entities import Entity, GroupEntity, Resource, Version
 
 _SHOWN_OF_XREF: Final = frozenset(("self", "shortself", "xid", "metaurl", "versionsurl", "versionscount", "$schema"))
@@ -43,10 +35,10 @@ class EntityWriter(EntityCreator):
         """Update the registry's own attributes and the groups in the body; the model is ignored."""
         registry = self.work.registry
         if "id" not in self.options.ignore:
-            check_body_id(body, "registry", registry.id, "/")
-        check_body_epoch(body, registry, "/", self.options)
+            compare_id(body, "registry", registry.id, "/")
+        compare_epoch(body, registry, "/", self.options)
         own = {name: value for name, value in body.items() if name not in self.model.groups}
-        registry.attributes = validate_values(
+        registry.attributes = check_values(
             "/", merge_body(registry.attributes, own, self.model.attributes, patch=patch), self.model.attributes
         )
         set_times(registry, body, "/", self.options)
@@ -72,12 +64,12 @@ class EntityWriter(EntityCreator):
         if group is None:
             group = self.create_group(place)
         else:
-            check_body_epoch(body, group, place.xid, self.options)
+            compare_epoch(body, group, place.xid, self.options)
         if not (root and "id" in self.options.ignore):
-            check_body_id(body, kind.singular, place.gid, place.xid)
+            compare_id(body, kind.singular, place.gid, place.xid)
         own = {name: value for name, value in body.items() if name not in kind.resources}
         values = merge_body(group.attributes, own, kind.attributes, patch=patch)
-        group.attributes = validate_values(place.xid, values, kind.attributes)
+        group.attributes = check_values(place.xid, values, kind.attributes)
         set_times(group, body, place.xid, self.options)
         self.raise_epoch(group)
         self.work.groups.record_changed(group)
@@ -109,10 +101,10 @@ class EntityWriter(EntityCreator):
         if resource is not None and not self.is_writable(resource, root=root):
             return None
         if not (root and "id" in self.options.ignore):
-            check_body_id(body, place.resource.singular, place.rid, place.xid)
+            compare_id(body, place.resource.singular, place.rid, place.xid)
         meta = body.get("meta")
         if meta is not None:
-            meta = require_object(meta, f"{place.xid}/meta")
+            meta = as_object(meta, f"{place.xid}/meta")
         xref = self._requested_xref(resource, meta, patch=patch)
         if xref is not None:
             return self._turn_into_reference(place, resource, body, meta or {}, xref)
@@ -165,7 +157,7 @@ class EntityWriter(EntityCreator):
         _check_version_body(body, place.xid)
         ignored = "id" in self.options.ignore
         if not ignored:
-            check_body_id(body, place.resource.singular, place.rid, place.xid)
+            compare_id(body, place.resource.singular, place.rid, place.xid)
         named = _given_version_id(body.get("versionid"), place)
         return self.write_version(
             place,
@@ -259,14 +251,14 @@ class EntityWriter(EntityCreator):
         kind = place.resource
         pending = self.pending_of(place, resource)
         if "id" not in self.options.ignore:
-            check_body_id(body, kind.singular, place.rid, subject)
+            compare_id(body, kind.singular, place.rid, subject)
         if pending.existed:
             given = body.get("epoch")
             if given is not None and pending.epoch != resource.epoch and given == pending.epoch:
                 body = {**body, "epoch": resource.epoch}
-            check_body_epoch(body, resource, subject, self.options)
+            compare_epoch(body, resource, subject, self.options)
         kept = resource.attributes.get("readonly")
-        values = validate_values(subject, merge_body(resource.attributes, body, kind.meta, patch=patch), kind.meta)
+        values = check_values(subject, merge_body(resource.attributes, body, kind.meta, patch=patch), kind.meta)
         values.pop("readonly", None)
         if self.options.administrator and isinstance(body.get("readonly"), bool):
             kept = body["readonly"]
@@ -290,7 +282,7 @@ class EntityWriter(EntityCreator):
         kind = place.resource
         target = parse_xref(self.model, xref, place, place.xid)
         if "id" not in self.options.ignore:
-            check_body_id(meta, kind.singular, place.rid, f"{place.xid}/meta")
+            compare_id(meta, kind.singular, place.rid, f"{place.xid}/meta")
         allowed = {f"{kind.singular}id", "meta", *_SHOWN_OF_XREF}
         extra = [name for name, value in body.items() if name not in allowed and value is not None]
         allowed = {f"{kind.singular}id", "xref", "epoch", *_SHOWN_OF_XREF}
@@ -300,7 +292,7 @@ class EntityWriter(EntityCreator):
         if resource is None:
             resource = self.create_resource(place, self._require_group(place))
         elif resource.xref is None:
-            check_body_epoch(meta, resource, f"{place.xid}/meta", self.options)
+            compare_epoch(meta, resource, f"{place.xid}/meta", self.options)
             for each in self.work.versions_of(resource).values():
                 self.work.delete_version(each)
         self.pending.pop(place.xid, None)
@@ -382,29 +374,29 @@ class EntityDeleter:
         entity = self._find_entity(place)
         if entity is None:
             raise Refusal("not_found", place.xid)
-        check_body_epoch({"epoch": epoch}, entity, place.xid, self._options)
+        compare_epoch({"epoch": epoch}, entity, place.xid, self._options)
         self._delete_entity(place, entity, root=True)
 
     def delete_all(self, place: ResourcePath, body: object) -> None:
         """Delete the entities of a collection that *body* names; all of them if it is None."""
         self._require_owner(place)
-        entries = None if body is None else require_object(body, place.xid)
+        entries = None if body is None else as_object(body, place.xid)
         for name in self._entity_ids(place) if entries is None else list(entries):
             where = place.child(name)
-            given = {} if entries is None else require_object(entries[name], where.xid)
+            given = {} if entries is None else as_object(entries[name], where.xid)
             entity = self._find_entity(where)
             if entity is not None:
                 self._check_body(where, entity, given)
                 self._delete_entity(where, entity, root=False)
 
     def _check_body(self, place: ResourcePath, entity: Entity, given: Mapping[str, Any]) -> None:
-        check_body_id(given, _singular_name(place), entity.id, place.xid)
+        compare_id(given, _singular_name(place), entity.id, place.xid)
         if isinstance(entity, Resource):
             if given.get("epoch") is not None and not (given.get("meta") or {}).get("epoch"):
                 raise Refusal("misplaced_epoch", place.xid)
-            given = require_object(given.get("meta") or {}, place.xid)
-            check_body_id(given, _singular_name(place), entity.id, f"{place.xid}/meta")
-        check_body_epoch(given, entity, place.xid, self._options)
+            given = as_object(given.get("meta") or {}, place.xid)
+            compare_id(given, _singular_name(place), entity.id, f"{place.xid}/meta")
+        compare_epoch(given, entity, place.xid, self._options)
 
     def _delete_entity(self, place: ResourcePath, entity: Entity, *, root: bool) -> None:
         if place.kind == "group":

@@ -85,7 +85,7 @@ class SubscriptionApi:
             Refusal: it does not exist, or *client* may not read it.
         """
         with self._database.reading() as connection:
-            return _to_document(_require_owned(history.find_subscriber(connection, identifier), identifier, client))
+            return _to_document(_find_owned(history.find_subscriber(connection, identifier), identifier, client))
 
     def list_all(self, client: str | None) -> list[dict[str, Any]]:
         """Return all subscriptions that *client* may read."""
@@ -104,9 +104,7 @@ class SubscriptionApi:
         if isinstance(document, dict) and document.get("id", identifier) != identifier:
             raise Refusal("bad_request", f"{PATH}/{identifier}", error_detail="the id differs from the path")
         with self._database.writing_aside() as connection:
-            subscriber = _require_owned(
-                history.find_subscriber(connection, identifier, changing=True), identifier, client
-            )
+            subscriber = _find_owned(history.find_subscriber(connection, identifier, changing=True), identifier, client)
             permission = _parse_permission(subscriber)
             if msgspec.json.decode(subscriber.body).get("sink") != asked.sink:
                 permission = Permission(secrets.token_hex(16))
@@ -125,9 +123,7 @@ class SubscriptionApi:
             Refusal: it does not exist, or *client* may not delete it.
         """
         with self._database.writing_aside() as connection:
-            subscriber = _require_owned(
-                history.find_subscriber(connection, identifier, changing=True), identifier, client
-            )
+            subscriber = _find_owned(history.find_subscriber(connection, identifier, changing=True), identifier, client)
             history.remove_subscriber(connection, identifier)
         self._changed()
         return _to_document(subscriber)
@@ -163,7 +159,7 @@ class SubscriptionApi:
         return DeliveryConfig(self._reach, self._origin, callback, permission.granted, permission.rate or None)
 
 
-def _require_owned(subscriber: SubscriberRow | None, identifier: str, client: str | None) -> SubscriberRow:
+def _find_owned(subscriber: SubscriberRow | None, identifier: str, client: str | None) -> SubscriberRow:
     if subscriber is None or not _may_access(subscriber, client):
         raise Refusal("not_found", f"{PATH}/{identifier}")
     return subscriber

@@ -55,7 +55,7 @@ _FIRST_PAUSE = 0.25
 
 @dataclass(slots=True)
 class _EntityQueue:
-    """The events of one entity in order; the first is not sent before ``due``. ``has_failed`` means that it was refused."""
+    """The events of one entity in order; the first is not sent before ``due``. ``has_failed`` is about the first."""
 
     backoff: Backoff
     events: deque[OutboxEvent] = field(default_factory=deque)

@@ -14,7 +14,7 @@ from bindings.gateways import GatewayError
 from bindings.parts import BINARY_KIND, Part
 from bindings.protocols import Binding
 from bindings.sending import MessageRefusal, Outbound, Publisher, Unsettled
-from registry.errors import Refusal, invalid_attribute
+from registry.errors import Refusal, invalid_value
 from registry.model.attributes import format_time, parse_time
 from registry.store.history import OutboxRow
 
@@ -296,7 +296,7 @@ def parse_filter(document: Any) -> Filter:
     """
     reading = _FilterParser()
     return _match_all(
-        reading.parse_several("filters", document if isinstance(document, list) else [document], 0, min_count=0)
+        reading.parse_filters("filters", document if isinstance(document, list) else [document], 0, min_count=0)
     )
 
 
@@ -306,7 +306,7 @@ class _FilterParser:
     def __init__(self) -> None:
         self._count = 0
 
-    def parse_several(self, name: str, items: Any, depth: int, *, min_count: int = 1) -> list[Filter]:
+    def parse_filters(self, name: str, items: Any, depth: int, *, min_count: int = 1) -> list[Filter]:
         if not isinstance(items, list) or len(items) < min_count:
             raise SubscriptionFilterError(f"{name} must be an array with at least one filter")
         return [self.parse_one(each, depth + 1) for each in items]
@@ -323,9 +323,9 @@ class _FilterParser:
         if name in _COMPARISONS:
             return self._parse_comparison(name, value)
         if name == "all":
-            return _match_all(self.parse_several(name, value, depth))
+            return _match_all(self.parse_filters(name, value, depth))
         if name == "any":
-            inner = self.parse_several(name, value, depth)
+            inner = self.parse_filters(name, value, depth)
             return lambda attributes: any(each(attributes) for each in inner)
         if name == "not":
             negated = self.parse_one(value, depth + 1)
@@ -410,10 +410,7 @@ _KNOWN_MEMBERS: Final = frozenset(
     ("id", "source", "types", "filter", "filters", "config", "sink", "protocol", "protocolsettings")
 ) | {"sinkCredential", "expiration"}
 _SECRET_MEMBERS: Final = ("secret", "accessToken")
-CREDENTIALS: Final[Mapping[str, tuple[str, ...]]] = {
-    "PLAIN": ("identifier", "secret"),
-    "ACCESSTOKEN": ("accessToken",),
-}
+CREDENTIALS: Final[Mapping[str, tuple[str, ...]]] = {"PLAIN": ("identifier", "secret"), "ACCESSTOKEN": ("accessToken",)}
 _TOKEN_MEMBERS: Final = frozenset(("accessTokenType", "accessTokenExpiresUtc"))
 
 
@@ -440,13 +437,13 @@ def parse_subscription(given: Any, sources: Sources) -> Subscription:
         raise Refusal("bad_request", PATH, error_detail="a subscription must be a JSON object")
     unknown = sorted(set(given) - _KNOWN_MEMBERS)
     if unknown:
-        raise invalid_attribute(PATH, unknown[0][:40], "is not a member of subscriptions here")
+        raise invalid_value(PATH, unknown[0][:40], "is not a member of subscriptions here")
     document = {name: value for name, value in given.items() if name != "id" and value is not None}
     if document.get("config", {}) != {}:
-        raise invalid_attribute(PATH, "config", "is not supported: there is nothing to configure")
+        raise invalid_value(PATH, "config", "is not supported: there is nothing to configure")
     settings = document.get("protocolsettings", {})
     if not isinstance(settings, dict):
-        raise invalid_attribute(PATH, "protocolsettings", "must be an object")
+        raise invalid_value(PATH, "protocolsettings", "must be an object")
     expires = _parse_expiration(document)
     if expires is not None:
         document["expiration"] = expires
@@ -474,23 +471,23 @@ def without_secrets(identifier: str, document: Mapping[str, Any]) -> dict[str, A
 def _require_text(document: Mapping[str, Any], name: str) -> str:
     value = document.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT:
-        raise invalid_attribute(PATH, name, f"must be a string of 1 to {MAX_TEXT} characters")
+        raise invalid_value(PATH, name, f"must be a string of 1 to {MAX_TEXT} characters")
     return value
 
 
 def _parse_event_filter(document: Mapping[str, Any], sources: Sources) -> EventFilter:
     types = document.get("types", [])
     if not isinstance(types, list) or len(types) > MAX_TYPES or not all(isinstance(each, str) for each in types):
-        raise invalid_attribute(PATH, "types", f"must be an array of up to {MAX_TYPES} strings")
+        raise invalid_value(PATH, "types", f"must be an array of up to {MAX_TYPES} strings")
     if not all(0 < len(each) <= MAX_TEXT for each in types):
-        raise invalid_attribute(PATH, "types", f"must contain strings of 1 to {MAX_TEXT} characters")
+        raise invalid_value(PATH, "types", f"must contain strings of 1 to {MAX_TEXT} characters")
     if "filter" in document and "filters" in document:
-        raise invalid_attribute(PATH, "filter", "is the older name of filters; use only one of them")
+        raise invalid_value(PATH, "filter", "is the older name of filters; use only one of them")
     given = document.get("filters", document.get("filter", []))
     try:
         chosen = parse_filter(given)
     except SubscriptionFilterError as error:
-        raise invalid_attribute(PATH, "filters" if "filters" in document else "filter", str(error)) from None
+        raise invalid_value(PATH, "filters" if "filters" in document else "filter", str(error)) from None
     return EventFilter(_requested_kinds(document, types, given, sources), frozenset(types), chosen)
 
 
@@ -508,7 +505,7 @@ def _requested_kinds(document: Mapping[str, Any], types: list[str], filters: Any
         asked = ("messagecatalog",) if _requires_catalog(filters, sources.path) else of_source[:1]
     kinds = tuple(kind for kind in asked if kind in of_source)
     if not kinds:
-        raise invalid_attribute(PATH, "source", "does not match: no event of these types and filters has this source")
+        raise invalid_value(PATH, "source", "does not match: no event of these types and filters has this source")
     return kinds
 
 
@@ -520,7 +517,7 @@ def _kinds_of_source(document: Mapping[str, Any], sources: Sources) -> tuple[Kin
     kinds = tuple(kind for kind, url in pairs if url == source)
     if not kinds:
         known = " or ".join(dict.fromkeys(url for _, url in pairs))
-        raise invalid_attribute(PATH, "source", f"must be {known}")
+        raise invalid_value(PATH, "source", f"must be {known}")
     return kinds
 
 
@@ -538,18 +535,18 @@ def _parse_credential(document: Mapping[str, Any]) -> dict[str, str]:
     if given is None:
         return {}
     if not isinstance(given, dict) or not all(isinstance(each, str) and len(each) <= 16_384 for each in given.values()):
-        raise invalid_attribute(PATH, "sinkCredential", "must be an object of strings")
+        raise invalid_value(PATH, "sinkCredential", "must be an object of strings")
     needed = CREDENTIALS.get(given.get("credentialType", ""))
     if needed is None:
-        raise invalid_attribute(PATH, "sinkCredential", f"must have a credentialType of {' or '.join(CREDENTIALS)}")
+        raise invalid_value(PATH, "sinkCredential", f"must have a credentialType of {' or '.join(CREDENTIALS)}")
     lacking = [name for name in needed if not given.get(name)]
     unknown = set(given) - {"credentialType", *needed} - (_TOKEN_MEMBERS if needed[0] == "accessToken" else set())
     if lacking or unknown:
-        raise invalid_attribute(PATH, "sinkCredential", f"must have {', '.join(needed)} for this credentialType")
+        raise invalid_value(PATH, "sinkCredential", f"must have {', '.join(needed)} for this credentialType")
     if given.get("accessTokenType", "bearer").lower() != "bearer":
-        raise invalid_attribute(PATH, "sinkCredential", "must have the accessTokenType bearer")
+        raise invalid_value(PATH, "sinkCredential", "must have the accessTokenType bearer")
     if any(not 0x20 <= ord(each) < 0x7F for name in needed for each in given[name]):
-        raise invalid_attribute(PATH, "sinkCredential", "must contain only ASCII characters")
+        raise invalid_value(PATH, "sinkCredential", "must contain only ASCII characters")
     return dict(given)
 
 
@@ -558,7 +555,7 @@ def _parse_expiration(document: Mapping[str, Any]) -> str | None:
         return None
     moment = parse_time(_require_text(document, "expiration"))
     if moment is None or moment <= datetime.now(UTC):
-        raise invalid_attribute(PATH, "expiration", "must be an RFC 3339 timestamp in the future")
+        raise invalid_value(PATH, "expiration", "must be an RFC 3339 timestamp in the future")
     return format_time(moment)
 
 

@@ -48,7 +48,7 @@ from registry.delivery.subscriptions import (
     SubscriberDelivery,
     Subscription,
 )
-from registry.errors import Refusal, invalid_attribute
+from registry.errors import Refusal, invalid_value
 
 # Calls on a few threads, with a deadline for each.
 #
@@ -316,9 +316,7 @@ def _failure_text(url: str, error: Exception) -> str:
 _CONNECT_SECONDS: Final = 10.0
 _MAX_HEADERS: Final = 32
 _MAX_MESSAGE: Final = 1_000_000
-_FORBIDDEN_HEADERS: Final = (
-    frozenset(("host", "content-type", "content-length")) | REQUEST_CREDENTIALS | CONNECTION_HEADERS
-)
+_FORBIDDEN: Final = frozenset(("host", "content-type", "content-length")) | REQUEST_CREDENTIALS | CONNECTION_HEADERS
 _MqttVersion = Literal["MQTT/5.0", "MQTT/3.1.1"]
 
 
@@ -365,19 +363,19 @@ def build_delivery(name: str, subscription: Subscription, terms: DeliveryConfig)
     """
     protocol = PROTOCOLS.get(subscription.protocol)
     if protocol is None:
-        raise invalid_attribute(PATH, "protocol", f"must be one of {', '.join(PROTOCOLS)}")
+        raise invalid_value(PATH, "protocol", f"must be one of {', '.join(PROTOCOLS)}")
     unknown = sorted(set(subscription.settings) - protocol.settings)
     if unknown:
         raise _setting_refusal(unknown[0][:40], "is not a setting of this protocol here")
     tls, host = _parse_sink(subscription, protocol)
     _check_allowed(host, protocol, terms.reach, tls=tls)
     if subscription.credential and not tls:
-        raise invalid_attribute(PATH, "sinkCredential", "would be sent in plain text; use a sink with TLS")
+        raise invalid_value(PATH, "sinkCredential", "would be sent in plain text; use a sink with TLS")
     composer = _event_messages(subscription, protocol)
     if protocol.binding == "HTTP":
         webhook = _build_webhook(subscription, terms)
         return SubscriberDelivery(subscription.event_filter, composer, lambda: WebhookSender(webhook))
-    publisher = _publisher_factory(name, subscription, protocol, tls=tls)
+    publisher = _publisher_for(name, subscription, protocol, tls=tls)
 
     def open_sender() -> Sender:
         return BrokerSender(publisher())
@@ -386,7 +384,7 @@ def build_delivery(name: str, subscription: Subscription, terms: DeliveryConfig)
 
 
 def _setting_refusal(name: str, why: str) -> Refusal:
-    return invalid_attribute(PATH, f"protocolsettings.{name}", why)
+    return invalid_value(PATH, f"protocolsettings.{name}", why)
 
 
 def _parse_sink(subscription: Subscription, protocol: _Protocol) -> tuple[bool, str]:
@@ -395,16 +393,16 @@ def _parse_sink(subscription: Subscription, protocol: _Protocol) -> tuple[bool, 
         parts = urlsplit(subscription.sink)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise invalid_attribute(PATH, "sink", f"is not a valid address: {error}") from None
+        raise invalid_value(PATH, "sink", f"is not a valid address: {error}") from None
     if parts.scheme.lower() not in protocol.schemes or not host:
         schemes = " or ".join(f"{scheme}://" for scheme in protocol.schemes)
-        raise invalid_attribute(PATH, "sink", f"must be {schemes} and a host for {subscription.protocol}")
+        raise invalid_value(PATH, "sink", f"must be {schemes} and a host for {subscription.protocol}")
     if parts.username is not None or parts.fragment or "," in parts.netloc:
-        raise invalid_attribute(
+        raise invalid_value(
             PATH, "sink", "must not have a user, a fragment or several hosts; logins go into sinkCredential"
         )
     if not all(0x21 <= ord(each) < 0x7F for each in subscription.sink):
-        raise invalid_attribute(PATH, "sink", "has characters that are not allowed in a URI")
+        raise invalid_value(PATH, "sink", "has characters that are not allowed in a URI")
     return protocol.schemes[parts.scheme.lower()], host
 
 
@@ -414,10 +412,10 @@ def _check_allowed(host: str, protocol: _Protocol, reach: Reach, *, tls: bool) -
         return
     if protocol.binding != "HTTP" or not tls:
         what = "sinks without TLS" if protocol.binding == "HTTP" else "sinks other than webhooks"
-        raise invalid_attribute(PATH, "sink", f"{what} need a host listed in events.allow_addresses of the registry")
+        raise invalid_value(PATH, "sink", f"{what} need a host listed in events.allow_addresses of the registry")
     local = host == "localhost" or host.endswith(".localhost")
     if local or (_is_ip_address(host) and not reach.admits(host, host)):
-        raise invalid_attribute(
+        raise invalid_value(
             PATH, "sink", "is not a public host, and events.allow_addresses of the registry does not list it"
         )
 
@@ -480,7 +478,7 @@ def _build_webhook(subscription: Subscription, terms: DeliveryConfig) -> Webhook
         lower = name.lower()
         if not FIELD_NAME.fullmatch(name) or not FIELD_VALUE.fullmatch(value.encode("utf-8")):
             raise _setting_refusal("headers", f"has the invalid header {name[:40]!r}, or an invalid value of it")
-        if lower in _FORBIDDEN_HEADERS or lower.startswith(("ce-", "webhook-")):
+        if lower in _FORBIDDEN or lower.startswith(("ce-", "webhook-")):
             raise _setting_refusal("headers", f"must not contain {lower}: it is set here, or belongs in sinkCredential")
     credential, basic = subscription.credential, None
     if credential.get("credentialType") == "ACCESSTOKEN":
@@ -499,14 +497,12 @@ def _build_webhook(subscription: Subscription, terms: DeliveryConfig) -> Webhook
     )
 
 
-def _publisher_factory(
-    name: str, subscription: Subscription, protocol: _Protocol, *, tls: bool
-) -> Callable[[], Publisher]:
+def _publisher_for(name: str, subscription: Subscription, protocol: _Protocol, *, tls: bool) -> Callable[[], Publisher]:
     """Return a factory of the client of a broker."""
     credential, ours = subscription.credential, f"xrouter-{name}"
     user, secret = credential.get("identifier"), credential.get("secret")
     if protocol.binding != "NATS" and "accessToken" in credential:
-        raise invalid_attribute(PATH, "sinkCredential", "must be PLAIN for this protocol")
+        raise invalid_value(PATH, "sinkCredential", "must be PLAIN for this protocol")
     parts = urlsplit(subscription.sink)
     if protocol.binding == "KAFKA":
         login = None if user is None else SaslLogin(user, secret or "")

@@ -110,11 +110,11 @@ class ValueMarkup:
             return (
                 self.render_attributes(value)
                 if depth and _nesting_depth(value) <= _DEPTH
-                else text_block(to_json_text(value), MAX_TEXT)
+                else block(to_json_text(value), MAX_TEXT)
             )
         if isinstance(value, list) and value:
             if _nesting_depth(value) > _DEPTH:
-                return text_block(to_json_text(value), MAX_TEXT)
+                return block(to_json_text(value), MAX_TEXT)
             self._left -= len(value)
             shown = value[: max(self._left, 1)]
             more = h("li", f"… {len(value)} in all, see the JSON", class_="quiet") if len(shown) < len(value) else None
@@ -134,7 +134,7 @@ class ValueMarkup:
         ):
             return h("a", text, href=text, rel="noreferrer nofollow")
         if "\n" in text:
-            return text_block(text, MAX_TEXT)
+            return block(text, MAX_TEXT)
         return h("span", shorten(text)) if text else h("span", "empty", class_="quiet")
 
 
@@ -144,7 +144,7 @@ def _nesting_depth(value: Any, max_depth: int = _DEPTH + 1) -> int:
     return 1 + max((_nesting_depth(each, max_depth - 1) for each in nested), default=0) if max_depth else 0
 
 
-def text_block(text: str, max_length: int = MAX_DOCUMENT, name: str = "Text") -> Element:
+def block(text: str, max_length: int = MAX_DOCUMENT, name: str = "Text") -> Element:
     """Return a preformatted text, scrollable by keyboard."""
     return h("pre", h("code", shorten(text, max_length)), tabindex="0", role="group", aria_label=name)
 

@@ -61,7 +61,7 @@ def group_schema_name(group: GroupType) -> str:
     return group.plural
 
 
-def resource_schema_name(resource: ResourceType, part: str = "") -> str:
+def schema_name_of(resource: ResourceType, part: str = "") -> str:
     """Return the schema name of a resource type, or of its ``meta`` or ``versions``.
 
     Imported types share the schema of the original type.
@@ -69,7 +69,7 @@ def resource_schema_name(resource: ResourceType, part: str = "") -> str:
     return ".".join(filter(None, (resource.home, resource.plural, part)))
 
 
-def schema_reference(name: str, *, given: bool = False) -> Schema:
+def schema_ref(name: str, *, given: bool = False) -> Schema:
     """Return a reference to the schema called *name*."""
     return {"$ref": f"#/components/schemas/{name}{REQUEST_SUFFIX if given else ''}"}
 
@@ -89,21 +89,18 @@ def all_schemas(model: Model) -> dict[str, Schema]:
 
 
 def _iter_schemas(model: Model, *, given: bool) -> Iterator[tuple[str, Schema]]:
-    nested = {plural: schema_reference(group_schema_name(each), given=given) for plural, each in model.groups.items()}
+    nested = {plural: schema_ref(group_schema_name(each), given=given) for plural, each in model.groups.items()}
     yield "registry", _entity_schema(model.attributes, nested, given=given)
     for group in model.groups.values():
-        nested = {
-            plural: schema_reference(resource_schema_name(each), given=given)
-            for plural, each in group.resources.items()
-        }
+        nested = {plural: schema_ref(schema_name_of(each), given=given) for plural, each in group.resources.items()}
         yield group_schema_name(group), _entity_schema(group.attributes, nested, given=given)
         for resource in group.resources.values():
-            versions = {"versions": schema_reference(resource_schema_name(resource, "versions"), given=given)}
+            versions = {"versions": schema_ref(schema_name_of(resource, "versions"), given=given)}
             whole = _entity_schema({**resource.attributes, **resource.resource}, versions, given=given)
-            whole["properties"]["meta"] = schema_reference(resource_schema_name(resource, "meta"), given=given)
-            yield resource_schema_name(resource), whole
-            yield resource_schema_name(resource, "meta"), _entity_schema(resource.meta, {}, given=given)
-            yield resource_schema_name(resource, "versions"), _entity_schema(resource.attributes, {}, given=given)
+            whole["properties"]["meta"] = schema_ref(schema_name_of(resource, "meta"), given=given)
+            yield schema_name_of(resource), whole
+            yield schema_name_of(resource, "meta"), _entity_schema(resource.meta, {}, given=given)
+            yield schema_name_of(resource, "versions"), _entity_schema(resource.attributes, {}, given=given)
 
 
 def _entity_schema(attributes: Mapping[str, ModelAttribute], nested: Mapping[str, Schema], *, given: bool) -> Schema:
@@ -197,28 +194,24 @@ def iter_path_parameters(place: ResourcePath) -> Iterator[Parameter]:
 
 def iter_flags(place: ResourcePath, model: Model, verb: Verb) -> Iterator[Parameter]:
     """Yield the flags of requests to a path (core ``spec.md``, Request Flags)."""
-    yield _flag_parameter("specversion", {"type": "string", "enum": [SPECVERSION]}, "The version of the specification.")
+    yield _flag_param("specversion", {"type": "string", "enum": [SPECVERSION]}, "The version of the specification.")
     if verb in _SHOWING_VERBS:
         yield from _iter_view_flags(place, model)
     if verb == "read":
         if place.is_collection:
-            yield _flag_parameter(
-                "sort", {"type": "string"}, "The attribute to sort by, optionally with =asc or =desc."
-            )
-            yield _flag_parameter("limit", {"type": "integer", "minimum": 1}, "Maximum number of entities in a page.")
-            yield _flag_parameter(
-                "cursor", {"type": "string"}, "Where the page begins, as in the link to the next page."
-            )
+            yield _flag_param("sort", {"type": "string"}, "The attribute to sort by, optionally with =asc or =desc.")
+            yield _flag_param("limit", {"type": "integer", "minimum": 1}, "Maximum number of entities in a page.")
+            yield _flag_param("cursor", {"type": "string"}, "Where the page begins, as in the link to the next page.")
         return
     if verb == "delete" and not place.is_collection:
-        yield _flag_parameter("epoch", {"type": "integer", "minimum": 0}, "The expected epoch of the entity.")
-    yield _flag_parameter("ignore", _text_members("*", *IGNORE_VALUES), "Parts of the body to ignore.")
+        yield _flag_param("epoch", {"type": "integer", "minimum": 0}, "The expected epoch of the entity.")
+    yield _flag_param("ignore", _text_members("*", *IGNORE_VALUES), "Parts of the body to ignore.")
     if place.kind in ("resource", "meta", "versions", "version"):
         text = "The id of the new default version; null for none, or request for the version in the request."
-        yield _flag_parameter("setdefaultversionid", {"type": "string", "minLength": 1}, text)
+        yield _flag_param("setdefaultversionid", {"type": "string", "minLength": 1}, text)
 
 
-def iter_enabled(parameters: Iterable[Parameter], capabilities: Mapping[str, Any]) -> Iterator[Parameter]:
+def iter_enabled_params(parameters: Iterable[Parameter], capabilities: Mapping[str, Any]) -> Iterator[Parameter]:
     """Yield the parameters enabled by *capabilities*, with their enabled values."""
     for each in parameters:
         flag = each["name"] if each["in"] == "query" else ""
@@ -242,14 +235,12 @@ def iter_attribute_headers(kind: ResourceType) -> Iterator[Parameter]:
 
 
 def _iter_view_flags(place: ResourcePath, model: Model) -> Iterator[Parameter]:
-    yield _flag_parameter(
-        "inline", _text_members(*_iter_inlineable(place, model)), "Collections and attributes to inline."
-    )
-    yield _flag_parameter("filter", {"type": "array", "items": {"type": "string"}}, "Filter expressions.")
-    yield _flag_parameter("doc", _EMPTY_VALUE, "Return the document view, with relative links.")
-    yield _flag_parameter("binary", _EMPTY_VALUE, "Return documents in base64.")
+    yield _flag_param("inline", _text_members(*_iter_inlineable(place, model)), "Collections and attributes to inline.")
+    yield _flag_param("filter", {"type": "array", "items": {"type": "string"}}, "Filter expressions.")
+    yield _flag_param("doc", _EMPTY_VALUE, "Return the document view, with relative links.")
+    yield _flag_param("binary", _EMPTY_VALUE, "Return documents in base64.")
     if place.kind in ("registry", "group"):
-        yield _flag_parameter("collections", _EMPTY_VALUE, "Return only collections, with everything in them.")
+        yield _flag_param("collections", _EMPTY_VALUE, "Return only collections, with everything in them.")
 
 
 def _iter_inlineable(place: ResourcePath, model: Model) -> Iterator[str]:
@@ -283,7 +274,7 @@ def _text_members(*values: str) -> Mapping[str, Any]:
     return {"type": "array", "items": {"type": "string", "enum": list(values)}}
 
 
-def _flag_parameter(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
+def _flag_param(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
     parameter: Parameter = {"name": name, "in": "query", "description": description, "schema": schema}
     if schema is _EMPTY_VALUE:
         parameter["allowEmptyValue"] = True
@@ -305,9 +296,7 @@ def _header_schema(attribute: ModelAttribute) -> Mapping[str, Any]:
 JSON: Final = "application/json"
 _ANY_TYPE: Final = "*/*"
 _DOCUMENT_TYPES: Final = ("application/json", "application/octet-stream", "text/plain")
-_LINK_HEADER: Final = {
-    "Link": {"description": "The root of the registry, and the next page.", "schema": {"type": "string"}}
-}
+_LINK: Final = {"Link": {"description": "The root of the registry, and the next page.", "schema": {"type": "string"}}}
 _ETAG_HEADER: Final = {"ETag": {"description": "The ETag of the entity.", "schema": {"type": "string"}}}
 HISTORY: Final = "/history.json"
 """No group type can have this path."""
@@ -351,11 +340,11 @@ def build_operation(place: ResourcePath, model: Model, verb: Verb, *, document: 
 
 def configuration_operation(name: str, verb: Verb) -> dict[str, Any]:
     """Return the operation of a configuration path such as ``/model``."""
-    schema = schema_reference("registry") if name == "export" else {"type": "object"}
+    schema = schema_ref("registry") if name == "export" else {"type": "object"}
     shown: dict[str, Any] = {"200": {**json_response("The current state.", schema), "headers": dict(_ETAG_HEADER)}}
     if verb == "read":
         shown["304"] = _NOT_MODIFIED
-    members: dict[str, Any] = {"tags": ["registry"], "responses": with_error_response(shown)}
+    members: dict[str, Any] = {"tags": ["registry"], "responses": add_error(shown)}
     members["parameters"] = list(iter_conditions(verb, guarded=True))
     if verb != "read":
         members["requestBody"] = {"required": True, "content": {JSON: {"schema": {"type": "object"}}}}
@@ -377,11 +366,7 @@ def history_operations() -> dict[str, Any]:
         {"name": name, "in": "query", "schema": schema, "description": what} for name, (schema, what) in flags.items()
     ]
     shown = json_response("The changes, with old and new values in `changed` by JSON pointer.", _HISTORY_SCHEMA)
-    answer = {
-        "tags": ["history"],
-        "parameters": taken,
-        "responses": with_error_response({"200": {**shown, "headers": _LINK_HEADER}}),
-    }
+    answer = {"tags": ["history"], "parameters": taken, "responses": add_error({"200": {**shown, "headers": _LINK}})}
     return {"parameters": [], "get": answer}
 
 
@@ -391,14 +376,14 @@ def _tag_name(place: ResourcePath) -> str:
     return place.group.plural if place.resource_type is None else f"{place.group.plural}.{place.resource.plural}"
 
 
-def _shown_schema_name(place: ResourcePath) -> str:
+def _schema_name(place: ResourcePath) -> str:
     """Return the schema name of the entity at a path, or of the entities in a collection."""
     if place.kind == "registry":
         return "registry"
     if place.kind in ("groups", "group"):
         return group_schema_name(place.group)
     part = {"meta": "meta", "versions": "versions", "version": "versions"}.get(place.kind, "")
-    return resource_schema_name(place.resource, part)
+    return schema_name_of(place.resource, part)
 
 
 def _request_body(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any] | None:
@@ -406,7 +391,7 @@ def _request_body(place: ResourcePath, model: Model, verb: Verb, *, document: bo
         return None
     if document:
         return {"content": {media: {"schema": {}} for media in _DOCUMENT_TYPES}}
-    given = schema_reference(_shown_schema_name(place), given=True)
+    given = schema_ref(_schema_name(place), given=True)
     if place.is_collection:
         given = map_schema(given)
     elif verb == "add":
@@ -417,28 +402,24 @@ def _request_body(place: ResourcePath, model: Model, verb: Verb, *, document: bo
 def _post_schema(place: ResourcePath, model: Model, *, given: bool = True) -> Schema:
     """Return the schema of a POST body: a version, or collections by name."""
     if place.kind == "resource":
-        return schema_reference(resource_schema_name(place.resource, "versions"), given=given)
+        return schema_ref(schema_name_of(place.resource, "versions"), given=given)
     names = (
         {plural: group_schema_name(each) for plural, each in model.groups.items()}
         if place.kind == "registry"
-        else {plural: resource_schema_name(each) for plural, each in place.group.resources.items()}
+        else {plural: schema_name_of(each) for plural, each in place.group.resources.items()}
     )
-    collections = {plural: map_schema(schema_reference(name, given=given)) for plural, name in names.items()}
+    collections = {plural: map_schema(schema_ref(name, given=given)) for plural, name in names.items()}
     return {"type": "object", "properties": collections, "additionalProperties": False}
 
 
 def _build_responses(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
     if verb == "delete":
-        return with_error_response({"204": {"description": "It was deleted."}})
-    schema = (
-        map_schema(schema_reference(_shown_schema_name(place)))
-        if place.is_collection
-        else schema_reference(_shown_schema_name(place))
-    )
+        return add_error({"204": {"description": "It was deleted."}})
+    schema = map_schema(schema_ref(_schema_name(place))) if place.is_collection else schema_ref(_schema_name(place))
     if verb == "add" and not place.is_collection:
         schema = _post_schema(place, model, given=False)
     content = {_ANY_TYPE: {"schema": {}}} if document else {JSON: {"schema": schema}}
-    shown = {"description": "The current state.", "headers": {**_LINK_HEADER, **_ETAG_HEADER}, "content": content}
+    shown = {"description": "The current state.", "headers": {**_LINK, **_ETAG_HEADER}, "content": content}
     by_status = {"200": shown}
     if verb != "read" and not place.is_collection and place.kind != "registry":
         by_status["201"] = {**shown, "description": "It was created."}
@@ -446,12 +427,12 @@ def _build_responses(place: ResourcePath, model: Model, verb: Verb, *, document:
         by_status["304"] = _NOT_MODIFIED
     if document and verb == "read":
         by_status["303"] = {**shown, "description": "The document is external."}
-    return with_error_response(by_status)
+    return add_error(by_status)
 
 
-def with_error_response(by_status: dict[str, Any]) -> dict[str, Any]:
+def add_error(by_status: dict[str, Any]) -> dict[str, Any]:
     """Return responses by status, with the error response."""
-    problem = schema_reference("problem")
+    problem = schema_ref("problem")
     media = {each: {"schema": problem} for each in (JSON, "application/problem+json")}
     return {**by_status, "4XX": {"description": "The request was refused; nothing has changed.", "content": media}}
 
@@ -474,7 +455,7 @@ _DOCUMENT_TAG: Final = "subscriptions"
 
 def subscription_paths() -> dict[str, dict[str, Any]]:
     """Return the operations by path."""
-    shown = schema_reference(_DOCUMENT_NAME)
+    shown = schema_ref(_DOCUMENT_NAME)
     one = {"name": _PARAMETER, "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]+$"}}
     return {
         PATH: {
@@ -514,18 +495,18 @@ def _build_operation(status: str, description: str, schema: Schema) -> dict[str,
     return {
         "tags": [_DOCUMENT_TAG],
         "parameters": [],
-        "responses": with_error_response({status: json_response(description, schema)}),
+        "responses": add_error({status: json_response(description, schema)}),
     }
 
 
 def _document_body() -> dict[str, Any]:
-    schema = {"schema": schema_reference(_DOCUMENT_NAME, given=True)}
+    schema = {"schema": schema_ref(_DOCUMENT_NAME, given=True)}
     return {"required": True, "content": {media: schema for media in (JSON, MEDIA)}}
 
 
 def _given_subscription() -> Schema:
     text = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
-    one = schema_reference(_FILTER)
+    one = schema_ref(_FILTER)
     several = {"type": "array", "items": one, "maxItems": MAX_EXPRESSIONS}
     settings = sorted({name for each in PROTOCOLS.values() for name in each.settings})
     return {
@@ -581,7 +562,7 @@ def _filter_schema() -> Schema:
         "propertyNames": {"minLength": 1},
         "additionalProperties": values,
     }
-    inner = schema_reference(_FILTER)
+    inner = schema_ref(_FILTER)
     several: Schema = {"type": "array", "minItems": 1, "maxItems": MAX_EXPRESSIONS, "items": inner}
     dialects = {"exact": compared, "prefix": compared, "suffix": compared, "all": several, "any": several, "not": inner}
     return {"type": "object", "minProperties": 1, "properties": dialects, "additionalProperties": False}
@@ -691,7 +672,7 @@ def _drop_disabled_flags(item: dict[str, Any], capabilities: Mapping[str, Any]) 
     """Remove disabled flags from all operations of a path."""
     for method, each in item.items():
         if method != "parameters" and "parameters" in each:
-            each["parameters"] = list(iter_enabled(each["parameters"], capabilities))
+            each["parameters"] = list(iter_enabled_params(each["parameters"], capabilities))
     return item
 
 

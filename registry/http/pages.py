@@ -26,21 +26,21 @@ from registry.http.markup import (
     Element,
     PageLinks,
     ValueMarkup,
+    block,
     h,
     page_headers,
     render_page,
     section,
     shorten,
     table,
-    text_block,
     to_json_text,
 )
 
 FLAGS: Final = ("q", "view", "cursor", "from", "to", "access_token")
 """Query parameters of pages. ``access_token`` is handled earlier."""
 _VIEWS: Final = ("", "findings", "history", "diff")
-_VARY_HEADER: Final = (b"Vary", b"Accept")
-_ROWS_PER_PAGE: Final = 50
+_VARY: Final = (b"Vary", b"Accept")
+_PAGE_ROWS: Final = 50
 _ENTITIES_PER_PAGE: Final = 100
 """Entities covered by one page of findings."""
 _FINDINGS_PER_ENTITY: Final = 10
@@ -48,7 +48,7 @@ _FINDINGS_PER_ENTITY: Final = 10
 _HISTORY_BYTES: Final = 4 * 2**20
 _CHANGES_PER_ENTRY: Final = 50
 """Changes of one entry on a page."""
-_CONTEXT_LINES: Final = 3
+_CONTEXT: Final = 3
 _MAX_DIFF_LINES: Final = 2000
 _VERSION_ONLY: Final = ("self", "xid", "versionid", "epoch", "isdefault", "createdat", "modifiedat", "ancestorid")
 """Attributes that differ between any two versions."""
@@ -83,7 +83,7 @@ class PagesApi:
         if wanted and self._wants_page(call):
             return self._page_reply(call)
         reply = self._core.reply(call)
-        return replace(reply, headers=(*reply.headers, _VARY_HEADER, *(_DOCUMENT_HEADERS if wanted else ())))
+        return replace(reply, headers=(*reply.headers, _VARY, *(_DOCUMENT_HEADERS if wanted else ())))
 
     def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Return the error page or reply to a refusal without a path."""
@@ -112,14 +112,12 @@ class PagesApi:
                 if values["view"] != "history":  # pruning entries does not change the registry
                     tag = page_etag(session.reader, (call.url, call.head.path, call.head.query))
                 if matches_etag(call.head, tag):
-                    return Reply(304, ((b"ETag", tag.encode("ascii")), _VARY_HEADER))
+                    return Reply(304, ((b"ETag", tag.encode("ascii")), _VARY))
                 body = _Page(session, call, place, values).render()
         except Refusal as refusal:
             return _error_page(call, refusal)
         cached = ((b"ETag", tag.encode("ascii")), (b"Cache-Control", b"private, no-cache"))
-        return Reply(
-            200, (*page_headers(), _VARY_HEADER, *(cached if tag else ((b"Cache-Control", b"no-store"),))), body
-        )
+        return Reply(200, (*page_headers(), _VARY, *(cached if tag else ((b"Cache-Control", b"no-store"),))), body)
 
 
 def prefers_html(head: RequestHead) -> bool:
@@ -246,7 +244,7 @@ class _Page:
 
     def _render_collection(self, place: ResourcePath, cursor: str) -> Iterator[Child]:
         """Show a page of a collection."""
-        answer = self._perform(place, limit=_ROWS_PER_PAGE, cursor=cursor)
+        answer = self._perform(place, limit=_PAGE_ROWS, cursor=cursor)
         entries: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(answer.body))
         paging = answer.paging
         heads = ["Id", "Name", "Changed"]
@@ -293,9 +291,7 @@ class _Page:
         else:
             text = _readable_text(document)
             yield h("p", self._links.json_link(place.xid, f"Download ({len(document)} bytes)"))
-            yield (
-                text_block(text, MAX_DOCUMENT, "Document") if text is not None else h("p", "The document is not text.")
-            )
+            yield (block(text, MAX_DOCUMENT, "Document") if text is not None else h("p", "The document is not text."))
 
     def _render_effective(self, shown: Mapping[str, Any]) -> Iterator[Child]:
         """Show the effective definition that records are matched against, with the origin of each value."""
@@ -305,7 +301,7 @@ class _Page:
         single |= {f"envelopeoptions.{name}": each for name, each in shown["envelopeoptions"].items()}
         single |= {name: each for name, each in shown["attributes"].items() if name != "dataschema"}
         rows: list[Sequence[Child]] = [
-            (name, self._values.render_value(each["value"]), "", "", self._render_origin(each))
+            (name, self._values.render_value(each["value"]), "", "", self._show_origin(each))
             for name, each in single.items()
         ]
         for each in shown["properties"]:
@@ -322,13 +318,11 @@ class _Page:
             if member != "value" or each["value"] is not None or each["overrides"]:
                 given.setdefault((each["source"], each["xid"]), []).append(member)
         if len(given) == 1:
-            return self._render_origin(next(iter(origins.values())))
+            return self._show_origin(next(iter(origins.values())))
         members = {tuple(each): origins[each[0]] for each in given.values()}
-        return h(
-            "ul", *(h("li", f"{', '.join(names)}: ", self._render_origin(each)) for names, each in members.items())
-        )
+        return h("ul", *(h("li", f"{', '.join(names)}: ", self._show_origin(each)) for names, each in members.items()))
 
-    def _render_origin(self, each: Mapping[str, Any]) -> Element:
+    def _show_origin(self, each: Mapping[str, Any]) -> Element:
         if each["source"] in ("base", "group", "endpoint"):
             source: Child = self._links.page_link(each["xid"])
         else:
@@ -356,14 +350,12 @@ class _Page:
         yield section(
             "Findings",
             h("p", about, class_="quiet"),
-            *self._list_findings(found, _FINDINGS_PER_ENTITY if len(xids) > 1 else 10 * _ROWS_PER_PAGE),
+            *self._list_findings(found, _FINDINGS_PER_ENTITY if len(xids) > 1 else 10 * _PAGE_ROWS),
         )
         if more:
             yield self._next_link(place.xid, view="findings", cursor=xids[-1])
 
-    def _list_findings(
-        self, findings: Sequence[Mapping[str, str]], limit: int = 10 * _ROWS_PER_PAGE
-    ) -> Iterator[Child]:
+    def _list_findings(self, findings: Sequence[Mapping[str, str]], limit: int = 10 * _PAGE_ROWS) -> Iterator[Child]:
         """Show findings, at most *limit* of each entity."""
         rows: list[Sequence[Child]] = []
         of: dict[str, int] = {}
@@ -394,7 +386,7 @@ class _Page:
             raise Refusal("bad_request", place.xid, error_detail="cursor must be the number of an entry")
         xid = "" if place.kind == "registry" else place.xid
         who = writer.administrator or bool(writer.name)
-        question = changes.HistoryQuery(xid, bool(xid), False, int(cursor) if cursor else None, _ROWS_PER_PAGE, who)
+        question = changes.HistoryQuery(xid, bool(xid), False, int(cursor) if cursor else None, _PAGE_ROWS, who)
         entries, more = changes.history_page(self._session.reader.connection, question, _HISTORY_BYTES)
         if gone and not entries:
             raise Refusal("not_found", place.xid)
@@ -446,11 +438,11 @@ class _Page:
         differences = changes.iter_json_differences("", _shared_attributes(old), _shared_attributes(new))
         rows = [(pointer, *_old_and_new(values)) for pointer, values in differences]
         attributes = table(
-            "Different attributes", ("Attribute", older, newer), rows[: 4 * _ROWS_PER_PAGE], "No differences."
+            "Different attributes", ("Attribute", older, newer), rows[: 4 * _PAGE_ROWS], "No differences."
         )
         left = (
-            h("p", f"{4 * _ROWS_PER_PAGE} of {len(rows)} are shown.", class_="quiet")
-            if len(rows) > 4 * _ROWS_PER_PAGE
+            h("p", f"{4 * _PAGE_ROWS} of {len(rows)} are shown.", class_="quiet")
+            if len(rows) > 4 * _PAGE_ROWS
             else None
         )
         yield section("Compared versions", form)
@@ -459,7 +451,7 @@ class _Page:
             yield section("Documents", _document_difference(old_document, new_document))
 
     def _render_search(self, text: str) -> Iterator[Child]:
-        hits, more = looking.search(self._session.reader.connection, text, self._given["cursor"], _ROWS_PER_PAGE)
+        hits, more = looking.search(self._session.reader.connection, text, self._given["cursor"], _PAGE_ROWS)
         rows = [
             (
                 self._links.page_link(each.xid),
@@ -538,7 +530,7 @@ def _error_page(call: ApiCall, refusal: Refusal) -> Reply:
     body = render_page(
         f"Error {refusal.status}", [links.page_link("/", "Registry")], links, "", section("Cause", said, detail)
     )
-    return Reply(refusal.status, (*page_headers(), _VARY_HEADER, (b"Cache-Control", b"no-store")), body)
+    return Reply(refusal.status, (*page_headers(), _VARY, (b"Cache-Control", b"no-store")), body)
 
 
 def _time_element(moment: object) -> Element:
@@ -601,12 +593,7 @@ def _document_difference(old: bytes | None, new: bytes | None) -> Element:
     lines = looking.diff_lines(before.split("\n"), after.split("\n"))
     if lines is None:
         return h("p", f"The documents differ in more than {looking.MAX_DIFFERENCES} lines, or are too long to compare.")
-    near = {
-        at + away
-        for at, (sign, _) in enumerate(lines)
-        if sign != " "
-        for away in range(-_CONTEXT_LINES, _CONTEXT_LINES + 1)
-    }
+    near = {at + away for at, (sign, _) in enumerate(lines) if sign != " " for away in range(-_CONTEXT, _CONTEXT + 1)}
     shown = h("pre", class_="diff", tabindex="0", role="group", aria_label="Different lines")
     last = -1
     for at in sorted(each for each in near if 0 <= each < len(lines))[:_MAX_DIFF_LINES]:

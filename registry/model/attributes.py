@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 
-from registry.errors import Refusal, invalid_attribute, join_values
+from registry.errors import Refusal, invalid_value, join_values
 
 SCALARS: Final = frozenset(
     "boolean decimal integer string timestamp uinteger uri uriabsolute urirelative uritemplate url urlabsolute "
@@ -319,9 +319,7 @@ _FAULT_CHECKS: Final[Mapping[str, Callable[[Any], str]]] = {
 # Validation of an entity's attributes; defaults are filled in.
 
 
-def validate_values(
-    subject: str, values: Mapping[str, Any], attributes: Mapping[str, ModelAttribute]
-) -> dict[str, Any]:
+def check_values(subject: str, values: Mapping[str, Any], attributes: Mapping[str, ModelAttribute]) -> dict[str, Any]:
     """Return the validated values of an entity, with defaults; attributes written only by the server are skipped.
 
     Raises:
@@ -331,7 +329,7 @@ def validate_values(
     try:
         known = active_attributes(attributes, stored)
     except ValueError as error:
-        raise invalid_attribute(subject, str(error), "it is declared twice for these values") from None
+        raise invalid_value(subject, str(error), "it is declared twice for these values") from None
     missing = []
     for name, attribute in known.items():
         if attribute.served or name == WILDCARD:
@@ -347,11 +345,9 @@ def validate_values(
         if declared is None:
             raise Refusal("unknown_attribute", subject, name=name)
         if name not in known and not NAME.fullmatch(name):
-            raise invalid_attribute(
-                subject, name, "names have up to 63 of a-z, 0-9 and '_', and do not begin with a digit"
-            )
+            raise invalid_value(subject, name, "names have up to 63 of a-z, 0-9 and '_', and do not begin with a digit")
         if why := find_fault(value, declared) or (_times_fault(value) if name == "deprecated" else ""):
-            raise invalid_attribute(subject, name, why)
+            raise invalid_value(subject, name, why)
         stored[name] = _fill_defaults(value, declared)
     return stored
 
@@ -541,7 +537,7 @@ def _message_groups() -> dict[str, Any]:
             "ifvalues": {
                 "CloudEvents/1.0": {
                     "siblingattributes": {"envelopemetadata": constraints, "envelopeoptions": _open_object()}
-                },
+                }
             },
         },
         "protocol": {
@@ -606,10 +602,7 @@ def model_source() -> dict[str, Any]:
         },
         "schemagroups": {
             "singular": "schemagroup",
-            "attributes": {
-                "format": _types_text("The format of all schemas of the group."),
-                "*": {"type": "any"},
-            },
+            "attributes": {"format": _types_text("The format of all schemas of the group."), "*": {"type": "any"}},
             "constraints": {"schemas.format": {"equals": "format"}},
             "resources": {"schemas": _schema_groups()},
         },

@@ -31,7 +31,7 @@ def _by_name(attributes: Iterable[ModelAttribute]) -> dict[str, ModelAttribute]:
     return {each.name: each for each in attributes}
 
 
-def _identity_attributes(name: str) -> list[ModelAttribute]:
+def _id_attrs(name: str) -> list[ModelAttribute]:
     return [
         ModelAttribute(name, "string", immutable=True, required=True, served=True),
         ModelAttribute("self", "url", readonly=True, immutable=True, required=True, served=True),
@@ -40,7 +40,7 @@ def _identity_attributes(name: str) -> list[ModelAttribute]:
     ]
 
 
-def _time_attributes() -> list[ModelAttribute]:
+def _time_attrs() -> list[ModelAttribute]:
     return [
         ModelAttribute("epoch", "uinteger", readonly=True, required=True, served=True),
         ModelAttribute("createdat", "timestamp", required=True, served=True),
@@ -48,21 +48,21 @@ def _time_attributes() -> list[ModelAttribute]:
     ]
 
 
-def _text_attributes() -> list[ModelAttribute]:
+def _text_attrs() -> list[ModelAttribute]:
     return [
         ModelAttribute("name", "string"),
         ModelAttribute("description", "string"),
         ModelAttribute("documentation", "url"),
         ModelAttribute("icon", "url"),
-        _labels_attribute(),
+        _labels_attr(),
     ]
 
 
-def _labels_attribute() -> ModelAttribute:
+def _labels_attr() -> ModelAttribute:
     return ModelAttribute("labels", "map", item=_STRING)
 
 
-def _deprecated_attribute() -> ModelAttribute:
+def _deprecation() -> ModelAttribute:
     times = [ModelAttribute("effective", "timestamp"), ModelAttribute("removal", "timestamp")]
     links = [
         ModelAttribute("alternative", "url"),
@@ -86,7 +86,7 @@ def collection_attributes(plural: str) -> list[ModelAttribute]:
     ]
 
 
-def registry_attributes(groups: Iterable[str]) -> dict[str, ModelAttribute]:
+def registry_attrs(groups: Iterable[str]) -> dict[str, ModelAttribute]:
     """Return the attributes of the registry."""
     anything = _by_name([ModelAttribute(WILDCARD, "any")])
     inlined = [
@@ -95,35 +95,24 @@ def registry_attributes(groups: Iterable[str]) -> dict[str, ModelAttribute]:
     ]
     nested = [each for plural in groups for each in collection_attributes(plural)]
     version = ModelAttribute("specversion", "string", readonly=True, immutable=True, required=True, served=True)
-    return _by_name(
-        [version, *_identity_attributes("registryid"), *_time_attributes(), *_text_attributes(), *inlined, *nested]
-    )
+    return _by_name([version, *_id_attrs("registryid"), *_time_attrs(), *_text_attrs(), *inlined, *nested])
 
 
-def group_attributes(singular: str, resources: Iterable[str]) -> dict[str, ModelAttribute]:
+def group_attrs(singular: str, resources: Iterable[str]) -> dict[str, ModelAttribute]:
     """Return the attributes of a group type."""
     anything = _by_name([ModelAttribute(WILDCARD, "any")])
     constraints = ModelAttribute("constraints", "map", item=ModelAttribute("", "object", attributes=anything))
     nested = [each for plural in resources for each in collection_attributes(plural)]
-    return _by_name(
-        [
-            *_identity_attributes(f"{singular}id"),
-            *_time_attributes(),
-            *_text_attributes(),
-            _deprecated_attribute(),
-            constraints,
-            *nested,
-        ]
-    )
+    return _by_name([*_id_attrs(f"{singular}id"), *_time_attrs(), *_text_attrs(), _deprecation(), constraints, *nested])
 
 
-def version_attributes(singular: str, *, hasdocument: bool) -> dict[str, ModelAttribute]:
+def version_attrs(singular: str, *, hasdocument: bool) -> dict[str, ModelAttribute]:
     """Return the version attributes of a resource type."""
     attributes = [
-        *_identity_attributes(f"{singular}id"),
+        *_id_attrs(f"{singular}id"),
         ModelAttribute("versionid", "string", immutable=True, required=True, served=True),
-        *_time_attributes(),
-        *_text_attributes(),
+        *_time_attrs(),
+        *_text_attrs(),
         ModelAttribute("isdefault", "boolean", readonly=True, required=True, default=False, served=True),
         ModelAttribute("ancestorid", "string", required=True, served=True),
         ModelAttribute("contenttype", "string"),
@@ -142,26 +131,26 @@ def version_attributes(singular: str, *, hasdocument: bool) -> dict[str, ModelAt
     return _by_name(attributes)
 
 
-def resource_attributes(singular: str) -> dict[str, ModelAttribute]:
+def resource_attrs(singular: str) -> dict[str, ModelAttribute]:
     """Return the attributes of a resource in addition to its default version's."""
     anything = _by_name([ModelAttribute(WILDCARD, "any")])
     metaurl = ModelAttribute("metaurl", "url", readonly=True, immutable=True, required=True, served=True)
     meta = ModelAttribute("meta", "object", attributes=anything, served=True)
-    return _by_name([*_identity_attributes(f"{singular}id"), metaurl, meta, *collection_attributes("versions")])
+    return _by_name([*_id_attrs(f"{singular}id"), metaurl, meta, *collection_attributes("versions")])
 
 
-def meta_attributes(singular: str) -> dict[str, ModelAttribute]:
+def meta_attrs(singular: str) -> dict[str, ModelAttribute]:
     """Return the ``meta`` attributes of a resource type."""
     rules = ("backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive")
     return _by_name(
         [
-            *_identity_attributes(f"{singular}id"),
+            *_id_attrs(f"{singular}id"),
             ModelAttribute("xref", "xid", served=True),
-            *_time_attributes(),
-            _labels_attribute(),
+            *_time_attrs(),
+            _labels_attr(),
             ModelAttribute("readonly", "boolean", readonly=True, required=True, default=False, served=True),
             ModelAttribute("compatibility", "string", enum=rules, strict=False),
-            _deprecated_attribute(),
+            _deprecation(),
             ModelAttribute("defaultversionid", "string", required=True, served=True),
             ModelAttribute("defaultversionurl", "url", readonly=True, required=True, served=True),
             ModelAttribute("defaultversionsticky", "boolean", required=True, default=False, served=True),
@@ -173,7 +162,7 @@ _STRICT_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _EXTENDED_NAME: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
 _PLURAL_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,56}")
 _DESCRIPTIVE: Final = ("description", "documentation", "icon", "labels", "modelversion", "modelcompatiblewith")
-_BOOLEAN_ASPECTS: Final = (
+_FLAGS: Final = (
     "setversionid",
     "hasdocument",
     "singleversionroot",
@@ -187,7 +176,7 @@ _GROUP_ASPECTS: Final = frozenset(
 )
 _RESOURCE_ASPECTS: Final = frozenset(
     (
-        *(*_DESCRIPTIVE, *_BOOLEAN_ASPECTS, "plural", "singular", "maxversions", "versionmode", "typemap"),
+        *(*_DESCRIPTIVE, *_FLAGS, "plural", "singular", "maxversions", "versionmode", "typemap"),
         *("attributes", "resourceattributes", "metaattributes"),
     )
 )
@@ -205,106 +194,91 @@ def compile_model(source: object) -> Model:
     Raises:
         Refusal: ``model_error``, or a more specific error of the model.
     """
-    tree = _require_object(source, "the model")
+    tree = _as_object(source, "the model")
     _check_known(tree, _MODEL_ASPECTS, "the model")
     _check_labels(tree, "the model")
-    groups_source = _require_object(tree.get("groups") or {}, "groups")
-    resources = _compile_resources(groups_source)
-    groups = {
-        plural: _compile_group(plural, _require_object(each, plural), resources)
-        for plural, each in groups_source.items()
-    }
+    groups_source = _as_object(tree.get("groups") or {}, "groups")
+    resources = _read_resources(groups_source)
+    groups = {plural: _to_group(plural, _as_object(each, plural), resources) for plural, each in groups_source.items()}
     _check_names([*groups, *(each.singular for each in groups.values())], "group types")
-    attributes = _overlay(
-        registry_attributes(groups), _compile_attributes(tree.get("attributes"), "attributes"), "registry"
-    )
+    attributes = _overlay(registry_attrs(groups), _read_attributes(tree.get("attributes"), "attributes"), "registry")
     return Model(attributes, groups, tree)
 
 
-def _compile_resources(groups: Mapping[str, Any]) -> dict[tuple[str, str], ResourceType]:
+def _read_resources(groups: Mapping[str, Any]) -> dict[tuple[str, str], ResourceType]:
     resources: dict[tuple[str, str], ResourceType] = {}
     for group, source in groups.items():
-        for plural, each in _require_object(
-            _require_object(source, group).get("resources") or {}, f"{group}.resources"
-        ).items():
-            resources[group, plural] = _compile_resource(group, plural, _require_object(each, f"{group}.{plural}"))
+        for plural, each in _as_object(_as_object(source, group).get("resources") or {}, f"{group}.resources").items():
+            resources[group, plural] = _read_resource(group, plural, _as_object(each, f"{group}.{plural}"))
     return resources
 
 
-def _compile_group(
-    plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str, str], ResourceType]
-) -> GroupType:
+def _to_group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str, str], ResourceType]) -> GroupType:
     _check_known(source, _GROUP_ASPECTS, plural)
     singular = _names(plural, source)
     own = {name: each for (group, name), each in resources.items() if group == plural}
     for reference in _require_array(source.get("ximportresources") or [], f"{plural}.ximportresources"):
         each = _import_resource(plural, reference, resources)
         if each.plural in own:
-            raise _model_refusal(f"{plural} has two resource types called {each.plural}")
+            raise _refusal(f"{plural} has two resource types called {each.plural}")
         own[each.plural] = each
     _check_names([*own, *(each.singular for each in own.values())], f"resource types in {plural}")
     attributes = _overlay(
-        group_attributes(singular, own), _compile_attributes(source.get("attributes"), f"{plural}.attributes"), plural
+        group_attrs(singular, own), _read_attributes(source.get("attributes"), f"{plural}.attributes"), plural
     )
     constraints = tuple(parse_constraints(plural, source.get("constraints") or {}, own, attributes))
-    return GroupType(plural, singular, attributes, own, constraints, _descriptive_aspects(source, plural))
+    return GroupType(plural, singular, attributes, own, constraints, _descriptions(source, plural))
 
 
 def _import_resource(plural: str, reference: object, resources: Mapping[tuple[str, str], ResourceType]) -> ResourceType:
     parts = str(reference).split("/")
     resource = resources.get((parts[1], parts[2])) if len(parts) == 3 and parts[0] == "" else None
     if resource is None or resource.home == plural:
-        raise _model_refusal(f"{plural}.ximportresources names {reference}, which no other group defines")
+        raise _refusal(f"{plural}.ximportresources names {reference}, which no other group defines")
     return resource
 
 
-def _compile_resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceType:
+def _read_resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceType:
     where = f"{group}.{plural}"
     _check_known(source, _RESOURCE_ASPECTS, where)
     singular = _names(plural, source)
-    given = {
-        name: _require_boolean(source[name], f"{where}.{name}")
-        for name in _BOOLEAN_ASPECTS
-        if source.get(name) is not None
-    }
+    given = {name: _require_boolean(source[name], f"{where}.{name}") for name in _FLAGS if source.get(name) is not None}
     mode = str(source.get("versionmode") or "manual").lower()
     maxversions = source.get("maxversions") or 0
     if mode not in VERSION_MODES:
-        raise _model_refusal(f"{where}.versionmode is {mode}; it must be one of {', '.join(VERSION_MODES)}")
+        raise _refusal(f"{where}.versionmode is {mode}; it must be one of {', '.join(VERSION_MODES)}")
     if isinstance(maxversions, bool) or not isinstance(maxversions, int) or maxversions < 0:
-        raise _model_refusal(f"{where}.maxversions must be an unsigned integer")
+        raise _refusal(f"{where}.maxversions must be an unsigned integer")
     if mode != "manual" and not given.get("singleversionroot"):
-        raise _model_refusal(f"{where}.singleversionroot must be true with versionmode {mode}")
+        raise _refusal(f"{where}.singleversionroot must be true with versionmode {mode}")
     if given.get("validatecompatibility") and not given.get("validateformat"):
-        raise _model_refusal(f"{where}.validateformat must be true with validatecompatibility")
-    own = resource_attributes(singular)
+        raise _refusal(f"{where}.validateformat must be true with validatecompatibility")
+    own = resource_attrs(singular)
     if source.get("resourceattributes") not in (None, {}, show_attributes(own)):
-        raise _model_refusal(f"{where}.resourceattributes must not redefine attributes that the server sets")
-    versions = version_attributes(singular, hasdocument=given.get("hasdocument", True))
+        raise _refusal(f"{where}.resourceattributes must not redefine attributes that the server sets")
+    versions = version_attrs(singular, hasdocument=given.get("hasdocument", True))
     return ResourceType(
         plural,
         singular,
         group,
-        _overlay(versions, _compile_attributes(source.get("attributes"), f"{where}.attributes"), where),
+        _overlay(versions, _read_attributes(source.get("attributes"), f"{where}.attributes"), where),
         _overlay(
-            meta_attributes(singular),
-            _compile_attributes(source.get("metaattributes"), f"{where}.metaattributes"),
-            where,
+            meta_attrs(singular), _read_attributes(source.get("metaattributes"), f"{where}.metaattributes"), where
         ),
         own,
         maxversions=maxversions,
         versionmode=mode,
-        typemap=_compile_typemap(source.get("typemap") or {}, where),
-        descriptive=_descriptive_aspects(source, where),
+        typemap=_read_typemap(source.get("typemap") or {}, where),
+        descriptive=_descriptions(source, where),
         **given,
     )
 
 
-def _compile_typemap(given: object, where: str) -> dict[str, str]:
-    typemap = {key: str(value).lower() for key, value in _require_object(given, f"{where}.typemap").items()}
+def _read_typemap(given: object, where: str) -> dict[str, str]:
+    typemap = {key: str(value).lower() for key, value in _as_object(given, f"{where}.typemap").items()}
     for key, value in typemap.items():
         if value not in ("binary", "json", "string") or not key or key.count("*") > 1:
-            raise _model_refusal(f"{where}.typemap maps {key!r} to {value!r}; allowed are binary, json and string")
+            raise _refusal(f"{where}.typemap maps {key!r} to {value!r}; allowed are binary, json and string")
     return typemap
 
 
@@ -316,26 +290,26 @@ def parse_constraints(
     Raises:
         Refusal: ``model_error``: a constraint names no scalar attribute, or has a value that is not allowed.
     """
-    for key, rule in _require_object(given, f"{where}.constraints").items():
+    for key, rule in _as_object(given, f"{where}.constraints").items():
         place = f"{where}.constraints: {key}"
-        rule = _require_object(rule, place)
+        rule = _as_object(rule, place)
         _check_known(rule, frozenset(("default", "enum", "equals")), place)
         name, _, path = key.partition(".")
         target = resources.get(name)
         attribute = attribute_at(target.attributes, path) if target is not None else None
         if attribute is None or not attribute.is_scalar:
-            raise _model_refusal(f"{place} does not name a scalar attribute of its resources, as RESOURCES.PATH")
+            raise _refusal(f"{place} does not name a scalar attribute of its resources, as RESOURCES.PATH")
         equals = rule.get("equals") or ""
         other = attribute_at(attributes, equals) if isinstance(equals, str) and equals else None
         if equals and (other is None or other.type != attribute.type):
-            raise _model_refusal(f"{place} equals {equals}, which is not an attribute of the group with the same type")
+            raise _refusal(f"{place} equals {equals}, which is not an attribute of the group with the same type")
         enum, default = tuple(_require_array(rule.get("enum") or [], place)), rule.get("default")
         for value in enum if default is None else (*enum, default):
             if why := find_fault(value, attribute):
-                raise _model_refusal(f"{place}: {value!r} {why}")
+                raise _refusal(f"{place}: {value!r} {why}")
         first = attribute.default if default is None else default
         if enum and first is not None and first not in enum:
-            raise _model_refusal(f"{place}: the default {first!r} is not among its values")
+            raise _refusal(f"{place}: the default {first!r} is not among its values")
         yield ModelConstraint(name, path, default, enum, equals)
 
 
@@ -361,7 +335,7 @@ def _overlay(
             attributes[name] = each
             continue
         if each.type != known.type or (known.readonly and not each.readonly) or (known.default and not each.default):
-            raise _model_refusal(f"{where}: {name} is defined by the specification and cannot be widened")
+            raise _refusal(f"{where}: {name} is defined by the specification and cannot be widened")
         members = each.attributes or known.attributes
         attributes[name] = replace(
             each,
@@ -373,40 +347,38 @@ def _overlay(
     return attributes
 
 
-def _compile_attributes(
-    given: object, where: str, *, extended: bool = False, depth: int = 0
-) -> dict[str, ModelAttribute]:
+def _read_attributes(given: object, where: str, *, extended: bool = False, depth: int = 0) -> dict[str, ModelAttribute]:
     if depth > _MAX_DEPTH:
-        raise _model_refusal(f"{where} is nested too deeply")
+        raise _refusal(f"{where} is nested too deeply")
     attributes: dict[str, ModelAttribute] = {}
-    for name, each in _require_object(given or {}, where).items():
+    for name, each in _as_object(given or {}, where).items():
         spelled = _EXTENDED_NAME if extended else _STRICT_NAME
         if name != WILDCARD and not spelled.fullmatch(name):
-            raise _model_refusal(f"{where}: {name!r} is not a valid attribute name")
-        attributes[name] = _compile_attribute(name, _require_object(each, f"{where}.{name}"), f"{where}.{name}", depth)
+            raise _refusal(f"{where}: {name!r} is not a valid attribute name")
+        attributes[name] = _read_attribute(name, _as_object(each, f"{where}.{name}"), f"{where}.{name}", depth)
     for each in attributes.values():
         for siblings in each.ifvalues.values():
             if twice := siblings.keys() & attributes.keys():
-                raise _model_refusal(f"{where}: {sorted(twice)[0]} is declared twice, once by ifvalues of {each.name}")
+                raise _refusal(f"{where}: {sorted(twice)[0]} is declared twice, once by ifvalues of {each.name}")
     return attributes
 
 
-def _compile_attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> ModelAttribute:
+def _read_attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> ModelAttribute:
     _check_known(source, _ATTRIBUTE_ASPECTS, where)
     if source.get("name", name) != name:
-        raise _model_refusal(f"{where}.name must be {name!r}")
+        raise _refusal(f"{where}.name must be {name!r}")
     kind = source.get("type")
     if kind not in TYPES:
-        raise _model_refusal(f"{where}.type is {kind!r}, which is not a type")
+        raise _refusal(f"{where}.type is {kind!r}, which is not a type")
     extended = str(source.get("namecharset") or "strict").lower()
     if extended not in ("strict", "extended") or ("namecharset" in source and kind != "object"):
-        raise _model_refusal(f"{where}.namecharset must be strict or extended, and is only for objects")
+        raise _refusal(f"{where}.namecharset must be strict or extended, and is only for objects")
     if source.get("target") and kind not in TYPES_WITH_TARGET:
-        raise _model_refusal(f"{where}.target is only for links, not for {kind}")
+        raise _refusal(f"{where}.target is only for links, not for {kind}")
     if (kind in ("array", "map")) != (source.get("item") is not None):
-        raise _model_refusal(f"{where}.item is required for arrays and maps, and only for them")
+        raise _refusal(f"{where}.item is required for arrays and maps, and only for them")
     if source.get("attributes") and kind != "object":
-        raise _model_refusal(f"{where}.attributes are only for objects")
+        raise _refusal(f"{where}.attributes are only for objects")
     flags = {
         key: _require_boolean(source[key], f"{where}.{key}")
         for key in ("strict", "matchversions", "readonly", "immutable", "required")
@@ -420,48 +392,42 @@ def _compile_attribute(name: str, source: Mapping[str, Any], where: str, depth: 
         extended=extended == "extended",
         enum=tuple(_require_array(source.get("enum") or [], f"{where}.enum")),
         default=source.get("default"),
-        attributes=_compile_attributes(
+        attributes=_read_attributes(
             source.get("attributes"), f"{where}.attributes", extended=extended == "extended", depth=depth + 1
         ),
-        item=_compile_item(source.get("item"), f"{where}.item", depth),
-        ifvalues=_compile_ifvalues(source, where, depth),
+        item=_read_item(source.get("item"), f"{where}.item", depth),
+        ifvalues=_read_ifvalues(source, where, depth),
         **flags,
     )
     _check_attribute(attribute, where)
     return attribute
 
 
-def _compile_item(source: object, where: str, depth: int) -> ModelAttribute | None:
-    return (
-        None
-        if source is None
-        else _compile_attribute("", {"name": "", **_require_object(source, where)}, where, depth + 1)
-    )
+def _read_item(source: object, where: str, depth: int) -> ModelAttribute | None:
+    return None if source is None else _read_attribute("", {"name": "", **_as_object(source, where)}, where, depth + 1)
 
 
-def _compile_ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, dict[str, ModelAttribute]]:
+def _read_ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, dict[str, ModelAttribute]]:
     ifvalues: dict[str, dict[str, ModelAttribute]] = {}
-    for value, each in _require_object(source.get("ifvalues") or {}, f"{where}.ifvalues").items():
+    for value, each in _as_object(source.get("ifvalues") or {}, f"{where}.ifvalues").items():
         if not value or value.startswith("^") or value.lower() in {other.lower() for other in ifvalues}:
-            raise _model_refusal(f"{where}.ifvalues: {value!r} is empty, reserved, or duplicated")
-        siblings = _require_object(each, f"{where}.ifvalues.{value}").get("siblingattributes")
-        ifvalues[value] = _compile_attributes(siblings, f"{where}.ifvalues.{value}", extended=True, depth=depth + 1)
+            raise _refusal(f"{where}.ifvalues: {value!r} is empty, reserved, or duplicated")
+        siblings = _as_object(each, f"{where}.ifvalues.{value}").get("siblingattributes")
+        ifvalues[value] = _read_attributes(siblings, f"{where}.ifvalues.{value}", extended=True, depth=depth + 1)
     return ifvalues
 
 
 def _check_attribute(attribute: ModelAttribute, where: str) -> None:
     if attribute.name == WILDCARD and (attribute.required or attribute.readonly or attribute.ifvalues):
-        raise _model_refusal(f"{where} is a wildcard, so it cannot be required or readonly or have ifvalues")
+        raise _refusal(f"{where} is a wildcard, so it cannot be required or readonly or have ifvalues")
     of_enum = attribute.item or attribute
     if (attribute.enum and not of_enum.is_scalar) or (attribute.ifvalues and not attribute.is_scalar):
-        raise _model_refusal(
-            f"{where}: ifvalues are only for scalars, enum only for scalars and arrays and maps of scalars"
-        )
+        raise _refusal(f"{where}: ifvalues are only for scalars, enum only for scalars and arrays and maps of scalars")
     if attribute.matchversions and not attribute.is_scalar:
-        raise _model_refusal(f"{where}: matchversions is only for scalars")
+        raise _refusal(f"{where}: matchversions is only for scalars")
     for value in attribute.enum:
         if find_fault(value, of_enum):
-            raise _model_refusal(f"{where}.enum: {value!r} is not of type {of_enum.type}")
+            raise _refusal(f"{where}.enum: {value!r} is not of type {of_enum.type}")
     if attribute.default is None:
         return
     if attribute.type not in SCALARS:
@@ -469,57 +435,57 @@ def _check_attribute(attribute: ModelAttribute, where: str) -> None:
     if not attribute.required:
         raise Refusal("model_required_true", "/model", name=attribute.name)
     if why := find_fault(attribute.default, attribute):
-        raise _model_refusal(f"{where}.default {why}")
+        raise _refusal(f"{where}.default {why}")
 
 
 def _names(plural: str, source: Mapping[str, Any]) -> str:
     singular = source.get("singular")
     if not _PLURAL_NAME.fullmatch(plural) or source.get("plural", plural) != plural:
-        raise _model_refusal(f"{plural!r} is not a valid plural name, or differs from its key")
+        raise _refusal(f"{plural!r} is not a valid plural name, or differs from its key")
     if not isinstance(singular, str) or not _PLURAL_NAME.fullmatch(singular):
-        raise _model_refusal(f"{plural}.singular is missing, or not a valid name")
+        raise _refusal(f"{plural}.singular is missing, or not a valid name")
     return singular
 
 
 def _check_names(names: list[str], what: str) -> None:
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise _model_refusal(f"{what} share the name {twice[0]}")
+        raise _refusal(f"{what} share the name {twice[0]}")
 
 
-def _descriptive_aspects(source: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _descriptions(source: Mapping[str, Any], where: str) -> dict[str, Any]:
     _check_labels(source, where)
     return {name: source[name] for name in _DESCRIPTIVE if source.get(name) is not None}
 
 
 def _check_labels(source: Mapping[str, Any], where: str) -> None:
-    for key, value in _require_object(source.get("labels") or {}, f"{where}.labels").items():
+    for key, value in _as_object(source.get("labels") or {}, f"{where}.labels").items():
         if not key or not isinstance(value, str):
-            raise _model_refusal(f"{where}.labels: {key!r} must be a non-empty string, and its value a string")
+            raise _refusal(f"{where}.labels: {key!r} must be a non-empty string, and its value a string")
 
 
 def _check_known(source: Mapping[str, Any], names: frozenset[str], where: str) -> None:
     for name in source:
         if name not in names:
-            raise _model_refusal(f"{where} has an unknown aspect {name!r}")
+            raise _refusal(f"{where} has an unknown aspect {name!r}")
 
 
-def _require_object(value: object, where: str) -> Mapping[str, Any]:
+def _as_object(value: object, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise _model_refusal(f"{where} must be an object")
+        raise _refusal(f"{where} must be an object")
     return value
 
 
 def _require_array(value: object, where: str) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise _model_refusal(f"{where} must be an array")
+        raise _refusal(f"{where} must be an array")
     return list(value)
 
 
 def _require_boolean(value: object, where: str) -> bool:
     if not isinstance(value, bool):
-        raise _model_refusal(f"{where} must be true or false")
+        raise _refusal(f"{where} must be true or false")
     return value
 
 
-def _model_refusal(detail: str) -> Refusal:
+def _refusal(detail: str) -> Refusal:
     return Refusal("model_error", "/model", error_detail=detail)

@@ -24,7 +24,7 @@ from registry.replication.entities import (
     possible_xids,
 )
 from registry.store.entities import EntityReader, Version
-from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, ReplicationMarks, digest_of, marks_by_version
+from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, Marks, digest_of, marks_by_version
 
 # Merging the versions of a definition.
 #
@@ -50,7 +50,7 @@ class MergePlan:
     deleted: tuple[str, ...] = ()
 
 
-def reconciled_marks(owner: str, reader: EntityReader, marks: ReplicationMarks) -> dict[str, Mark]:
+def reconciled_marks(owner: str, reader: EntityReader, marks: Marks) -> dict[str, Mark]:
     """Return the marks of a definition by uid, reconciled with the store.
 
     A process of a release without marks may have written to the store. Versions without a mark get a local one, and
@@ -69,7 +69,7 @@ def reconciled_marks(owner: str, reader: EntityReader, marks: ReplicationMarks) 
     return known
 
 
-def _mark_missing_as_deleted(marks: ReplicationMarks, known: Iterable[Mark], stored: Container[str]) -> None:
+def _mark_missing_as_deleted(marks: Marks, known: Iterable[Mark], stored: Container[str]) -> None:
     """Mark versions missing from the store as deleted: the core prunes versions (``maxversions``)."""
     for mark in known:
         if not mark.deleted and mark.name not in stored:
@@ -80,7 +80,7 @@ def _mark_missing_as_deleted(marks: ReplicationMarks, known: Iterable[Mark], sto
 class DefinitionMerger:
     """Merges changes into the definition *owner*, and plans the writes."""
 
-    def __init__(self, owner: str, reader: EntityReader, marks: ReplicationMarks) -> None:
+    def __init__(self, owner: str, reader: EntityReader, marks: Marks) -> None:
         self._owner = owner
         self._reader = reader
         self._marks = marks
@@ -252,7 +252,7 @@ class ChangeApplier:
         self._reader = session.reader
         self._author = author
         self._authority = authority
-        self.marks: Final = ReplicationMarks(session.reader.connection)
+        self.marks: Final = Marks(session.reader.connection)
 
     def apply(self, page: ChangePage) -> AppliedPage:
         """Apply the changes of a page; refused ones are skipped."""

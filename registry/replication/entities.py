@@ -24,7 +24,7 @@ from registry.errors import Refusal
 from registry.model.attributes import format_time, parse_time
 from registry.store.engine import VERSIONS
 from registry.store.entities import EntityReader
-from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, ReplicationMarks, is_by_xid
+from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, Marks, is_by_xid
 
 # Changes in JSON, and the choice between two states of an entity.
 #
@@ -243,11 +243,9 @@ def ancestors_of(reader: EntityReader, resource: str) -> dict[str, str]:
 
 
 class EntityMerger:
-    """Merges changes of such entities in a session; *perform* writes, *revive* marks a group created for its content."""
+    """Merges changes of such entities; *perform* writes, *revive* marks a group created for its content."""
 
-    def __init__(
-        self, session: RegistrySession, marks: ReplicationMarks, perform: Perform, revive: Callable[[str], None]
-    ) -> None:
+    def __init__(self, session: RegistrySession, marks: Marks, perform: Perform, revive: Callable[[str], None]) -> None:
         self._session = session
         self._reader = session.reader
         self._marks = marks

@@ -30,7 +30,7 @@ from registry.replication.entities import (
     parse_page,
 )
 from registry.store.entities import EntityReader
-from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, ReplicationMarks, is_by_xid
+from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, Marks, is_by_xid
 
 # Changes for other catalogs: current entities, in the order in which this catalog received them.
 
@@ -49,7 +49,7 @@ def changes_after(
     in each page that has one, so that it arrives with the last of them. The model comes before entities of its types,
     and again at its own position, when the entities that it forbids have been deleted.
     """
-    marks = ReplicationMarks(reader.connection)
+    marks = Marks(reader.connection)
     entries = marks.marks_after(position, min(limit, PAGE_CHANGES) + 1)
     page, more = entries[: min(limit, PAGE_CHANGES)], len(entries) > min(limit, PAGE_CHANGES)
     live = [f"{each.owner}/versions/{each.name}" for each in page if each.owner and not each.deleted]
@@ -219,7 +219,7 @@ class PeerExchange:
     def _pull(self, peer: Peer, result: ReplicationRound) -> bool:
         name = f"pull all {peer.url}"  # separate from `pull`, which was of messages only
         with self._service.session(writing=False) as session:
-            catalog, position = ReplicationMarks(session.reader.connection).peer_position(name)
+            catalog, position = Marks(session.reader.connection).peer_position(name)
         page = self._fetch_page(peer, position)
         if page.catalog != catalog:
             if catalog:
@@ -246,7 +246,7 @@ class PeerExchange:
         name = _push_key(peer, whole=result.whole)
         for limit in (PAGE_CHANGES, 1):
             with self._service.session(writing=False) as session:
-                catalog, position = ReplicationMarks(session.reader.connection).peer_position(name)
+                catalog, position = Marks(session.reader.connection).peer_position(name)
                 page = changes_after(session.reader, position, self._own_authority, limit, whole=result.whole)
             if page.position == position:
                 return False
@@ -261,16 +261,14 @@ class PeerExchange:
         if changed:
             _record_renewal(peer, result)
         with self._service.session(writing=True) as session:
-            ReplicationMarks(session.reader.connection).set_peer_position(
-                name, answer.catalog, 0 if changed else page.position
-            )
+            Marks(session.reader.connection).set_peer_position(name, answer.catalog, 0 if changed else page.position)
         result.add(len(page.changes), answer.applied, max(answer.refusedcount, len(answer.refused)), answer.refused)
         return page.more or changed
 
     def _skip_change(self, peer: Peer, page: ChangePage, name: str, result: ReplicationRound) -> bool:
         """Skip a change that is too large for a peer; it counts as refused."""
         with self._service.session(writing=True) as session:
-            marks = ReplicationMarks(session.reader.connection)
+            marks = Marks(session.reader.connection)
             marks.set_peer_position(name, marks.peer_position(name)[0], page.position)
         subject = page.changes[-1].xid or page.changes[-1].group
         _logger.warning("skipped a change of %s: it is too large for %s", subject, peer.url)
@@ -280,18 +278,18 @@ class PeerExchange:
     def _push_empty_page(self, peer: Peer, result: ReplicationRound) -> None:
         """Push an empty page, to learn whether the peer is available, what it supports, and its catalog id."""
         with self._service.session(writing=False) as session:
-            ours = ReplicationMarks(session.reader.connection).catalog
+            ours = Marks(session.reader.connection).catalog
         answer = self._send_page(peer, ChangePage(catalog=ours, authority=self._own_authority, position=0, changes=[]))
         if answer.catalog == ours:
             raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
         result.whole, result.answered = answer.whole, True
         name = _push_key(peer, whole=result.whole)
         with self._service.session(writing=False) as session:
-            catalog, _ = ReplicationMarks(session.reader.connection).peer_position(name)
+            catalog, _ = Marks(session.reader.connection).peer_position(name)
         if catalog and answer.catalog != catalog:
             _record_renewal(peer, result)
             with self._service.session(writing=True) as session:
-                ReplicationMarks(session.reader.connection).set_peer_position(name, answer.catalog, 0)
+                Marks(session.reader.connection).set_peer_position(name, answer.catalog, 0)
 
     @property
     def _own_authority(self) -> str:

@@ -142,7 +142,7 @@ _WRITE_LOCK: Final = 7_218_904_117_442_315
 """Id of our advisory lock in PostgreSQL."""
 _BUSY_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10
-_POOL_SIZE: Final = 8
+_POOL: Final = 8
 _LOCATION_PARAMETERS: Final = frozenset(("host", "port"))
 """libpq parameters of a URL that say where a database is; others may be secrets."""
 
@@ -256,9 +256,7 @@ def open_database(url: str) -> Database:
             _upgrade(connection)
     except CommandError as error:
         database.close()
-        raise StoreError(
-            f"the store at {_location_text(url)} has a newer schema than this version", _NEWER_HINT
-        ) from error
+        raise StoreError(f"the store at {_locate(url)} has a newer schema than this version", _NEWER_HINT) from error
     except (SQLAlchemyError, psycopg.Error, OSError) as error:
         database.close()
         raise store_error(url, error, "cannot be opened") from error
@@ -267,7 +265,7 @@ def open_database(url: str) -> Database:
 
 def store_error(url: str, error: Exception, problem: str = "does not answer") -> StoreError:
     """Return a database error for operators: one line, and a hint."""
-    message = f"the store at {_location_text(url)} {problem}: {_driver_message(error)}"
+    message = f"the store at {_locate(url)} {problem}: {_driver_message(error)}"
     if make_url(url).get_backend_name() != "sqlite":
         return StoreError(message, _POSTGRESQL_HINT)
     name = getattr(getattr(error, "orig", None) or error, "sqlite_errorname", "")
@@ -280,7 +278,7 @@ def is_full(error: SQLAlchemyError) -> bool:
     return getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL" or getattr(cause, "sqlstate", "") == "53100"
 
 
-def _location_text(url: str) -> str:
+def _locate(url: str) -> str:
     """Return where a database is: the file, or the URL without possible secrets."""
     address = make_url(url)
     if address.get_backend_name() == "sqlite":
@@ -298,7 +296,7 @@ def _upgrade(connection: Connection) -> None:
 
 
 def _sqlite_engine(url: str) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, pool_size=_POOL_SIZE, max_overflow=_POOL_SIZE)
+    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, pool_size=_POOL, max_overflow=_POOL)
 
     @event.listens_for(engine, "connect")
     def configure_connection(connection: sqlite3.Connection, _record: Any) -> None:
@@ -316,11 +314,7 @@ def _sqlite_engine(url: str) -> Engine:
 
 def _postgresql_engine(url: str) -> Engine:
     return create_engine(
-        url,
-        pool_size=_POOL_SIZE,
-        max_overflow=_POOL_SIZE,
-        pool_pre_ping=True,
-        connect_args={"connect_timeout": _CONNECT_SECONDS},
+        url, pool_size=_POOL, max_overflow=_POOL, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS}
     )
 
 
@@ -388,10 +382,7 @@ VERSIONS: Final = _entity_table(
     Index(None, "parent", "createdat"),
 )
 DOCUMENTS: Final = Table(
-    "documents",
-    METADATA,
-    Column("xid", _KEY_TYPE, primary_key=True),
-    Column("body", LargeBinary, nullable=False),
+    "documents", METADATA, Column("xid", _KEY_TYPE, primary_key=True), Column("body", LargeBinary, nullable=False)
 )
 HISTORY: Final = Table(
     "history",
@@ -430,7 +421,7 @@ SUBSCRIBERS: Final = Table(
     Column("position", BigInteger, nullable=False),
     Column("expires", Text, nullable=True),
 )
-BLOCKED_EVENTS: Final = Table(
+BLOCKED: Final = Table(
     "held",
     METADATA,
     Column("subscriber", _KEY_TYPE, primary_key=True),
@@ -520,7 +511,7 @@ class Statement:
         return found
 
 
-class KeyedStatement:
+class InStatement:
     """A statement with any number of keys (``IN``); *build* is given their parameters."""
 
     def __init__(self, build: Callable[[list[BindParameter[str]]], ClauseElement]) -> None:

@@ -31,7 +31,7 @@ from registry.store.engine import (
     REGISTRY,
     RESOURCES,
     VERSIONS,
-    KeyedStatement,
+    InStatement,
     Row,
     Statement,
 )
@@ -135,7 +135,7 @@ def _select_counted(table: Table, keys: Sequence[BindParameter[str]]) -> Select[
 _KINDS: Final = (GROUPS, RESOURCES, VERSIONS)
 _REGISTRY: Final = Statement(select(REGISTRY))
 _BY_XID: Final = {each: Statement(select(each).where(each.c.xid == bindparam("xid"))) for each in _KINDS}
-_BY_XIDS: Final = {each: KeyedStatement(partial(_select_named, each)) for each in _KINDS}
+_BY_XIDS: Final = {each: InStatement(partial(_select_named, each)) for each in _KINDS}
 _PAGE: Final = {
     each: Statement(
         select(each)
@@ -146,7 +146,7 @@ _PAGE: Final = {
     for each in _KINDS
 }
 _COUNT: Final = {each: Statement(select(func.count()).where(each.c.parent == bindparam("parent"))) for each in _KINDS}
-_COUNTS: Final = {each: KeyedStatement(partial(_select_counted, each)) for each in _KINDS}
+_COUNTS: Final = {each: InStatement(partial(_select_counted, each)) for each in _KINDS}
 _DOCUMENT: Final = Statement(select(DOCUMENTS.c.body).where(DOCUMENTS.c.xid == bindparam("xid")))
 _MAIN_VERSION: Final = VERSIONS.alias("main")
 _WITH_DEFAULT: Final = select(RESOURCES, _MAIN_VERSION).outerjoin_from(
@@ -161,7 +161,7 @@ _SHOWN_PAGE: Final = Statement(
     .order_by(RESOURCES.c.folded)
     .limit(PAGE_ROWS)
 )
-_SHOWN_NAMED: Final = KeyedStatement(lambda xids: _WITH_COUNT.where(RESOURCES.c.xid.in_(xids)))
+_SHOWN_NAMED: Final = InStatement(lambda xids: _WITH_COUNT.where(RESOURCES.c.xid.in_(xids)))
 _REFERRING: Final = Statement(select(RESOURCES).where(RESOURCES.c.xref == bindparam("xid")))
 _FIND_ID: Final = {
     each: Statement(select(each.c.id).where(each.c.parent == bindparam("parent"), each.c.folded == bindparam("folded")))
@@ -174,7 +174,7 @@ _CHILD: Final = VERSIONS.alias("child")
 _IS_LEAF: Final = ~exists().where(
     _CHILD.c.parent == VERSIONS.c.parent, _CHILD.c.ancestorid == VERSIONS.c.id, _CHILD.c.id != VERSIONS.c.id
 )
-_NEWEST_LEAF: Final = KeyedStatement(
+_NEWEST_LEAF: Final = InStatement(
     lambda apart: (
         select(VERSIONS.c.createdat)
         .where(VERSIONS.c.parent == bindparam("parent"), VERSIONS.c.id.not_in(apart), _IS_LEAF)
@@ -182,7 +182,7 @@ _NEWEST_LEAF: Final = KeyedStatement(
         .limit(1)
     )
 )
-_LEAVES: Final = KeyedStatement(
+_LEAVES: Final = InStatement(
     lambda apart: select(VERSIONS).where(
         VERSIONS.c.parent == bindparam("parent"),
         VERSIONS.c.createdat >= bindparam("since"),
@@ -190,14 +190,14 @@ _LEAVES: Final = KeyedStatement(
         _IS_LEAF,
     )
 )
-_CHILDREN: Final = KeyedStatement(
+_CHILDREN: Final = InStatement(
     lambda names: select(VERSIONS).where(
         VERSIONS.c.parent == bindparam("parent"),
         VERSIONS.c.ancestorid.in_(names),
         VERSIONS.c.id != VERSIONS.c.ancestorid,
     )
 )
-_OTHER_VERSION: Final = KeyedStatement(
+_OTHER_VERSION: Final = InStatement(
     lambda apart: select(VERSIONS).where(VERSIONS.c.parent == bindparam("parent"), VERSIONS.c.id.not_in(apart)).limit(1)
 )
 
@@ -232,7 +232,7 @@ class EntityReader:
             return int(row[0]), str(row[1])
         return 0, str(self.connection.execute(select(REGISTRY.c.createdat)).scalar() or "")
 
-    def last_moment(self) -> str:
+    def last_change_time(self) -> str:
         """Return the time of the last history entry, '' before the first; times never decrease."""
         row = _LAST_ENTRY.fetch_first(self.connection, {})
         return "" if row is None else str(row[2])
@@ -423,7 +423,7 @@ _INSERT: Final = {
     table: Statement(insert(table), [each for each in table.c.keys() if each != "number"])
     for table in (*_KINDS, DOCUMENTS, HISTORY, OUTBOX)
 }
-_DELETE: Final = {table: KeyedStatement(partial(_delete_statement, table)) for table in (*_KINDS, DOCUMENTS)}
+_DELETE: Final = {table: InStatement(partial(_delete_statement, table)) for table in (*_KINDS, DOCUMENTS)}
 
 
 @dataclass(slots=True)
@@ -437,7 +437,7 @@ class PendingWrites(Generic[E]):
     now: dict[str, E | None] = field(default_factory=dict)
     touched: dict[str, None] = field(default_factory=dict)
 
-    def record_loaded(self, xid: str, entity: E | None) -> E | None:
+    def add_loaded(self, xid: str, entity: E | None) -> E | None:
         """Record a loaded entity."""
         self.before[xid] = None if entity is None else replace(entity, attributes=dict(entity.attributes))
         self.now[xid] = entity
@@ -476,14 +476,12 @@ class WriteTransaction:
 
     def group(self, xid: str) -> GroupEntity | None:
         """Return the current state of a group."""
-        return (
-            self.groups.now[xid] if xid in self.groups.now else self.groups.record_loaded(xid, self.reader.group(xid))
-        )
+        return self.groups.now[xid] if xid in self.groups.now else self.groups.add_loaded(xid, self.reader.group(xid))
 
     def resource(self, xid: str) -> Resource | None:
         """Return the current state of a resource."""
         known = self.resources.now
-        return known[xid] if xid in known else self.resources.record_loaded(xid, self.reader.resource(xid))
+        return known[xid] if xid in known else self.resources.add_loaded(xid, self.reader.resource(xid))
 
     def find_referring(self, xid: str) -> list[Resource]:
         """Return the current resources whose ``xref`` is *xid*."""
@@ -498,7 +496,7 @@ class WriteTransaction:
         resources = self.reader.resources_by_xid(wanted)
         for xid in wanted:
             each = resources.get(xid)
-            self.resources.record_loaded(xid, each)
+            self.resources.add_loaded(xid, each)
             if each is None:
                 self._complete[f"{xid}/versions"] = []
 
@@ -518,7 +516,7 @@ class WriteTransaction:
             versions = list(self.reader.iter_versions(parent))
             for each in versions:
                 if each.xid not in self.versions.now:
-                    self.versions.record_loaded(each.xid, each)
+                    self.versions.add_loaded(each.xid, each)
             made = self._made.setdefault(parent, {})
             there = dict.fromkeys((*(each.xid for each in versions), *(f"{parent}/{name}" for name in made.values())))
             self._complete[parent] = list(there)
@@ -535,7 +533,7 @@ class WriteTransaction:
         xid, known = f"{resource.versions}/{name}", self.versions.now
         if xid in known or self.has_all_versions(resource):
             return known.get(xid)
-        return self.versions.record_loaded(xid, self.reader.version(xid))
+        return self.versions.add_loaded(xid, self.reader.version(xid))
 
     def version_id_like(self, resource: Resource, name: str) -> str | None:
         """Return the id of a version that differs from *name* only in case, None if there is none."""
@@ -619,7 +617,7 @@ class WriteTransaction:
         for table, changes in ((RESOURCES, self.resources), (VERSIONS, self.versions)):
             query = select(table.c.xid).where(table.c.xid >= first, table.c.xid < last)
             there = [row[0] for row in self._connection.execute(query).all()]
-            self._record_loaded(changes, [each for each in there if each not in changes.now])
+            self._add_loaded(changes, [each for each in there if each not in changes.now])
             for each in there:
                 changes.record_deleted(each)
         for xid_of_version in list(self.versions.now):
@@ -643,18 +641,18 @@ class WriteTransaction:
         current = []
         for each in versions:
             if each.xid not in self.versions.now:
-                self.versions.record_loaded(each.xid, each)
+                self.versions.add_loaded(each.xid, each)
             now = self.versions.now[each.xid]
             if now is not None:
                 current.append(now)
         return current
 
-    def _record_loaded(self, changes: PendingWrites[Any], xids: list[str]) -> None:
+    def _add_loaded(self, changes: PendingWrites[Any], xids: list[str]) -> None:
         entities = (
             self.reader.resources_by_xid(xids) if changes is self.resources else self.reader.versions_by_xid(xids)
         )
         for xid, each in entities.items():
-            changes.record_loaded(xid, each)
+            changes.add_loaded(xid, each)
 
     def _written_documents(self) -> list[str]:
         return [xid for xid, body in self._documents.items() if body is not None and self.versions.now.get(xid)]
@@ -705,10 +703,7 @@ def _to_row(entity: Entity) -> dict[str, Any]:
     }
     if isinstance(entity, Resource):
         row.update(
-            xref=entity.xref,
-            defaultversionid=entity.defaultversionid,
-            sticky=entity.sticky,
-            counter=entity.counter,
+            xref=entity.xref, defaultversionid=entity.defaultversionid, sticky=entity.sticky, counter=entity.counter
         )
     if isinstance(entity, Version):
         row["ancestorid"] = entity.ancestorid

@@ -16,17 +16,7 @@ import msgspec
 from sqlalchemy import Connection, Row, Table, and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from registry.store.engine import (
-    BLOCKED_EVENTS,
-    HISTORY,
-    MARKS,
-    OUTBOX,
-    PEERS,
-    REPLICA,
-    SUBSCRIBERS,
-    KeyedStatement,
-    Statement,
-)
+from registry.store.engine import BLOCKED, HISTORY, MARKS, OUTBOX, PEERS, REPLICA, SUBSCRIBERS, InStatement, Statement
 from registry.store.entities import bounds_below
 
 _PRUNE_SCANNED: Final = 1000
@@ -119,12 +109,12 @@ _MAX_SINGLE_LOOKUPS: Final = 16
 _REPLICA: Final = Statement(select(REPLICA.c.id, REPLICA.c.clock))
 _SET_CLOCK: Final = Statement(update(REPLICA).values(clock=bindparam("now")))
 _BY_KEY: Final = Statement(select(MARKS).where(MARKS.c.key == bindparam("key")))
-_BY_KEYS: Final = KeyedStatement(lambda keys: select(MARKS).where(MARKS.c.key.in_(keys)))
-_BY_OWNER: Final = KeyedStatement(lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners)))
-_BY_NAME: Final = KeyedStatement(
+_BY_KEYS: Final = InStatement(lambda keys: select(MARKS).where(MARKS.c.key.in_(keys)))
+_BY_OWNER: Final = InStatement(lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners)))
+_BY_NAME: Final = InStatement(
     lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners), MARKS.c.name == bindparam("name"))
 )
-_DELETE: Final = KeyedStatement(lambda keys: delete(MARKS).where(MARKS.c.key.in_(keys)))
+_DELETE: Final = InStatement(lambda keys: delete(MARKS).where(MARKS.c.key.in_(keys)))
 _INSERT: Final = Statement(insert(MARKS), MARKS.c.keys())
 
 
@@ -155,7 +145,7 @@ class Mark:
         return f"{self.owner}#{self.uid}" if self.owner else self.group
 
 
-class ReplicationMarks:
+class Marks:
     """The replication marks in one transaction; changes are written by :meth:`flush`."""
 
     def __init__(self, connection: Connection) -> None:
@@ -366,14 +356,14 @@ def prune_outbox(connection: Connection) -> bool:
         return False
     reached = connection.execute(select(func.min(SUBSCRIBERS.c.position))).scalar()
     upto = min(last - 1 if reached is None else min(reached, last - 1), _prunable_end(connection, first))
-    held = select(BLOCKED_EVENTS.c.number)
+    held = select(BLOCKED.c.number)
     done = connection.execute(delete(OUTBOX).where(OUTBOX.c.number <= upto, OUTBOX.c.number.not_in(held)))
     return done.rowcount == _MAX_PRUNED
 
 
 def _prunable_end(connection: Connection, first: int) -> int:
     """Return the last number that one pruning transaction covers; skipped blocked events do not count."""
-    held = select(BLOCKED_EVENTS.c.number)
+    held = select(BLOCKED.c.number)
     query = select(OUTBOX.c.number).where(OUTBOX.c.number >= first, OUTBOX.c.number.not_in(held))
     numbers: Sequence[int] = connection.execute(query.order_by(OUTBOX.c.number).limit(_MAX_PRUNED)).scalars().all()
     return numbers[-1] if numbers else first
@@ -462,15 +452,13 @@ def remove_subscriber(connection: Connection, identifier: str, revision: int | N
         where &= SUBSCRIBERS.c.revision == revision
     if not connection.execute(delete(SUBSCRIBERS).where(where)).rowcount:
         return False
-    connection.execute(delete(BLOCKED_EVENTS).where(BLOCKED_EVENTS.c.subscriber == identifier))
+    connection.execute(delete(BLOCKED).where(BLOCKED.c.subscriber == identifier))
     return True
 
 
 def blocked_events(connection: Connection, identifier: str) -> frozenset[int]:
     """Return the blocked events of a subscriber."""
-    return frozenset(
-        connection.execute(select(BLOCKED_EVENTS.c.number).where(BLOCKED_EVENTS.c.subscriber == identifier)).scalars()
-    )
+    return frozenset(connection.execute(select(BLOCKED.c.number).where(BLOCKED.c.subscriber == identifier)).scalars())
 
 
 def store_progress(connection: Connection, by_subscriber: Mapping[str, DeliveryProgress]) -> None:
@@ -484,7 +472,7 @@ def store_progress(connection: Connection, by_subscriber: Mapping[str, DeliveryP
         more: Collection[int] = sorted(progress.blocked - before)
         if more:
             rows = [{"subscriber": identifier, "number": number} for number in more]
-            connection.execute(_insert(connection, BLOCKED_EVENTS).on_conflict_do_nothing(), rows)
+            connection.execute(_insert(connection, BLOCKED).on_conflict_do_nothing(), rows)
 
 
 def skip_events(connection: Connection, identifier: str, upto: int) -> int:
@@ -494,7 +482,7 @@ def skip_events(connection: Connection, identifier: str, upto: int) -> int:
     if position is None:
         return 0
     lost = connection.execute(
-        delete(BLOCKED_EVENTS).where(BLOCKED_EVENTS.c.subscriber == identifier, BLOCKED_EVENTS.c.number <= upto)
+        delete(BLOCKED).where(BLOCKED.c.subscriber == identifier, BLOCKED.c.number <= upto)
     ).rowcount
     if position < upto:
         lost += count_between(connection, position, upto)
@@ -508,5 +496,5 @@ def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.
 
 def _delete_blocked(connection: Connection, identifier: str, numbers: Sequence[int]) -> None:
     for start in range(0, len(numbers), 500):
-        few = BLOCKED_EVENTS.c.number.in_(numbers[start : start + 500])
-        connection.execute(delete(BLOCKED_EVENTS).where(BLOCKED_EVENTS.c.subscriber == identifier, few))
+        few = BLOCKED.c.number.in_(numbers[start : start + 500])
+        connection.execute(delete(BLOCKED).where(BLOCKED.c.subscriber == identifier, few))

@@ -21,23 +21,23 @@ from registry.apis.cloudevents.mapping import (
     SchemaMapping,
     collection_in_group,
     document_attributes,
+    drop_nulls,
     guess_content_type,
     next_version_id,
     parse_body,
     parse_definition_body,
     parse_deletion_list,
-    parse_json_object,
+    parse_object,
     parse_request,
     replace_attributes,
     to_older_path,
     version_sort_key,
-    without_nulls,
 )
 from registry.apis.cloudevents.views import CloudEventsView, Headers, ReadRequest, ResourceEdition, require_resource
-from registry.core.ancestry import require_object
+from registry.core.ancestry import as_object
 from registry.core.requests import ABSENT, Flags, GivenDocument, RegistryRequest, ResourcePath, Verb, check_id
 from registry.core.service import RegistryService, RegistrySession
-from registry.core.views import ShownResource, iter_shown_resources
+from registry.core.views import ShownResource, iter_shown
 from registry.errors import Refusal
 from registry.http.access import MAX_FINDINGS, READ_METHODS, ApiCall, build_error_reply, finding_header, parse_etags
 
@@ -152,18 +152,14 @@ def resources_in_group_body(
         where = place.collection(plural)
         for name, each in collection_in_group(body, OLDER_RESOURCES[plural]).items():
             own = where.child(name)
-            tree = require_object(each, own.xid)
+            tree = as_object(each, own.xid)
             check_identifier(tree, "id", own.xid, name)
-            taken = (
-                _core_schema_body(own, tree)
-                if plural == "schemas"
-                else _core_definition_body(own, tree, defaults, links)
-            )
+            taken = _core_schema(own, tree) if plural == "schemas" else _core_definition(own, tree, defaults, links)
             held.setdefault(plural, {})[name] = taken
     return held
 
 
-def _core_definition_body(
+def _core_definition(
     place: ResourcePath, tree: Mapping[str, Any], defaults: Mapping[str, Any], links: Links
 ) -> dict[str, Any]:
     """Return the core body of a new definition.
@@ -181,7 +177,7 @@ def core_message_body(attributes: Mapping[str, Any], times: Mapping[str, Any]) -
     return {"meta": {XREF: attributes[XREF]}} if XREF in attributes else {**attributes, **times}
 
 
-def _core_schema_body(place: ResourcePath, tree: Mapping[str, Any]) -> dict[str, Any]:
+def _core_schema(place: ResourcePath, tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the core body of a new schema: each version descends from the previous one.
 
     Attributes of the schema itself go to its latest version, except the format, which goes to all.
@@ -190,7 +186,7 @@ def _core_schema_body(place: ResourcePath, tree: Mapping[str, Any]) -> dict[str,
         Refusal: it is not valid.
     """
     top = parse_body(tree)
-    versions = {name: require_object(each, place.xid) for name, each in collection_in_group(tree, "versions").items()}
+    versions = {name: as_object(each, place.xid) for name, each in collection_in_group(tree, "versions").items()}
     if not versions:
         return {"versionid": "1", **document_attributes(SchemaMapping().to_core(top.content)), **top.times}
     chain: dict[str, Any] = {}
@@ -237,7 +233,7 @@ class WriteRequest:
 
     def find_resource(self, place: ResourcePath) -> ShownResource | None:
         """Return a resource, None if it does not exist."""
-        return next(iter_shown_resources(self.session.reader, place, "", place.rid), None)
+        return next(iter_shown(self.session.reader, place, "", place.rid), None)
 
     def new_entity_path(self, place: ResourcePath, name: object) -> ResourcePath:
         """Return the path of a new entity of a collection, with the given or a generated id."""
@@ -291,7 +287,7 @@ class GroupWriteRequest(WriteRequest):
     def reply(self) -> Reply:
         """Carry out the request, and return the reply."""
         place = self.asked.place
-        tree = parse_json_object(self.call, place.xid)
+        tree = parse_object(self.call, place.xid)
         if self.is_post:
             return self._create_group(self.new_entity_path(place, tree.get("id")), tree, with_resources=True)
         check_identifier(tree, "id", place.xid, place.gid)
@@ -310,7 +306,7 @@ class GroupWriteRequest(WriteRequest):
     def _create_group(self, place: ResourcePath, tree: Mapping[str, Any], *, with_resources: bool) -> Reply:
         """Create a group, if *with_resources* also its resources, which a PUT must ignore."""
         body = parse_body(tree, with_resources=True)
-        attributes = GroupMapping(place.group.plural, place.gid, self.links).to_core(without_nulls(body.content))
+        attributes = GroupMapping(place.group.plural, place.gid, self.links).to_core(drop_nulls(body.content))
         members = resources_in_group_body(place, tree, attributes, self.links) if with_resources else {}
         self.requester.perform("replace", place, {**attributes, **body.times, **members})
         return self._group_reply(place, 201)
@@ -336,7 +332,7 @@ class DefinitionWriteRequest(WriteRequest):
         place = self.asked.place
         needs_body = self.is_post or self.asked.meta or self.call.body.strip()
         tree = _merge_headers(
-            parse_json_object(self.call, place.xid) if needs_body else {}, self.attributes_in_headers(), place
+            parse_object(self.call, place.xid) if needs_body else {}, self.attributes_in_headers(), place
         )
         if place.kind == "resources":
             return self._create_definition(self.new_entity_path(place, tree.get("id")), tree)
@@ -358,9 +354,7 @@ class DefinitionWriteRequest(WriteRequest):
         self, place: ResourcePath, tree: Mapping[str, Any], version: Mapping[str, str] | None = None
     ) -> Reply:
         body = parse_definition_body(tree)
-        attributes = self.viewer.mapping_of(place, self.viewer.group_defaults(place)).to_core(
-            without_nulls(body.content)
-        )
+        attributes = self.viewer.mapping_of(place, self.viewer.group_defaults(place)).to_core(drop_nulls(body.content))
         self.requester.perform("replace", place, core_message_body(attributes, {**body.times, **(version or {})}))
         return self.resource_reply(place, 201)
 
@@ -417,7 +411,7 @@ class SchemaWriteRequest(WriteRequest):
 
     def _put(self, header_values: Mapping[str, str | None]) -> Reply:
         owner, name = self.resource_path, self.asked.place.vid
-        tree: Mapping[str, Any] = parse_json_object(self.call, owner.xid) if self.asked.meta else header_values
+        tree: Mapping[str, Any] = parse_object(self.call, owner.xid) if self.asked.meta else header_values
         check_identifier(tree, "id", owner.xid, owner.rid, name or owner.rid)
         shown = self.find_resource(owner)
         if shown is None or (name and not self._has_version(owner, name)):
@@ -559,11 +553,11 @@ class DeleteRequest:
             if group is None:
                 raise Refusal("not_found", where.xid)
             check_epoch(group.epoch, where.xid, given.get("epoch"))
-            return name, self._viewer.to_limited_json(self._viewer.render_group(where, group, "listed"))
+            return name, self._viewer.to_json(self._viewer.render_group(where, group, "listed"))
         edition = self._viewer.choose_edition(require_resource(self._session, where))
         check_epoch(edition.epoch, where.xid, given.get("epoch"))
         defaults = self._viewer.group_defaults(where)
-        return name, self._viewer.to_limited_json(self._viewer.render_resource(where, edition, "listed", defaults))
+        return name, self._viewer.to_json(self._viewer.render_resource(where, edition, "listed", defaults))
 
     def _delete_versions(self, place: ResourcePath, given: list[Mapping[str, Any]] | None) -> Reply:
         owner = place.owner

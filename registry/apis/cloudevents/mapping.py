@@ -26,10 +26,10 @@ from catalog.convert import (
 from catalog.dialects.reading import reference_of
 from catalog.dialects.registry import read
 from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
-from registry.core.ancestry import require_object
+from registry.core.ancestry import as_object
 from registry.core.requests import ABSENT, ResourcePath, parse_resource_path
-from registry.core.views import CHECK_RESULTS
-from registry.errors import Refusal, invalid_attribute
+from registry.core.views import CHECKS
+from registry.errors import Refusal, invalid_value
 from registry.http.access import ApiCall, decode_text, parse_json, parse_limit, parse_query
 from registry.model.attributes import KEY, NAME, Model
 from registry.store.entities import Version
@@ -255,7 +255,7 @@ def to_core_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name == "tags":
             if not isinstance(value, Mapping):
-                raise invalid_attribute("/", name, "must be a map")
+                raise invalid_value("/", name, "must be a map")
             labels = {key: each for key, each in value.items() if KEY.fullmatch(key)}
             rest = {key: each for key, each in value.items() if key not in labels}
             renamed.update({"labels": labels} if labels else {})
@@ -288,7 +288,7 @@ def to_older_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
+def drop_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members that are not None."""
     return {name: value for name, value in given.items() if value is not None}
 
@@ -345,7 +345,7 @@ class GroupMapping:
         if self.plural == "messagegroups":
             group = into.groups[f"/messagegroups/{self.gid}"]
             given = {"envelope": group.envelope, "protocol": group.protocol}
-            return {**to_core_attributes(group.other), **without_nulls(given)}
+            return {**to_core_attributes(group.other), **drop_nulls(given)}
         endpoint = into.endpoints[f"/endpoints/{self.gid}"]
         written = _written_references(body)
         groups = [self.links.xid_of_reference(each) or written.get(each, each) for each in endpoint.messagegroups]
@@ -392,7 +392,7 @@ class MessageMapping:
             protocol = own.get("protocol") or self.defaults.get("protocol")
             own["protocoloptions"] = newer_options(own["protocoloptions"], protocol)
         other = {name: value for name, value in message.other.items() if name != "uri"}
-        return without_nulls(
+        return drop_nulls(
             {
                 **to_core_attributes(other),
                 **own,
@@ -436,7 +436,7 @@ class SchemaMapping:
 
     def to_older(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the older format."""
-        return to_older_attributes({name: value for name, value in stored.items() if name not in CHECK_RESULTS})
+        return to_older_attributes({name: value for name, value in stored.items() if name not in CHECKS})
 
     def to_core(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the 1.0 attributes, with the document as in the body (``schema``, ``schemabase64``)."""
@@ -495,7 +495,7 @@ def parse_definition_body(tree: Mapping[str, Any]) -> ParsedBody:
     return parse_body({**nested, **rest} if isinstance(nested, Mapping) else tree)
 
 
-def parse_json_object(call: ApiCall, xid: str) -> Mapping[str, Any]:
+def parse_object(call: ApiCall, xid: str) -> Mapping[str, Any]:
     """Return the JSON object in the body of a call.
 
     Raises:
@@ -504,7 +504,7 @@ def parse_json_object(call: ApiCall, xid: str) -> Mapping[str, Any]:
     tree = parse_json(call.body, xid)
     if tree is ABSENT:
         raise Refusal("missing_body", xid)
-    return require_object(tree, xid)
+    return as_object(tree, xid)
 
 
 def collection_in_group(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -514,7 +514,7 @@ def collection_in_group(body: Mapping[str, Any], name: str) -> Mapping[str, Any]
         Refusal: it is not a map.
     """
     collection = body.get(name)
-    return {} if collection is None else require_object(collection, name)
+    return {} if collection is None else as_object(collection, name)
 
 
 def parse_deletion_list(call: ApiCall, xid: str) -> list[Mapping[str, Any]] | None:

@@ -34,7 +34,7 @@ from registry.apis.cloudevents.mapping import (
 )
 from registry.core.requests import ResourcePath
 from registry.core.service import RegistrySession
-from registry.core.views import ShownResource, iter_shown_resources
+from registry.core.views import ShownResource, iter_shown
 from registry.errors import Refusal
 from registry.http.access import JSON, ApiCall, decode_header, encode_header, matches_etag
 from registry.store.entities import PAGE_ROWS, Entity, GroupEntity, Version
@@ -92,9 +92,7 @@ class CloudEventsView:
         """Yield the groups of a collection after a lower-case id."""
         groups = self._reader.iter_groups(place.xid, after)
         while batch := list(islice(groups, PAGE_ROWS)):
-            held = [
-                place.child(each.id).collection(name).xid for each in batch for name in _shown_resource_types(place)
-            ]
+            held = [place.child(each.id).collection(name).xid for each in batch for name in _resource_types(place)]
             counts = self._reader.count_each(held)
             for each in batch:
                 yield each.id, self.render_group(place.child(each.id), each, style, counts)
@@ -105,20 +103,20 @@ class CloudEventsView:
         """Show a group, with its resources unless *style* is ``listed``."""
         form = GroupMapping(place.group.plural, group.id, self._links).to_older(group.attributes)
         shown = {"id": group.id, **self._common_members(group, self._url_of(place.xid)), **form}
-        for plural in _shown_resource_types(place):
+        for plural in _resource_types(place):
             older, held = OLDER_RESOURCES[plural], place.collection(plural)
             count = self._reader.count(held.xid) if counts is None else counts.get(held.xid, 0)
             shown[f"{older}URL"] = self._url_of(held.xid)
             shown[f"{older}Count"] = count
             if style != "listed":
                 members = self.iter_resources(held, "", "whole")
-                shown[older] = {name: self.to_limited_json(each) for name, each in members}
+                shown[older] = {name: self.to_json(each) for name, each in members}
         return shown
 
     def iter_resources(self, place: ResourcePath, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the resources of a collection after a lower-case id."""
         defaults = self.group_defaults(place)
-        for each in iter_shown_resources(self._reader, place, after):
+        for each in iter_shown(self._reader, place, after):
             edition = self.choose_edition(each)
             yield each.resource.id, self.render_resource(place.child(each.resource.id), edition, style, defaults)
 
@@ -144,7 +142,7 @@ class CloudEventsView:
     ) -> dict[str, Any]:
         """Show a resource by its latest version."""
         form = self.mapping_of(place, defaults).to_older(self.stored_attributes(edition))
-        shown = {"id": place.rid, **self._version_members(place, edition)}
+        shown = {"id": place.rid, **self._versions_of(place, edition)}
         if place.resource.plural == "schemas":
             return {**shown, **form, **self._schema_members(place, edition, style)}
         if style == "whole":
@@ -161,12 +159,7 @@ class CloudEventsView:
             return self.render_resource(place, edition, "nested" if inline else "listed", defaults)
         form = SchemaMapping().to_older(self.stored_attributes(edition))
         name = edition.version.id if edition.version is not None else ""
-        return {
-            "id": name,
-            **self._version_members(place, edition),
-            **form,
-            **(self._document_member(edition) if inline else {}),
-        }
+        return {"id": name, **self._versions_of(place, edition), **form, **(self._document(edition) if inline else {})}
 
     def choose_edition(self, shown: ShownResource, name: str = "") -> ResourceEdition:
         """Return a resource with the named version, or with the latest.
@@ -187,7 +180,7 @@ class CloudEventsView:
             raise Refusal("not_found", f"{shown.resource.xid}/versions/{name}")
         return ResourceEdition(shown, version)
 
-    def to_limited_json(self, entity: Mapping[str, Any]) -> msgspec.Raw:
+    def to_json(self, entity: Mapping[str, Any]) -> msgspec.Raw:
         """Return an entity as JSON.
 
         Raises:
@@ -209,14 +202,14 @@ class CloudEventsView:
             )
             return {"versions": {name: _to_json(one) for name, one in versions}}
         more = {"versionsURL": self._url_of(f"{place.xid}/versions"), "versionsCount": edition.shown.count}
-        return {**more, **(self._document_member(edition) if style == "nested" else {})}
+        return {**more, **(self._document(edition) if style == "nested" else {})}
 
-    def _document_member(self, edition: ResourceEdition) -> dict[str, Any]:
+    def _document(self, edition: ResourceEdition) -> dict[str, Any]:
         if edition.version is None or "schemaurl" in edition.version.attributes:
             return {}
         return document_member(self._reader.document(edition.version.xid) or b"")
 
-    def _version_members(self, place: ResourcePath, edition: ResourceEdition) -> dict[str, Any]:
+    def _versions_of(self, place: ResourcePath, edition: ResourceEdition) -> dict[str, Any]:
         entity: Entity = edition.version or edition.shown.resource
         xid = place.xid if edition.version is None else f"{place.xid}/versions/{edition.version.id}"
         shown: dict[str, Any] = {} if edition.version is None else {"version": number_or_text(edition.version.id)}
@@ -234,7 +227,7 @@ def _to_json(entity: Mapping[str, Any]) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(entity))
 
 
-def _shown_resource_types(place: ResourcePath) -> list[str]:
+def _resource_types(place: ResourcePath) -> list[str]:
     """Return the resource types of a group that this API shows."""
     return [name for name in place.group.resources if name in OLDER_RESOURCES]
 
@@ -245,21 +238,10 @@ PREFIX: Final = b"registry-"
 DOCUMENT_URL: Final = "schemaurl"
 """The attribute with the URL of a document; its header is the singular name and ``URI``."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.ASCII)
-_SHOWN_MEMBERS: Final = (
-    "id",
-    "name",
-    "description",
-    "docs",
-    "format",
-    "version",
-    "epoch",
-    "self",
-    "createdOn",
-    "modifiedOn",
-)
+_MEMBERS: Final = ("id", "name", "description", "docs", "format", "version", "epoch", "self", "createdOn", "modifiedOn")
 _NO_HEADERS: Final = ("contenttype", "versionsURL", "versionsCount")
 """Members without a header."""
-_SPELLINGS: Final = {name.lower(): name for name in (*_SHOWN_MEMBERS, "createdBy", "modifiedBy", "schemaBase64")} | {
+_SPELLINGS: Final = {name.lower(): name for name in (*_MEMBERS, "createdBy", "modifiedBy", "schemaBase64")} | {
     "schemauri": DOCUMENT_URL
 }
 
@@ -268,7 +250,7 @@ def iter_header_fields(entity: Mapping[str, Any], *, alone: bool) -> Iterator[tu
     """Yield the headers of an entity's scalars; without *alone* the body has the entity as well."""
     for name, value in entity.items():
         scalar = isinstance(value, str | int | float) and _NAME.fullmatch(name)
-        if scalar and (alone or name in _SHOWN_MEMBERS) and name not in _NO_HEADERS:
+        if scalar and (alone or name in _MEMBERS) and name not in _NO_HEADERS:
             header = "schemaURI" if name == DOCUMENT_URL else name
             yield f"Registry-{header}".encode("ascii"), encode_header(value)
 
@@ -315,16 +297,12 @@ def etag_of(session: RegistrySession, subject: ResourceEdition | GroupEntity) ->
     return f'"{resource.epoch}-{subject.epoch}-{group.epoch if group is not None else 0}"'
 
 
-def page_reply(
-    call: ApiCall, request: ParsedRequest, members: Mapping[str, msgspec.Raw], after: str, count: int
-) -> Reply:
+def page_reply(call: ApiCall, page: ParsedRequest, members: Mapping[str, msgspec.Raw], after: str, count: int) -> Reply:
     """Return the reply with a page of a collection and a link to the next."""
     more: list[tuple[bytes, bytes]] = []
     if after:
-        query = urlencode(
-            [*((("inline", "true"),) if request.inline else ()), ("limit", request.limit), ("cursor", after)]
-        )
-        link = f"<{call.url}{to_older_path(request.place.xid)}?{query}>;rel=next;count={count}"
+        query = urlencode([*((("inline", "true"),) if page.inline else ()), ("limit", page.limit), ("cursor", after)])
+        link = f"<{call.url}{to_older_path(page.place.xid)}?{query}>;rel=next;count={count}"
         more.append((b"Link", link.encode("ascii", "replace")))
     return Reply(200, ((b"Content-Type", JSON), *more), msgspec.json.encode(dict(members)))
 
@@ -419,7 +397,7 @@ class ReadRequest:
         for name, each in self._iter_members(place, asked.cursor):
             if len(members) == asked.limit:
                 return page_reply(self._call, asked, members, last.lower(), self._count_members(place))
-            members[name], last = self._viewer.to_limited_json(each), name
+            members[name], last = self._viewer.to_json(each), name
         return page_reply(self._call, asked, members, "", 0)
 
     def _iter_members(self, place: ResourcePath, after: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -457,7 +435,7 @@ def require_resource(session: RegistrySession, place: ResourcePath) -> ShownReso
     Raises:
         Refusal: ``not_found``.
     """
-    shown = next(iter_shown_resources(session.reader, place, "", place.rid), None)
+    shown = next(iter_shown(session.reader, place, "", place.rid), None)
     if shown is None:
         raise Refusal("not_found", place.xid)
     return shown

@@ -31,7 +31,7 @@ from registry.apis.messagecatalog.documents import (
 from registry.core.ancestry import parse_number
 from registry.core.requests import ABSENT, RegistryRequest, Response, Verb
 from registry.core.service import RegistryService, RegistrySession
-from registry.errors import Refusal, invalid_attribute
+from registry.errors import Refusal, invalid_value
 from registry.http.access import (
     JSON,
     MAX_FINDINGS,
@@ -48,7 +48,7 @@ from registry.replication.applying import ChangeApplier, ChangeAuthor
 from registry.replication.entities import encode_page, parse_page
 from registry.replication.peers import PAGE_CHANGES, changes_after
 from registry.store.entities import GroupEntity, Version
-from registry.store.history import ReplicationMarks
+from registry.store.history import Marks
 
 # Writes: one core request each, in one transaction with its lookups.
 
@@ -73,19 +73,19 @@ class CatalogWriter:
         self._call = call
         self._catalog = CatalogReader(session, authority)
         self._authority = authority
-        self._marks = ReplicationMarks(session.reader.connection)
+        self._marks = Marks(session.reader.connection)
         self._highest: dict[str, int] = {}
 
     def put_groups(self, body: Mapping[str, Any]) -> CatalogWriteResult:
         """Write the groups of a catalog's document."""
         listed = body.get("groups")
         if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
-            raise invalid_attribute("/", "groups", "must be a list of objects")
+            raise invalid_value("/", "groups", "must be a list of objects")
         given: dict[str, Any] = {}
         for each in listed:
             name = check_new_id(each.get("id"), "/")
             if name in given:
-                raise invalid_attribute("/", "groups", f"contains {name} twice")
+                raise invalid_value("/", "groups", f"contains {name} twice")
             given[name] = self._core_group_body(CatalogPath("group", name), each)
         answer = self._perform("patch", CatalogPath("catalog"), given)
         self._check_relations(given)
@@ -231,7 +231,7 @@ class CatalogWriter:
             return given  # ids created by the core API are accepted
         number = parse_number(given) if isinstance(given, str) else given
         if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < _MAX_NUMBER:
-            raise invalid_attribute(target.path, "version", "must be a positive integer")
+            raise invalid_value(target.path, "version", "must be a positive integer")
         return str(number)
 
     def _next_number(self, target: CatalogPath) -> int:
@@ -278,7 +278,7 @@ class CatalogWriter:
                         other is not None
                         and self._reader.resource(where.child_path("definition", definition=other).xid) is None
                     ):
-                        raise invalid_attribute(where.path, "relatedto", f"names {other}, which is not in this group")
+                        raise invalid_value(where.path, "relatedto", f"names {other}, which is not in this group")
 
 
 METHODS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -306,14 +306,12 @@ class MessageCatalogApi:
         """Carry out a request."""
         target, method = parse_catalog_path(call.path), call.head.method
         if method not in METHODS[target.kind]:
-            raise Refusal(
-                "action_not_supported", target.path or "/", action=method, allow=_allowed_methods(target).decode()
-            )
+            raise Refusal("action_not_supported", target.path or "/", action=method, allow=_methods_at(target).decode())
         if method == "OPTIONS":
             return self._options_reply(call, target)
         if method in ("GET", "HEAD"):
             changes = target.kind == "catalog" and "changes" in parse_query(call.head.query)
-            return self._reply_with_changes(call) if changes else self._reply_to_read(call, target)
+            return self._send_changes(call) if changes else self._reply_to_read(call, target)
         return (
             self._apply_changes(call)
             if target.kind == "catalog" and method == "POST"
@@ -327,7 +325,7 @@ class MessageCatalogApi:
     def _default_authority(self, call: ApiCall) -> str:
         return self._service.authority or call.url
 
-    def _reply_with_changes(self, call: ApiCall) -> Reply:
+    def _send_changes(self, call: ApiCall) -> Reply:
         """Return the changes after a position, for other catalogs (:mod:`registry.replication`)."""
         query = parse_query(call.head.query)
         position = query["changes"][0]
@@ -364,7 +362,7 @@ class MessageCatalogApi:
         return Reply(200, ((b"Content-Type", JSON),), msgspec.json.encode(summary))
 
     def _options_reply(self, call: ApiCall, target: CatalogPath) -> Reply:
-        headers = ((b"Allow", _allowed_methods(target)), (b"Content-Type", JSON))
+        headers = ((b"Allow", _methods_at(target)), (b"Content-Type", JSON))
         if target.kind != "catalog":
             return Reply(200, headers[:1])
         with self._service.session(writing=False) as session:
@@ -516,5 +514,5 @@ def _parse_list_request(call: ApiCall, query: Mapping[str, list[str]], target: C
     return ListRequest(min(limit or call.pages.usual, call.pages.most), cursor, wanted, call.max_answer)
 
 
-def _allowed_methods(target: CatalogPath) -> bytes:
+def _methods_at(target: CatalogPath) -> bytes:
     return ", ".join(METHODS[target.kind]).encode("ascii")

@@ -19,8 +19,8 @@ from catalog.model import CLOUDEVENTS
 from registry.core.ancestry import parse_number, version_sort_key
 from registry.core.requests import ResourcePath, parse_resource_path
 from registry.core.service import RegistrySession
-from registry.core.views import ShownResource, iter_shown_resources
-from registry.errors import Refusal, invalid_attribute
+from registry.core.views import ShownResource, iter_shown
+from registry.errors import Refusal, invalid_value
 from registry.http.access import decode_text
 from registry.model.attributes import ModelAttribute, find_fault
 from registry.store.entities import GroupEntity, Version
@@ -40,7 +40,7 @@ VERSION_ATTRIBUTES: Final = frozenset((*CONTENT, *SELECTORS, "definition"))
 _LAST_MEMBERS: Final = ("version", "createdtimeutc", "definition")
 
 
-def to_group_document(group: GroupEntity) -> dict[str, Any]:
+def group_document(group: GroupEntity) -> dict[str, Any]:
     """Return a group without its definitions; it may lack a format if it was written by the core API."""
     given = dict(group.attributes)
     form = format_of(given.pop("envelope", None), protocol := given.pop("protocol", None))
@@ -51,7 +51,7 @@ def to_group_document(group: GroupEntity) -> dict[str, Any]:
     return {**shown, **given, "createdtimeutc": group.createdat, "updatedtimeutc": group.modifiedat}
 
 
-def to_version_document(name: str, version: Version, group: GroupEntity, authority: str) -> dict[str, Any]:
+def version_document(name: str, version: Version, group: GroupEntity, authority: str) -> dict[str, Any]:
     """Return a single version of the definition *name*; *authority* is the default."""
     given = dict(version.attributes)
     text = written({key: value for key, value in given.items() if key in VERSION_ATTRIBUTES})
@@ -66,7 +66,7 @@ def to_version_document(name: str, version: Version, group: GroupEntity, authori
     return {**shown, **given, **text.beside, "definition": text.definition}
 
 
-def to_definition_document(versions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def definition_document(versions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a definition from its single versions, the latest last: common attributes are moved to the definition."""
     listed = list(versions)
     common = {key: value for key, value in listed[-1].items() if key not in _LAST_MEMBERS}
@@ -87,8 +87,8 @@ def _pop_known(given: dict[str, Any]) -> dict[str, Any]:
 
 _URL: Final = ModelAttribute("documentation", "url")
 _URI: Final = ModelAttribute("authority", "uriabsolute")
-_ID_MEMBERS: Final = frozenset(("id", "specversion"))
-_SERVER_MEMBERS: Final = frozenset(
+_IDS: Final = frozenset(("id", "specversion"))
+_READONLY: Final = frozenset(
     (
         *("epoch", "self", "shortself", "xid", "createdat", "modifiedat", "isdefault", "ancestorid", "versionid"),
         *("messageid", "messagegroupid", "meta", "metaurl", "versions", "versionsurl", "versionscount"),
@@ -106,11 +106,7 @@ def group_attributes(body: Mapping[str, Any], name: str, known: GroupEntity | No
         Refusal: something is missing or not valid.
     """
     check_identity(body, name, f"/{name}")
-    given = {
-        key: value
-        for key, value in body.items()
-        if key not in (*_ID_MEMBERS, *_SERVER_MEMBERS, *_LIST_MEMBERS, "format")
-    }
+    given = {key: value for key, value in body.items() if key not in (*_IDS, *_READONLY, *_LIST_MEMBERS, "format")}
     form = body.get("format")
     if form is None and known is None:
         raise Refusal("required_attribute_missing", f"/{name}", list="format")
@@ -129,7 +125,7 @@ def definitions_in(body: Mapping[str, Any], subject: str) -> list[Mapping[str, A
     for name in _LIST_MEMBERS:
         listed = body.get(name) if body.get(name) is not None else []
         if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
-            raise invalid_attribute(subject, name, "must be a list of objects")
+            raise invalid_value(subject, name, "must be a list of objects")
         definitions += listed
     return definitions
 
@@ -145,12 +141,12 @@ def iter_versions_in(body: Mapping[str, Any], subject: str) -> Iterator[Mapping[
         return
     listed = body["versions"]
     if not isinstance(listed, list) or not listed or not all(isinstance(each, Mapping) for each in listed):
-        raise invalid_attribute(subject, "versions", "must be a non-empty list of objects")
+        raise invalid_value(subject, "versions", "must be a non-empty list of objects")
     common = {name: value for name, value in body.items() if name not in ("versions", "version", "definition")}
     for each in listed:
         for name in ("id", "format"):
             if name in each and name in common and each[name] != common[name]:
-                raise invalid_attribute(subject, name, "must be the same in all versions")
+                raise invalid_value(subject, name, "must be the same in all versions")
         yield {**common, **each}
 
 
@@ -173,16 +169,10 @@ def version_attributes(body: Mapping[str, Any], name: str, group: GroupEntity, s
     *_, message = read_message(subject, "", document, SourceLocation(subject), form, reader)
     wrong = next((each for each in findings.sorted() if _is_error(each.severity, each.rule)), None)
     if wrong is not None:
-        raise invalid_attribute(subject, wrong.pointer.lstrip("/") or "definition", wrong.message)
+        raise invalid_value(subject, wrong.pointer.lstrip("/") or "definition", wrong.message)
     attributes = {**message.attributes, **({"basemessage": message.base} if message.base is not None else {})}
-    given = {
-        key: value for key, value in message.other.items() if key not in (*_ID_MEMBERS, *_SERVER_MEMBERS, "version")
-    }
-    given |= {
-        key: None
-        for key, value in body.items()
-        if value is None and key not in (*_ID_MEMBERS, *_SERVER_MEMBERS, "version")
-    }
+    given = {key: value for key, value in message.other.items() if key not in (*_IDS, *_READONLY, "version")}
+    given |= {key: None for key, value in body.items() if value is None and key not in (*_IDS, *_READONLY, "version")}
     _check_texts(given, subject)
     if "documentation" in body:
         given |= _documentation(body, subject)
@@ -211,7 +201,7 @@ def check_identity(body: Mapping[str, Any], name: str, subject: str) -> None:
 def _selectors(holder: Mapping[str, Any], subject: str) -> dict[str, str]:
     form = holder["format"]
     if not isinstance(form, str) or not form.strip():
-        raise invalid_attribute(subject, "format", "must be a non-empty string")
+        raise invalid_value(subject, "format", "must be a non-empty string")
     read = read_format(holder, SourceLocation(subject), _quiet_reader())
     selectors = {"envelope": read.envelope, "protocol": read.protocol}
     return {name: value for name, value in selectors.items() if value is not None}
@@ -244,9 +234,9 @@ def _is_error(severity: str, rule: str) -> bool:
 def _check_texts(given: Mapping[str, Any], subject: str) -> None:
     for name in (*COMMON_ATTRIBUTES, "authority"):
         if given.get(name) is not None and not isinstance(given[name], str):
-            raise invalid_attribute(subject, name, "must be a string")
+            raise invalid_value(subject, name, "must be a string")
     if given.get("authority") and (why := find_fault(given["authority"], _URI)):
-        raise invalid_attribute(subject, "authority", why)
+        raise invalid_value(subject, "authority", why)
 
 
 def _check_event(attributes: Mapping[str, Any], name: str, subject: str) -> None:
@@ -256,14 +246,14 @@ def _check_event(attributes: Mapping[str, Any], name: str, subject: str) -> None
     if value is None:
         raise Refusal("required_attribute_missing", subject, list="definition.attributes.type")
     if value != name:
-        raise invalid_attribute(subject, "definition.attributes.type", f"must be the id of the definition, {name}")
+        raise invalid_value(subject, "definition.attributes.type", f"must be the id of the definition, {name}")
 
 
 def _documentation(body: Mapping[str, Any], subject: str) -> dict[str, Any]:
     """Return documentation as stored: a URL under its name, other text in LONG_TEXT."""
     text = body.get("documentation")
     if text is not None and not isinstance(text, str):
-        raise invalid_attribute(subject, "documentation", "must be a string")
+        raise invalid_value(subject, "documentation", "must be a string")
     url = bool(text) and not find_fault(text, _URL)
     return {"documentation": text if url else None, LONG_TEXT: None if url else text}
 
@@ -409,7 +399,7 @@ class CatalogReader:
     def list_groups(self, page: ListRequest, *, whole: bool) -> Representation:
         """List groups; with *whole* including all definitions."""
         left = _ResponseBudget(page.max_bytes)
-        show = (lambda each: self._whole_group(each, left)) if whole else to_group_document
+        show = (lambda each: self._whole_group(each, left)) if whole else group_document
         entries = ((each.id, show(each)) for each in self._reader.iter_groups(f"/{GROUPS}", page.after))
         return _list_page(entries, page, left, "/")
 
@@ -418,17 +408,15 @@ class CatalogReader:
         group = self.find_group(target)
         if whole:
             return Representation(self._whole_group(group, _ResponseBudget(weight)))
-        return Representation(to_group_document(group), f'"{group.epoch}"')
+        return Representation(group_document(group), f'"{group.epoch}"')
 
     def list_definitions(self, target: CatalogPath, page: ListRequest) -> Representation:
         """List the latest versions of a group's definitions."""
         group = self.find_group(target)
         left = _ResponseBudget(page.max_bytes)
         entries = (
-            (each.resource.id, to_version_document(each.resource.id, latest, group, self._authority))
-            for each in iter_shown_resources(
-                self._reader, self._core_path(target.child_path("definitions")), page.after
-            )
+            (each.resource.id, version_document(each.resource.id, latest, group, self._authority))
+            for each in iter_shown(self._reader, self._core_path(target.child_path("definitions")), page.after)
             if (latest := self._latest_of(each)) is not None
         )
         return _list_page(entries, page, left, target.path)
@@ -441,7 +429,7 @@ class CatalogReader:
             raise Refusal("not_found", target.path)
         if whole:
             return Representation(self._whole_definition(shown, group, _ResponseBudget(weight)))
-        body = to_version_document(target.definition, latest, group, self._authority)
+        body = version_document(target.definition, latest, group, self._authority)
         return Representation(body, f'"{shown.source.epoch}-{latest.epoch}"')
 
     def list_versions(self, target: CatalogPath, page: ListRequest) -> Representation:
@@ -450,7 +438,7 @@ class CatalogReader:
         listed = self._sorted_versions(shown)
         start = next((at for at, each in enumerate(listed, 1) if each.id == page.after), 0) if page.after else 0
         entries = (
-            (each.id, to_version_document(target.definition, each, group, self._authority)) for each in listed[start:]
+            (each.id, version_document(target.definition, each, group, self._authority)) for each in listed[start:]
         )
         return _list_page(entries, page, _ResponseBudget(page.max_bytes), target.path, folded=False)
 
@@ -463,13 +451,13 @@ class CatalogReader:
         if version is None:
             raise Refusal("not_found", target.path)
         return Representation(
-            to_version_document(target.definition, version, group, self._authority), f'"{version.epoch}"'
+            version_document(target.definition, version, group, self._authority), f'"{version.epoch}"'
         )
 
     def find_definition(self, target: CatalogPath) -> ShownResource:
         """Return a definition, with the target of its ``xref``."""
         place = self._core_path(target.child_path("definitions"))
-        shown = next(iter_shown_resources(self._reader, place, "", target.definition), None)
+        shown = next(iter_shown(self._reader, place, "", target.definition), None)
         if shown is None:
             raise Refusal("not_found", target.path)
         return shown
@@ -495,10 +483,10 @@ class CatalogReader:
     def iter_formats(self, target: CatalogPath) -> Iterator[str]:
         """Yield the formats of the latest versions of a group's definitions."""
         group = self.find_group(target)
-        for each in iter_shown_resources(self._reader, self._core_path(target.child_path("definitions"))):
+        for each in iter_shown(self._reader, self._core_path(target.child_path("definitions"))):
             latest = self._latest_of(each)
             if latest is not None:
-                yield str(to_version_document(each.resource.id, latest, group, self._authority).get("format", ""))
+                yield str(version_document(each.resource.id, latest, group, self._authority).get("format", ""))
 
     def _core_path(self, target: CatalogPath) -> ResourcePath:
         return parse_resource_path(self._session.model, target.segments, target.path)
@@ -516,8 +504,8 @@ class CatalogReader:
 
     def _whole_definition(self, shown: ShownResource, group: GroupEntity, budget: _ResponseBudget) -> dict[str, Any]:
         versions = self._sorted_versions(shown)
-        texts = [to_version_document(shown.resource.id, each, group, self._authority) for each in versions]
-        definition = to_definition_document(texts)
+        texts = [version_document(shown.resource.id, each, group, self._authority) for each in versions]
+        definition = definition_document(texts)
         budget.spend(definition, f"/{group.id}/{DEFINITIONS}/{shown.resource.id}")
         return definition
 
@@ -525,10 +513,10 @@ class CatalogReader:
         target = CatalogPath("definitions", group.id)
         definitions = [
             self._whole_definition(each, group, budget)
-            for each in iter_shown_resources(self._reader, self._core_path(target))
+            for each in iter_shown(self._reader, self._core_path(target))
             if each.default is not None
         ]
-        return {**to_group_document(group), "definitions": definitions}
+        return {**group_document(group), "definitions": definitions}
 
 
 class _ResponseBudget:
