@@ -628,7 +628,9 @@ def find_witness(smaller: SchemaSource, larger: SchemaSource) -> str:
     except SchemaError as error:
         raise Undecided(str(error)) from error
     names, constants = _collect_words((smaller.document, larger.document))
-    tried = islice((each for base in _iter_bases(smaller) for each in _iter_near(base, names, constants, 0)), _TRIALS)
+    tried = islice(
+        (each for base in _iter_bases(smaller) for each in _iter_variants(base, names, constants, 0)), _TRIALS
+    )
     for value in tried:
         body = msgspec.json.encode(value)
         if _is_valid(takes, body) is True and _is_valid(refuses, body) is False:
@@ -655,7 +657,7 @@ def _iter_bases(schema: SchemaSource) -> Iterator[Any]:
             continue
 
 
-def _iter_near(value: Any, names: Sequence[str], constants: Sequence[Any], level: int) -> Iterator[Any]:
+def _iter_variants(value: Any, names: Sequence[str], constants: Sequence[Any], level: int) -> Iterator[Any]:
     """Yield a value, and others that differ from it in one location."""
     yield value
     if level > _MAX_WITNESS_LEVELS:
@@ -668,13 +670,14 @@ def _iter_near(value: Any, names: Sequence[str], constants: Sequence[Any], level
             if name not in value:
                 yield from ({**value, name: each} for each in constants)
         for name, each in value.items():
-            yield from ({**value, name: other} for other in _iter_near(each, names, constants, level + 1))
+            yield from ({**value, name: other} for other in _iter_variants(each, names, constants, level + 1))
     elif isinstance(value, list):
         yield from ([*value, each] for each in constants)
         for index, each in enumerate(value[:4]):
             yield [*value[:index], *value[index + 1 :]]
             yield from (
-                [*value[:index], other, *value[index + 1 :]] for other in _iter_near(each, names, constants, level + 1)
+                [*value[:index], other, *value[index + 1 :]]
+                for other in _iter_variants(each, names, constants, level + 1)
             )
 
 

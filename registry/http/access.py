@@ -410,7 +410,7 @@ class Authorizer:
         if self._named:
             if not head.peer:
                 raise HttpProblem(HTTPStatus.FORBIDDEN, "the client certificate has no common name")
-            return self._sender_named(head.peer)
+            return self._create_sender(head.peer)
         try:
             name = self._guard.admit(head)
         except HttpProblem:
@@ -418,14 +418,14 @@ class Authorizer:
             if shown or not self._roles.anonymous or head.method not in READ_METHODS:
                 raise
             return self.anonymous_sender
-        return self._sender_named(name or "")
+        return self._create_sender(name or "")
 
     @property
     def anonymous_sender(self) -> RequestSender:
         """Return a sender without credentials."""
         return RequestSender("", False, lambda group: False)
 
-    def _sender_named(self, name: str) -> RequestSender:
+    def _create_sender(self, name: str) -> RequestSender:
         if name in self._roles.administrators:
             return RequestSender(name, True, lambda group: True, writes=True)
         patterns = self._roles.writers.get(name, ())

@@ -215,7 +215,7 @@ def _read_resources(groups: Mapping[str, Any]) -> dict[tuple[str, str], Resource
 
 def _to_group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str, str], ResourceType]) -> GroupType:
     _check_known(source, _GROUP_ASPECTS, plural)
-    singular = _names(plural, source)
+    singular = _read_singular(plural, source)
     own = {name: each for (group, name), each in resources.items() if group == plural}
     for reference in _require_array(source.get("ximportresources") or [], f"{plural}.ximportresources"):
         each = _import_resource(plural, reference, resources)
@@ -227,7 +227,7 @@ def _to_group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[s
         group_attrs(singular, own), _read_attributes(source.get("attributes"), f"{plural}.attributes"), plural
     )
     constraints = tuple(parse_constraints(plural, source.get("constraints") or {}, own, attributes))
-    return GroupType(plural, singular, attributes, own, constraints, _descriptions(source, plural))
+    return GroupType(plural, singular, attributes, own, constraints, _descriptive(source, plural))
 
 
 def _import_resource(plural: str, reference: object, resources: Mapping[tuple[str, str], ResourceType]) -> ResourceType:
@@ -241,7 +241,7 @@ def _import_resource(plural: str, reference: object, resources: Mapping[tuple[st
 def _read_resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceType:
     where = f"{group}.{plural}"
     _check_known(source, _RESOURCE_ASPECTS, where)
-    singular = _names(plural, source)
+    singular = _read_singular(plural, source)
     given = {name: _require_boolean(source[name], f"{where}.{name}") for name in _FLAGS if source.get(name) is not None}
     mode = str(source.get("versionmode") or "manual").lower()
     maxversions = source.get("maxversions") or 0
@@ -269,7 +269,7 @@ def _read_resource(group: str, plural: str, source: Mapping[str, Any]) -> Resour
         maxversions=maxversions,
         versionmode=mode,
         typemap=_read_typemap(source.get("typemap") or {}, where),
-        descriptive=_descriptions(source, where),
+        descriptive=_descriptive(source, where),
         **given,
     )
 
@@ -438,7 +438,7 @@ def _check_attribute(attribute: ModelAttribute, where: str) -> None:
         raise _refusal(f"{where}.default {why}")
 
 
-def _names(plural: str, source: Mapping[str, Any]) -> str:
+def _read_singular(plural: str, source: Mapping[str, Any]) -> str:
     singular = source.get("singular")
     if not _PLURAL_NAME.fullmatch(plural) or source.get("plural", plural) != plural:
         raise _refusal(f"{plural!r} is not a valid plural name, or differs from its key")
@@ -452,7 +452,7 @@ def _check_names(names: list[str], what: str) -> None:
         raise _refusal(f"{what} share the name {twice[0]}")
 
 
-def _descriptions(source: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _descriptive(source: Mapping[str, Any], where: str) -> dict[str, Any]:
     _check_labels(source, where)
     return {name: source[name] for name in _DESCRIPTIVE if source.get(name) is not None}
 
