@@ -216,7 +216,7 @@ class ResourceState(msgspec.Struct, omit_defaults=True):
     sticky: bool = False
     default: str = ""
     xref: str = ""
-    ancestors_of: dict[str, str] = {}
+    ancestors: dict[str, str] = {}
 
 
 def entity_state(reader: EntityReader, xid: str) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ class Told:
             assert session.reader.group("/endpoints/first") is not None
         return Reply(204, ())
 
-    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         return Reply(refusal.status, (), f"{url} says {refusal.name}".encode())
 
 
