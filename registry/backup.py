@@ -20,7 +20,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from bindings.private_files import sync_path
-from registry.model.attributes import written_time as written
+from registry.model.attributes import format_time
 from registry.store import history
 from registry.store.engine import REGISTRY, Database, StoreError, open_database, store_error
 
@@ -47,15 +47,15 @@ def back_up(store: str, target: Path) -> None:
     os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:
         if address.get_backend_name() == "sqlite":
-            _copy(store, Path(str(address.database)), beside)
+            _copy_snapshot(store, Path(str(address.database)), beside)
         else:
-            _run("pg_dump", address, "--format=custom", f"--file={beside}")
+            _run_tool("pg_dump", address, "--format=custom", f"--file={beside}")
         _rename(beside, target)
     finally:
         beside.unlink(missing_ok=True)
 
 
-def put_back(store: str, source: Path, *, force: bool) -> None:
+def restore_backup(store: str, source: Path, *, force: bool) -> None:
     """Restore a store from a backup; an existing one is replaced only with *force*. No server may be using it.
 
     SQLite: the copy is checked and migrated before it replaces the file. PostgreSQL: one transaction.
@@ -70,7 +70,7 @@ def put_back(store: str, source: Path, *, force: bool) -> None:
     if address.get_backend_name() != "sqlite":
         if not force and _has_registry(store):
             raise StoreError(f"the database {address.database} already has a registry", "overwrite it with --force")
-        _run("pg_restore", address, "--clean", "--if-exists", "--no-owner", "--single-transaction", str(source))
+        _run_tool("pg_restore", address, "--clean", "--if-exists", "--no-owner", "--single-transaction", str(source))
         open_database(store).close()
         return
     target = Path(str(address.database))
@@ -79,7 +79,7 @@ def put_back(store: str, source: Path, *, force: bool) -> None:
     beside = target.with_name(f".{target.name}.part")
     _remove(beside)
     try:
-        _copy(f"sqlite:///{source.resolve()}", source, beside)
+        _copy_snapshot(f"sqlite:///{source.resolve()}", source, beside)
         open_database(f"sqlite:///{beside}").close()  # refuses a backup of a later version
         _merge_log(beside)
         if target.exists():
@@ -91,15 +91,15 @@ def put_back(store: str, source: Path, *, force: bool) -> None:
         _remove(beside)
 
 
-def _copy(store: str, source: Path, target: Path) -> None:
+def _copy_snapshot(store: str, source: Path, target: Path) -> None:
     """Copy a consistent snapshot of an SQLite file, and check the copy."""
     try:
         with closing(sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True)) as one:
-            _check(one, source)
+            _check_has_registry(one, source)
             with closing(sqlite3.connect(target)) as other:
                 one.backup(other)
                 other.execute("PRAGMA journal_mode=DELETE")
-                _check(other, target)
+                _check_has_registry(other, target)
                 faults = [str(each) for (each,) in other.execute("PRAGMA integrity_check(3)") if each != "ok"]
     except sqlite3.Error as error:
         raise store_error(store, error, "cannot be copied") from error
@@ -107,7 +107,7 @@ def _copy(store: str, source: Path, target: Path) -> None:
         raise StoreError(f"{source} is damaged: {'; '.join(faults)}", "restore an older backup")
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
+def _check_has_registry(connection: sqlite3.Connection, path: Path) -> None:
     """Raise if a database has no registry."""
     known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (REGISTRY.name,)).fetchone()
     if known is None:
@@ -148,7 +148,7 @@ def _has_registry(store: str) -> bool:
         database.close()
 
 
-def _run(program: str, address: URL, *arguments: str) -> None:
+def _run_tool(program: str, address: URL, *arguments: str) -> None:
     """Run a PostgreSQL tool on a database; the password is passed in the environment, which other users cannot read."""
     path = shutil.which(program)
     if path is None:
@@ -173,8 +173,8 @@ def _run(program: str, address: URL, *arguments: str) -> None:
 # Pruning of history by a background thread, a few entries at a time.
 
 _logger = logging.getLogger(__name__)
-COUNTED = 12
-_PAUSE = 0.01
+PASSES_PER_COUNT = 12
+_PAUSE_SECONDS = 0.01
 """Seconds between two transactions, so that waiting writers get a turn."""
 
 
@@ -211,7 +211,7 @@ class HistoryKeeper:
         """Begin."""
         self._thread.start()
 
-    def end(self) -> None:
+    def request_stop(self) -> None:
         """Stop after the current transaction."""
         self._stopping.set()
 
@@ -224,7 +224,7 @@ class HistoryKeeper:
         failing = False
         while not self._stopping.is_set():
             try:
-                self._look()
+                self._prune_history()
                 failing = False
             except SQLAlchemyError as error:
                 level = logging.DEBUG if failing else logging.WARNING
@@ -234,30 +234,30 @@ class HistoryKeeper:
                 _logger.exception("pruning of history failed; retrying")
             self._stopping.wait(self._limits.every)
 
-    def _look(self) -> None:
+    def _prune_history(self) -> None:
         """Delete all entries beyond the limits."""
         with self._database.reading() as connection:
-            upto = history.newest(connection) - self._limits.entries
+            upto = history.newest_number(connection) - self._limits.entries
         before = None
         if self._limits.keep is not None:
-            before = written(datetime.fromtimestamp(max(time.time() - self._limits.keep, 0.0), UTC))
+            before = format_time(datetime.fromtimestamp(max(time.time() - self._limits.keep, 0.0), UTC))
         gone, at, more = 0, 0, upto > 0 or before is not None
         while more and not self._stopping.is_set():
             with self._database.reading() as connection:
-                numbers, at = history.beyond(connection, at, upto, before)
+                numbers, at = history.find_prunable(connection, at, upto, before)
             if numbers:  # else no write lock is needed
-                with self._database.noting() as connection:
-                    gone += history.remove(connection, numbers)
+                with self._database.writing_aside() as connection:
+                    gone += history.delete_entries(connection, numbers)
             more = at > 0
-            self._stopping.wait(_PAUSE)
+            self._stopping.wait(_PAUSE_SECONDS)
         self.pruned += gone
-        self._count(gone)
+        self._count_pruned(gone)
 
-    def _count(self, gone: int) -> None:
+    def _count_pruned(self, deleted: int) -> None:
         with self._database.reading() as connection:
-            last = history.newest(connection)
-            if self._looks % COUNTED:
-                self.entries += last - self._newest - gone
+            last = history.newest_number(connection)
+            if self._looks % PASSES_PER_COUNT:
+                self.entries += last - self._newest - deleted
             else:
-                self.entries = history.count(connection)
+                self.entries = history.count_entries(connection)
         self._looks, self._newest = self._looks + 1, last

@@ -13,20 +13,20 @@ from typing import Any, Final
 _CORE: Final = "https://github.com/xregistry/spec/blob/main/core/spec.md#"
 _HTTP: Final = "https://github.com/xregistry/spec/blob/main/core/http.md#"
 _OWN: Final = "urn:xrouter:registry:"
-_FIELD: Final = re.compile(r"<([a-z_]+)>")
-_FLAW: Final = 'For "<subject>", an error was found in "{}" value (<value>): <error_detail>.'
+_PLACEHOLDER: Final = re.compile(r"<([a-z_]+)>")
+_VALUE_FAULT: Final = 'For "<subject>", an error was found in "{}" value (<value>): <error_detail>.'
 
 TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "action_not_supported": (405, "The action (<action>) is not supported for: <subject>."),
     "ancestor_circular_reference": (400, 'For "<subject>", the ancestors would form a cycle: <list>.'),
-    "bad_defaultversionid": (400, _FLAW.format("defaultversionid")),
+    "bad_defaultversionid": (400, _VALUE_FAULT.format("defaultversionid")),
     "bad_details": (400, '"$details" is not allowed here: <subject>.'),
-    "bad_filter": (400, _FLAW.format("filter")),
+    "bad_filter": (400, _VALUE_FAULT.format("filter")),
     "bad_flag": (400, "The flag (<flag>) is not allowed here: <subject>."),
-    "bad_ignore": (400, _FLAW.format("ignore")),
-    "bad_inline": (400, _FLAW.format("inline")),
+    "bad_ignore": (400, _VALUE_FAULT.format("ignore")),
+    "bad_inline": (400, _VALUE_FAULT.format("inline")),
     "bad_request": (400, "<error_detail>."),
-    "bad_sort": (400, _FLAW.format("sort")),
+    "bad_sort": (400, _VALUE_FAULT.format("sort")),
     "cannot_doc_xref": (400, 'Versions of "<subject>" have no document view, since it uses "xref".'),
     "capability_error": (400, "There is an error in the capabilities: <error_detail>."),
     "capability_missing_value": (400, 'The capability "<name>" must contain "<value>".'),
@@ -132,9 +132,9 @@ class Refusal(Exception):
     def title(self) -> str:
         """The title with its values filled in."""
         values = {**self.title_args, "subject": self.subject}
-        return _FIELD.sub(lambda hit: values.get(hit[1], hit[0]), TITLES[self.name][1])
+        return _PLACEHOLDER.sub(lambda hit: values.get(hit[1], hit[0]), TITLES[self.name][1])
 
-    def body(self) -> dict[str, Any]:
+    def problem_json(self) -> dict[str, Any]:
         """Return the JSON of the problem (``http.md``, Error Processing)."""
         base = _HTTP if self.name in _HTTP_NAMES else _OWN if self.name in _OWN_NAMES else _CORE
         problem: dict[str, Any] = {"type": base + self.name, "title": self.title, "status": self.status}
@@ -147,11 +147,11 @@ class Refusal(Exception):
         return {**problem, **self.more}
 
 
-def invalid(subject: str, name: str, why: str) -> Refusal:
-    """Return a :class:`Refusal` of an attribute's value."""
+def invalid_value(subject: str, name: str, why: str) -> Refusal:
+    """Return a :class:`Refusal` for an invalid attribute."""
     return Refusal("invalid_attribute", subject, name=name, error_detail=why)
 
 
-def listed(values: Sequence[str]) -> str:
+def join_values(values: Sequence[str]) -> str:
     """Join values with commas, as the specification's ``list`` arguments do."""
     return ",".join(values)

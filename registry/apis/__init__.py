@@ -1,1 +1,1 @@
-"""The older specifications as faces over the store, each on a path of its own; ``known.py`` lists them."""
+"""APIs of older specifications over the same store, each at its own path; ``apis.py`` lists them."""

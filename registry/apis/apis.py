@@ -25,7 +25,7 @@ APIS: Final[Mapping[str, RegistryApiFactory]] = {
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,8}", re.ASCII)
 
 
-def apis_at(paths: Mapping[str, str]) -> dict[str, RegistryApiFactory]:
+def apis_by_path(paths: Mapping[str, str]) -> dict[str, RegistryApiFactory]:
     """Return APIs by path, from paths by name.
 
     Raises:

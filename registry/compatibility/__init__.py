@@ -1,1 +1,1 @@
-"""Whether versions keep to their format, and to the compatibility that their resource promises."""
+"""Checks that versions comply with their format, and are compatible as their resource requires."""

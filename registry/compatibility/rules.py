@@ -11,8 +11,8 @@ from catalog.schemas.families import parse_format
 from registry.compatibility import json_schema
 from registry.compatibility import schemas as avro
 from registry.compatibility import schemas as protobuf
-from registry.compatibility.schemas import Budget, Undecided, source_of
-from registry.errors import Refusal, listed
+from registry.compatibility.schemas import Budget, Undecided, schema_source
+from registry.errors import Refusal, join_values
 from registry.model.attributes import ResourceType
 from registry.store.entities import Resource, Version
 
@@ -23,24 +23,24 @@ RULES: Final = ("backward", "backward_transitive", "forward", "forward_transitiv
 class Checker:
     """The compatibility check of a schema family. Both functions raise :class:`Undecided` if they cannot decide.
 
-    ``prepare`` is called once for each version. ``unreadable`` is given two prepared schemas, and returns why a reader
+    ``prepare`` is called once for each version. ``find_gap`` is given two prepared schemas, and returns why a reader
     with the first cannot read data written with the second, '' if it can.
     """
 
     prepare: Callable[[SchemaSource], Any]
-    unreadable: Callable[[Any, Any, Budget], str]
+    find_gap: Callable[[Any, Any, Budget], str]
 
 
 CHECKERS: Final[Mapping[str, Checker]] = {
-    "Avro": Checker(lambda source: source.document, avro.unreadable_avro),
-    "JsonSchema": Checker(lambda source: source, json_schema.unreadable),
-    "Protobuf": Checker(protobuf.messages_of, protobuf.unreadable_protobuf),
+    "Avro": Checker(lambda source: source.document, avro.find_avro_gap),
+    "JsonSchema": Checker(lambda source: source, json_schema.find_json_gap),
+    "Protobuf": Checker(protobuf.parse_messages, protobuf.find_protobuf_gap),
 }
-"""By family."""
-VALIDATED: Final = ("compatibilityvalidated", "compatibilityvalidatedreason")
-WHOLE: Final = 5_000_000
+"""Compatibility checks by schema family."""
+RESULT_NAMES: Final = ("compatibilityvalidated", "compatibilityvalidatedreason")
+MAX_STEPS: Final = 5_000_000
 """Maximum steps for all versions of a resource in one write."""
-PAIR: Final = 100
+MIN_PAIR_STEPS: Final = 100
 """Minimum steps counted for two versions."""
 
 
@@ -63,13 +63,13 @@ def check_compatibility(
     rule = str(resource.attributes.get("compatibility") or "").lower()
     if not rule or not kind.validatecompatibility:
         for each in versions.values():
-            for attribute in VALIDATED:
+            for attribute in RESULT_NAMES:
                 each.attributes.pop(attribute, None)
         return
-    fresh = [name for name, each in versions.items() if name in changed or VALIDATED[0] not in each.attributes]
-    schemas = _Schemas(document)
+    fresh = [name for name, each in versions.items() if name in changed or RESULT_NAMES[0] not in each.attributes]
+    schemas = _SchemaCache(document)
     for each in map(versions.__getitem__, fresh):
-        for attribute in VALIDATED:
+        for attribute in RESULT_NAMES:
             each.attributes.pop(attribute, None)
         form = each.attributes.get("format")
         if not form:
@@ -79,19 +79,19 @@ def check_compatibility(
             raise Refusal("compatibility_unknown", resource.xid, compat=rule, format=form)
         body = document(each)
         if body is None:
-            each.attributes.update(zip(VALIDATED, (False, "The document is external."), strict=True))
+            each.attributes.update(zip(RESULT_NAMES, (False, "The document is external."), strict=True))
         elif body:
-            schemas.source(each)
-            each.attributes[VALIDATED[0]] = True
-    _compare(rule, resource, versions, _pairs(rule, versions, before, fresh), schemas)
+            schemas.source_of(each)
+            each.attributes[RESULT_NAMES[0]] = True
+    _compare_pairs(rule, resource, versions, _iter_pairs(rule, versions, before, fresh), schemas)
 
 
 def is_checked(version: Version) -> bool:
     """Whether a version was checked before, or has no format."""
-    return VALIDATED[0] in version.attributes or not version.attributes.get("format")
+    return RESULT_NAMES[0] in version.attributes or not version.attributes.get("format")
 
 
-class _Schemas:
+class _SchemaCache:
     """A cache of parsed and prepared documents of versions."""
 
     def __init__(self, document: Callable[[Version], bytes | None]) -> None:
@@ -99,18 +99,18 @@ class _Schemas:
         self._sources: dict[str, SchemaSource] = {}
         self._prepared: dict[str, Any] = {}
 
-    def source(self, version: Version) -> SchemaSource:
+    def source_of(self, version: Version) -> SchemaSource:
         """Return the document of a version, which has a known format."""
         if version.id not in self._sources:
             form, body = parse_format(version.attributes["format"]), self._document(version)
             assert form is not None and body, "only versions that are validated are compared"
-            self._sources[version.id] = source_of(version, form, body)
+            self._sources[version.id] = schema_source(version, form, body)
         return self._sources[version.id]
 
-    def prepared(self, version: Version) -> Any:
+    def prepared_schema(self, version: Version) -> Any:
         """Return the prepared schema of a version."""
         if version.id not in self._prepared:
-            source = self.source(version)
+            source = self.source_of(version)
             try:
                 self._prepared[version.id] = CHECKERS[source.family].prepare(source)
             except Undecided as error:
@@ -121,44 +121,44 @@ class _Schemas:
         return prepared
 
 
-def _compare(
+def _compare_pairs(
     rule: str,
     resource: Resource,
     versions: Mapping[str, Version],
     pairs: Iterator[tuple[str, str]],
-    schemas: _Schemas,
+    schemas: _SchemaCache,
 ) -> None:
     name = rule.partition("_")[0]
     broken: dict[str, str] = {}
     undecided: dict[str, str] = {}
-    whole = Budget(WHOLE)
+    whole = Budget(MAX_STEPS)
     for newer, older in dict.fromkeys(pairs):
-        if not (versions[newer].attributes.get(VALIDATED[0]) and versions[older].attributes.get(VALIDATED[0])):
+        if not (versions[newer].attributes.get(RESULT_NAMES[0]) and versions[older].attributes.get(RESULT_NAMES[0])):
             continue
         try:
-            whole.spend(PAIR)
-            why = _why(name, versions[newer], versions[older], schemas, whole)
+            whole.spend(MIN_PAIR_STEPS)
+            why = _find_gap(name, versions[newer], versions[older], schemas, whole)
         except Undecided as error:
             undecided.setdefault(newer, f"{newer} against {older}: {error}")
-            if whole.exhausted:
+            if whole.is_exhausted:
                 break
             continue
         if why:
             broken.setdefault(newer, f"{newer} against {older}: {why}")
     if broken:
-        raise Refusal("compatibility_violation", resource.xid, detail=_detail(broken), compat=rule)
+        raise Refusal("compatibility_violation", resource.xid, detail=_error_detail(broken), compat=rule)
     if undecided:
         form = str(versions[min(undecided)].attributes.get("format"))
-        raise Refusal("compatibility_unknown", resource.xid, detail=_detail(undecided), compat=rule, format=form)
+        raise Refusal("compatibility_unknown", resource.xid, detail=_error_detail(undecided), compat=rule, format=form)
 
 
-def _detail(reasons: Mapping[str, str]) -> str:
-    return f"{listed(sorted(reasons))}. {'; '.join(reasons.values())}"
+def _error_detail(reasons: Mapping[str, str]) -> str:
+    return f"{join_values(sorted(reasons))}. {'; '.join(reasons.values())}"
 
 
-def _why(rule: str, newer: Version, older: Version, schemas: _Schemas, whole: Budget) -> str:
-    family = schemas.source(newer).family
-    if family != schemas.source(older).family:
+def _find_gap(rule: str, newer: Version, older: Version, schemas: _SchemaCache, whole: Budget) -> str:
+    family = schemas.source_of(newer).family
+    if family != schemas.source_of(older).family:
         return "they have different formats"
     asked = ("backward", newer, older), ("forward", older, newer)
     undecided: Undecided | None = None
@@ -166,8 +166,8 @@ def _why(rule: str, newer: Version, older: Version, schemas: _Schemas, whole: Bu
         if rule not in (name, "full"):
             continue
         try:
-            one, other = schemas.prepared(reader), schemas.prepared(writer)
-            why = CHECKERS[family].unreadable(one, other, Budget(whole=whole))
+            one, other = schemas.prepared_schema(reader), schemas.prepared_schema(writer)
+            why = CHECKERS[family].find_gap(one, other, Budget(whole=whole))
         except Undecided as error:
             undecided = error
             continue
@@ -178,7 +178,7 @@ def _why(rule: str, newer: Version, older: Version, schemas: _Schemas, whole: Bu
     return ""
 
 
-def _pairs(
+def _iter_pairs(
     rule: str, versions: Mapping[str, Version], before: Mapping[str, Version], changed: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield pairs (newer, older) that must be checked: one has changed, or the ancestry is new."""
@@ -189,16 +189,16 @@ def _pairs(
             children.setdefault(each.ancestorid, []).append(name)
     moved = [name for name, each in versions.items() if name in before and before[name].ancestorid != each.ancestorid]
     for name in changed:
-        yield from ((name, older) for older in _ancestors(name, versions, everything=everything))
-        yield from ((newer, name) for newer in _descendants(name, children, everything=everything))
+        yield from ((name, older) for older in _iter_ancestors(name, versions, everything=everything))
+        yield from ((newer, name) for newer in _iter_descendants(name, children, everything=everything))
     for name in moved:
-        known = set(_ancestors(name, before, everything=everything))
-        gained = [each for each in _ancestors(name, versions, everything=everything) if each not in known]
-        below = _descendants(name, children, everything=True) if everything and gained else ()
+        known = set(_iter_ancestors(name, before, everything=everything))
+        gained = [each for each in _iter_ancestors(name, versions, everything=everything) if each not in known]
+        below = _iter_descendants(name, children, everything=True) if everything and gained else ()
         yield from ((newer, older) for newer in (name, *below) for older in gained)
 
 
-def _ancestors(name: str, versions: Mapping[str, Version], *, everything: bool) -> Iterator[str]:
+def _iter_ancestors(name: str, versions: Mapping[str, Version], *, everything: bool) -> Iterator[str]:
     each = versions[name]
     while each.ancestorid != each.id and each.ancestorid in versions:
         each = versions[each.ancestorid]
@@ -207,7 +207,7 @@ def _ancestors(name: str, versions: Mapping[str, Version], *, everything: bool) 
             return
 
 
-def _descendants(name: str, children: Mapping[str, list[str]], *, everything: bool) -> Iterator[str]:
+def _iter_descendants(name: str, children: Mapping[str, list[str]], *, everything: bool) -> Iterator[str]:
     waiting = list(children.get(name, ()))
     while waiting:
         each = waiting.pop()

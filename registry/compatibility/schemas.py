@@ -21,10 +21,10 @@ from registry.store.entities import Version
 
 FORMATS: Final = tuple(f"{family.name}*" for family in FAMILIES)
 """The formats whose documents are validated, as capabilities list them."""
-VALIDATED: Final = ("formatvalidated", "formatvalidatedreason")
+RESULT_NAMES: Final = ("formatvalidated", "formatvalidatedreason")
 
 
-class NoLibrary:
+class EmptyLibrary:
     """A library without other documents."""
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
@@ -38,7 +38,7 @@ def check_format(kind: ResourceType, version: Version, document: bytes | None) -
     Raises:
         Refusal: it does not comply, or its type requires a validation that is not possible.
     """
-    for name in VALIDATED:
+    for name in RESULT_NAMES:
         version.attributes.pop(name, None)
     written = version.attributes.get("format")
     if not kind.validateformat or not written:
@@ -54,26 +54,26 @@ def check_format(kind: ResourceType, version: Version, document: bytes | None) -
             raise Refusal("format_external", version.xid)
         reason = "The document is external."
     elif document:
-        reason = _validate(version, written, source_of(version, known, document))
+        reason = _validate(version, written, schema_source(version, known, document))
     version.attributes["formatvalidated"] = not reason
     if reason:
         version.attributes["formatvalidatedreason"] = reason
 
 
-def source_of(version: Version, form: SchemaFormat, document: bytes) -> SchemaSource:
+def schema_source(version: Version, form: SchemaFormat, document: bytes) -> SchemaSource:
     """Return the document of a version as source of a schema.
 
     Raises:
         Refusal: it is not valid UTF-8.
     """
     try:
-        return SchemaSource(form.family, form.version, _tree(form.family, document))
+        return SchemaSource(form.family, form.version, _parse_document(form.family, document))
     except UnicodeDecodeError as error:
         written = str(version.attributes.get("format"))
         raise Refusal("format_violation", version.xid, detail="the document is not UTF-8", format=written) from error
 
 
-def _tree(family: str, document: bytes) -> Any:
+def _parse_document(family: str, document: bytes) -> Any:
     """Return a document in the form of its schema family: a JSON tree, or text."""
     if family_of(family).is_tree:
         try:
@@ -93,7 +93,7 @@ def _validate(version: Version, written: str, source: SchemaSource) -> str:
     try:
         if any(True for _ in references_of(source)):
             return "The document refers to others, which are not resolved."
-        compile_schema(source, NoLibrary())
+        compile_schema(source, EmptyLibrary())
     except SchemaError as error:
         raise Refusal("format_violation", version.xid, detail=str(error), format=written) from error
     return ""
@@ -120,7 +120,7 @@ class Budget:
         self._whole = whole
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether the budget was exceeded."""
         return self._left < 0
 
@@ -146,48 +146,48 @@ _PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
     "string": frozenset(("bytes",)),
     "bytes": frozenset(("string",)),
 }
-_NAMED: Final = frozenset(("record", "error", "enum", "fixed"))
+_NAMED_KINDS: Final = frozenset(("record", "error", "enum", "fixed"))
 
 
-def unreadable_avro(reader: Any, writer: Any, budget: Budget) -> str:
+def find_avro_gap(reader: Any, writer: Any, budget: Budget) -> str:
     """Return why data written with *writer* cannot be read with *reader*, '' if it always can.
 
     Raises:
         Undecided: the budget is exceeded.
     """
-    return _Resolution(_named(reader), _named(writer), budget).fault(reader, writer, "", "")
+    return _AvroResolution(_named_types(reader), _named_types(writer), budget).find_fault(reader, writer, "", "")
 
 
 @dataclass(slots=True)
-class _Resolution:
+class _AvroResolution:
     readers: Mapping[str, Any]
     writers: Mapping[str, Any]
     budget: Budget
     seen: set[tuple[str, str]] = field(default_factory=set)
 
-    def fault(self, reader: Any, writer: Any, space: str, other: str) -> str:
+    def find_fault(self, reader: Any, writer: Any, space: str, other: str) -> str:
         """Compare two schemas in the namespaces *space* and *other*."""
         self.budget.spend(1)
-        reader, space = _resolved(reader, space, self.readers)
-        writer, other = _resolved(writer, other, self.writers)
+        reader, space = _resolve_type(reader, space, self.readers)
+        writer, other = _resolve_type(writer, other, self.writers)
         if isinstance(writer, list):
-            return next((why for each in writer if (why := self.fault(reader, each, space, other))), "")
+            return next((why for each in writer if (why := self.find_fault(reader, each, space, other))), "")
         if isinstance(reader, list):
-            faults = [self.fault(each, writer, space, other) for each in reader]
-            return "" if "" in faults else f"no branch of the union reads {_type(writer)}"
-        one, two = _type(reader), _type(writer)
+            faults = [self.find_fault(each, writer, space, other) for each in reader]
+            return "" if "" in faults else f"no branch of the union reads {_type_name(writer)}"
+        one, two = _type_name(reader), _type_name(writer)
         if one != two:
             return "" if one in _PROMOTIONS.get(two, ()) else f"{two} cannot be read as {one}"
         if one in ("array", "map"):
             key = "items" if one == "array" else "values"
-            return self.fault(reader.get(key), writer.get(key), space, other)
-        if one in _NAMED:
+            return self.find_fault(reader.get(key), writer.get(key), space, other)
+        if one in _NAMED_KINDS:
             return self._named_fault(one, reader, writer, space, other)
-        return _logical(reader, writer)
+        return _logical_type_fault(reader, writer)
 
     def _named_fault(self, kind: str, reader: Any, writer: Any, space: str, other: str) -> str:
-        name, written = _full(reader, space), _full(writer, other)
-        aliases = {_qualified(str(each), name.rpartition(".")[0]) for each in reader.get("aliases") or ()}
+        name, written = _full_name(reader, space), _full_name(writer, other)
+        aliases = {_qualify_name(str(each), name.rpartition(".")[0]) for each in reader.get("aliases") or ()}
         if name.rpartition(".")[2] != written.rpartition(".")[2] and written not in aliases:
             return f"{kind} {written} was renamed to {name}"
         if kind == "fixed":
@@ -212,13 +212,13 @@ class _Resolution:
                 if "default" not in each:
                     return f"field {name}.{each['name']} has no default, and older data lacks it"
                 continue
-            why = self.fault(each.get("type"), counterpart.get("type"), space, other)
+            why = self.find_fault(each.get("type"), counterpart.get("type"), space, other)
             if why:
                 return f"field {name}.{each['name']}: {why}"
         return ""
 
 
-def _logical(reader: Any, writer: Any) -> str:
+def _logical_type_fault(reader: Any, writer: Any) -> str:
     """Compare logical types; decimals with another scale are other numbers."""
     one = reader if isinstance(reader, dict) else {}
     two = writer if isinstance(writer, dict) else {}
@@ -227,7 +227,7 @@ def _logical(reader: Any, writer: Any) -> str:
     return ""
 
 
-def _named(schema: Any) -> dict[str, Any]:
+def _named_types(schema: Any) -> dict[str, Any]:
     """Return the named types that a schema defines, by full name."""
     types: dict[str, Any] = {}
     waiting = [(schema, "")]
@@ -239,8 +239,8 @@ def _named(schema: Any) -> dict[str, Any]:
             kind = each.get("type")
             if isinstance(kind, dict | list):
                 waiting.append((kind, space))
-            if kind in _NAMED:
-                name = _full(each, space)
+            if kind in _NAMED_KINDS:
+                name = _full_name(each, space)
                 types[name] = each
                 space = name.rpartition(".")[0]
             waiting.extend((each[key], space) for key in ("items", "values") if key in each)
@@ -248,29 +248,29 @@ def _named(schema: Any) -> dict[str, Any]:
     return types
 
 
-def _resolved(schema: Any, space: str, names: Mapping[str, Any]) -> tuple[Any, str]:
+def _resolve_type(schema: Any, space: str, names: Mapping[str, Any]) -> tuple[Any, str]:
     while isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
         schema = schema["type"]
     text = schema if isinstance(schema, str) else schema.get("type") if isinstance(schema, dict) else None
     if isinstance(text, str):
-        for name in (_qualified(text, space), text):
+        for name in (_qualify_name(text, space), text):
             if name in names:
                 return names[name], name.rpartition(".")[0]
     return schema, space
 
 
-def _type(schema: Any) -> str:
+def _type_name(schema: Any) -> str:
     if isinstance(schema, dict):
         kind = schema.get("type")
         return "record" if kind == "error" else str(kind)
     return str(schema)
 
 
-def _full(schema: Mapping[str, Any], space: str) -> str:
-    return _qualified(str(schema.get("name")), str(schema.get("namespace", space)))
+def _full_name(schema: Mapping[str, Any], space: str) -> str:
+    return _qualify_name(str(schema.get("name")), str(schema.get("namespace", space)))
 
 
-def _qualified(name: str, space: str) -> str:
+def _qualify_name(name: str, space: str) -> str:
     return name if "." in name or not space else f"{space}.{name}"
 
 
@@ -279,10 +279,10 @@ def _qualified(name: str, space: str) -> str:
 # The binary encoding decides: numbers and types of fields, not their names. A reader skips unknown fields. Values must
 # not change: a number that may be read as another one is a fault, even if every parser accepts it.
 
-_MESSAGE: Final = 10
+_MESSAGE_STEPS: Final = 10
 """Steps counted for a pair of messages, and for each field of either."""
-_NAMES: Final = {getattr(Field, name): name.removeprefix("TYPE_").lower() for name in dir(Field) if name[:5] == "TYPE_"}
-_WIDER: Final = {
+_TYPES: Final = {getattr(Field, name): name.removeprefix("TYPE_").lower() for name in dir(Field) if name[:5] == "TYPE_"}
+_WIDER_TYPES: Final = {
     Field.TYPE_INT32: {Field.TYPE_INT64},
     Field.TYPE_UINT32: {Field.TYPE_UINT64, Field.TYPE_INT64},
     Field.TYPE_SINT32: {Field.TYPE_SINT64},
@@ -291,17 +291,14 @@ _WIDER: Final = {
     Field.TYPE_STRING: {Field.TYPE_BYTES},
 }
 """By the writer's type: other types that read all of its values unchanged."""
-_UNKNOWN: Final = {
-    (Field.TYPE_ENUM, Field.TYPE_INT32),
-    (Field.TYPE_BYTES, Field.TYPE_MESSAGE),
-}
+_UNCERTAIN_TYPES: Final = {(Field.TYPE_ENUM, Field.TYPE_INT32), (Field.TYPE_BYTES, Field.TYPE_MESSAGE)}
 """Types of reader and writer for which some values are readable, and others may be."""
 Messages = Mapping[str, Any]
 """The messages of a file by name within its package, in order."""
 Fields = Mapping[int, Any]
 
 
-def unreadable_protobuf(reader: Messages, writer: Messages, budget: Budget) -> str:
+def find_protobuf_gap(reader: Messages, writer: Messages, budget: Budget) -> str:
     """Return why data written with *writer* cannot be read with *reader*, '' if it always can.
 
     Messages are compared by name within their packages; so are the first ones of both files, to which references
@@ -314,9 +311,9 @@ def unreadable_protobuf(reader: Messages, writer: Messages, budget: Budget) -> s
     for name, message in writer.items():
         if name not in reader:
             return f"message {name} was removed"
-        if why := resolution.fault(reader[name], message):
+        if why := resolution.find_fault(reader[name], message):
             return why
-    if why := resolution.fault(next(iter(reader.values())), next(iter(writer.values()))):
+    if why := resolution.find_fault(next(iter(reader.values())), next(iter(writer.values()))):
         return why
     if resolution.doubts:
         raise Undecided(resolution.doubts[0])
@@ -332,7 +329,7 @@ class _ProtobufResolution:
         self._seen: set[tuple[str, str]] = set()
         self._fields: dict[tuple[int, str], Fields] = {}
 
-    def fault(self, reader: Any, writer: Any) -> str:
+    def find_fault(self, reader: Any, writer: Any) -> str:
         """Return why messages of one type cannot be read as another, '' if they can or it is uncertain."""
         waiting = [(reader, writer)]
         while waiting:
@@ -343,8 +340,8 @@ class _ProtobufResolution:
             self._seen.add(pair)
             known, written = self._fields_of(one, 0), self._fields_of(other, 1)
             ranges = len(one.extension_ranges) + len(other.extension_ranges)
-            self._budget.spend(_MESSAGE * (1 + len(known) + len(written)) + ranges * (len(known) + len(written)))
-            if why := self._own_fault(one, other, known, written):
+            self._budget.spend(_MESSAGE_STEPS * (1 + len(known) + len(written)) + ranges * (len(known) + len(written)))
+            if why := self._shallow_fault(one, other, known, written):
                 return why
             for number, member in written.items():
                 same = known.get(number)
@@ -360,25 +357,25 @@ class _ProtobufResolution:
             self._fields[key] = {**message.fields_by_number, **{each.number: each for each in extensions}}
         return self._fields[key]
 
-    def _own_fault(self, reader: Any, writer: Any, known: Fields, written: Fields) -> str:
+    def _shallow_fault(self, reader: Any, writer: Any, known: Fields, written: Fields) -> str:
         """Compare two messages without nested messages."""
         for number, member in known.items():
             was = written.get(number)
             if member.is_required and (was is None or not was.is_required):
                 return f"{member.full_name} is required, and may be missing in older data"
-            if was is None and _extends(writer, number):
+            if was is None and _is_extension_number(writer, number):
                 self.doubts.append(f"{member.full_name} uses a number that was reserved for extensions")
         members: Counter[str] = Counter()
         for number, member in written.items():
             same = known.get(number)
             if same is None:
-                if _extends(reader, number):
+                if _is_extension_number(reader, number):
                     self.doubts.append(f"{member.full_name} used a number that is now for extensions")
                 continue
             if why := self._field_fault(same, member):
                 return f"{same.full_name}: {why}"
-        for together in _oneofs(writer, written):
-            members.update({name for number in together for name in _oneof_of(known.get(number))})
+        for together in _iter_oneofs(writer, written):
+            members.update({name for number in together for name in _iter_oneof_names(known.get(number))})
         crowded = next((name for name, count in members.items() if count > 1), None)
         return f"fields of oneof {reader.full_name}.{crowded} could both be set" if crowded else ""
 
@@ -391,54 +388,54 @@ class _ProtobufResolution:
                 return ""
             return "it is a map on one side only"
         one, other = reader.type, writer.type
-        if one != other and one not in _WIDER.get(other, ()):
-            if (one, other) in _UNKNOWN:
-                self.doubts.append(f"{reader.full_name} is {_NAMES[one]} and was {_NAMES[other]}")
+        if one != other and one not in _WIDER_TYPES.get(other, ()):
+            if (one, other) in _UNCERTAIN_TYPES:
+                self.doubts.append(f"{reader.full_name} is {_TYPES[one]} and was {_TYPES[other]}")
                 return ""
-            return f"{_NAMES[other]} cannot be read as {_NAMES[one]}"
+            return f"{_TYPES[other]} cannot be read as {_TYPES[one]}"
         if one != Field.TYPE_ENUM or other != Field.TYPE_ENUM:
             return ""
         self._budget.spend(len(reader.enum_type.values) + len(writer.enum_type.values))
         return _enum_fault(reader.enum_type, writer.enum_type)
 
 
-def messages_of(source: SchemaSource) -> Messages:
+def parse_messages(source: SchemaSource) -> Messages:
     """Return the messages that a file defines.
 
     Raises:
         Undecided: it cannot be compiled.
     """
     try:
-        file = open_message(source, NoLibrary()).message.DESCRIPTOR.file
+        file = open_message(source, EmptyLibrary()).message.DESCRIPTOR.file
     except SchemaError as error:
         raise Undecided(str(error)) from error
     prefix = f"{file.package}." if file.package else ""
     tops = file.message_types_by_name.values()
-    return {each.full_name.removeprefix(prefix): each for each in _nested(tops)}
+    return {each.full_name.removeprefix(prefix): each for each in _iter_nested(tops)}
 
 
-def _nested(messages: Any) -> Iterator[Any]:
+def _iter_nested(messages: Any) -> Iterator[Any]:
     for each in messages:
         if not each.GetOptions().map_entry:
             yield each
-            yield from _nested(each.nested_types)
+            yield from _iter_nested(each.nested_types)
 
 
 def _is_map(field: Any) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
-def _extends(message: Any, number: int) -> bool:
+def _is_extension_number(message: Any, number: int) -> bool:
     return any(first <= number < end for first, end in message.extension_ranges)
 
 
-def _oneofs(message: Any, fields: Fields) -> Iterator[list[int]]:
+def _iter_oneofs(message: Any, fields: Fields) -> Iterator[list[int]]:
     """Yield the field numbers of each oneof."""
     yield from ([field.number for field in each.fields] for each in message.oneofs)
     yield from ([number] for number, each in fields.items() if each.containing_oneof is None)
 
 
-def _oneof_of(field: Any) -> Iterator[str]:
+def _iter_oneof_names(field: Any) -> Iterator[str]:
     if field is not None and field.containing_oneof is not None:
         yield field.containing_oneof.name
 

@@ -1,1 +1,1 @@
-"""What operations mean, whatever protocol they come by: places, views, writes and what they bring about."""
+"""The registry's operations, independent of the protocol: paths, views, writes and their effects."""

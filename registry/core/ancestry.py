@@ -21,19 +21,19 @@ from catalog.linting.attributes import rejecting_errors
 from catalog.load import build
 from catalog.model import Finding
 from catalog.parsing.pointers import unescaped
-from registry.core.requests import ResourcePath, place_of
-from registry.core.views import ALL, NONE, EntityView, Inline, ShownResource, View, shown_resources
-from registry.errors import Refusal, invalid, listed
+from registry.core.requests import ResourcePath, parse_resource_path
+from registry.core.views import INLINE_ALL, INLINE_NONE, EntityView, Inline, ShownResource, ViewOptions, iter_shown
+from registry.errors import Refusal, invalid_value, join_values
 from registry.model.attributes import (
     GroupType,
     Model,
     ModelAttribute,
     ModelConstraint,
     ResourceType,
-    moment_of,
-    normalized,
+    parse_time,
+    to_utc,
 )
-from registry.model.compiler import read_constraints
+from registry.model.compiler import parse_constraints
 from registry.store.entities import Entity, GroupEntity, Version, WriteTransaction
 
 # Newest and oldest version, and ancestry (``model.md``, versionmode).
@@ -42,47 +42,47 @@ _SEMVER: Final = re.compile(r"v?(\d{1,18})(?:\.(\d{1,18}))?(?:\.(\d{1,18}))?(?:-
 _MAX_DIGITS: Final = 18
 
 
-def number_of(version: str) -> int | None:
+def parse_number(version: str) -> int | None:
     """Return a numeric version id as a number, None for other ids, which only the core API can create."""
     plain = version.isascii() and version.isdecimal() and len(version) <= _MAX_DIGITS
     return int(version) if plain and str(int(version)) == version else None
 
 
-def rank(version: str) -> tuple[bool, int, str]:
+def version_sort_key(version: str) -> tuple[bool, int, str]:
     """Return the sort key of a version id: numbers sort after all other ids, which sort as text."""
-    number = number_of(version)
+    number = parse_number(version)
     return number is not None, number or 0, version
 
 
-def newest(mode: str, versions: Collection[Version]) -> Version:
+def newest_version(mode: str, versions: Collection[Version]) -> Version:
     """Return the newest version, of at least one."""
     if mode == "manual":
         parents = {each.ancestorid for each in versions if each.ancestorid != each.id}
         leaves = [each for each in versions if each.id not in parents]
-        return max(leaves or versions, key=_created)
-    return max(versions, key=_ORDERS[mode])
+        return max(leaves or versions, key=_creation_key)
+    return max(versions, key=_SORT_KEYS[mode])
 
 
-def oldest(mode: str, versions: Collection[Version]) -> Version:
+def oldest_version(mode: str, versions: Collection[Version]) -> Version:
     """Return the oldest version, of at least one."""
     if mode == "manual":
         roots = [each for each in versions if each.ancestorid == each.id]
-        return min(roots or versions, key=_created)
-    return min(versions, key=_ORDERS[mode])
+        return min(roots or versions, key=_creation_key)
+    return min(versions, key=_SORT_KEYS[mode])
 
 
-def key_of(mode: str) -> Callable[[Version], tuple[Any, ...]]:
+def sort_key_of_mode(mode: str) -> Callable[[Version], tuple[Any, ...]]:
     """Return the sort key function by which versions without common ancestry are ordered from old to new."""
-    return _ORDERS.get(mode, _created)
+    return _SORT_KEYS.get(mode, _creation_key)
 
 
-def append(mode: str, fresh: Sequence[Version], last: Version) -> bool:
+def append_versions(mode: str, new: Sequence[Version], last: Version) -> bool:
     """Append new versions without a requested ancestor to the newest one; return whether that was possible.
 
     Return False, and change nothing, if *mode* orders one of them elsewhere.
     """
-    order = key_of(mode)
-    ordered = sorted(fresh, key=order if mode in _ORDERS else lambda each: each.id.lower())
+    order = sort_key_of_mode(mode)
+    ordered = sorted(new, key=order if mode in _SORT_KEYS else lambda each: each.id.lower())
     if any(order(each) <= order(last) for each in ordered):
         return False
     for each in ordered:
@@ -107,10 +107,10 @@ def set_ancestors(
             raise Refusal("unknown_id", subject, singular="version", id=each.ancestorid)
     before = {each.id: each.ancestorid for each in versions.values()}
     if kind.versionmode == "manual":
-        _by_hand(versions)
+        _make_roots(versions)
     else:
         previous: Version | None = None
-        for each in sorted(versions.values(), key=_ORDERS[kind.versionmode]):
+        for each in sorted(versions.values(), key=_SORT_KEYS[kind.versionmode]):
             each.ancestorid = each.id if previous is None else previous.id
             previous = each
     _check_circles(subject, versions)
@@ -120,13 +120,13 @@ def set_ancestors(
     return [each for each in versions.values() if before[each.id] not in ("", each.ancestorid)]
 
 
-def _by_hand(versions: Mapping[str, Version]) -> None:
+def _make_roots(versions: Mapping[str, Version]) -> None:
     fresh = sorted((each for each in versions.values() if not each.ancestorid), key=lambda each: each.id.lower())
     for each in versions.values():
         if each.ancestorid and each.ancestorid not in versions:
             each.ancestorid = each.id
     settled = [each for each in versions.values() if each.ancestorid]
-    last = newest("manual", settled) if settled else None
+    last = newest_version("manual", settled) if settled else None
     for each in fresh:
         each.ancestorid = each.id if last is None else last.id
         last = each
@@ -139,7 +139,7 @@ def _check_circles(subject: str, versions: Mapping[str, Version]) -> None:
         each = start
         while each.id not in safe:
             if each.id in path:
-                raise Refusal("ancestor_circular_reference", subject, list=listed(sorted(path)))
+                raise Refusal("ancestor_circular_reference", subject, list=join_values(sorted(path)))
             path[each.id] = None
             if each.ancestorid == each.id:
                 break
@@ -147,21 +147,21 @@ def _check_circles(subject: str, versions: Mapping[str, Version]) -> None:
         safe.update(path)
 
 
-def _created(version: Version) -> tuple[datetime, str]:
-    return _moment(version.createdat), version.id.lower()
+def _creation_key(version: Version) -> tuple[datetime, str]:
+    return _parse_time(version.createdat), version.id.lower()
 
 
-def _modified(version: Version) -> tuple[datetime, str]:
-    return _moment(version.modifiedat), version.id.lower()
+def _modification_key(version: Version) -> tuple[datetime, str]:
+    return _parse_time(version.modifiedat), version.id.lower()
 
 
-def _moment(text: str) -> datetime:
-    moment = moment_of(text)
+def _parse_time(text: str) -> datetime:
+    moment = parse_time(text)
     assert moment is not None
     return moment
 
 
-def _precedence(version: Version) -> tuple[Any, ...]:
+def _semver_key(version: Version) -> tuple[Any, ...]:
     """Return the order of Semantic Versioning; ids that are not semantic versions come first, as text."""
     match = _SEMVER.fullmatch(version.id)
     if match is None:
@@ -175,10 +175,10 @@ def _precedence(version: Version) -> tuple[Any, ...]:
     return (1, numbers, 0 if before else 1, parts, version.id.lower())
 
 
-_ORDERS: Final[Mapping[str, Callable[[Version], tuple[Any, ...]]]] = {
-    "createdat": _created,
-    "modifiedat": _modified,
-    "semver": _precedence,
+_SORT_KEYS: Final[Mapping[str, Callable[[Version], tuple[Any, ...]]]] = {
+    "createdat": _creation_key,
+    "modifiedat": _modification_key,
+    "semver": _semver_key,
 }
 
 
@@ -199,14 +199,14 @@ def constraints_of(kind: GroupType, group: GroupEntity | None) -> tuple[ModelCon
         return kind.constraints
     subject, inherited = group.xid, {each.key: each for each in kind.constraints}
     try:
-        own = {each.key: each for each in read_constraints(subject, given, kind.resources, kind.attributes)}
+        own = {each.key: each for each in parse_constraints(subject, given, kind.resources, kind.attributes)}
     except Refusal as error:
         raise Refusal("bad_request", subject, error_detail=error.title_args["error_detail"]) from None
-    narrowed = {key: _narrowed(subject, inherited[key], each) for key, each in own.items() if key in inherited}
+    narrowed = {key: _narrow_constraint(subject, inherited[key], each) for key, each in own.items() if key in inherited}
     return tuple({**inherited, **own, **narrowed}.values())
 
 
-def with_constraint_defaults(
+def add_constraint_defaults(
     constraints: Sequence[ModelConstraint], resources: str, values: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the attributes of a version, with the defaults of its group's constraints for missing values."""
@@ -241,11 +241,11 @@ def check_constraints(
     for each in constraints:
         if each.resources != resources:
             continue
-        for kind, broken in _broken(each, group, versions):
+        for kind, broken in _iter_violations(each, group, versions):
             if broken:
-                detail = f"Versions: {listed(sorted(broken))}."
+                detail = f"Versions: {join_values(sorted(broken))}."
                 if kind == "enum":
-                    detail += f" The value must be one of {listed([str(value) for value in each.enum])}."
+                    detail += f" The value must be one of {join_values([str(value) for value in each.enum])}."
                 raise Refusal("constraint_failure", xid, kind=kind, path=each.path, detail=detail)
 
 
@@ -256,23 +256,25 @@ def value_at(values: Any, path: str) -> Any:
     return values
 
 
-def _narrowed(subject: str, inherited: ModelConstraint, own: ModelConstraint) -> ModelConstraint:
+def _narrow_constraint(subject: str, inherited: ModelConstraint, own: ModelConstraint) -> ModelConstraint:
     wider = [str(each) for each in own.enum if inherited.enum and each not in inherited.enum]
     if wider:
-        raise _refusal(subject, own, f"has values that the group type does not allow: {listed(wider)}")
+        raise _constraint_refusal(subject, own, f"has values that the group type does not allow: {join_values(wider)}")
     if own.equals and inherited.equals and own.equals != inherited.equals:
-        raise _refusal(subject, own, f"equals {own.equals}, but its group type has {inherited.equals}")
+        raise _constraint_refusal(subject, own, f"equals {own.equals}, but its group type has {inherited.equals}")
     enum, default = own.enum or inherited.enum, own.default if own.default is not None else inherited.default
     if enum and default is not None and default not in enum:
-        raise _refusal(subject, own, f"has the default {default}, which is not among {listed([str(e) for e in enum])}")
+        raise _constraint_refusal(
+            subject, own, f"has the default {default}, which is not among {join_values([str(e) for e in enum])}"
+        )
     return replace(inherited, default=default, enum=enum, equals=own.equals or inherited.equals)
 
 
-def _refusal(subject: str, constraint: ModelConstraint, problem: str) -> Refusal:
+def _constraint_refusal(subject: str, constraint: ModelConstraint, problem: str) -> Refusal:
     return Refusal("bad_request", subject, error_detail=f"the constraint {constraint.key} {problem}")
 
 
-def _broken(
+def _iter_violations(
     constraint: ModelConstraint, group: GroupEntity, versions: Mapping[str, Version]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield, for ``equals`` and for ``enum``, the ids of the versions that violate it."""
@@ -280,19 +282,22 @@ def _broken(
     wanted = value_at(group.attributes, constraint.equals) if constraint.equals else None
     if wanted is not None:
         folds = constraint.path == "format"
-        yield "equals", [name for name, value in values.items() if _folded(value, folds) != _folded(wanted, folds)]
+        yield (
+            "equals",
+            [name for name, value in values.items() if _fold_case(value, folds) != _fold_case(wanted, folds)],
+        )
     if constraint.enum:
         allowed = (*constraint.enum, None)
         yield "enum", [name for name, value in values.items() if value not in allowed]
 
 
-def _folded(value: Any, folds: bool) -> Any:
-    return value.lower() if folds and isinstance(value, str) else value
+def _fold_case(value: Any, fold: bool) -> Any:
+    return value.lower() if fold and isinstance(value, str) else value
 
 
 # Applying a request's body to an entity: replace or patch attributes, compare id and epoch.
 
-IGNORABLE: Final = (
+IGNORE_VALUES: Final = (
     "capabilities",
     "defaultversionid",
     "defaultversionsticky",
@@ -301,12 +306,12 @@ IGNORABLE: Final = (
     "modelsource",
     "readonly",
 )
-_NOT_KEPT: Final = frozenset(("$schema",))
+_NOT_STORED: Final = frozenset(("$schema",))
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Options of a write.
+class WriteOptions:
+    """Options of one write.
 
     ``now`` is the time of the request, ``ignore`` the parts of its body to ignore. ``default`` is the value of
     ``setdefaultversionid``, None without it. ``contenttype`` is the body's; ``administrator`` is whether the writer is
@@ -321,7 +326,7 @@ class Options:
 
 
 def as_object(value: object, subject: str) -> Mapping[str, Any]:
-    """Return *value* if it is an object.
+    """Return *value*, which must be an object.
 
     Raises:
         Refusal: it is not.
@@ -331,18 +336,18 @@ def as_object(value: object, subject: str) -> Mapping[str, Any]:
     return value
 
 
-def merged(
-    kept: Mapping[str, Any], body: Mapping[str, Any], attributes: Mapping[str, ModelAttribute], *, patch: bool
+def merge_body(
+    before: Mapping[str, Any], body: Mapping[str, Any], attributes: Mapping[str, ModelAttribute], *, patch: bool
 ) -> dict[str, Any]:
     """Return an entity's attributes after a body replaces them, or with *patch* updates those that it names.
 
     Attributes that only the server writes are left out, and read-only attributes are unchanged.
     """
     locked = {name for name, each in attributes.items() if each.readonly and not each.served}
-    stored = dict(kept) if patch else {name: value for name, value in kept.items() if name in locked}
+    stored = dict(before) if patch else {name: value for name, value in before.items() if name in locked}
     for name, value in body.items():
         known = attributes.get(name)
-        if name in _NOT_KEPT or name in locked or (known is not None and known.served):
+        if name in _NOT_STORED or name in locked or (known is not None and known.served):
             continue
         if value is None:
             stored.pop(name, None)
@@ -362,30 +367,30 @@ def compare_id(body: Mapping[str, Any], singular: str, expected: str, subject: s
         raise Refusal("mismatched_id", subject, singular=singular, invalid_id=str(given), expected_id=expected)
 
 
-def compare_epoch(body: Mapping[str, Any], entity: Entity, subject: str, options: Options) -> None:
+def compare_epoch(body: Mapping[str, Any], entity: Entity, subject: str, options: WriteOptions) -> None:
     """Raise if an epoch in a body is not the entity's current one.
 
     Raises:
-        Refusal: ``mismatched_epoch``, or ``invalid_attribute`` if it is not an unsigned integer.
+        Refusal: ``mismatched_epoch``, or ``invalid_value`` if it is not an unsigned integer.
     """
     given = body.get("epoch")
     if given is None or "epoch" in options.ignore:
         return
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise invalid(subject, "epoch", "must be an unsigned integer")
+        raise invalid_value(subject, "epoch", "must be an unsigned integer")
     if given != entity.epoch:
         raise Refusal("mismatched_epoch", subject, bad_epoch=str(given), epoch=str(entity.epoch))
 
 
-def set_times(entity: Entity, body: Mapping[str, Any], subject: str, options: Options) -> None:
+def set_times(entity: Entity, body: Mapping[str, Any], subject: str, options: WriteOptions) -> None:
     """Set the times of creation and modification, from the body or to the time of the request."""
     if "createdat" in body:
-        entity.createdat = given_time(body["createdat"], "createdat", subject) or options.now
-    changed = given_time(body.get("modifiedat"), "modifiedat", subject)
+        entity.createdat = parse_given_time(body["createdat"], "createdat", subject) or options.now
+    changed = parse_given_time(body.get("modifiedat"), "modifiedat", subject)
     entity.modifiedat = changed if changed and changed != entity.modifiedat else options.now
 
 
-def given_time(value: object, name: str, subject: str) -> str:
+def parse_given_time(value: object, name: str, subject: str) -> str:
     """Return a timestamp of a body in the stored form, '' for none.
 
     Raises:
@@ -393,9 +398,9 @@ def given_time(value: object, name: str, subject: str) -> str:
     """
     if value is None:
         return ""
-    if not isinstance(value, str) or moment_of(value) is None:
-        raise invalid(subject, name, "must be an RFC 3339 timestamp")
-    return normalized(value)
+    if not isinstance(value, str) or parse_time(value) is None:
+        raise invalid_value(subject, name, "must be an RFC 3339 timestamp")
+    return to_utc(value)
 
 
 # Linting of a write: the entities that it touches, and those that they refer to.
@@ -406,7 +411,7 @@ def given_time(value: object, name: str, subject: str) -> str:
 Strictness = Literal["refuse", "report", "off"]
 MAX_REFERRED: Final = 1000
 """Entities that are linted only because others refer to them."""
-_NAMES: Final = frozenset(
+_ID_NAMES: Final = frozenset(
     ("basemessage", "basemessageuri", "basemessageurl", "dataschemauri", "dataschemaxid", "messagegroups")
 )
 _FILE: Final = "registry"
@@ -419,28 +424,30 @@ class Linter:
     def __init__(self, strictness: Strictness = "refuse") -> None:
         self._strictness = strictness
 
-    def look(self, work: WriteTransaction, model: Model, path: str) -> tuple[Mapping[str, str], ...]:
+    def lint_write(self, work: WriteTransaction, model: Model, path: str) -> tuple[Mapping[str, str], ...]:
         """Return the findings about entities that a flushed write has touched; it may still be rolled back.
 
         Raises:
             Refusal: ``findings``: some are errors.
         """
-        touched = _touched(work)
+        touched = _touched_xids(work)
         if self._strictness == "off" or not touched:
             return ()
-        tree = _Tree(work, model, touched).tree
-        findings = [each for each in _findings(tree) if _within(each, touched)]
+        tree = _LintDocument(work, model, touched).tree
+        findings = [each for each in _lint_document(tree) if _is_about(each, touched)]
         errors = rejecting_errors(findings)
         # A missing entity may be written next, so a dangling reference is not an error of this write.
         idle = {each for each in findings if each.severity == "error"}.difference(errors)
-        shown = tuple(_shown(replace(each, severity="warning") if each in idle else each) for each in findings)
+        shown = tuple(
+            _finding_to_dict(replace(each, severity="warning") if each in idle else each) for each in findings
+        )
         if errors and self._strictness == "refuse":
             first = errors[0]
             raise Refusal("findings", path, more={"findings": shown}, error_detail=f"{first.pointer}: {first.message}")
         return shown
 
 
-class _Offline(Fetcher):
+class _OfflineFetcher(Fetcher):
     """Fetches nothing: clients must not reach the network or local files through the registry."""
 
     whole = False
@@ -455,14 +462,14 @@ class _Offline(Fetcher):
         return []
 
 
-class _Tree:
+class _LintDocument:
     """Builds the document."""
 
     def __init__(self, work: WriteTransaction, model: Model, touched: set[str]) -> None:
         self.tree: dict[str, Any] = {"specversion": "1.0-rc4"}
         self._work = work
         self._model = model
-        self._viewer = EntityView(work.reader, model, View("", doc=True, max_answer=sys.maxsize))
+        self._viewer = EntityView(work.reader, model, ViewOptions("", doc=True, max_answer=sys.maxsize))
         self._left = MAX_REFERRED
         self._versions: dict[str, set[str]] = {}
         for xid in work.versions.touched:
@@ -471,50 +478,50 @@ class _Tree:
         self._waiting = sorted(touched)
         self._seen = set(self._waiting)
         while self._waiting:
-            self._add(self._waiting.pop())
+            self._add_entity(self._waiting.pop())
 
-    def _add(self, xid: str) -> None:
+    def _add_entity(self, xid: str) -> None:
         try:
-            place = place_of(self._model, xid.split("/")[1:], xid)
+            place = parse_resource_path(self._model, xid.split("/")[1:], xid)
         except Refusal:
             return
         if place.kind == "group":
-            self._group(place)
+            self._group_document(place)
         elif place.kind == "resource":
-            group = self._group(place.owner)
-            shown = next(iter(shown_resources(self._work.reader, place, "", place.rid)), None)
-            entity = shown and self._viewer.resource(place, shown, _META, None, xid)
+            group = self._group_document(place.owner)
+            shown = next(iter(iter_shown(self._work.reader, place, "", place.rid)), None)
+            entity = shown and self._viewer.render_resource(place, shown, _META, None, xid)
             if group is not None and shown and entity:
                 if "versionsurl" in entity:
-                    entity["versions"] = self._shown_versions(place, shown)
+                    entity["versions"] = self._versions_to_lint(place, shown)
                 # Nested views are encoded JSON.
                 tree = msgspec.json.decode(msgspec.json.encode(entity))
                 group.setdefault(place.resource.plural, {})[place.rid] = tree
-                self._refer(tree)
+                self._add_references(tree)
 
-    def _shown_versions(self, place: ResourcePath, shown: ShownResource) -> dict[str, Any]:
+    def _versions_to_lint(self, place: ResourcePath, shown: ShownResource) -> dict[str, Any]:
         """Return the versions that linting needs: a resource may have a thousand others."""
         names = self._versions.get(place.xid, set())
         if shown.default is not None:
             names = names | {shown.default.id}
         where = place.collection("versions")
-        return self._viewer.entities(where, sorted(names), ALL, f"{where.xid}")
+        return self._viewer.render_entities(where, sorted(names), INLINE_ALL, f"{where.xid}")
 
-    def _group(self, place: ResourcePath) -> dict[str, Any] | None:
+    def _group_document(self, place: ResourcePath) -> dict[str, Any] | None:
         members: dict[str, Any] = self.tree.setdefault(place.group.plural, {})
         if place.gid not in members:
             entity = self._work.reader.group(place.xid)
-            shown = entity and self._viewer.group(place, entity, NONE, None, place.xid)
+            shown = entity and self._viewer.render_group(place, entity, INLINE_NONE, None, place.xid)
             if not isinstance(shown, dict):
                 return None
             members[place.gid] = shown
-            self._refer(shown)
+            self._add_references(shown)
         group: dict[str, Any] = members[place.gid]
         return group
 
-    def _refer(self, entity: Mapping[str, Any]) -> None:
+    def _add_references(self, entity: Mapping[str, Any]) -> None:
         """Add the entities of this registry that an entity refers to."""
-        for reference in _references(entity):
+        for reference in _iter_references(entity):
             parts = reference.removeprefix("#").split("/")
             xid = "/".join(parts[:5])
             named = {unescaped(parts[6].partition(":")[0])} if len(parts) > 6 and parts[5] == "versions" else set()
@@ -527,33 +534,33 @@ class _Tree:
                 self._waiting.append(xid)
 
 
-def _touched(work: WriteTransaction) -> set[str]:
+def _touched_xids(work: WriteTransaction) -> set[str]:
     groups = {xid for xid in work.groups.touched if work.groups.now[xid] is not None}
     resources = {xid for xid in work.resources.touched if work.resources.now[xid] is not None}
     owners = {xid.rsplit("/", 2)[0] for xid in work.versions.touched}
     return groups | resources | {xid for xid in owners if work.resources.now.get(xid) is not None}
 
 
-def _references(entity: Any) -> Iterator[str]:
+def _iter_references(entity: Any) -> Iterator[str]:
     if isinstance(entity, Mapping):
         for name, value in entity.items():
-            if name in _NAMES:
+            if name in _ID_NAMES:
                 given = value if isinstance(value, list) else [value]
                 yield from (each for each in given if isinstance(each, str))
             elif name in ("versions", *(entity if "versionid" not in entity else ())):
-                yield from _references(value)
+                yield from _iter_references(value)
 
 
-def _findings(tree: dict[str, Any]) -> tuple[Finding, ...]:
-    return build([Document(_FILE, tree)], Findings(), fetcher=_Offline()).findings
+def _lint_document(tree: dict[str, Any]) -> tuple[Finding, ...]:
+    return build([Document(_FILE, tree)], Findings(), fetcher=_OfflineFetcher()).findings
 
 
-def _within(finding: Finding, touched: set[str]) -> bool:
+def _is_about(finding: Finding, touched: set[str]) -> bool:
     parts = finding.pointer.split("/")
     return "/".join(parts[:3]) in touched if len(parts) < 5 else "/".join(parts[:5]) in touched
 
 
-def _shown(finding: Finding) -> dict[str, str]:
+def _finding_to_dict(finding: Finding) -> dict[str, str]:
     place = {"severity": finding.severity, "rule": finding.rule, "place": finding.pointer}
     return {**place, "message": finding.message, "hint": finding.hint}
 
@@ -564,10 +571,10 @@ class ResolvedEntities:
     def __init__(self, connection: Connection, model: Model, xids: set[str]) -> None:
         self._xids = xids
         self.declarations: Final = Declarations()
-        tree = _Tree(WriteTransaction(connection), model, xids).tree
-        self.catalog: Final = build([Document(_FILE, tree)], Findings(), self.declarations, _Offline())
+        tree = _LintDocument(WriteTransaction(connection), model, xids).tree
+        self.catalog: Final = build([Document(_FILE, tree)], Findings(), self.declarations, _OfflineFetcher())
 
     @property
     def findings(self) -> tuple[Mapping[str, str], ...]:
         """The findings about the entities themselves."""
-        return tuple(_shown(each) for each in self.catalog.findings if _within(each, self._xids))
+        return tuple(_finding_to_dict(each) for each in self.catalog.findings if _is_about(each, self._xids))

@@ -1,4 +1,4 @@
-"""What a write has changed: events (``events.md``), history, and replication marks."""
+"""The changes of a write, as events (``events.md``), history, and replication marks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sqlalchemy import Connection, Row
 
 from registry.core.views import CHECKS
 from registry.store import history
-from registry.store.entities import Entity, PendingWrites, Resource, Version, WriteTransaction, text_of
-from registry.store.history import MODEL, Mark, WriteMarks, digest_of, is_by_xid, marked
+from registry.store.entities import Entity, PendingWrites, Resource, Version, WriteTransaction, to_json_text
+from registry.store.history import MODEL_XID, Mark, Marks, digest_of, is_by_xid, marks_by_version
 
-_ORDER: Final = ("updated", "created", "deleted")
+_ACTION_ORDER: Final = ("updated", "created", "deleted")
 
 
 @dataclass(slots=True)
@@ -40,125 +40,125 @@ class ChangeLog:
     def __init__(self) -> None:
         self._changes: dict[str, EntityChange] = {}
 
-    def note(self, subject: str, kind: str, action: str, changed: Iterable[str] = ()) -> EntityChange:
+    def record(self, subject: str, kind: str, action: str, changed: Iterable[str] = ()) -> EntityChange:
         """Record a change of an entity."""
         change = self._changes.setdefault(subject, EntityChange(kind, action))
-        if _ORDER.index(action) > _ORDER.index(change.action):
+        if _ACTION_ORDER.index(action) > _ACTION_ORDER.index(change.action):
             change.action = action
         change.changed.update(dict.fromkeys(changed))
         return change
 
-    def relate(self, owner: Entity, kind: str, changed: Iterable[str]) -> None:
+    def record_on_owner(self, owner: Entity, kind: str, changed: Iterable[str]) -> None:
         """Record that an entity changed because of one below it."""
-        change = self.note(owner.xid, kind, "updated", changed)
-        change.epoch, change.entity = owner.epoch, _kept(owner)
+        change = self.record(owner.xid, kind, "updated", changed)
+        change.epoch, change.entity = owner.epoch, _compared_values(owner)
 
-    def history(self, interaction: str, now: str, who: str) -> list[dict[str, Any]]:
+    def history_rows(self, interaction: str, now: str, writer: str) -> list[dict[str, Any]]:
         """Return the rows of history."""
         return [
             {
                 "interaction": interaction,
                 "at": now,
-                "who": who,
+                "who": writer,
                 "action": each.action,
                 "xid": subject,
                 "epoch": each.epoch,
-                "entity": None if each.entity is None else text_of(each.entity),
+                "entity": None if each.entity is None else to_json_text(each.entity),
             }
             for subject, each in self._changes.items()
         ]
 
-    def events(self, interaction: str, now: str) -> list[dict[str, Any]]:
+    def event_rows(self, interaction: str, now: str) -> list[dict[str, Any]]:
         """Return the rows of events."""
         return [
             {"interaction": interaction, "at": now, "type": kind, "subject": subject, "data": data}
             for subject, each in self._changes.items()
-            for kind, data in _events(each)
+            for kind, data in _iter_event_types(each)
         ]
 
 
-def log_of(work: WriteTransaction) -> ChangeLog:
+def collect_changes(work: WriteTransaction) -> ChangeLog:
     """Return all changes of a write, before or after it is flushed."""
     log = ChangeLog()
     if work.registry_touched:
-        entry = log.note("/", "registry", "updated", _differences(work.registry_before, work.registry))
-        entry.epoch, entry.entity = work.registry.epoch, _kept(work.registry)
+        entry = log.record("/", "registry", "updated", _changed_names(work.registry_before, work.registry))
+        entry.epoch, entry.entity = work.registry.epoch, _compared_values(work.registry)
         if work.registry.modelsource != work.registry_before.modelsource:
             entry.changed.update({"model": None, "modelsource": None})
-            log.note("/model", "model", "updated").epoch = work.registry.epoch
-            source = log.note("/modelsource", "modelsource", "updated")
+            log.record("/model", "model", "updated").epoch = work.registry.epoch
+            source = log.record("/modelsource", "modelsource", "updated")
             source.epoch, source.entity = work.registry.epoch, work.registry.modelsource
         one, other = work.registry_before.capabilities, work.registry.capabilities
         if one != other:
             entry.changed["capabilities"] = None
             names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-            chosen = log.note("/capabilities", "capabilities", "updated", names)
+            chosen = log.record("/capabilities", "capabilities", "updated", names)
             chosen.epoch, chosen.entity = work.registry.epoch, other
-    _collect(log, work.groups, "group")
-    _collect(log, work.resources, "resource")
-    _collect(log, work.versions, "version")
-    _relate(log, work)
+    _collect_kind(log, work.groups, "group")
+    _collect_kind(log, work.resources, "resource")
+    _collect_kind(log, work.versions, "version")
+    _record_on_owners(log, work)
     return log
 
 
-def _collect(log: ChangeLog, changes: PendingWrites[Any], kind: str) -> None:
+def _collect_kind(log: ChangeLog, changes: PendingWrites[Any], kind: str) -> None:
     for xid in changes.touched:
         before, now = changes.before.get(xid), changes.now[xid]
         if before is None and now is None:
             continue
         if now is None:
-            log.note(xid, kind, "deleted").epoch = before.epoch if before is not None else 0
+            log.record(xid, kind, "deleted").epoch = before.epoch if before is not None else 0
             continue
-        entry = log.note(xid, kind, "created" if before is None else "updated")
-        entry.epoch, entry.entity = now.epoch, _kept(now)
+        entry = log.record(xid, kind, "created" if before is None else "updated")
+        entry.epoch, entry.entity = now.epoch, _compared_values(now)
         if before is None:
             continue
         prefix = "meta." if kind == "resource" else ""
-        entry.changed.update({f"{prefix}{name}": None for name in _differences(before, now)})
-        old, new = _deprecated(before), _deprecated(now)
+        entry.changed.update({f"{prefix}{name}": None for name in _changed_names(before, now)})
+        old, new = _deprecated_object(before), _deprecated_object(now)
         entry.deprecated.update({name: None for name in {**old, **new} if old.get(name) != new.get(name)})
 
 
-def _deprecated(entity: Entity) -> Mapping[str, Any]:
+def _deprecated_object(entity: Entity) -> Mapping[str, Any]:
     """Return the ``deprecated`` object of an entity; it may be any type if the model does not declare it."""
     deprecated = entity.attributes.get("deprecated")
     return deprecated if isinstance(deprecated, Mapping) else {}
 
 
-def _relate(log: ChangeLog, work: WriteTransaction) -> None:
+def _record_on_owners(log: ChangeLog, work: WriteTransaction) -> None:
     """Record on owners that entities were added or deleted, and on resources what their default version changes."""
-    for xid, before, now in _moved(work.groups):
+    for xid, before, now in _iter_changed(work.groups):
         plural = xid.split("/")[1]
         if (before is None) != (now is None):
-            log.relate(work.registry, "registry", (plural, f"{plural}count", "epoch", "modifiedat"))
-    for xid, before, now in _moved(work.resources):
+            log.record_on_owner(work.registry, "registry", (plural, f"{plural}count", "epoch", "modifiedat"))
+    for xid, before, now in _iter_changed(work.resources):
         _, _, _, plural, _ = xid.split("/")
         owner = xid.rsplit("/", 2)[0]
         group = work.groups.now.get(owner)
         if (before is None) != (now is None) and group is not None:
-            log.relate(group, "group", (plural, f"{plural}count", "epoch", "modifiedat"))
-    for xid, before, now in _moved(work.versions):
+            log.record_on_owner(group, "group", (plural, f"{plural}count", "epoch", "modifiedat"))
+    for xid, before, now in _iter_changed(work.versions):
         owner = xid.rsplit("/", 2)[0]
         resource = work.resources.now.get(owner)
         if resource is None:
             continue
         if (before is None) != (now is None):
-            log.relate(resource, "resource", ("versions", "versionscount", "meta.epoch", "meta.modifiedat"))
+            log.record_on_owner(resource, "resource", ("versions", "versionscount", "meta.epoch", "meta.modifiedat"))
         elif before is not None and now is not None and resource.defaultversionid == now.id:
-            log.relate(resource, "resource", _differences(before, now))
+            log.record_on_owner(resource, "resource", _changed_names(before, now))
 
 
-def _moved(changes: PendingWrites[Any]) -> Iterator[tuple[str, Any, Any]]:
+def _iter_changed(changes: PendingWrites[Any]) -> Iterator[tuple[str, Any, Any]]:
     for xid in changes.touched:
         yield xid, changes.before.get(xid), changes.now[xid]
 
 
-def _differences(before: Entity, now: Entity) -> list[str]:
-    one, other = _kept(before), _kept(now)
+def _changed_names(before: Entity, now: Entity) -> list[str]:
+    one, other = _compared_values(before), _compared_values(now)
     return [name for name in {**one, **other} if one.get(name) != other.get(name)]
 
 
-def _kept(entity: Entity) -> dict[str, Any]:
+def _compared_values(entity: Entity) -> dict[str, Any]:
     state: dict[str, Any] = {**entity.attributes, "epoch": entity.epoch}
     state |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
     if isinstance(entity, Resource):
@@ -169,31 +169,31 @@ def _kept(entity: Entity) -> dict[str, Any]:
     return state
 
 
-def _events(change: EntityChange) -> Iterator[tuple[str, str | None]]:
+def _iter_event_types(change: EntityChange) -> Iterator[tuple[str, str | None]]:
     has_data = change.action == "updated" and change.kind not in ("model", "modelsource")
-    data = text_of({"changed": list(change.changed)}) if has_data else None
+    data = to_json_text({"changed": list(change.changed)}) if has_data else None
     yield f"io.xregistry.{change.kind}.{change.action}", data
     if change.deprecated:
-        yield f"io.xregistry.{change.kind}.deprecation", text_of({"changed": list(change.deprecated)})
+        yield f"io.xregistry.{change.kind}.deprecation", to_json_text({"changed": list(change.deprecated)})
 
 
-# Replication marks of what a write has changed, in the same transaction; see :mod:`registry.store.history`.
+# Replication marks of changed entities, written in the same transaction; see :mod:`registry.store.history`.
 #
 # Messages in message groups have a version history that catalogs merge. Everything else is replicated by state: a
 # group, a version with its document, a resource with its meta, and the model.
 
 
-def mark(work: WriteTransaction) -> None:
+def mark_changes(work: WriteTransaction) -> None:
     """Mark what a local write has changed; entities that it touched but did not change keep their marks."""
     _mark_by_xid(work)
     groups = [xid for xid in work.groups.touched if not is_by_xid(xid)]
     versions = [xid for xid in work.versions.touched if not is_by_xid(xid)]
     if not groups and not versions:
         return
-    marks = WriteMarks(work.reader.connection)
+    marks = Marks(work.reader.connection)
     owners = list(dict.fromkeys(xid.rpartition("/versions/")[0] for xid in versions))
     names = {xid.rpartition("/")[2] for xid in versions}
-    known = {owner: marked(each.values()) for owner, each in marks.versions(owners, names).items()}
+    known = {owner: marks_by_version(each.values()) for owner, each in marks.version_marks(owners, names).items()}
     # In mark order a group's content is removed before the group, and added after it.
     for gone in (True, False):
         for xid in versions:
@@ -206,48 +206,57 @@ def mark(work: WriteTransaction) -> None:
 
 
 def _mark_by_xid(work: WriteTransaction) -> None:
-    moved = set(_owners(work.versions))
+    moved = set(_iter_owners(work.versions))
     gone = [
-        xid for each in (work.versions, work.resources, work.groups) for xid in _touched(each) if each.now[xid] is None
+        xid
+        for each in (work.versions, work.resources, work.groups)
+        for xid in _iter_touched(each)
+        if each.now[xid] is None
     ]
     # The model comes before entities of its types.
-    live = {} if work.registry.modelsource == work.registry_before.modelsource else {MODEL: work.registry.modelsource}
+    live = (
+        {} if work.registry.modelsource == work.registry_before.modelsource else {MODEL_XID: work.registry.modelsource}
+    )
     digests = {xid: digest_of_state(state) for xid, state in live.items()}
-    touched = [*_touched(work.groups), *_touched(work.versions), *dict.fromkeys((*_touched(work.resources), *moved))]
+    touched = [
+        *_iter_touched(work.groups),
+        *_iter_touched(work.versions),
+        *dict.fromkeys((*_iter_touched(work.resources), *moved)),
+    ]
     for xid in touched:
         now = work.groups.now.get(xid) or work.versions.now.get(xid) or work.resources.now.get(xid)
         if now is not None:
-            digests[xid] = digest_of_state(_state(work, now))
+            digests[xid] = digest_of_state(_state_of(work, now))
     if not gone and not digests:
         return
-    marks = WriteMarks(work.reader.connection)
-    known = marks.named([*gone, *digests])
+    marks = Marks(work.reader.connection)
+    known = marks.marks_by_xid([*gone, *digests])
     for xid in gone:
         if xid in known and not known[xid].deleted:
             known[xid].deleted, known[xid].digest = True, ""
-            put_own(marks, known[xid])
+            put_own_mark(marks, known[xid])
     for xid, digest in digests.items():
         mine = known.get(xid)
         if mine is None or mine.deleted or mine.digest != digest or xid in moved:
             mine = mine if mine is not None else Mark("", "", "", 0, "", group=xid)
             mine.deleted, mine.digest = False, digest
-            put_own(marks, mine)
+            put_own_mark(marks, mine)
     marks.flush()
 
 
-def _touched(changes: PendingWrites[Any]) -> Iterator[str]:
+def _iter_touched(changes: PendingWrites[Any]) -> Iterator[str]:
     return (xid for xid in changes.touched if is_by_xid(xid))
 
 
-def _owners(versions: PendingWrites[Version]) -> Iterator[str]:
+def _iter_owners(versions: PendingWrites[Version]) -> Iterator[str]:
     """Yield resources whose set of versions or ancestry has changed."""
-    for xid in _touched(versions):
+    for xid in _iter_touched(versions):
         before, now = versions.before.get(xid), versions.now[xid]
         if before is None or now is None or before.ancestorid != now.ancestorid:
             yield xid.rpartition("/versions/")[0]
 
 
-def _state(work: WriteTransaction, entity: Entity) -> Mapping[str, Any]:
+def _state_of(work: WriteTransaction, entity: Entity) -> Mapping[str, Any]:
     if isinstance(entity, Version):
         return state_of_version(entity, work.document(entity))
     return state_of_resource(entity) if isinstance(entity, Resource) else entity.attributes
@@ -273,8 +282,8 @@ def digest_of_state(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
 
 
-def _mark_group(marks: WriteMarks, xid: str, now: Any) -> None:
-    group_mark = marks.group(xid)
+def _mark_group(marks: Marks, xid: str, now: Any) -> None:
+    group_mark = marks.mark_of(xid)
     if group_mark is None:
         if now is None:
             return
@@ -283,16 +292,16 @@ def _mark_group(marks: WriteMarks, xid: str, now: Any) -> None:
     if group_mark.stamp and (now is None) == group_mark.deleted and digest == group_mark.digest:
         return
     group_mark.deleted, group_mark.digest = now is None, digest
-    put_own(marks, group_mark)
+    put_own_mark(marks, group_mark)
 
 
-def _mark_version(marks: WriteMarks, xid: str, work: WriteTransaction, known: dict[str, dict[str, Mark]]) -> None:
+def _mark_version(marks: Marks, xid: str, work: WriteTransaction, known: dict[str, dict[str, Mark]]) -> None:
     owner, _, name = xid.rpartition("/versions/")
     now, mark = work.versions.now[xid], known[owner].get(name)
     if now is None:
         if mark is not None:
             mark.deleted, mark.digest = True, ""
-            put_own(marks, mark)
+            put_own_mark(marks, mark)
         return
     digest = digest_of(now.attributes)
     if mark is not None and mark.digest == digest:
@@ -300,19 +309,19 @@ def _mark_version(marks: WriteMarks, xid: str, work: WriteTransaction, known: di
     if mark is None:
         mark = Mark(owner, new_uid(marks), name, 0, "")
     mark.digest, mark.authority = digest, str(now.attributes.get("authority") or "")
-    put_own(marks, mark)
+    put_own_mark(marks, mark)
 
 
-def put_own(marks: WriteMarks, mark: Mark) -> None:
+def put_own_mark(marks: Marks, mark: Mark) -> None:
     """Store a mark as a write of this catalog, later than everything its state has seen."""
-    mark.stamp, mark.origin = marks.tick(max(mark.seen.values(), default=0)), marks.catalog
+    mark.stamp, mark.origin = marks.issue_stamp(max(mark.seen.values(), default=0)), marks.catalog
     mark.seen = {**mark.seen, marks.catalog: mark.stamp}
-    marks.put(mark)
+    marks.store_mark(mark)
 
 
-def new_uid(marks: WriteMarks) -> str:
+def new_uid(marks: Marks) -> str:
     """Return the uid of a version created here; uids sort by logical time."""
-    return f"{marks.tick():016d}.{marks.catalog}"
+    return f"{marks.issue_stamp():016d}.{marks.catalog}"
 
 
 # History for readers: each entry with the changed attributes, old and new values.
@@ -338,19 +347,19 @@ class HistoryQuery:
     who: bool = True
 
 
-def page(connection: Connection, asked: HistoryQuery, most: int) -> tuple[list[dict[str, Any]], bool]:
-    """Return a page of entries, and whether more follow; a page holds about *most* bytes."""
+def history_page(connection: Connection, query: HistoryQuery, max_bytes: int) -> tuple[list[dict[str, Any]], bool]:
+    """Return a page of entries, and whether more follow; a page holds about *max_bytes* bytes."""
     found: list[dict[str, Any]] = []
     weight = 0
-    for row in history.entries(connection, asked.xid, asked.after, oldest=asked.oldest, deep=asked.below):
+    for row in history.iter_entries(connection, query.xid, query.after, oldest=query.oldest, deep=query.below):
         weight += len(row.entity or "") + len(row.before or "")
-        if len(found) == asked.limit or (found and weight > most):
+        if len(found) == query.limit or (found and weight > max_bytes):
             return found, True
-        found.append(_entry(row, who=asked.who))
+        found.append(_history_entry(row, who=query.who))
     return found, False
 
 
-def _entry(row: Row[Any], *, who: bool) -> dict[str, Any]:
+def _history_entry(row: Row[Any], *, who: bool) -> dict[str, Any]:
     entry = {"number": row.number, "at": row.at, "who": row.who, "action": row.action, "xid": row.xid}
     entry |= {"epoch": row.epoch, "interaction": row.interaction}
     if not who:
@@ -358,15 +367,15 @@ def _entry(row: Row[Any], *, who: bool) -> dict[str, Any]:
     # Without the previous entry an update has no diff; of a created entity everything is new.
     if row.action == "created" or row.earlier is not None:
         before = None if row.action == "created" else row.before
-        entry["changed"] = dict(json_differences("", _tree(before), _tree(row.entity)))
+        entry["changed"] = dict(iter_json_differences("", _parse_tree(before), _parse_tree(row.entity)))
     return entry
 
 
-def _tree(text: str | None) -> Mapping[str, Any]:
+def _parse_tree(text: str | None) -> Mapping[str, Any]:
     return {} if text is None else msgspec.json.decode(text)
 
 
-def json_differences(
+def iter_json_differences(
     place: str, old: Mapping[str, Any], new: Mapping[str, Any], depth: int = 1
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield JSON pointers of differences, with ``old`` unless added and ``new`` unless removed."""
@@ -375,7 +384,7 @@ def json_differences(
         one, other = old.get(name), new.get(name)
         if name in old and name in new:
             if isinstance(one, Mapping) and isinstance(other, Mapping) and depth < _MAX_DEPTH:
-                yield from json_differences(pointer, one, other, depth + 1)
+                yield from iter_json_differences(pointer, one, other, depth + 1)
             elif one != other or isinstance(one, bool) != isinstance(other, bool):
                 yield pointer, {"old": one, "new": other}
         elif name in old:

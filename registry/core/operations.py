@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from registry.core.ancestry import given_time
+from registry.core.ancestry import parse_given_time
 from registry.core.requests import ABSENT, RegistryRequest, ResourcePath
 from registry.core.writing import EntityDeleter, EntityWriter
 from registry.errors import Refusal
-from registry.model.attributes import GroupType, Model, ModelAttribute, ResourceType, validated
-from registry.model.compiler import read_model
+from registry.model.attributes import GroupType, Model, ModelAttribute, ResourceType, check_values
+from registry.model.compiler import compile_model
 from registry.store.entities import Entity, EntityReader, GroupEntity, WriteTransaction
 
 
@@ -24,7 +24,7 @@ class WrittenEntity:
         self.version = version
 
 
-class Operation:
+class WriteOperation:
     """Carries out one write, except the checks of :meth:`EntityWriter.finish`."""
 
     def __init__(self, writer: EntityWriter, place: ResourcePath, request: RegistryRequest) -> None:
@@ -47,14 +47,14 @@ class Operation:
             raise Refusal("missing_body", request.path)
         if not isinstance(request.body, Mapping):
             raise Refusal("parsing_data", request.path, error_detail="the body must be a JSON object")
-        return self._add() if request.verb == "add" else self._update()
+        return self._create_entities() if request.verb == "add" else self._update()
 
     def _delete(self) -> None:
         request, deleter = self._request, EntityDeleter(self._writer)
         if self._place.is_collection:
             deleter.delete_all(self._place, None if request.body is ABSENT else request.body)
         else:
-            deleter.delete(self._place, _epoch(request))
+            deleter.delete(self._place, _parse_epoch(request))
 
     def _update(self) -> Any:
         writer, place, body = self._writer, self._place, self._request.body
@@ -84,19 +84,21 @@ class Operation:
         pending = writer.pending.get(owner.xid)
         return WrittenEntity(place, created=created, version=pending is not None and bool(pending.fresh))
 
-    def _add(self) -> Any:
+    def _create_entities(self) -> Any:
         writer, place, body = self._writer, self._place, self._request.body
         if place.kind == "registry":
-            return self._many(body, {name: ResourcePath("groups", kind) for name, kind in writer.model.groups.items()})
+            return self._write_collections(
+                body, {name: ResourcePath("groups", kind) for name, kind in writer.model.groups.items()}
+            )
         if place.kind == "group":
-            return self._many(body, {name: place.collection(name) for name in place.group.resources})
+            return self._write_collections(body, {name: place.collection(name) for name in place.group.resources})
         if place.is_collection:
             return self._write_all(place, body, patch=False)
         version = writer.add_version(place, body, self._request.document)
         created = version.id in writer.pending[place.xid].fresh
         return WrittenEntity(replace(place, kind="version", vid=version.id), created=created, version=True)
 
-    def _many(self, body: Mapping[str, Any], places: Mapping[str, ResourcePath]) -> dict[str, Any]:
+    def _write_collections(self, body: Mapping[str, Any], places: Mapping[str, ResourcePath]) -> dict[str, Any]:
         place = self._place
         for name in body:
             if name not in places:
@@ -109,15 +111,13 @@ class Operation:
     def _write_all(self, place: ResourcePath, body: object, *, patch: bool) -> list[str]:
         """Write entities of a collection, and return the ids of the processed ones."""
         writer = self._writer
-        write = {
-            "groups": writer.write_groups,
-            "resources": writer.write_resources,
-            "versions": writer.write_versions,
-        }[place.kind]
+        write = {"groups": writer.write_groups, "resources": writer.write_resources, "versions": writer.write_versions}[
+            place.kind
+        ]
         return write(place, body, patch=patch)
 
 
-def _epoch(request: RegistryRequest) -> int | None:
+def _parse_epoch(request: RegistryRequest) -> int | None:
     text = request.flags.epoch
     if text is None:
         return None
@@ -126,23 +126,23 @@ def _epoch(request: RegistryRequest) -> int | None:
     return int(text)
 
 
-def keep_exact(work: WriteTransaction, model: Model, tree: Mapping[str, Any]) -> None:
+def set_exact_values(work: WriteTransaction, model: Model, tree: Mapping[str, Any]) -> None:
     """Set the epochs and times of the written entities to those in a document of the whole registry."""
     work.registry_touched = True
     _set_exact(work.registry, tree)
     for plural, kind in model.groups.items():
-        for gid, group in _members(tree, plural):
+        for gid, group in _collection_members(tree, plural):
             place = ResourcePath("group", kind, gid)
             _set_exact(work.groups.now.get(place.xid), group)
             for name in kind.resources:
-                for rid, resource in _members(group, name):
+                for rid, resource in _collection_members(group, name):
                     owner = place.collection(name).child(rid).xid
                     _set_exact(work.resources.now.get(owner), resource.get("meta"))
-                    for vid, version in _members(resource, "versions"):
+                    for vid, version in _collection_members(resource, "versions"):
                         _set_exact(work.versions.now.get(f"{owner}/versions/{vid}"), version)
 
 
-def _members(tree: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
+def _collection_members(tree: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
     found = tree.get(name)
     return [each for each in found.items() if isinstance(each[1], Mapping)] if isinstance(found, Mapping) else []
 
@@ -153,8 +153,8 @@ def _set_exact(entity: Entity | None, body: object) -> None:
     epoch = body.get("epoch")
     if isinstance(epoch, int) and not isinstance(epoch, bool) and epoch > 0:
         entity.epoch = epoch
-    entity.createdat = given_time(body.get("createdat"), "createdat", entity.xid) or entity.createdat
-    entity.modifiedat = given_time(body.get("modifiedat"), "modifiedat", entity.xid) or entity.modifiedat
+    entity.createdat = parse_given_time(body.get("createdat"), "createdat", entity.xid) or entity.createdat
+    entity.modifiedat = parse_given_time(body.get("modifiedat"), "modifiedat", entity.xid) or entity.modifiedat
 
 
 # A new model: compile it, and check all entities against it (``model.md``, Creating or Updating).
@@ -168,16 +168,16 @@ _MAX_SHOWN_FAULTS: Final = 20
 def change_model(writer: EntityWriter, source: object) -> None:
     """Replace the registry's model by the one of a source; the registry counts as updated.
 
-    The writer uses it from then on, and its :meth:`~Writer.finish` checks the affected resources.
+    The writer uses it from then on, and its :meth:`~EntityWriter.finish` checks the affected resources.
 
     Raises:
         Refusal: the source is not a valid model, or entities do not comply with it.
     """
     given: Mapping[str, Any] = source if isinstance(source, Mapping) else {}
-    before, model = writer.model, read_model({} if source is None else source)
-    _keep_names(before, model)
+    before, model = writer.model, compile_model({} if source is None else source)
+    _check_names_kept(before, model)
     broken: list[str] = []
-    for fault in _faults(writer.work.reader, model):
+    for fault in _iter_faults(writer.work.reader, model):
         broken.append(fault)
         if len(broken) == _MAX_SHOWN_FAULTS:
             break
@@ -202,43 +202,43 @@ class _ModelMigration:
             was = self._before.groups.get(plural)
             if was is None or was == kind:
                 continue
-            for each in list(self._work.reader.groups(f"/{plural}")):
+            for each in list(self._work.reader.iter_groups(f"/{plural}")):
                 group = self._work.group(each.xid)
                 assert group is not None
-                if was.attributes != kind.attributes and self._fill(group, kind.attributes):
-                    self._work.groups.put(group)
+                if was.attributes != kind.attributes and self._fill_defaults(group, kind.attributes):
+                    self._work.groups.record_changed(group)
                 for name, resources in kind.resources.items():
                     if was.constraints != kind.constraints or was.resources.get(name) != resources:
-                        self._settle(kind, group, resources)
+                        self._recheck_resources(kind, group, resources)
 
-    def _settle(self, kind: GroupType, group: GroupEntity, resources: ResourceType) -> None:
+    def _recheck_resources(self, kind: GroupType, group: GroupEntity, resources: ResourceType) -> None:
         place = ResourcePath("resources", kind, group.id, resources)
-        for each in list(self._work.reader.resources(place.xid)):
+        for each in list(self._work.reader.iter_resources(place.xid)):
             resource = self._work.resource(each.xid)
             assert resource is not None
-            self._writer.pend(place.child(resource.id), resource)
+            self._writer.pending_of(place.child(resource.id), resource)
             if resource.xref is not None:
                 continue
-            if self._fill(resource, resources.meta):
-                self._work.resources.put(resource)
+            if self._fill_defaults(resource, resources.meta):
+                self._work.resources.record_changed(resource)
             for version in self._work.versions_of(resource).values():
-                if self._fill(version, resources.attributes):
-                    self._work.versions.put(version)
+                if self._fill_defaults(version, resources.attributes):
+                    self._work.versions.record_changed(version)
 
-    def _fill(self, entity: Entity, attributes: Mapping[str, ModelAttribute]) -> bool:
+    def _fill_defaults(self, entity: Entity, attributes: Mapping[str, ModelAttribute]) -> bool:
         """Fill in missing defaults of an entity; return whether there were any."""
         kept = {name: value for name, value in entity.attributes.items() if name == "readonly"}
         own = {name: value for name, value in entity.attributes.items() if name not in kept}
-        values = {**validated(entity.xid, own, attributes), **kept}
+        values = {**check_values(entity.xid, own, attributes), **kept}
         if values == entity.attributes:
             return False
         entity.attributes = values
         entity.modifiedat = self._writer.options.now
-        self._writer.bump(entity)
+        self._writer.raise_epoch(entity)
         return True
 
 
-def _keep_names(before: Model, model: Model) -> None:
+def _check_names_kept(before: Model, model: Model) -> None:
     for plural, kind in model.groups.items():
         was = before.groups.get(plural)
         if was is None:
@@ -255,36 +255,36 @@ def _keep_names(before: Model, model: Model) -> None:
                 raise Refusal("model_error", "/model", error_detail=detail)
 
 
-def _faults(reader: EntityReader, model: Model) -> Iterator[str]:
+def _iter_faults(reader: EntityReader, model: Model) -> Iterator[str]:
     for plural in sorted(reader.group_types() - model.groups.keys()):
         yield f"there are {plural}"
     for plural, kind in model.groups.items():
-        for group in reader.groups(f"/{plural}"):
-            yield from _fault(group.xid, group.attributes, kind.attributes)
+        for group in reader.iter_groups(f"/{plural}"):
+            yield from _iter_entity_faults(group.xid, group.attributes, kind.attributes)
             for name in sorted(reader.resource_types(group.xid) - kind.resources.keys()):
                 yield f"there are {group.xid}/{name}"
             for name, resource_kind in kind.resources.items():
-                yield from _resource_faults(reader, resource_kind, f"{group.xid}/{name}")
+                yield from _iter_resource_faults(reader, resource_kind, f"{group.xid}/{name}")
 
 
-def _resource_faults(reader: EntityReader, kind: ResourceType, parent: str) -> Iterator[str]:
-    for resource in reader.resources(parent):
-        yield from _fault(f"{resource.xid}/meta", resource.attributes, kind.meta)
+def _iter_resource_faults(reader: EntityReader, kind: ResourceType, parent: str) -> Iterator[str]:
+    for resource in reader.iter_resources(parent):
+        yield from _iter_entity_faults(f"{resource.xid}/meta", resource.attributes, kind.meta)
         if resource.sticky and kind.maxversions == 1:
             raise Refusal("setdefaultversionsticky_false", resource.xid)
-        for version in reader.versions(resource.versions):
-            kept = {name: value for name, value in version.attributes.items() if not _served(kind, name)}
-            yield from _fault(version.xid, kept, kind.attributes)
+        for version in reader.iter_versions(resource.versions):
+            kept = {name: value for name, value in version.attributes.items() if not _is_served(kind, name)}
+            yield from _iter_entity_faults(version.xid, kept, kind.attributes)
             if not kind.hasdocument and reader.document(version.xid):
                 raise Refusal("hasdocument_violation", version.xid, plural=kind.plural)
 
 
-def _served(kind: ResourceType, name: str) -> bool:
+def _is_served(kind: ResourceType, name: str) -> bool:
     return name in kind.attributes and kind.attributes[name].served
 
 
-def _fault(xid: str, values: Mapping[str, Any], attributes: Any) -> Iterator[str]:
+def _iter_entity_faults(xid: str, values: Mapping[str, Any], attributes: Any) -> Iterator[str]:
     try:
-        validated(xid, {name: value for name, value in values.items() if name != "readonly"}, attributes)
+        check_values(xid, {name: value for name, value in values.items() if name != "readonly"}, attributes)
     except Refusal as error:
         yield error.title

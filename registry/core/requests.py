@@ -14,24 +14,24 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from registry.errors import Refusal, invalid, listed
-from registry.model.attributes import ANYTHING, GroupType, Model, ResourceType, moment_of, normalized
+from registry.errors import Refusal, invalid_value, join_values
+from registry.model.attributes import WILDCARD, GroupType, Model, ResourceType, parse_time, to_utc
 from registry.store.entities import EntityReader
 
 # Documents of versions: from a request's attributes to bytes, and back (core ``spec.md``, ``<RESOURCE>``).
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The document in a request: ``body`` has its bytes, None for none. ``url`` is whether it is external."""
+class GivenDocument:
+    """The document in a request: ``body`` has its bytes, None for none; ``is_external``: only its URL is stored."""
 
     body: bytes | None
-    url: bool = False
+    is_external: bool = False
 
 
-def given_document(
+def parse_document(
     kind: ResourceType, body: Mapping[str, Any], attributes: dict[str, Any], subject: str, *, patch: bool, media: str
-) -> Given | None:
+) -> GivenDocument | None:
     """Return the document in a body, None if it has none.
 
     *attributes* are the version's new attributes; content type and URL are set in them. *media* is the content type of
@@ -47,30 +47,30 @@ def given_document(
     if not present:
         return None
     if len(present) > 1:
-        raise Refusal("one_resource", subject, list=listed((tree, encoded, url)))
+        raise Refusal("one_resource", subject, list=join_values((tree, encoded, url)))
     (name,) = present
     value = body[name]
     if name != url:
         attributes.pop(url, None)
     if value is None:
-        return Given(b"")
+        return GivenDocument(b"")
     if name == url:
-        return Given(None, url=True)
+        return GivenDocument(None, is_external=True)
     said = attributes.get("contenttype") if patch else body.get("contenttype")
     if said is None and (patch or name == tree):
         attributes["contenttype"] = media
     if name == tree:
-        return Given(_bytes(kind, value, attributes.get("contenttype")))
+        return GivenDocument(_to_bytes(kind, value, attributes.get("contenttype")))
     try:
-        return Given(base64.b64decode(value, validate=True))
+        return GivenDocument(base64.b64decode(value, validate=True))
     except (binascii.Error, TypeError, ValueError):
-        raise invalid(subject, encoded, "must be base64") from None
+        raise invalid_value(subject, encoded, "must be base64") from None
 
 
-def shown_document(kind: ResourceType, document: bytes, contenttype: str | None, *, binary: bool) -> tuple[str, Any]:
+def document_member(kind: ResourceType, document: bytes, contenttype: str | None, *, binary: bool) -> tuple[str, Any]:
     """Return the attribute that contains a document, and its value: JSON, text, or base64."""
     tree, encoded, _ = kind.document_names
-    form = "binary" if binary or not document else kind.form_of(contenttype)
+    form = "binary" if binary or not document else kind.representation_of(contenttype)
     try:
         if form == "json":
             return tree, msgspec.json.decode(document)
@@ -81,8 +81,8 @@ def shown_document(kind: ResourceType, document: bytes, contenttype: str | None,
     return encoded, base64.b64encode(document).decode("ascii")
 
 
-def _bytes(kind: ResourceType, value: Any, contenttype: object) -> bytes:
-    if isinstance(value, str) and kind.form_of(str(contenttype)) != "json":
+def _to_bytes(kind: ResourceType, value: Any, contenttype: object) -> bytes:
+    if isinstance(value, str) and kind.representation_of(str(contenttype)) != "json":
         return value.encode("utf-8", "surrogatepass")
     return msgspec.json.encode(value)
 
@@ -111,7 +111,7 @@ class Flags:
     binary: bool = False
 
 
-def _everybody(group: str) -> bool:
+def _allow_all(group: str) -> bool:
     return True
 
 
@@ -136,13 +136,13 @@ class RegistryRequest:
     flags: Flags = field(default_factory=Flags)
     details: bool = False
     body: Any = ABSENT
-    document: Given | None = None
+    document: GivenDocument | None = None
     contenttype: str = "application/json"
     limit: int | None = None
     cursor: str = ""
     who: str = ""
     administrator: bool = False
-    may_write: Callable[[str], bool] = _everybody
+    may_write: Callable[[str], bool] = _allow_all
     matches: tuple[str, ...] | None = None
     max_answer: int = 64 * 2**20
     known: tuple[str, ...] = ()
@@ -164,14 +164,14 @@ class Response:
     """The response to a request.
 
     ``body`` is None for a response without one, or if the client's copy is current. ``document`` is set if the response
-    is a document, and ``body`` then has the attributes for headers; ``elsewhere`` is the URL of an external document.
+    is a document, and ``body`` then has the attributes for headers; ``document_url`` is set for an external document.
     ``location`` is the URL of a created entity, ``version`` the URL of the version updated or created. ``findings`` are
     lint's findings about a write.
     """
 
     body: Mapping[str, Any] | None
     document: bytes | None = None
-    elsewhere: str = ""
+    document_url: str = ""
     name: str = ""
     location: str = ""
     version: str = ""
@@ -184,7 +184,7 @@ class Response:
 # Paths, xids and ids (core ``spec.md``, ``<SINGULAR>id`` and ``xid``).
 
 Kind = Literal["registry", "groups", "group", "resources", "resource", "meta", "versions", "version"]
-_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@]{0,127}", re.ASCII)
+_ID_FORM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@]{0,127}", re.ASCII)
 _RESERVED: Final = frozenset(("null", "request"))
 
 
@@ -201,13 +201,13 @@ class ResourcePath:
 
     @property
     def group(self) -> GroupType:
-        """The type of group; only below the registry."""
+        """The group type; must not be called on the registry itself."""
         assert self.group_type is not None
         return self.group_type
 
     @property
     def resource(self) -> ResourceType:
-        """The type of resource; only below groups."""
+        """The resource type; must not be called on a group or above."""
         assert self.resource_type is not None
         return self.resource_type
 
@@ -254,7 +254,7 @@ class ResourcePath:
         return ResourcePath("group", self.group_type, self.gid)
 
 
-def place_of(model: Model, segments: Sequence[str], path: str) -> ResourcePath:
+def parse_resource_path(model: Model, segments: Sequence[str], path: str) -> ResourcePath:
     """Parse the decoded *segments* of a path; *path* is for errors.
 
     Raises:
@@ -285,12 +285,12 @@ def place_of(model: Model, segments: Sequence[str], path: str) -> ResourcePath:
 
 
 def check_id(identifier: object, subject: str, *, version: bool = False) -> str:
-    """Return *identifier* if it is valid for a new entity.
+    """Return *identifier*, which must be valid for a new entity.
 
     Raises:
         Refusal: ``malformed_id``.
     """
-    if not isinstance(identifier, str) or not _ID.fullmatch(identifier):
+    if not isinstance(identifier, str) or not _ID_FORM.fullmatch(identifier):
         why = "an id has 1 to 128 letters, digits and -._~:@, and begins with a letter, a digit or _"
         raise Refusal("malformed_id", subject, id=str(identifier), error_detail=why)
     if version and identifier in _RESERVED:
@@ -298,7 +298,7 @@ def check_id(identifier: object, subject: str, *, version: bool = False) -> str:
     return identifier
 
 
-def target_of(model: Model, xref: object, source: ResourcePath, subject: str) -> str:
+def parse_xref(model: Model, xref: object, source: ResourcePath, subject: str) -> str:
     """Return the target xid of an ``xref``.
 
     Raises:
@@ -308,7 +308,7 @@ def target_of(model: Model, xref: object, source: ResourcePath, subject: str) ->
     parts = text.split("/")
     group = model.groups.get(parts[1]) if len(parts) == 5 and not parts[0] else None
     target = group.resources.get(parts[3]) if group is not None else None
-    if not isinstance(xref, str) or target is None or not all(_ID.fullmatch(parts[index]) for index in (2, 4)):
+    if not isinstance(xref, str) or target is None or not all(_ID_FORM.fullmatch(parts[index]) for index in (2, 4)):
         why = "it is not the xid of a resource"
     elif target.home != source.resource.home or target.plural != source.resource.plural:
         why = "it has another resource type"
@@ -329,7 +329,7 @@ _DISTRIBUTION: Final = "xregistry-router"
 _DIGEST_BYTES: Final = 6
 
 
-def shows_more(place: ResourcePath | str, flags: Flags) -> bool:
+def has_several_entities(place: ResourcePath | str, flags: Flags) -> bool:
     """Whether a response shows more than one plain entity, so that an entity's ETag does not identify it."""
     if isinstance(place, str):
         return place == EXPORT
@@ -338,27 +338,27 @@ def shows_more(place: ResourcePath | str, flags: Flags) -> bool:
     return bool(flags.inline or flags.filter or flags.doc or flags.binary or flags.collections)
 
 
-def tag_of(reader: EntityReader, request: RegistryRequest) -> str:
+def response_etag(reader: EntityReader, request: RegistryRequest) -> str:
     """Return the ETag of such a response; equal tags mean equal responses to the same request by the same release."""
     asked = request.base, request.segments, request.details, request.flags, request.limit, request.cursor
-    return tag_of_page(reader, (request.max_answer, asked))
+    return page_etag(reader, (request.max_answer, asked))
 
 
-def tag_of_page(reader: EntityReader, asked: object) -> str:
+def page_etag(reader: EntityReader, asked: object) -> str:
     """Return the ETag of a response that depends only on *asked* and the state of the registry."""
     number, change = reader.last_change()
-    said = repr((_program(), asked, change)).encode()
+    said = repr((_release_digest(), asked, change)).encode()
     return f'"{number}.{blake2b(said, digest_size=_DIGEST_BYTES).hexdigest()}"'
 
 
-def tag_of_body(body: Mapping[str, Any]) -> str:
+def body_etag(body: Mapping[str, Any]) -> str:
     """Return the ETag of a body, for ``If-Match``; it ignores other changes of the registry."""
     said = msgspec.json.encode(body, order="deterministic")
     return f'"{blake2b(said, digest_size=2 * _DIGEST_BYTES).hexdigest()}"'
 
 
 @cache
-def _program() -> str:
+def _release_digest() -> str:
     return version(_DISTRIBUTION)
 
 
@@ -366,17 +366,17 @@ def _program() -> str:
 
 # Dot notation: ``labels.stage``, ``info['my.key']``, ``list[2]``; in filters ``.*`` and ``[*]`` too.
 
-_PART: Final = re.compile(
+_PART_FORM: Final = re.compile(
     r"\.?(?:(?P<name>[A-Za-z0-9_:\-]+|\*)|\[(?P<index>\d{1,9}|\*)\]|\['(?P<single>[^']*)'\]|\[\"(?P<double>[^\"]*)\"\])"
 )
 MAX_PARTS: Final = 32
 Part = str | int
-ANY: Final = "\0any"
+ANY_PART: Final = "\0any"
 """``*``: every member or item."""
 MISSING: Final = object()
 
 
-def parts_of(text: str) -> tuple[Part, ...]:
+def parse_path(text: str) -> tuple[Part, ...]:
     """Parse a path: names as text, array indexes as numbers.
 
     Raises:
@@ -385,12 +385,12 @@ def parts_of(text: str) -> tuple[Part, ...]:
     parts: list[Part] = []
     at = 0
     while at < len(text):
-        hit = _PART.match(text, at)
-        if hit is None or (at == 0 and text[0] == ".") or len(parts) == MAX_PARTS or _glued(hit, at):
+        hit = _PART_FORM.match(text, at)
+        if hit is None or (at == 0 and text[0] == ".") or len(parts) == MAX_PARTS or _lacks_dot(hit, at):
             raise ValueError(f"{text!r} is not a path in dot notation")
         name, index, single, double = hit.group("name", "index", "single", "double")
         if "*" in (name, index):
-            parts.append(ANY)
+            parts.append(ANY_PART)
         elif index is not None:
             parts.append(int(index))
         else:
@@ -401,94 +401,91 @@ def parts_of(text: str) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def values_at(tree: Any, parts: tuple[Part, ...]) -> Iterator[Any]:
+def iter_values_at(tree: Any, parts: tuple[Part, ...]) -> Iterator[Any]:
     """Yield the values at a path; there may be several if a part is ANY."""
     if not parts:
         yield tree
         return
     first, rest = parts[0], parts[1:]
-    if first == ANY:
+    if first == ANY_PART:
         members = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
         for each in members:
-            yield from values_at(each, rest)
+            yield from iter_values_at(each, rest)
     elif isinstance(first, int):
         if isinstance(tree, list) and first < len(tree):
-            yield from values_at(tree[first], rest)
+            yield from iter_values_at(tree[first], rest)
     elif isinstance(tree, Mapping) and tree.get(first) is not None:
-        yield from values_at(tree[first], rest)
+        yield from iter_values_at(tree[first], rest)
 
 
-def _glued(hit: re.Match[str], at: int) -> bool:
+def _lacks_dot(hit: re.Match[str], at: int) -> bool:
     """Whether a name follows another part without a dot between them."""
     return at > 0 and hit["name"] is not None and hit.group()[0] != "."
 
 
-_FORM: Final = re.compile(r"(?P<path>[^=<>!]+)(?:(?P<sign><=|>=|<>|!=|=|<|>)(?P<value>.*))?", re.DOTALL)
+_EXPRESSION_FORM: Final = re.compile(r"(?P<path>[^=<>!]+)(?:(?P<sign><=|>=|<>|!=|=|<|>)(?P<value>.*))?", re.DOTALL)
 EXCLUDE_ALL: Final = "excludeall"
 MAX_EXPRESSIONS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """One comparison; without a ``sign`` the attribute must exist. A ``value`` of None is ``null``."""
+    """One comparison; without an ``operator`` the attribute must exist. A ``value`` of None is ``null``."""
 
     path: tuple[Part, ...]
-    sign: str = ""
+    operator: str = ""
     value: str | None = None
 
-    def holds(self, entity: Mapping[str, Any]) -> bool:
+    def matches(self, entity: Mapping[str, Any]) -> bool:
         """Whether it matches an entity's attributes."""
-        values = [each for each in values_at(entity, self.path) if each is not None]
+        values = [each for each in iter_values_at(entity, self.path) if each is not None]
         if (
-            self.sign == ""
-            or (self.sign in ("!=", "<>") and self.value is None)
-            or (self.sign, self.value) == ("=", "*")
+            self.operator == ""
+            or (self.operator in ("!=", "<>") and self.value is None)
+            or (self.operator, self.value) == ("=", "*")
         ):
             return bool(values)
         if self.value is None:
             return not values
-        if self.sign in ("!=", "<>"):
-            return not any(_equal(each, self.value) for each in values)
-        if self.sign == "=":
-            return any(_equal(each, self.value) for each in values)
-        return any(_ordered(each, self.sign, self.value) for each in values)
+        if self.operator in ("!=", "<>"):
+            return not any(_is_equal(each, self.value) for each in values)
+        if self.operator == "=":
+            return any(_is_equal(each, self.value) for each in values)
+        return any(_is_ordered(each, self.operator, self.value) for each in values)
 
 
 Clause = tuple[Expression, ...]
 """Expressions that must all match."""
 Clauses = tuple[Clause, ...] | None
 """Clauses of which one must match; None matches everything."""
-NOTHING: Final[tuple[Clause, ...]] = ()
+NO_CLAUSES: Final[tuple[Clause, ...]] = ()
 
 
-def read_filters(given: Sequence[str], path: str) -> Clauses:
-    """Parse the values of the flag, each a clause; no value matches everything.
+def parse_filters(texts: Sequence[str], path: str) -> Clauses:
+    """Parse the values of the flag ``filter``, each a clause; without a value everything matches.
 
     Raises:
         Refusal: ``bad_filter``.
     """
-    if not given:
+    if not texts:
         return None
-    if any(EXCLUDE_ALL in (part.strip() for part in each.split(",")) for each in given):
-        if list(given) != [EXCLUDE_ALL]:
-            raise _bad(path, EXCLUDE_ALL, "it cannot be combined with other expressions")
-        return NOTHING
-    clauses = tuple(tuple(_expression(part, path) for part in _split(each)) for each in given)
+    if any(EXCLUDE_ALL in (part.strip() for part in each.split(",")) for each in texts):
+        if list(texts) != [EXCLUDE_ALL]:
+            raise _filter_refusal(path, EXCLUDE_ALL, "it cannot be combined with other expressions")
+        return NO_CLAUSES
+    clauses = tuple(tuple(_parse_expression(part, path) for part in _split_at_commas(each)) for each in texts)
     if sum(map(len, clauses)) > MAX_EXPRESSIONS:
-        raise _bad(path, given[0], f"there are more than {MAX_EXPRESSIONS} expressions")
+        raise _filter_refusal(path, texts[0], f"there are more than {MAX_EXPRESSIONS} expressions")
     return clauses
 
 
 def remaining_clauses(
-    clauses: Clauses,
-    shown: Mapping[str, Any],
-    collections: Iterable[str],
-    exists: Callable[[str, Clause], bool],
+    clauses: Clauses, shown: Mapping[str, Any], collections: Iterable[str], exists: Callable[[str, Clause], bool]
 ) -> Clauses:
     """Return the clauses that apply below an entity, None if everything below it matches.
 
     *shown* are its attributes, *collections* the names of its collections; *exists* returns whether a collection has an
-    entity that matches a clause relative to it. An entity that no clause matches gets :data:`NOTHING`.
+    entity that matches a clause relative to it. An entity that no clause matches gets :data:`NO_CLAUSES`.
     """
     if clauses is None:
         return None
@@ -497,17 +494,17 @@ def remaining_clauses(
     for clause in clauses:
         own = [each for each in clause if each.path[0] not in names]
         below = tuple(each for each in clause if each.path[0] in names)
-        if not all(each.holds(shown) for each in own):
+        if not all(each.matches(shown) for each in own):
             continue
         wanted = {str(each.path[0]) for each in below}
-        if all(exists(name, within((below,), name)[0]) for name in wanted):
+        if all(exists(name, clauses_within((below,), name)[0]) for name in wanted):
             if not below:
                 return None
             left.append(below)
     return tuple(left)
 
 
-def within(clauses: Sequence[Clause], name: str) -> tuple[Clause, ...]:
+def clauses_within(clauses: Sequence[Clause], name: str) -> tuple[Clause, ...]:
     """Return the clauses for a collection, relative to its entities."""
     narrowed = (
         tuple(replace(each, path=each.path[1:]) for each in clause if each.path[0] == name and len(each.path) > 1)
@@ -516,7 +513,7 @@ def within(clauses: Sequence[Clause], name: str) -> tuple[Clause, ...]:
     return tuple(clause for clause in narrowed if clause)
 
 
-def _split(text: str) -> list[str]:
+def _split_at_commas(text: str) -> list[str]:
     """Split at commas that are not in bracketed quotes."""
     parts, quote = [""], ""
     for character in text:
@@ -531,38 +528,38 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _expression(text: str, path: str) -> Expression:
-    match = _FORM.fullmatch(text)
+def _parse_expression(text: str, path: str) -> Expression:
+    match = _EXPRESSION_FORM.fullmatch(text)
     if match is None:
-        raise _bad(path, text, "it is neither an attribute nor a comparison")
+        raise _filter_refusal(path, text, "it is neither an attribute nor a comparison")
     try:
-        parts = parts_of(match["path"])
+        parts = parse_path(match["path"])
     except ValueError as error:
-        raise _bad(path, text, str(error)) from None
+        raise _filter_refusal(path, text, str(error)) from None
     sign, value = match["sign"] or "", match["value"]
     if value == "null":
         value = None
         if sign in ("<", "<=", ">", ">="):
-            raise _bad(path, text, "null can only be compared with =, != and <>")
-    if value is not None and sign in ("<", "<=", ">", ">=") and len(_pieces(value)) > 1:
-        raise _bad(path, text, r"a wildcard is allowed only with =, != and <>; write \* for the character")
+            raise _filter_refusal(path, text, "null can only be compared with =, != and <>")
+    if value is not None and sign in ("<", "<=", ">", ">=") and len(_split_pattern(value)) > 1:
+        raise _filter_refusal(path, text, r"a wildcard is allowed only with =, != and <>; write \* for the character")
     return Expression(parts, sign, value)
 
 
-def _equal(actual: Any, wanted: str) -> bool:
+def _is_equal(actual: Any, expected: str) -> bool:
     if isinstance(actual, bool):
-        return wanted == ("true" if actual else "false")
+        return expected == ("true" if actual else "false")
     if isinstance(actual, int | float):
-        number = _number(wanted)
+        number = _parse_number(expected)
         return number is not None and number == actual
     if isinstance(actual, str):
-        return _like(actual.lower(), wanted.lower()) or _same_moment(actual, wanted)
+        return _matches_pattern(actual.lower(), expected.lower()) or _is_same_time(actual, expected)
     return False
 
 
-def _like(text: str, pattern: str) -> bool:
+def _matches_pattern(text: str, pattern: str) -> bool:
     """Whether a text matches a pattern with ``*``, in at most the time of their lengths' product."""
-    pieces = _pieces(pattern)
+    pieces = _split_pattern(pattern)
     if len(pieces) == 1:
         return text == pieces[0]
     first, *middle, last = pieces
@@ -577,7 +574,7 @@ def _like(text: str, pattern: str) -> bool:
     return True
 
 
-def _pieces(pattern: str) -> list[str]:
+def _split_pattern(pattern: str) -> list[str]:
     pieces, escaped = [""], False
     for character in pattern:
         if escaped:
@@ -594,39 +591,39 @@ def _pieces(pattern: str) -> list[str]:
     return pieces
 
 
-def _ordered(actual: Any, sign: str, wanted: str) -> bool:
+def _is_ordered(actual: Any, sign: str, expected: str) -> bool:
     if isinstance(actual, bool):
-        if wanted not in ("true", "false"):
+        if expected not in ("true", "false"):
             return False
-        return _compare(int(actual), int(wanted == "true"), sign)
+        return _apply_operator(int(actual), int(expected == "true"), sign)
     if isinstance(actual, int | float):
-        number = _number(wanted)
-        return number is not None and _compare(actual, number, sign)
+        number = _parse_number(expected)
+        return number is not None and _apply_operator(actual, number, sign)
     if not isinstance(actual, str):
         return False
-    one, other = moment_of(actual), moment_of(wanted)
+    one, other = parse_time(actual), parse_time(expected)
     if one is not None and other is not None:
-        return _compare(one, other, sign)
-    return _compare(actual.lower(), wanted.lower(), sign)
+        return _apply_operator(one, other, sign)
+    return _apply_operator(actual.lower(), expected.lower(), sign)
 
 
-def _compare(one: Any, other: Any, sign: str) -> bool:
+def _apply_operator(one: Any, other: Any, sign: str) -> bool:
     result: bool = {"<": one < other, "<=": one <= other, ">": one > other, ">=": one >= other}[sign]
     return result
 
 
-def _same_moment(actual: str, wanted: str) -> bool:
-    return moment_of(wanted) is not None and moment_of(actual) is not None and normalized(actual) == normalized(wanted)
+def _is_same_time(actual: str, expected: str) -> bool:
+    return parse_time(expected) is not None and parse_time(actual) is not None and to_utc(actual) == to_utc(expected)
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
         return None
 
 
-def _bad(path: str, value: str, why: str) -> Refusal:
+def _filter_refusal(path: str, value: str, why: str) -> Refusal:
     return Refusal("bad_filter", path, value=value, error_detail=why)
 
 
@@ -642,14 +639,14 @@ class Sorting:
     path: tuple[Part, ...]
     descending: bool
 
-    def key(self, entity: Mapping[str, Any], identifier: str) -> SortKey:
+    def sort_key(self, entity: Mapping[str, Any], identifier: str) -> SortKey:
         """Return the sort key of an entity: the attribute, then its id; a missing attribute is lowest."""
-        value = next(values_at(entity, self.path), None)
-        return (*_rank(value), identifier.lower())
+        value = next(iter_values_at(entity, self.path), None)
+        return (*_value_sort_key(value), identifier.lower())
 
 
-def read_sorting(text: str, place: ResourcePath, path: str) -> Sorting:
-    """Parse the flag for a request to *place*.
+def parse_sorting(text: str, place: ResourcePath, path: str) -> Sorting:
+    """Parse the flag ``sort`` of a request to *place*.
 
     Raises:
         Refusal: the place is not a collection, or its entities cannot have the attribute.
@@ -658,43 +655,43 @@ def read_sorting(text: str, place: ResourcePath, path: str) -> Sorting:
         raise Refusal("sort_noncollection", path)
     name, mark, order = text.partition("=")
     if mark and order.lower() not in ("asc", "desc"):
-        raise _bad_sort(path, text, "the order must be asc or desc")
+        raise _sort_refusal(path, text, "the order must be asc or desc")
     try:
-        parts = parts_of(name)
+        parts = parse_path(name)
     except ValueError as error:
-        raise _bad_sort(path, text, str(error)) from None
-    _check(parts, text, place, path)
+        raise _sort_refusal(path, text, str(error)) from None
+    _check_sort_path(parts, text, place, path)
     return Sorting(parts, order.lower() == "desc")
 
 
-def _check(parts: tuple[Part, ...], text: str, place: ResourcePath, path: str) -> None:
+def _check_sort_path(parts: tuple[Part, ...], text: str, place: ResourcePath, path: str) -> None:
     first = parts[0]
     kind = place.resource_type
     known = dict(place.group.attributes) if kind is None else dict(kind.attributes)
     if place.kind == "resources" and kind is not None:
         known |= kind.resource
     collections = set(place.group.resources) if kind is None else {"versions"}
-    if ANY in parts:
-        raise _bad_sort(path, text, "* is not allowed")
+    if ANY_PART in parts:
+        raise _sort_refusal(path, text, "* is not allowed")
     if first in collections:
-        raise _bad_sort(path, text, "attributes of nested collections are not supported")
+        raise _sort_refusal(path, text, "attributes of nested collections are not supported")
     attribute = known.get(str(first))
-    if attribute is None and ANYTHING not in known:
-        raise _bad_sort(path, text, f"unknown attribute {first}")
-    if attribute is not None and len(parts) == 1 and not attribute.scalar and attribute.type != "any":
-        raise _bad_sort(path, text, f"{first} is not a scalar")
+    if attribute is None and WILDCARD not in known:
+        raise _sort_refusal(path, text, f"unknown attribute {first}")
+    if attribute is not None and len(parts) == 1 and not attribute.is_scalar and attribute.type != "any":
+        raise _sort_refusal(path, text, f"{first} is not a scalar")
 
 
-def _rank(value: Any) -> tuple[int, Any]:
+def _value_sort_key(value: Any) -> tuple[int, Any]:
     if value is None or isinstance(value, dict | list):
         return 0, 0
     if isinstance(value, bool):
         return 1, int(value)
     if isinstance(value, int | float):
         return 2, value
-    moment = moment_of(str(value))
+    moment = parse_time(str(value))
     return (3, moment.isoformat()) if moment is not None else (3, str(value).lower())
 
 
-def _bad_sort(path: str, value: str, why: str) -> Refusal:
+def _sort_refusal(path: str, value: str, why: str) -> Refusal:
     return Refusal("bad_sort", path, value=value, error_detail=why)

@@ -10,23 +10,23 @@ from registry.compatibility.rules import check_compatibility, is_checked
 from registry.compatibility.schemas import check_format
 from registry.core import ancestry as lineage
 from registry.core.ancestry import (
-    Options,
+    WriteOptions,
+    add_constraint_defaults,
     as_object,
     check_constraints,
     compare_epoch,
     compare_id,
     constraints_of,
-    merged,
+    merge_body,
     set_times,
     value_at,
-    with_constraint_defaults,
 )
-from registry.core.requests import Given, ResourcePath, check_id, given_document
-from registry.errors import Refusal, invalid, listed
-from registry.model.attributes import Model, ModelAttribute, validated
+from registry.core.requests import GivenDocument, ResourcePath, check_id, parse_document
+from registry.errors import Refusal, invalid_value, join_values
+from registry.model.attributes import Model, ModelAttribute, check_values
 from registry.store.entities import Entity, GroupEntity, Registry, Resource, Version, WriteTransaction
 
-FEW: Final = 16
+MAX_LOOKUPS: Final = 16
 """Up to this many versions are looked up one by one with their neighbours; beyond it, all are loaded."""
 
 
@@ -49,7 +49,7 @@ class PendingResource:
     default: str | None = None
     newest: bool = False
 
-    def asks(self, meta: Mapping[str, Any], *, patch: bool, ignore: frozenset[str]) -> None:
+    def read_requested_default(self, meta: Mapping[str, Any], *, patch: bool, ignore: frozenset[str]) -> None:
         """Read the default version that a ``meta`` requests.
 
         Raises:
@@ -61,9 +61,9 @@ class PendingResource:
         sticky = meta.get("defaultversionsticky") if stays else None
         name = meta.get("defaultversionid") if named else None
         if sticky is not None and not isinstance(sticky, bool):
-            raise invalid(subject, "defaultversionsticky", "must be true or false")
+            raise invalid_value(subject, "defaultversionsticky", "must be true or false")
         if name is not None and not isinstance(name, str):
-            raise invalid(subject, "defaultversionid", "must be a string")
+            raise invalid_value(subject, "defaultversionid", "must be a string")
         first = bool(self.place.resource.meta["defaultversionsticky"].default)
         if patch and not stays:
             self.sticky = (name is not None or first) if named else None
@@ -74,15 +74,17 @@ class PendingResource:
 
 
 class ResourceRules:
-    """Applies the resource-wide rules to touched resources; *bump* raises an epoch, once in a request."""
+    """Applies the resource-wide rules to touched resources; *raise_epoch* raises an epoch, once in a request."""
 
-    def __init__(self, work: WriteTransaction, model: Model, options: Options, bump: Callable[[Entity], None]) -> None:
+    def __init__(
+        self, work: WriteTransaction, model: Model, options: WriteOptions, raise_epoch: Callable[[Entity], None]
+    ) -> None:
         self._work = work
         self._model = model
         self._options = options
-        self._bump = bump
+        self._bump = raise_epoch
 
-    def settle(self, pending: PendingResource) -> None:
+    def apply_rules(self, pending: PendingResource) -> None:
         """Update ancestry and default version of a resource, prune it, and check it.
 
         Raises:
@@ -94,29 +96,29 @@ class ResourceRules:
         if resource.xref is not None:
             self._check_reference(pending.place, resource.xref)
             return
-        few = self._few(pending, resource)
+        few = self._load_affected(pending, resource)
         versions = ends = self._work.versions_of(resource) if few is None else few[0]
         if few is not None:
             ends = few[1]
         elif versions:
-            self._ancestors(pending, versions)
+            self._set_ancestors(pending, versions)
         else:
-            self._drop(pending.place, resource)
+            self._delete_resource(pending.place, resource)
             return
-        self._choose(pending, resource, versions, ends)
-        self._check(pending, resource, versions)
-        self._prune(pending, resource)
+        self._choose_default(pending, resource, versions, ends)
+        self._check_resource(pending, resource, versions)
+        self._prune_versions(pending, resource)
 
-    def _drop(self, place: ResourcePath, resource: Resource) -> None:
+    def _delete_resource(self, place: ResourcePath, resource: Resource) -> None:
         """Delete a resource that has no versions left."""
-        self._work.drop_resource(resource)
+        self._work.delete_resource(resource)
         group = self._work.group(place.owner.xid)
         if group is not None:
             self._bump(group)
             group.modifiedat = self._options.now
-            self._work.groups.put(group)
+            self._work.groups.record_changed(group)
 
-    def _few(
+    def _load_affected(
         self, pending: PendingResource, resource: Resource
     ) -> tuple[dict[str, Version], dict[str, Version]] | None:
         """Set ancestors, and return the versions affected by a write, and a set that includes the newest version.
@@ -125,7 +127,7 @@ class ResourceRules:
         """
         kind, work, names = pending.place.resource, self._work, pending.written
         was = work.resources.before.get(resource.xid)
-        if was is None or work.has_all(resource) or kind.maxversions or len(names) > FEW:
+        if was is None or work.has_all_versions(resource) or kind.maxversions or len(names) > MAX_LOOKUPS:
             return None
         rule = str(resource.attributes.get("compatibility") or "") if kind.validatecompatibility else ""
         if was.attributes.get("compatibility") != resource.attributes.get("compatibility"):
@@ -133,18 +135,18 @@ class ResourceRules:
         if rule.lower().endswith("_transitive"):
             return None
         written = {name: each for name in names if (each := work.version(resource, name)) is not None}
-        ends = self._joined(pending, resource, written)
+        ends = self._join_new_versions(pending, resource, written)
         if ends is None:
             return None
         near = {resource.defaultversionid, pending.default, self._options.default}
         found = {**written, **{each.id: each for each in ends}}
         if rule:
             near |= {each.ancestorid for each in written.values()}
-            found |= {each.id: each for each in work.children(resource, written.keys() - set(pending.fresh))}
+            found |= {each.id: each for each in work.child_versions(resource, written.keys() - set(pending.fresh))}
         for name in near - found.keys() - {None, ""}:
             each = work.version(resource, str(name))
             found |= {} if each is None else {each.id: each}
-        if not found.keys() - written and any(_matched(kind.attributes)):
+        if not found.keys() - written and any(_iter_matched_names(kind.attributes)):
             other = work.other_version(resource, written)
             found |= {} if other is None else {other.id: other}
         if rule and any(not is_checked(each) for name, each in found.items() if name not in written):
@@ -154,7 +156,7 @@ class ResourceRules:
         ordered = sorted(found.values(), key=lambda each: (order.get(each.id, -1), each.id.lower()))
         return {each.id: each for each in ordered}, {each.id: each for each in ends}
 
-    def _joined(
+    def _join_new_versions(
         self, pending: PendingResource, resource: Resource, written: Mapping[str, Version]
     ) -> list[Version] | None:
         """Set the ancestors of new versions, and return a set that includes the newest version.
@@ -174,7 +176,10 @@ class ResourceRules:
             return None
         if any(work.version(resource, other) is None for other in asked.values()):
             return None
-        order, before = lineage.key_of(mode), {name: work.versions.before[each.xid] for name, each in kept.items()}
+        order, before = (
+            lineage.sort_key_of_mode(mode),
+            {name: work.versions.before[each.xid] for name, each in kept.items()},
+        )
         was = {name: order(each) for name, each in before.items() if each is not None}
         moved = {name: each for name, each in kept.items() if order(each) != was.get(name)}
         default = resource.defaultversionid
@@ -182,32 +187,32 @@ class ResourceRules:
             newest = work.version(resource, default)  # as the previous write determined it
             return None if newest is None else [newest]
         if mode == "manual":
-            parents = {each.ancestorid for each in work.children(resource, kept)} | set(asked.values())
-            ends = work.leaves(resource, {*written, *parents})
+            parents = {each.ancestorid for each in work.child_versions(resource, kept)} | set(asked.values())
+            ends = work.newest_leaves(resource, {*written, *parents})
             ends += [each for name, each in written.items() if name in asked or (name in kept and name not in parents)]
         else:
-            ends = work.leaves(resource, ())
+            ends = work.newest_leaves(resource, ())
             if len(ends) > 1 or any(each not in ends or order(each) < was[name] for name, each in moved.items()):
                 return None
         if not ends:
             return None
-        last = lineage.newest(mode, ends)
+        last = lineage.newest_version(mode, ends)
         new = [each for name, each in fresh.items() if name not in asked]
-        return [*ends, *new] if lineage.append(mode, new, last) else None
+        return [*ends, *new] if lineage.append_versions(mode, new, last) else None
 
-    def _ancestors(self, pending: PendingResource, versions: Mapping[str, Version]) -> None:
+    def _set_ancestors(self, pending: PendingResource, versions: Mapping[str, Version]) -> None:
         changed = lineage.set_ancestors(pending.place.resource, pending.place.xid, versions, pending.asked)
         for each in changed:
             if each.id not in pending.written:
                 each.modifiedat = self._options.now
             self._bump(each)
-            self._work.versions.put(each)
+            self._work.versions.record_changed(each)
 
-    def _choose(
+    def _choose_default(
         self, pending: PendingResource, resource: Resource, versions: Mapping[str, Version], ends: Mapping[str, Version]
     ) -> None:
         kind, xid = pending.place.resource, pending.place.xid
-        self._take_flag(pending)
+        self._apply_default_flag(pending)
         sticky = resource.sticky if pending.sticky is None else pending.sticky
         name = pending.default or (None if pending.newest else resource.defaultversionid)
         if sticky and kind.maxversions == 1:
@@ -218,19 +223,19 @@ class ResourceRules:
         if sticky and name not in versions and not pending.newest:
             sticky = bool(attribute.default)
         if not sticky or name not in versions:
-            name = lineage.newest(kind.versionmode, ends.values()).id
+            name = lineage.newest_version(kind.versionmode, ends.values()).id
         if attribute.enum and attribute.strict and sticky not in attribute.enum:
-            only = listed([str(each).lower() for each in attribute.enum])
-            raise invalid(f"{xid}/meta", attribute.name, f"must be {only}")
+            only = join_values([str(each).lower() for each in attribute.enum])
+            raise invalid_value(f"{xid}/meta", attribute.name, f"must be {only}")
         if (sticky, name) != (resource.sticky, resource.defaultversionid):
             resource.sticky, resource.defaultversionid = sticky, name
             resource.modifiedat = (
                 resource.modifiedat if resource.xid in self._work.resources.touched else self._options.now
             )
             self._bump(resource)
-            self._work.resources.put(resource)
+            self._work.resources.record_changed(resource)
 
-    def _take_flag(self, pending: PendingResource) -> None:
+    def _apply_default_flag(self, pending: PendingResource) -> None:
         """Apply the flag ``setdefaultversionid``, which overrides the body."""
         value, xid = self._options.default, pending.place.xid
         if value is None:
@@ -248,16 +253,16 @@ class ResourceRules:
             raise Refusal("bad_defaultversionid", xid, value=value, error_detail="the value is empty")
         pending.sticky, pending.default, pending.newest = True, value, False
 
-    def _check(self, pending: PendingResource, resource: Resource, versions: Mapping[str, Version]) -> None:
+    def _check_resource(self, pending: PendingResource, resource: Resource, versions: Mapping[str, Version]) -> None:
         place = pending.place
         for name in pending.written:
             if name in versions:
                 check_format(place.resource, versions[name], self._work.document(versions[name]))
-        referring = (self._place(each.xid) for each in self._work.referring(place.xid))
-        whole = self._work.has_all(resource)
+        referring = (self._parse_xid(each.xid) for each in self._work.find_referring(place.xid))
+        whole = self._work.has_all_versions(resource)
         held = versions if whole else {name: each for name, each in versions.items() if name in pending.written}
         for where in (place, *referring):
-            self._constrain(where, held)
+            self._check_constraints(where, held)
         _check_equal(place.xid, place.resource.attributes, versions)
         self._check_compatibility(pending, resource, versions)
 
@@ -265,15 +270,15 @@ class ResourceRules:
         """Check the target of a resource's ``xref`` against the constraints of the resource's group."""
         target = self._work.resource(xref)
         if target is not None and target.xref is None:
-            self._constrain(place, self._work.versions_of(target))
+            self._check_constraints(place, self._work.versions_of(target))
 
-    def _constrain(self, place: ResourcePath, versions: Mapping[str, Version]) -> None:
+    def _check_constraints(self, place: ResourcePath, versions: Mapping[str, Version]) -> None:
         group = self._work.group(place.owner.xid)
         if group is not None:
             constraints = constraints_of(place.group, group)
             check_constraints(place.xid, place.resource.plural, constraints, group, versions)
 
-    def _place(self, xid: str) -> ResourcePath:
+    def _parse_xid(self, xid: str) -> ResourcePath:
         _, groups, group, resources, resource = xid.split("/")
         kind = self._model.groups[groups]
         return ResourcePath("resource", kind, group, kind.resources[resources], resource)
@@ -290,9 +295,9 @@ class ResourceRules:
         check_compatibility(pending.place.resource, resource, versions, before, changed, self._work.document)
         for name, version in versions.items():
             if version.attributes != shown[name]:
-                self._work.versions.put(version)
+                self._work.versions.record_changed(version)
 
-    def _prune(self, pending: PendingResource, resource: Resource) -> None:
+    def _prune_versions(self, pending: PendingResource, resource: Resource) -> None:
         kind = pending.place.resource
         if not kind.maxversions:
             return
@@ -301,34 +306,34 @@ class ResourceRules:
             spared = resource.defaultversionid if kind.maxversions > 1 else None
             candidates = [each for each in versions.values() if each.id != spared]
             roots = [each for each in candidates if each.ancestorid == each.id] or candidates
-            self._work.drop_version(lineage.oldest(kind.versionmode, roots))
+            self._work.delete_version(lineage.oldest_version(kind.versionmode, roots))
             versions = self._work.versions_of(resource)
-            self._ancestors(PendingResource(pending.place, True, 0, written=pending.written), versions)
+            self._set_ancestors(PendingResource(pending.place, True, 0, written=pending.written), versions)
             gone = True
             if resource.defaultversionid not in versions or not resource.sticky:
-                resource.defaultversionid = lineage.newest(kind.versionmode, versions.values()).id
+                resource.defaultversionid = lineage.newest_version(kind.versionmode, versions.values()).id
             self._bump(resource)
-            self._work.resources.put(resource)
+            self._work.resources.record_changed(resource)
         if gone:  # which may change the ancestor of others
             self._check_compatibility(pending, resource, versions)
 
 
 def _check_equal(xid: str, attributes: Mapping[str, ModelAttribute], versions: Mapping[str, Version]) -> None:
     """Raise if an attribute that must be equal in all versions differs."""
-    for dotted in _matched(attributes):
+    for dotted in _iter_matched_names(attributes):
         values = [value_at(version.attributes, dotted) for version in versions.values()]
         folds = dotted.rpartition(".")[2] == "format"
         if len({value.lower() if folds and isinstance(value, str) else value for value in values}) > 1:
             raise Refusal("mismatched_version_attribute", xid, name=dotted)
 
 
-def _matched(attributes: Mapping[str, ModelAttribute], path: tuple[str, ...] = ()) -> Iterator[str]:
+def _iter_matched_names(attributes: Mapping[str, ModelAttribute], path: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield the dotted names of attributes that must be equal in all versions of a resource."""
     for name, each in attributes.items():
         if each.matchversions:
             yield ".".join((*path, name))
         if each.attributes:
-            yield from _matched(each.attributes, (*path, name))
+            yield from _iter_matched_names(each.attributes, (*path, name))
 
 
 # Creating entities and updating versions.
@@ -339,24 +344,24 @@ class EntityCreator:
     request.
     """
 
-    def __init__(self, work: WriteTransaction, model: Model, options: Options) -> None:
+    def __init__(self, work: WriteTransaction, model: Model, options: WriteOptions) -> None:
         self.work = work
         self.model = model
         self.options = options
         self.pending: dict[str, PendingResource] = {}
         self._bumped: set[str] = set()
 
-    def bump(self, entity: Entity) -> None:
+    def raise_epoch(self, entity: Entity) -> None:
         """Raise the epoch of an entity, once in a request."""
         if entity.xid not in self._bumped:
             entity.epoch += 1
             self._bumped.add(entity.xid)
 
-    def touch(self, entity: Registry | GroupEntity | Resource) -> None:
+    def mark_modified(self, entity: Registry | GroupEntity | Resource) -> None:
         """Mark an entity as modified because of a change below it, and raise its epoch once."""
         entity.modifiedat = self.options.now
-        self.bump(entity)
-        self.work.put(entity)
+        self.raise_epoch(entity)
+        self.work.record_changed(entity)
 
     def write_version(
         self,
@@ -367,74 +372,80 @@ class EntityCreator:
         *,
         patch: bool,
         root: bool = False,
-        document: Given | None = None,
+        document: GivenDocument | None = None,
     ) -> Version:
         """Write a version of a resource; without a *name* it is a new one. *place* is the resource's."""
-        pending = self.pend(place, resource)
+        pending = self.pending_of(place, resource)
         version = self.work.version(resource, name) if name is not None else None
         if version is None:
-            version = self.new_version(place, resource, name)
+            version = self.create_version(place, resource, name)
             pending.fresh.append(version.id)
         else:
             compare_epoch(body, version, version.xid, self.options)
         if not (root and "id" in self.options.ignore):
             compare_id(body, place.resource.singular, resource.id, version.xid)
             compare_id(body, "version", version.id, version.xid)
-        self._ancestor(pending, version, body)
+        self._set_ancestor(pending, version, body)
         self._version_attributes(place, version, body, patch=patch, document=document)
         set_times(version, body, version.xid, self.options)
-        self.bump(version)
-        self.work.versions.put(version)
+        self.raise_epoch(version)
+        self.work.versions.record_changed(version)
         pending.written[version.id] = None
         return version
 
     def _version_attributes(
-        self, place: ResourcePath, version: Version, body: Mapping[str, Any], *, patch: bool, document: Given | None
+        self,
+        place: ResourcePath,
+        version: Version,
+        body: Mapping[str, Any],
+        *,
+        patch: bool,
+        document: GivenDocument | None,
     ) -> None:
         kind = place.resource
         own = {name: value for name, value in body.items() if name not in kind.resource}
-        values = merged(version.attributes, own, kind.attributes, patch=patch)
-        given = document or given_document(kind, body, values, version.xid, patch=patch, media=self.options.contenttype)
-        values = with_constraint_defaults(
+        values = merge_body(version.attributes, own, kind.attributes, patch=patch)
+        given = document or parse_document(kind, body, values, version.xid, patch=patch, media=self.options.contenttype)
+        values = add_constraint_defaults(
             constraints_of(place.group, self.work.group(place.owner.xid)), kind.plural, values
         )
-        version.attributes = validated(version.xid, values, kind.attributes)
+        version.attributes = check_values(version.xid, values, kind.attributes)
         if given is not None:
             self.work.set_document(version, given.body)
         elif kind.hasdocument and not version.epoch and f"{kind.singular}url" not in version.attributes:
             self.work.set_document(version, b"")
 
-    def _ancestor(self, pending: PendingResource, version: Version, body: Mapping[str, Any]) -> None:
+    def _set_ancestor(self, pending: PendingResource, version: Version, body: Mapping[str, Any]) -> None:
         given = body.get("ancestorid")
         if given is None or given == version.ancestorid:
             return
         if not isinstance(given, str):
-            raise invalid(version.xid, "ancestorid", "must be a string")
+            raise invalid_value(version.xid, "ancestorid", "must be a string")
         version.ancestorid = version.id if given == "request" else given
         pending.asked[version.id] = None
 
-    def new_group(self, place: ResourcePath) -> GroupEntity:
-        """Create a group, and touch the registry."""
+    def create_group(self, place: ResourcePath) -> GroupEntity:
+        """Create a group, and mark the registry as modified."""
         check_id(place.gid, place.xid)
         parent = place.xid.rpartition("/")[0]
         self._check_case(self.work.id_like(parent, place.gid), place.group.singular, place.gid, place.xid)
-        self.touch(self.work.registry)
+        self.mark_modified(self.work.registry)
         return GroupEntity(parent, place.gid, 0, self.options.now, self.options.now)
 
-    def new_resource(self, place: ResourcePath, group: GroupEntity) -> Resource:
+    def create_resource(self, place: ResourcePath, group: GroupEntity) -> Resource:
         """Create a resource of a group, without versions."""
         check_id(place.rid, place.xid)
         parent = place.xid.rpartition("/")[0]
         like = self.work.id_like(parent, place.rid)
         self._check_case(like, place.resource.singular, place.rid, place.xid)
-        self.touch(group)
+        self.mark_modified(group)
         resource = Resource(parent, place.rid, 0, self.options.now, self.options.now)
         resource.sticky = bool(place.resource.meta["defaultversionsticky"].default)
-        self.bump(resource)
+        self.raise_epoch(resource)
         self.work.add_resource(resource)
         return resource
 
-    def new_version(self, place: ResourcePath, resource: Resource, name: str | None) -> Version:
+    def create_version(self, place: ResourcePath, resource: Resource, name: str | None) -> Version:
         """Create a version; without a *name* its id is the next number."""
         if name is None:
             while name is None or self.work.version(resource, name) is not None:
@@ -444,18 +455,18 @@ class EntityCreator:
             check_id(name, f"{place.xid}/versions/{name}", version=True)
             if not place.resource.setversionid:
                 raise Refusal("versionid_not_allowed", place.xid, plural=place.resource.plural)
-            self._check_case(self.work.version_like(resource, name), "version", name, place.xid)
-        self.touch(resource)
+            self._check_case(self.work.version_id_like(resource, name), "version", name, place.xid)
+        self.mark_modified(resource)
         version = Version(resource.versions, name, 0, self.options.now, self.options.now)
         self.work.add_version(version)
         return version
 
-    def _check_case(self, like: str | None, singular: str, name: str, subject: str) -> None:
-        if like is not None:
-            why = f"it differs only in case from the existing id {like}"
+    def _check_case(self, existing_id: str | None, singular: str, name: str, subject: str) -> None:
+        if existing_id is not None:
+            why = f"it differs only in case from the existing id {existing_id}"
             raise Refusal("malformed_id", subject, id=name, error_detail=why)
 
-    def pend(self, place: ResourcePath, resource: Resource) -> PendingResource:
+    def pending_of(self, place: ResourcePath, resource: Resource) -> PendingResource:
         """Return the pending state of a resource, which is checked at the end of the request."""
         pending = self.pending.get(place.xid)
         if pending is None:
@@ -464,7 +475,7 @@ class EntityCreator:
             self.pending[place.xid] = pending
         return pending
 
-    def writable(self, resource: Resource, *, root: bool) -> bool:
+    def is_writable(self, resource: Resource, *, root: bool) -> bool:
         """Whether a resource may be written; False if it is read-only and must be skipped."""
         if not resource.attributes.get("readonly") or self.options.administrator:
             return True
@@ -474,18 +485,18 @@ class EntityCreator:
             raise Refusal("bad_flag", resource.xid, flag="ignore")
         return False
 
-    def entries(self, place: ResourcePath, body: object) -> dict[str, Mapping[str, Any]]:
+    def parse_entries(self, place: ResourcePath, body: object) -> dict[str, Mapping[str, Any]]:
         """Return the entities of a map by id.
 
         Raises:
             Refusal: it is not a map of entities, or has ids that differ only in case.
         """
         entries = as_object(body, place.xid)
-        _check_cases(place, entries)
+        _check_distinct_ids(place, entries)
         return {name: as_object(each, f"{place.xid}/{name}") for name, each in entries.items()}
 
 
-def _check_cases(place: ResourcePath, names: Iterable[str]) -> None:
+def _check_distinct_ids(place: ResourcePath, names: Iterable[str]) -> None:
     folded: dict[str, str] = {}
     for name in names:
         other = folded.setdefault(name.lower(), name)

@@ -9,36 +9,36 @@ from typing import Any, Final
 from catalog.parsing.pointers import as_pointer
 from registry.compatibility.rules import CHECKERS, RULES
 from registry.compatibility.schemas import FORMATS
-from registry.core.ancestry import IGNORABLE
+from registry.core.ancestry import IGNORE_VALUES
 from registry.core.requests import (
     EXPORT,
-    NOTHING,
+    NO_CLAUSES,
     Flags,
     PageInfo,
     RegistryRequest,
     ResourcePath,
     Response,
-    read_filters,
-    read_sorting,
-    tag_of_body,
-    within,
+    body_etag,
+    clauses_within,
+    parse_filters,
+    parse_sorting,
 )
 from registry.core.views import (
-    ALL,
-    NONE,
+    INLINE_ALL,
+    INLINE_NONE,
     SPECVERSION,
     EntityView,
     Inline,
     PageRequest,
     ShownResource,
-    View,
-    below,
-    read_inline,
-    shown_resources,
+    ViewOptions,
+    inline_below,
+    iter_shown,
+    parse_inline,
 )
-from registry.errors import Refusal, listed
+from registry.errors import Refusal, join_values
 from registry.model.attributes import Model
-from registry.model.compiler import MODES
+from registry.model.compiler import VERSION_MODES
 from registry.store.entities import EntityReader, Registry, Version
 
 # Capabilities. Clients may turn off flags, values of ``ignore``, and pagination.
@@ -59,23 +59,23 @@ FLAGS: Final = (
 )
 _PAGING: Final[Mapping[str, Any]] = {"limit": None, "cursor": ""}
 """Pagination parameters and their defaults."""
-_CHOICES: Final = ("flags", "ignores", "pagination")
+_LISTS: Final = ("flags", "ignores", "pagination")
 _MUTABLE: Final = ("capabilities", "entities", "modelsource")
-_AVAILABLE: Final = ("capabilities", "capabilitiesoffered", "entities", "export", "model", "modelsource")
+_READABLE: Final = ("capabilities", "capabilitiesoffered", "entities", "export", "model", "modelsource")
 CAPABILITIES: Final[Mapping[str, Any]] = {
-    "available": {name: {"mutable": name in _MUTABLE} for name in _AVAILABLE},
+    "available": {name: {"mutable": name in _MUTABLE} for name in _READABLE},
     "compatibilities": {f"{family}*": list(RULES) for family in CHECKERS},
     "flags": list(FLAGS),
     "formats": list(FORMATS),
-    "ignores": list(IGNORABLE),
+    "ignores": list(IGNORE_VALUES),
     "pagination": True,
     "shortself": False,
     "specversions": [SPECVERSION],
-    "versionmodes": list(MODES),
+    "versionmodes": list(VERSION_MODES),
 }
 
 
-def offered() -> dict[str, Any]:
+def offered_capabilities() -> dict[str, Any]:
     """Return the offered capabilities: each with its allowed values."""
     boolean = {"type": "boolean"}
     offer: dict[str, Any] = {
@@ -96,13 +96,13 @@ def offered() -> dict[str, Any]:
     }
     for name, value in CAPABILITIES.items():
         if isinstance(value, bool):
-            offer[name] = {**boolean, "enum": [False, True] if name in _CHOICES else [value]}
+            offer[name] = {**boolean, "enum": [False, True] if name in _LISTS else [value]}
         elif isinstance(value, list):
             offer[name] = {"type": "array", "item": {"type": "string"}, "enum": value}
     return offer
 
 
-def capabilities_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
+def effective_capabilities(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return all capabilities, with the values that clients have *chosen* instead of the defaults.
 
     For a list *chosen* has the values that are off, so that values added by a later release are on.
@@ -116,47 +116,47 @@ def capabilities_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
     return capabilities
 
 
-def is_on(parameter: str, capabilities: Mapping[str, Any]) -> bool:
+def is_enabled(parameter: str, capabilities: Mapping[str, Any]) -> bool:
     """Whether a query parameter is enabled; parameters that no capability controls always are."""
     if parameter in _PAGING:
         return bool(capabilities["pagination"])
     return parameter not in FLAGS or parameter in capabilities["flags"]
 
 
-def counting(request: RegistryRequest, chosen: Mapping[str, Any]) -> RegistryRequest:
+def without_disabled_flags(request: RegistryRequest, chosen: Mapping[str, Any]) -> RegistryRequest:
     """Return a request without query parameters that are turned off, which are ignored (``http.md``)."""
     if not chosen or not request.from_client:
         return request
-    have = capabilities_of(chosen)
+    have = effective_capabilities(chosen)
     none = Flags()
-    off = {name: getattr(none, name) for name in FLAGS if not is_on(name, have)}
-    pages = {name: value for name, value in _PAGING.items() if not is_on(name, have)}
+    off = {name: getattr(none, name) for name in FLAGS if not is_enabled(name, have)}
+    pages = {name: value for name, value in _PAGING.items() if not is_enabled(name, have)}
     return replace(request, flags=replace(request.flags, **off), **pages)
 
 
-def ignorable(request: RegistryRequest, chosen: Mapping[str, Any]) -> Sequence[str]:
+def ignorable_values(request: RegistryRequest, chosen: Mapping[str, Any]) -> Sequence[str]:
     """Return the allowed values of the flag ``ignore``."""
-    return capabilities_of(chosen)["ignores"] if request.from_client else IGNORABLE
+    return effective_capabilities(chosen)["ignores"] if request.from_client else IGNORE_VALUES
 
 
-def chosen_of(given: object, present: Mapping[str, Any], *, patch: bool) -> dict[str, Any]:
-    """Return the capabilities that differ from the defaults after a client wrote *given*; None resets to the defaults.
+def parse_capabilities(body: object, present: Mapping[str, Any], *, patch: bool) -> dict[str, Any]:
+    """Return the capabilities that differ from the defaults after a client wrote *body*; None resets to the defaults.
 
     Capabilities not named get their default, or with *patch* keep their *present* value.
 
     Raises:
         Refusal: a capability is unknown, has a value that is not offered, or cannot be changed.
     """
-    if given is None:
+    if body is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(body, Mapping):
         raise Refusal("capability_error", "/capabilities", error_detail="the capabilities must be an object")
     chosen = dict(present) if patch else {}
-    for name, value in given.items():
+    for name, value in body.items():
         if name not in CAPABILITIES:
             raise Refusal("capability_unknown", "/capabilities", field=name)
         first = CAPABILITIES[name]
-        wanted = first if value is None else _read(name, value, first)
+        wanted = first if value is None else _parse_capability(name, value, first)
         chosen.pop(name, None)
         if wanted != first:
             listed = isinstance(first, list)
@@ -164,16 +164,16 @@ def chosen_of(given: object, present: Mapping[str, Any], *, patch: bool) -> dict
     return chosen
 
 
-def _read(name: str, value: Any, first: Any) -> Any:
+def _parse_capability(name: str, value: Any, first: Any) -> Any:
     """Return the value of a capability as it is shown; *first* is its default."""
     if isinstance(first, bool):
-        return _read_boolean(name, value, first)
+        return _parse_boolean(name, value, first)
     if isinstance(first, Mapping):
         if value != first:
             raise Refusal("capability_error", "/capabilities", error_detail=f"{name} is read-only")
         return first
     if not isinstance(value, list):
-        raise _value(name, str(value), first)
+        raise _value_refusal(name, str(value), first)
     folded = [str(each).lower() for each in value]
     if "*" in folded:
         if len(folded) > 1:
@@ -182,32 +182,32 @@ def _read(name: str, value: Any, first: Any) -> Any:
     known = [each.lower() for each in first]
     for each in folded:
         if each not in known:
-            raise _value(name, each, first)
+            raise _value_refusal(name, each, first)
     off = [each for each in first if each.lower() not in folded]
     if off and name == "specversions":
         raise Refusal("capability_missing_value", "/capabilities", name=name, value=off[0])
-    if off and name not in _CHOICES:
+    if off and name not in _LISTS:
         raise Refusal("capability_error", "/capabilities", error_detail=f"{name} must include {off[0]}")
     return [each for each in first if each not in off]
 
 
-def _read_boolean(name: str, value: Any, first: bool) -> bool:
-    allowed = [False, True] if name in _CHOICES else [first]
+def _parse_boolean(name: str, value: Any, first: bool) -> bool:
+    allowed = [False, True] if name in _LISTS else [first]
     if not isinstance(value, bool) or value not in allowed:
-        raise _value(name, str(value).lower(), [str(each).lower() for each in allowed])
+        raise _value_refusal(name, str(value).lower(), [str(each).lower() for each in allowed])
     return value
 
 
-def _value(name: str, value: str, allowed: list[str]) -> Refusal:
-    return Refusal("capability_value", "/capabilities", value=value, field=name, list=listed(allowed))
+def _value_refusal(name: str, value: str, allowed: list[str]) -> Refusal:
+    return Refusal("capability_value", "/capabilities", value=value, field=name, list=join_values(allowed))
 
 
 OPENAPI: Final = "openapi.json"
-CONFIGURED: Final = frozenset(("capabilities", "capabilitiesoffered", "model", "modelsource", EXPORT, OPENAPI))
+CONFIGURATION_PATHS: Final = frozenset(("capabilities", "capabilitiesoffered", "model", "modelsource", EXPORT, OPENAPI))
 """Paths below the root that are not group types."""
 
 
-class Answerer:
+class ResponseBuilder:
     """Builds responses from what a reader sees. All methods raise :class:`Refusal`."""
 
     def __init__(self, reader: EntityReader, model: Model, registry: Registry, request: RegistryRequest) -> None:
@@ -216,53 +216,53 @@ class Answerer:
         self._registry = registry
         self._request = request
 
-    def configured(self, name: str) -> Response:
-        """Return the response for a path of :data:`CONFIGURED` other than OPENAPI."""
+    def configuration(self, name: str) -> Response:
+        """Return the response for a path of :data:`CONFIGURATION_PATHS` other than OPENAPI."""
         check_specversion(self._request.flags, self._request.path)
         if name != EXPORT:
             bodies: Mapping[str, Mapping[str, Any]] = {
-                "capabilities": capabilities_of(self._registry.capabilities),
-                "capabilitiesoffered": offered(),
-                "model": self._model.written,
+                "capabilities": effective_capabilities(self._registry.capabilities),
+                "capabilitiesoffered": offered_capabilities(),
+                "model": self._model.document,
                 "modelsource": self._registry.modelsource,
             }
-            return Response(bodies[name], etag=tag_of_body(bodies[name]))
+            return Response(bodies[name], etag=body_etag(bodies[name]))
         flags = self._request.flags
         inline = flags.inline or ("*,capabilities,modelsource",)
         self._request = replace(self._request, flags=replace(flags, doc=True, inline=inline))
-        return self.read(ResourcePath("registry"))
+        return self.read_response(ResourcePath("registry"))
 
-    def read(self, place: ResourcePath) -> Response:
+    def read_response(self, place: ResourcePath) -> Response:
         """Return an entity, a document, or a page of a collection."""
         request, flags = self._request, self._request.flags
         if flags.doc and place.kind in ("versions", "version"):
             owner = self._reader.resource(place.owner.xid)
             if owner is not None and owner.xref is not None:
                 raise Refusal("cannot_doc_xref", owner.xid)
-        sorting = read_sorting(flags.sort, place, request.path) if flags.sort is not None else None
-        view = self.view(place)
+        sorting = parse_sorting(flags.sort, place, request.path) if flags.sort is not None else None
+        view = self.view_options(place)
         if place.is_collection:
             _check_cursor(request, number=sorting is not None)
-            self._owner(place)
+            self._require_owner(place)
             viewer = EntityView(self._reader, self._model, view)
             page = PageRequest(request.limit, request.cursor, sorting)
-            entries, after = viewer.entries(place, page, view.inline)
-            count = self._count(place) if view.clauses is None else None
+            entries, after = viewer.render_page(place, page, view.inline)
+            count = self._count_entities(place) if view.clauses is None else None
             return Response(entries, paging=PageInfo(after, count))
-        return self.entity(place, view)
+        return self.show_entity(place, view)
 
-    def view(self, place: ResourcePath, asked: ResourcePath | None = None) -> View:
+    def view_options(self, place: ResourcePath, asked: ResourcePath | None = None) -> ViewOptions:
         """Return the view options of the request; ``inline`` is relative to *asked* if given."""
         request, flags = self._request, self._request.flags
         check_flags(flags, place, request.path)
-        inline: Inline = read_inline(flags.inline, self._model, asked or place, request.path)
+        inline: Inline = parse_inline(flags.inline, self._model, asked or place, request.path)
         if flags.collections:
-            inline = {**inline, **ALL}
-        clauses = read_filters(flags.filter, request.path)
+            inline = {**inline, **INLINE_ALL}
+        clauses = parse_filters(flags.filter, request.path)
         base = request.base
-        return View(base, request.path, inline, clauses, flags.doc, flags.binary, request.max_answer)
+        return ViewOptions(base, request.path, inline, clauses, flags.doc, flags.binary, request.max_answer)
 
-    def entity(self, place: ResourcePath, view: View) -> Response:
+    def show_entity(self, place: ResourcePath, view: ViewOptions) -> Response:
         """Return the response with one entity."""
         viewer = EntityView(self._reader, self._model, view)
         answer = {
@@ -280,41 +280,41 @@ class Answerer:
         plain = not (view.inline or view.clauses or view.doc or view.binary)
         return answer if plain else replace(answer, etag="")
 
-    def entities(self, place: ResourcePath, names: Sequence[str]) -> Mapping[str, Any]:
+    def show_entities(self, place: ResourcePath, names: Sequence[str]) -> Mapping[str, Any]:
         """Return the entities of a collection that a request has processed."""
         if self._request.segments == tuple(place.xid.split("/")[1:]):
-            view = self.view(place)
-            return EntityView(self._reader, self._model, view).entities(place, names, view.inline)
+            view = self.view_options(place)
+            return EntityView(self._reader, self._model, view).render_entities(place, names, view.inline)
         # One of several collections of the requested entity.
         plural = place.xid.rpartition("/")[2]
-        view = self.view(place, ResourcePath("registry") if place.kind == "groups" else place.owner)
-        inline = below(view.inline, plural) or NONE
+        view = self.view_options(place, ResourcePath("registry") if place.kind == "groups" else place.owner)
+        inline = inline_below(view.inline, plural) or INLINE_NONE
         if view.clauses is not None:
-            view = replace(view, clauses=within(view.clauses, plural))
-        return EntityView(self._reader, self._model, view).entities(place, names, inline, as_pointer([plural]))
+            view = replace(view, clauses=clauses_within(view.clauses, plural))
+        return EntityView(self._reader, self._model, view).render_entities(place, names, inline, as_pointer([plural]))
 
-    def tags(self, place: ResourcePath) -> set[str]:
+    def current_etags(self, place: ResourcePath) -> set[str]:
         """Return the values that ``If-Match`` may have for an entity: ``*`` and its ETag; none if it does not exist."""
         try:
-            plain = View(self._request.base)
+            plain = ViewOptions(self._request.base)
             request = replace(self._request, flags=Flags(), details=True)
-            etag = Answerer(self._reader, self._model, self._registry, request).entity(place, plain).etag
+            etag = ResponseBuilder(self._reader, self._model, self._registry, request).show_entity(place, plain).etag
         except Refusal:
             return set()
         return {"*", etag} - {""}
 
-    def _show_registry(self, place: ResourcePath, viewer: EntityView, view: View) -> Response | None:
-        shown = viewer.registry(self._registry, capabilities_of(self._registry.capabilities))
+    def _show_registry(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
+        shown = viewer.render_registry(self._registry, effective_capabilities(self._registry.capabilities))
         return None if shown is None else Response(shown, etag=f'"{self._registry.epoch}"')
 
-    def _show_group(self, place: ResourcePath, viewer: EntityView, view: View) -> Response | None:
+    def _show_group(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
         group = self._reader.group(place.xid)
-        shown = None if group is None else viewer.group(place, group, view.inline, view.clauses, "")
+        shown = None if group is None else viewer.render_group(place, group, view.inline, view.clauses, "")
         return None if group is None or shown is None else Response(shown, etag=f'"{group.epoch}"')
 
-    def _show_resource(self, place: ResourcePath, viewer: EntityView, view: View) -> Response | None:
-        resource = self._resource(place)
-        shown = None if resource is None else viewer.resource(place, resource, view.inline, view.clauses, "")
+    def _show_resource(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
+        resource = self._find_resource(place)
+        shown = None if resource is None else viewer.render_resource(place, resource, view.inline, view.clauses, "")
         if resource is None or shown is None:
             return None
         source, default = resource.source, resource.default
@@ -323,19 +323,19 @@ class Answerer:
         details = "$details" if kind.hasdocument else ""
         version = f"{view.base}{place.xid}/versions/{default.id}{details}" if default is not None else ""
         answer = Response(shown, name=place.rid, etag=etag, version=version)
-        return self._with_document(place, answer, default)
+        return self._replace_by_document(place, answer, default)
 
-    def _show_meta(self, place: ResourcePath, viewer: EntityView, view: View) -> Response | None:
-        resource = self._resource(place.owner)
+    def _show_meta(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
+        resource = self._find_resource(place.owner)
         if resource is None:
             return None
-        shown = viewer.meta(place.owner, resource, "")
-        if view.clauses == NOTHING:
+        shown = viewer.render_meta(place.owner, resource, "")
+        if view.clauses == NO_CLAUSES:
             return None
         return Response(shown, etag=f'"{resource.source.epoch}"' if resource.source is not None else "")
 
-    def _show_version(self, place: ResourcePath, viewer: EntityView, view: View) -> Response | None:
-        owner = self._resource(place.owner)
+    def _show_version(self, place: ResourcePath, viewer: EntityView, view: ViewOptions) -> Response | None:
+        owner = self._find_resource(place.owner)
         if owner is None or owner.source is None:
             return None
         entity = self._reader.version(f"{owner.source.versions}/{place.vid}")
@@ -343,39 +343,39 @@ class Answerer:
         shown = (
             None
             if entity is None
-            else viewer.version(place, entity, view.inline, view.clauses, "", is_default=is_default)
+            else viewer.render_version(place, entity, view.inline, view.clauses, "", is_default=is_default)
         )
         if entity is None or shown is None:
             return None
         details = "$details" if place.resource.hasdocument else ""
         version = f"{view.base}{place.xid}{details}"
         answer = Response(shown, name=place.rid, etag=f'"{entity.epoch}"', version=version)
-        return self._with_document(place, answer, entity)
+        return self._replace_by_document(place, answer, entity)
 
-    def _with_document(self, place: ResourcePath, answer: Response, version: Version | None) -> Response:
+    def _replace_by_document(self, place: ResourcePath, response: Response, version: Version | None) -> Response:
         """Replace the response by the document if the document was requested."""
         kind = place.resource
-        if self._request.details or self._request.flags.doc or not kind.hasdocument or answer.body is None:
-            return answer
-        body = {**answer.body, "self": f"{self._request.base}{place.xid}"}
+        if self._request.details or self._request.flags.doc or not kind.hasdocument or response.body is None:
+            return response
+        body = {**response.body, "self": f"{self._request.base}{place.xid}"}
         url = body.get(kind.document_names[2])
         if url is not None or version is None:
-            return replace(answer, body=body, document=b"", elsewhere=str(url or ""))
-        return replace(answer, body=body, document=self._reader.document(version.xid) or b"")
+            return replace(response, body=body, document=b"", document_url=str(url or ""))
+        return replace(response, body=body, document=self._reader.document(version.xid) or b"")
 
-    def _resource(self, place: ResourcePath) -> ShownResource | None:
-        return next(shown_resources(self._reader, place, "", place.rid), None)
+    def _find_resource(self, place: ResourcePath) -> ShownResource | None:
+        return next(iter_shown(self._reader, place, "", place.rid), None)
 
-    def _owner(self, place: ResourcePath) -> None:
+    def _require_owner(self, place: ResourcePath) -> None:
         if place.kind == "resources" and self._reader.group(place.owner.xid) is None:
             raise Refusal("not_found", place.owner.xid)
         if place.kind == "versions" and self._reader.resource(place.owner.xid) is None:
             raise Refusal("not_found", place.owner.xid)
 
-    def _count(self, place: ResourcePath) -> int:
+    def _count_entities(self, place: ResourcePath) -> int:
         if place.kind != "versions":
             return self._reader.count(place.xid)
-        resource = self._resource(place.owner)
+        resource = self._find_resource(place.owner)
         return resource.count if resource is not None else 0
 
 

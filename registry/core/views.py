@@ -16,41 +16,41 @@ import msgspec
 from catalog.parsing.pointers import as_pointer
 from registry.core.requests import (
     EXCLUDE_ALL,
-    NOTHING,
+    NO_CLAUSES,
     Clause,
     Clauses,
     ResourcePath,
     Sorting,
     SortKey,
+    clauses_within,
+    document_member,
     remaining_clauses,
-    shown_document,
-    within,
 )
 from registry.errors import Refusal
 from registry.model.attributes import Model, ModelAttribute
-from registry.store.entities import PAGE, Counted, Entity, EntityReader, GroupEntity, Registry, Resource, Version
+from registry.store.entities import PAGE_ROWS, Counted, Entity, EntityReader, GroupEntity, Registry, Resource, Version
 
 # Inlined collections and attributes (core ``spec.md``, Inline Flag).
 
 Inline = Mapping[str, "Inline"]
 """Inlined names, each with the names inlined below it; ``*`` is all names at all levels."""
-ALL: Final[Inline] = {"*": {}}
-NONE: Final[Inline] = {}
+INLINE_ALL: Final[Inline] = {"*": {}}
+INLINE_NONE: Final[Inline] = {}
 CONFIGURATION: Final = ("capabilities", "model", "modelsource")
 """Attributes of the registry that ``*`` does not include."""
 
 
-def read_inline(given: Sequence[str], model: Model, place: ResourcePath, path: str) -> Inline:
-    """Parse the values of the flag for a request to *place*.
+def parse_inline(texts: Sequence[str], model: Model, place: ResourcePath, path: str) -> Inline:
+    """Parse the values of the flag ``inline`` of a request to *place*.
 
     Raises:
         Refusal: a name is unknown, or cannot be inlined.
     """
     tree: dict[str, Inline] = {}
-    for text in given:
+    for text in texts:
         for each in text.split(",") if text else ["*"]:
             names = each.strip().split(".")
-            _check(names, each, model, place, path)
+            _check_inline(names, each, model, place, path)
             at = tree
             for name in names:
                 below = at.setdefault(name, {})
@@ -59,14 +59,14 @@ def read_inline(given: Sequence[str], model: Model, place: ResourcePath, path: s
     return tree
 
 
-def below(inline: Inline, name: str) -> Inline | None:
+def inline_below(inline: Inline, name: str) -> Inline | None:
     """Return what is inlined below a name, None if the name is not inlined itself."""
     if "*" in inline and name not in CONFIGURATION:
-        return ALL
+        return INLINE_ALL
     return inline.get(name)
 
 
-def _check(names: Sequence[str], text: str, model: Model, place: ResourcePath, path: str) -> None:
+def _check_inline(names: Sequence[str], text: str, model: Model, place: ResourcePath, path: str) -> None:
     at: ResourcePath | None = place
     for index, name in enumerate(names):
         last = index == len(names) - 1
@@ -74,7 +74,7 @@ def _check(names: Sequence[str], text: str, model: Model, place: ResourcePath, p
             return
         if at is None:
             raise Refusal("bad_inline", path, value=text, error_detail=f"{names[index - 1]} has nothing to inline")
-        inlineable, attributes, following = _inline_of(at, model)
+        inlineable, attributes, following = _inlinable_at(at, model)
         if name not in inlineable:
             if name in attributes and last:
                 raise Refusal("inline_noninlineable", path, name=name)
@@ -82,7 +82,7 @@ def _check(names: Sequence[str], text: str, model: Model, place: ResourcePath, p
         at = following.get(name)
 
 
-def _inline_of(
+def _inlinable_at(
     place: ResourcePath, model: Model
 ) -> tuple[set[str], Mapping[str, ModelAttribute], dict[str, ResourcePath]]:
     """Return what can be inlined at a path, all attributes, and the collections below."""
@@ -129,7 +129,7 @@ class ShownResource:
         return self.reader.count(self.source.versions) if self.source is not None else 0
 
 
-def shown_resources(
+def iter_shown(
     reader: EntityReader, place: ResourcePath, after: str = "", only: str | None = None
 ) -> Iterator[ShownResource]:
     """Yield the resources of a collection after *after*, or only the one called *only*; *place* may be its own."""
@@ -138,25 +138,27 @@ def shown_resources(
     )
     if only is not None:
         where = collection.child(only)
-        one = reader.with_default(where.xid)
+        one = reader.resource_with_default(where.xid)
         if one is not None and one[0].xref is None:
             yield ShownResource(where, one[0], *one, None, reader)
         elif one is not None:
-            yield from _resolved(reader, collection, [(*one, 0)])
+            yield from _iter_resolved(reader, collection, [(*one, 0)])
         return
-    resources = reader.with_defaults(collection.xid, after)
-    while batch := list(islice(resources, PAGE)):
-        yield from _resolved(reader, collection, batch)
+    resources = reader.iter_with_defaults(collection.xid, after)
+    while batch := list(islice(resources, PAGE_ROWS)):
+        yield from _iter_resolved(reader, collection, batch)
 
 
-def named_resources(reader: EntityReader, place: ResourcePath, names: Sequence[str]) -> Iterator[ShownResource]:
+def iter_named_resources(reader: EntityReader, place: ResourcePath, names: Sequence[str]) -> Iterator[ShownResource]:
     """Yield the named resources of a collection that exist."""
-    yield from _resolved(reader, place, reader.with_defaults_of([place.child(each).xid for each in names]).values())
+    yield from _iter_resolved(
+        reader, place, reader.with_defaults_by_xid([place.child(each).xid for each in names]).values()
+    )
 
 
-def _resolved(reader: EntityReader, place: ResourcePath, batch: Iterable[Counted]) -> Iterator[ShownResource]:
+def _iter_resolved(reader: EntityReader, place: ResourcePath, batch: Iterable[Counted]) -> Iterator[ShownResource]:
     xrefs = [resource.xref for resource, _, _ in batch if resource.xref is not None]
-    targets = reader.with_defaults_of(xrefs) if xrefs else {}
+    targets = reader.with_defaults_by_xid(xrefs) if xrefs else {}
     for resource, default, count in batch:
         source: Resource | None = resource
         if resource.xref is not None:
@@ -174,7 +176,7 @@ _Names = Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ViewOptions:
     """How entities are shown. ``base`` is the registry's URL without a final slash; ``path`` is the request's."""
 
     base: str
@@ -201,45 +203,47 @@ class EntityView:
     All methods raise :class:`Refusal`; those for one entity return None if it does not match the filters.
     """
 
-    def __init__(self, reader: EntityReader, model: Model, view: View) -> None:
+    def __init__(self, reader: EntityReader, model: Model, view: ViewOptions) -> None:
         self._reader = reader
         self._model = model
         self._view = view
         self._weight = 0
 
-    def registry(self, entity: Registry, capabilities: Mapping[str, Any]) -> dict[str, Any] | None:
+    def render_registry(self, entity: Registry, capabilities: Mapping[str, Any]) -> dict[str, Any] | None:
         """Show the registry."""
         view = self._view
-        shown: dict[str, Any] = {"specversion": SPECVERSION, "registryid": entity.id, "self": self._self("/", "")}
+        shown: dict[str, Any] = {"specversion": SPECVERSION, "registryid": entity.id, "self": self._self_url("/", "")}
         shown |= {"xid": "/", "epoch": entity.epoch, **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
-        clauses = remaining_clauses(view.clauses, shown, self._model.groups, self._any_group)
-        if clauses == NOTHING:
+        clauses = remaining_clauses(view.clauses, shown, self._model.groups, self._any_group_matches)
+        if clauses == NO_CLAUSES:
             return None
         inlined = {"capabilities": capabilities, "model": None, "modelsource": entity.modelsource}
         for name, value in inlined.items():
             if name in view.inline:
-                shown[name] = self._model.written if name == "model" else value
+                shown[name] = self._model.document if name == "model" else value
         for plural, kind in self._model.groups.items():
-            self._collection(shown, ResourcePath("groups", kind), plural, view.inline, clauses, "", f"/{plural}")
+            self._add_collection(shown, ResourcePath("groups", kind), plural, view.inline, clauses, "", f"/{plural}")
         return shown
 
-    def group(
+    def render_group(
         self, place: ResourcePath, entity: GroupEntity, inline: Inline, clauses: Clauses, pointer: str
     ) -> dict[str, Any] | None:
         """Show a group; *pointer* is its JSON pointer in the response, for the document view."""
         kind = place.group
-        shown = {f"{kind.singular}id": entity.id, **self._identity(entity, pointer), **entity.attributes}
+        shown = {f"{kind.singular}id": entity.id, **self._identity_members(entity, pointer), **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
-        left = remaining_clauses(clauses, shown, kind.resources, lambda name, clause: self._any(place, name, clause))
-        if left == NOTHING:
+        left = remaining_clauses(
+            clauses, shown, kind.resources, lambda name, clause: self._any_matches(place, name, clause)
+        )
+        if left == NO_CLAUSES:
             return None
         for plural in kind.resources:
             where = place.collection(plural)
-            self._collection(shown, where, plural, inline, left, pointer, where.xid)
+            self._add_collection(shown, where, plural, inline, left, pointer, where.xid)
         return shown
 
-    def resource(
+    def render_resource(
         self, place: ResourcePath, shown_resource: ShownResource, inline: Inline, clauses: Clauses, pointer: str
     ) -> dict[str, Any] | None:
         """Show a resource with the attributes of its default version, except in the document view."""
@@ -248,35 +252,35 @@ class EntityView:
         shown: dict[str, Any] = {f"{kind.singular}id": resource.id}
         if version is not None:
             shown |= self._version_attributes(place, version, is_default=True)
-        shown |= {"self": self._self(place.xid, pointer, details=kind.hasdocument), "xid": place.xid}
-        shown_meta = below(inline, "meta") is not None
-        meta = self.meta(place, shown_resource, f"{pointer}/meta") if shown_meta or clauses is not None else None
+        shown |= {"self": self._self_url(place.xid, pointer, details=kind.hasdocument), "xid": place.xid}
+        shown_meta = inline_below(inline, "meta") is not None
+        meta = self.render_meta(place, shown_resource, f"{pointer}/meta") if shown_meta or clauses is not None else None
         if clauses is not None:
             left = remaining_clauses(
                 clauses,
                 {**shown, "meta": meta},
                 ("versions",),
-                lambda _, clause: self._any_version(shown_resource, clause),
+                lambda _, clause: self._any_version_matches(shown_resource, clause),
             )
-            if left == NOTHING:
+            if left == NO_CLAUSES:
                 return None
             clauses = left
         if self._view.doc:
             shown = {name: shown[name] for name in (f"{kind.singular}id", "self", "xid")}
-        elif version is not None and below(inline, kind.singular) is not None:
-            self._document(place, version, shown)
-        shown["metaurl"] = self._link(f"{place.xid}/meta", f"{pointer}/meta", inlined=shown_meta)
+        elif version is not None and inline_below(inline, kind.singular) is not None:
+            self._add_document(place, version, shown)
+        shown["metaurl"] = self._entity_url(f"{place.xid}/meta", f"{pointer}/meta", inlined=shown_meta)
         if shown_meta and meta is not None:
-            shown["meta"] = self._with_links(place, shown_resource, meta, inline, pointer)
+            shown["meta"] = self._with_default_link(place, shown_resource, meta, inline, pointer)
         if not (self._view.doc and resource.xref) and shown_resource.source is not None:
-            self._versions(shown, place, shown_resource, inline, clauses, pointer)
+            self._add_versions(shown, place, shown_resource, inline, clauses, pointer)
         return shown
 
-    def meta(self, place: ResourcePath, shown_resource: ShownResource, pointer: str) -> dict[str, Any]:
+    def render_meta(self, place: ResourcePath, shown_resource: ShownResource, pointer: str) -> dict[str, Any]:
         """Show the ``meta`` of a resource; *place* is the resource's."""
         kind, resource, source = place.resource, shown_resource.resource, shown_resource.source
         xid = f"{place.xid}/meta"
-        shown: dict[str, Any] = {f"{kind.singular}id": resource.id, "self": self._self(xid, pointer), "xid": xid}
+        shown: dict[str, Any] = {f"{kind.singular}id": resource.id, "self": self._self_url(xid, pointer), "xid": xid}
         if resource.xref is not None:
             shown["xref"] = resource.xref
             if self._view.doc or source is None:
@@ -290,85 +294,87 @@ class EntityView:
         shown["defaultversionsticky"] = source.sticky
         return shown
 
-    def version(
+    def render_version(
         self, place: ResourcePath, entity: Version, inline: Inline, clauses: Clauses, pointer: str, *, is_default: bool
     ) -> dict[str, Any] | None:
         """Show a version at *place*, which differs from its xid behind an ``xref``."""
         kind = place.resource
         shown: dict[str, Any] = {f"{kind.singular}id": place.rid}
         shown |= self._version_attributes(place, entity, is_default=is_default)
-        shown |= {"self": self._self(place.xid, pointer, details=kind.hasdocument), "xid": place.xid}
-        if remaining_clauses(clauses, shown, (), lambda *_: False) == NOTHING:
+        shown |= {"self": self._self_url(place.xid, pointer, details=kind.hasdocument), "xid": place.xid}
+        if remaining_clauses(clauses, shown, (), lambda *_: False) == NO_CLAUSES:
             return None
-        if below(inline, kind.singular) is not None:
-            self._document(place, entity, shown)
+        if inline_below(inline, kind.singular) is not None:
+            self._add_document(place, entity, shown)
         return shown
 
-    def entities(self, place: ResourcePath, names: Sequence[str], inline: Inline, pointer: str = "") -> dict[str, Any]:
+    def render_entities(
+        self, place: ResourcePath, names: Sequence[str], inline: Inline, pointer: str = ""
+    ) -> dict[str, Any]:
         """Show the named entities of a collection; *pointer* is its JSON pointer in the response."""
         entities: dict[str, Any] = {}
-        for start in range(0, len(names), PAGE):
-            part = names[start : start + PAGE]
-            there = dict(self._shown(place, "", inline, self._view.clauses, pointer, part))
-            entities |= {name: self._raw(there[name]) for name in part if name in there}
+        for start in range(0, len(names), PAGE_ROWS):
+            part = names[start : start + PAGE_ROWS]
+            there = dict(self._iter_shown(place, "", inline, self._view.clauses, pointer, part))
+            entities |= {name: self._to_json(there[name]) for name in part if name in there}
         return entities
 
-    def entries(self, place: ResourcePath, page: PageRequest, inline: Inline) -> tuple[dict[str, Any], str]:
+    def render_page(self, place: ResourcePath, page: PageRequest, inline: Inline) -> tuple[dict[str, Any], str]:
         """Return a page of a collection, and where the next one begins ('' for none)."""
         if page.sorting is not None:
-            return self._sorted(place, page, page.sorting, inline)
+            return self._render_sorted_page(place, page, page.sorting, inline)
         entries: dict[str, Any] = {}
         last = ""
-        for name, shown in self._shown(place, page.after, inline, self._view.clauses, ""):
+        for name, shown in self._iter_shown(place, page.after, inline, self._view.clauses, ""):
             if page.limit is not None and len(entries) == page.limit:
                 return entries, last.lower()
-            entries[name], last = self._raw(shown), name
+            entries[name], last = self._to_json(shown), name
         return entries, ""
 
-    def _sorted(
+    def _render_sorted_page(
         self, place: ResourcePath, page: PageRequest, sorting: Sorting, inline: Inline
     ) -> tuple[dict[str, Any], str]:
         """Sort by keys, then show only the entities of the page."""
         keys: list[tuple[SortKey, str]] = []
-        for name, shown in self._shown(place, "", NONE, self._view.clauses, ""):
-            keys.append((sorting.key(shown, name), name))
+        for name, shown in self._iter_shown(place, "", INLINE_NONE, self._view.clauses, ""):
+            keys.append((sorting.sort_key(shown, name), name))
         keys.sort(reverse=sorting.descending)
         start = int(page.after or 0)
         end = len(keys) if page.limit is None else start + page.limit
-        entries = self.entities(place, [name for _, name in keys[start:end]], inline)
+        entries = self.render_entities(place, [name for _, name in keys[start:end]], inline)
         return entries, str(end) if end < len(keys) else ""
 
-    def _shown(
+    def _iter_shown(
         self, place: ResourcePath, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names = None
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the entities of a collection that match the clauses, by id; *only* restricts to some, in any order."""
-        if clauses == NOTHING:
+        if clauses == NO_CLAUSES:
             return
-        for name, shown in self._each(place, after, inline, clauses, pointer, only):
+        for name, shown in self._iter_entities(place, after, inline, clauses, pointer, only):
             if shown is not None:
                 yield name, shown
 
-    def _each(
+    def _iter_entities(
         self, place: ResourcePath, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names
     ) -> Iterator[tuple[str, dict[str, Any] | None]]:
         reader = self._reader
         if place.kind == "groups":
             xids = [place.child(name).xid for name in only or ()]
-            for group in reader.groups(place.xid, after) if only is None else reader.groups_of(xids).values():
+            for group in reader.iter_groups(place.xid, after) if only is None else reader.groups_by_xid(xids).values():
                 where = place.child(group.id)
-                yield group.id, self.group(where, group, inline, clauses, self._at(pointer, group.id))
+                yield (group.id, self.render_group(where, group, inline, clauses, self._pointer_to(pointer, group.id)))
         elif place.kind == "resources":
-            listed = shown_resources(reader, place, after) if only is None else named_resources(reader, place, only)
+            listed = iter_shown(reader, place, after) if only is None else iter_named_resources(reader, place, only)
             for shown in listed:
                 name = shown.resource.id
-                yield name, self.resource(shown.place, shown, inline, clauses, self._at(pointer, name))
+                yield (name, self.render_resource(shown.place, shown, inline, clauses, self._pointer_to(pointer, name)))
         else:
-            owner = next(iter(shown_resources(reader, place.owner, "", place.rid)), None)
+            owner = next(iter(iter_shown(reader, place.owner, "", place.rid)), None)
             if owner is None:
                 raise Refusal("not_found", place.owner.xid)
-            yield from self._each_version(place, owner, after, inline, clauses, pointer, only)
+            yield from self._iter_versions(place, owner, after, inline, clauses, pointer, only)
 
-    def _each_version(
+    def _iter_versions(
         self,
         place: ResourcePath,
         owner: ShownResource,
@@ -382,18 +388,18 @@ class EntityView:
             return
         versions: Iterable[Version]
         if only is not None:
-            versions = self._reader.versions_of([f"{owner.source.versions}/{name}" for name in only]).values()
+            versions = self._reader.versions_by_xid([f"{owner.source.versions}/{name}" for name in only]).values()
         elif owner.count == 1 and owner.default is not None and not after:
             # Most resources have one version, already loaded; a query for each would dominate the cost of a response.
             versions = (owner.default,)
         else:
-            versions = self._reader.versions(owner.source.versions, after)
+            versions = self._reader.iter_versions(owner.source.versions, after)
         for version in versions:
-            where, at = place.child(version.id), self._at(pointer, version.id)
+            where, at = place.child(version.id), self._pointer_to(pointer, version.id)
             is_default = version.id == owner.source.defaultversionid
-            yield version.id, self.version(where, version, inline, clauses, at, is_default=is_default)
+            yield version.id, self.render_version(where, version, inline, clauses, at, is_default=is_default)
 
-    def _versions(
+    def _add_versions(
         self,
         shown: dict[str, Any],
         place: ResourcePath,
@@ -404,11 +410,11 @@ class EntityView:
     ) -> None:
         assert resource.source is not None
         where = place.collection("versions")
-        deeper = below(inline, "versions")
-        wanted: Clauses = None if clauses is None else within(clauses, "versions")
-        each = self._each_version(where, resource, "", deeper or NONE, wanted, f"{pointer}/versions", None)
+        deeper = inline_below(inline, "versions")
+        wanted: Clauses = None if clauses is None else clauses_within(clauses, "versions")
+        each = self._iter_versions(where, resource, "", deeper or INLINE_NONE, wanted, f"{pointer}/versions", None)
         if deeper is not None:
-            inlined = {name: self._raw(one) for name, one in each if one is not None}
+            inlined = {name: self._to_json(one) for name, one in each if one is not None}
             count = len(inlined)
         else:
             count = resource.count if wanted is None else sum(one is not None for _, one in each)
@@ -417,7 +423,7 @@ class EntityView:
         if deeper is not None:
             shown["versions"] = inlined
 
-    def _collection(
+    def _add_collection(
         self,
         shown: dict[str, Any],
         place: ResourcePath,
@@ -428,31 +434,31 @@ class EntityView:
         xid: str,
     ) -> None:
         """Add the three attributes of a collection, counted and inlined after filtering."""
-        deeper = below(inline, plural)
-        wanted: Clauses = None if clauses is None else within(clauses, plural)
+        deeper = inline_below(inline, plural)
+        wanted: Clauses = None if clauses is None else clauses_within(clauses, plural)
         if deeper is not None:
-            each = self._shown(place, "", deeper, wanted, f"{pointer}/{plural}")
-            inlined = {name: self._raw(one) for name, one in each}
+            each = self._iter_shown(place, "", deeper, wanted, f"{pointer}/{plural}")
+            inlined = {name: self._to_json(one) for name, one in each}
             count = len(inlined)
         elif wanted is None:
             count = self._reader.count(xid)
         else:
-            count = sum(1 for _ in self._shown(place, "", NONE, wanted, ""))
+            count = sum(1 for _ in self._iter_shown(place, "", INLINE_NONE, wanted, ""))
         shown[f"{plural}url"] = self._collection_url(xid, f"{pointer}/{plural}", deeper is not None, wanted, count)
         shown[f"{plural}count"] = count
         if deeper is not None:
             shown[plural] = inlined
 
-    def _any_group(self, plural: str, clause: Clause) -> bool:
+    def _any_group_matches(self, plural: str, clause: Clause) -> bool:
         place = ResourcePath("groups", self._model.groups[plural])
-        return next(self._shown(place, "", NONE, (clause,), ""), None) is not None
+        return next(self._iter_shown(place, "", INLINE_NONE, (clause,), ""), None) is not None
 
-    def _any(self, place: ResourcePath, plural: str, clause: Clause) -> bool:
-        return next(self._shown(place.collection(plural), "", NONE, (clause,), ""), None) is not None
+    def _any_matches(self, place: ResourcePath, plural: str, clause: Clause) -> bool:
+        return next(self._iter_shown(place.collection(plural), "", INLINE_NONE, (clause,), ""), None) is not None
 
-    def _any_version(self, resource: ShownResource, clause: Clause) -> bool:
+    def _any_version_matches(self, resource: ShownResource, clause: Clause) -> bool:
         place = replace(resource.place, kind="versions")
-        each = self._each_version(place, resource, "", NONE, (clause,), "", None)
+        each = self._iter_versions(place, resource, "", INLINE_NONE, (clause,), "", None)
         return any(one is not None for _, one in each)
 
     def _version_attributes(self, place: ResourcePath, version: Version, *, is_default: bool) -> dict[str, Any]:
@@ -464,43 +470,43 @@ class EntityView:
                 shown.pop(name, None)
         return shown
 
-    def _document(self, place: ResourcePath, version: Version, shown: dict[str, Any]) -> None:
+    def _add_document(self, place: ResourcePath, version: Version, shown: dict[str, Any]) -> None:
         kind = place.resource
         if not kind.hasdocument or kind.document_names[2] in shown:
             return
         document = self._reader.document(version.xid) or b""
-        name, value = shown_document(kind, document, version.attributes.get("contenttype"), binary=self._view.binary)
+        name, value = document_member(kind, document, version.attributes.get("contenttype"), binary=self._view.binary)
         shown[name] = value
 
-    def _with_links(
+    def _with_default_link(
         self, place: ResourcePath, resource: ShownResource, meta: dict[str, Any], inline: Inline, pointer: str
     ) -> dict[str, Any]:
         """In the document view, point the default version of an inlined ``meta`` at the inlined version."""
-        if self._view.doc and "defaultversionid" in meta and below(inline, "versions") is not None:
+        if self._view.doc and "defaultversionid" in meta and inline_below(inline, "versions") is not None:
             meta["defaultversionurl"] = f"#{pointer}{as_pointer(['versions', meta['defaultversionid']])}"
         return meta
 
-    def _identity(self, entity: Entity, pointer: str) -> dict[str, Any]:
-        return {"self": self._self(entity.xid, pointer), "xid": entity.xid, "epoch": entity.epoch}
+    def _identity_members(self, entity: Entity, pointer: str) -> dict[str, Any]:
+        return {"self": self._self_url(entity.xid, pointer), "xid": entity.xid, "epoch": entity.epoch}
 
-    def _self(self, xid: str, pointer: str, *, details: bool = False) -> str:
+    def _self_url(self, xid: str, pointer: str, *, details: bool = False) -> str:
         return f"#{pointer or '/'}" if self._view.doc else self._url(xid, details=details)
 
-    def _at(self, pointer: str, name: str) -> str:
+    def _pointer_to(self, pointer: str, name: str) -> str:
         """Return the JSON pointer of a member in the document view, '' otherwise."""
         return pointer + as_pointer([name]) if self._view.doc else ""
 
-    def _link(self, xid: str, pointer: str, *, inlined: bool) -> str:
+    def _entity_url(self, xid: str, pointer: str, *, inlined: bool) -> str:
         return f"#{pointer}" if self._view.doc and inlined else self._url(xid)
 
     def _collection_url(self, xid: str, pointer: str, inlined: bool, clauses: Clauses, count: int) -> str:
-        url = self._link(xid, pointer, inlined=inlined)
+        url = self._entity_url(xid, pointer, inlined=inlined)
         return f"{url}?filter={EXCLUDE_ALL}" if clauses is not None and not count and url[0] != "#" else url
 
     def _url(self, xid: str, *, details: bool = False) -> str:
         return f"{self._view.base}{xid}{'$details' if details else ''}"
 
-    def _raw(self, shown: Mapping[str, Any]) -> msgspec.Raw:
+    def _to_json(self, shown: Mapping[str, Any]) -> msgspec.Raw:
         text = msgspec.json.encode(shown)
         for value in shown.values():
             if type(value) is dict and value and _is_raw(value):

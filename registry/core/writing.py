@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from registry.core.ancestry import as_object, compare_epoch, compare_id, constraints_of, merged, set_times, value_at
-from registry.core.requests import Given, ResourcePath, check_id, target_of
-from registry.core.resource_rules import FEW, EntityCreator, ResourceRules
+from registry.core.ancestry import as_object, compare_epoch, compare_id, constraints_of, merge_body, set_times, value_at
+from registry.core.requests import GivenDocument, ResourcePath, check_id, parse_xref
+from registry.core.resource_rules import MAX_LOOKUPS, EntityCreator, ResourceRules
 from registry.errors import Refusal
-from registry.model.attributes import GroupType, validated
+from registry.model.attributes import GroupType, check_values
 from registry.store.entities import Entity, GroupEntity, Resource, Version
 
 _SHOWN_OF_XREF: Final = frozenset(("self", "shortself", "xid", "metaurl", "versionsurl", "versionscount", "$schema"))
 
 
 class EntityWriter(EntityCreator):
-    """Writes into one :class:`Work`. *root* is whether the entity is the target of the request.
+    """Writes within one :class:`WriteTransaction`. *root* is whether the entity is the target of the request.
 
     All methods raise :class:`Refusal`; the changes made must then not be flushed.
     """
 
     def finish(self) -> None:
         """Apply the rules that depend on the whole request."""
-        settler = ResourceRules(self.work, self.model, self.options, self.bump)
+        settler = ResourceRules(self.work, self.model, self.options, self.raise_epoch)
         for each in self.pending.values():
-            settler.settle(each)
+            settler.apply_rules(each)
 
     def write_registry(self, body: Mapping[str, Any], *, patch: bool) -> None:
         """Update the registry's own attributes and the groups in the body; the model is ignored."""
@@ -38,11 +38,11 @@ class EntityWriter(EntityCreator):
             compare_id(body, "registry", registry.id, "/")
         compare_epoch(body, registry, "/", self.options)
         own = {name: value for name, value in body.items() if name not in self.model.groups}
-        registry.attributes = validated(
-            "/", merged(registry.attributes, own, self.model.attributes, patch=patch), self.model.attributes
+        registry.attributes = check_values(
+            "/", merge_body(registry.attributes, own, self.model.attributes, patch=patch), self.model.attributes
         )
         set_times(registry, body, "/", self.options)
-        self.bump(registry)
+        self.raise_epoch(registry)
         self.work.registry_touched = True
         for plural, kind in self.model.groups.items():
             if body.get(plural) is not None:
@@ -50,7 +50,7 @@ class EntityWriter(EntityCreator):
 
     def write_groups(self, place: ResourcePath, body: object, *, patch: bool) -> list[str]:
         """Write each group of a map; return their ids."""
-        entries = self.entries(place, body)
+        entries = self.parse_entries(place, body)
         for name, each in entries.items():
             self.write_group(place.child(name), each, patch=patch)
         return list(entries)
@@ -62,17 +62,17 @@ class EntityWriter(EntityCreator):
         kind = place.group
         group = self.work.group(place.xid)
         if group is None:
-            group = self.new_group(place)
+            group = self.create_group(place)
         else:
             compare_epoch(body, group, place.xid, self.options)
         if not (root and "id" in self.options.ignore):
             compare_id(body, kind.singular, place.gid, place.xid)
         own = {name: value for name, value in body.items() if name not in kind.resources}
-        values = merged(group.attributes, own, kind.attributes, patch=patch)
-        group.attributes = validated(place.xid, values, kind.attributes)
+        values = merge_body(group.attributes, own, kind.attributes, patch=patch)
+        group.attributes = check_values(place.xid, values, kind.attributes)
         set_times(group, body, place.xid, self.options)
-        self.bump(group)
-        self.work.groups.put(group)
+        self.raise_epoch(group)
+        self.work.groups.record_changed(group)
         self._recheck_constraints(group, kind)
         for plural in kind.resources:
             if body.get(plural) is not None:
@@ -81,9 +81,9 @@ class EntityWriter(EntityCreator):
 
     def write_resources(self, place: ResourcePath, body: object, *, patch: bool) -> list[str]:
         """Write each resource of a map; return the ids of those not skipped as read-only."""
-        entries = self.entries(place, body)
-        self._owner(place)
-        self.work.expect([place.child(name).xid for name in entries])
+        entries = self.parse_entries(place, body)
+        self._require_group(place)
+        self.work.prefetch([place.child(name).xid for name in entries])
         written = (name for name, each in entries.items() if self.write_resource(place.child(name), each, patch=patch))
         return list(written)
 
@@ -94,25 +94,25 @@ class EntityWriter(EntityCreator):
         *,
         patch: bool,
         root: bool = False,
-        document: Given | None = None,
+        document: GivenDocument | None = None,
     ) -> Resource | None:
         """Write a resource: its versions, its default version and its ``meta``; None if it was skipped."""
         resource = self.work.resource(place.xid)
-        if resource is not None and not self.writable(resource, root=root):
+        if resource is not None and not self.is_writable(resource, root=root):
             return None
         if not (root and "id" in self.options.ignore):
             compare_id(body, place.resource.singular, place.rid, place.xid)
         meta = body.get("meta")
         if meta is not None:
             meta = as_object(meta, f"{place.xid}/meta")
-        xref = self._xref(resource, meta, patch=patch)
+        xref = self._requested_xref(resource, meta, patch=patch)
         if xref is not None:
-            return self._refer(place, resource, body, meta or {}, xref)
+            return self._turn_into_reference(place, resource, body, meta or {}, xref)
         created = resource is None or resource.xref is not None
         if resource is None:
-            resource = self.new_resource(place, self._owner(place))
+            resource = self.create_resource(place, self._require_group(place))
         elif resource.xref is not None:
-            self._revert(resource)
+            self._turn_into_resource(resource)
         self._write_parts(place, resource, body, meta, patch=patch, created=created, document=document)
         return resource
 
@@ -123,42 +123,42 @@ class EntityWriter(EntityCreator):
             created = self.write_resource(place, {"meta": body}, patch=patch, root=True)
             assert created is not None
             return created
-        self.writable(resource, root=True)
-        xref = self._xref(resource, body, patch=patch)
+        self.is_writable(resource, root=True)
+        xref = self._requested_xref(resource, body, patch=patch)
         if xref is not None:
-            return self._refer(place, resource, {}, body, xref)
+            return self._turn_into_reference(place, resource, {}, body, xref)
         if resource.xref is not None:
-            self._revert(resource)
+            self._turn_into_resource(resource)
             self._write_parts(place, resource, {}, body, patch=False, created=True, document=None)
             return resource
-        self._meta(place, resource, body, patch=patch)
+        self._write_meta(place, resource, body, patch=patch)
         return resource
 
     def write_versions(self, place: ResourcePath, body: object, *, patch: bool) -> list[str]:
         """Write each version of a map, into a resource that may be new; return their ids."""
-        entries = self.entries(place, body)
+        entries = self.parse_entries(place, body)
         owner = place.owner
         resource = self.work.resource(owner.xid)
         if resource is None:
             if not entries:
                 raise Refusal("missing_versions", place.xid)
-            resource = self.new_resource(owner, self._owner(owner))
-        self.writable(resource, root=True)
-        self._no_xref(resource, owner)
-        self.pend(owner, resource)
+            resource = self.create_resource(owner, self._require_group(owner))
+        self.is_writable(resource, root=True)
+        self._refuse_reference(resource, owner)
+        self.pending_of(owner, resource)
         self._write_versions(owner, resource, entries, patch=patch)
         return list(entries)
 
-    def add_version(self, place: ResourcePath, body: Mapping[str, Any], document: Given | None) -> Version:
+    def add_version(self, place: ResourcePath, body: Mapping[str, Any], document: GivenDocument | None) -> Version:
         """Write the version that a body names, or a new one, into a resource that may be new."""
-        resource = self.work.resource(place.xid) or self.new_resource(place, self._owner(place))
-        self.writable(resource, root=True)
-        self._no_xref(resource, place)
-        _check_plain(body, place.xid)
+        resource = self.work.resource(place.xid) or self.create_resource(place, self._require_group(place))
+        self.is_writable(resource, root=True)
+        self._refuse_reference(resource, place)
+        _check_version_body(body, place.xid)
         ignored = "id" in self.options.ignore
         if not ignored:
             compare_id(body, place.resource.singular, place.rid, place.xid)
-        named = _text_id(body.get("versionid"), place)
+        named = _given_version_id(body.get("versionid"), place)
         return self.write_version(
             place,
             resource,
@@ -170,14 +170,14 @@ class EntityWriter(EntityCreator):
         )
 
     def put_version(
-        self, place: ResourcePath, body: Mapping[str, Any], *, patch: bool, document: Given | None = None
+        self, place: ResourcePath, body: Mapping[str, Any], *, patch: bool, document: GivenDocument | None = None
     ) -> bool:
         """Write the version at *place*, into a resource that may be new; return whether the version is new."""
         owner = place.owner
-        resource = self.work.resource(owner.xid) or self.new_resource(owner, self._owner(owner))
-        self.writable(resource, root=True)
-        self._no_xref(resource, owner)
-        _check_plain(body, place.xid)
+        resource = self.work.resource(owner.xid) or self.create_resource(owner, self._require_group(owner))
+        self.is_writable(resource, root=True)
+        self._refuse_reference(resource, owner)
+        _check_version_body(body, place.xid)
         created = self.work.version(resource, place.vid) is None
         self.write_version(owner, resource, place.vid, body, patch=patch, root=True, document=document)
         return created
@@ -191,28 +191,30 @@ class EntityWriter(EntityCreator):
         *,
         patch: bool,
         created: bool,
-        document: Given | None,
+        document: GivenDocument | None,
     ) -> None:
         versions = (
-            self.entries(ResourcePath("versions", place.group, place.gid, place.resource, place.rid), body["versions"])
+            self.parse_entries(
+                ResourcePath("versions", place.group, place.gid, place.resource, place.rid), body["versions"]
+            )
             if body.get("versions") is not None
             else {}
         )
         self._write_versions(place, resource, versions, patch=patch)
-        self._default(place, resource, body, versions, meta, patch=patch, created=created, document=document)
+        self._write_default(place, resource, body, versions, meta, patch=patch, created=created, document=document)
         if meta is not None:
-            self._meta(place, resource, meta, patch=patch)
+            self._write_meta(place, resource, meta, patch=patch)
 
     def _write_versions(
         self, place: ResourcePath, resource: Resource, entries: Mapping[str, Any], *, patch: bool
     ) -> None:
-        if len(entries) > FEW:
+        if len(entries) > MAX_LOOKUPS:
             self.work.versions_of(resource)
         for name, each in entries.items():
-            _check_plain(each, f"{resource.versions}/{name}")
+            _check_version_body(each, f"{resource.versions}/{name}")
             self.write_version(place, resource, name, each, patch=patch)
 
-    def _default(
+    def _write_default(
         self,
         place: ResourcePath,
         resource: Resource,
@@ -222,13 +224,13 @@ class EntityWriter(EntityCreator):
         *,
         patch: bool,
         created: bool,
-        document: Given | None,
+        document: GivenDocument | None,
     ) -> None:
         """Write the body's own attributes to the default version, unless ``versions`` includes it."""
-        name = _text_id(body.get("versionid"), place)
+        name = _given_version_id(body.get("versionid"), place)
         if created:
             if name is None and meta is not None and "defaultversionid" not in self.options.ignore:
-                name = _text_id(meta.get("defaultversionid"), place)
+                name = _given_version_id(meta.get("defaultversionid"), place)
             if name is None and versions:
                 return
         else:
@@ -244,10 +246,10 @@ class EntityWriter(EntityCreator):
         if name not in versions:
             self.write_version(place, resource, name, body, patch=patch, root=True, document=document)
 
-    def _meta(self, place: ResourcePath, resource: Resource, body: Mapping[str, Any], *, patch: bool) -> None:
+    def _write_meta(self, place: ResourcePath, resource: Resource, body: Mapping[str, Any], *, patch: bool) -> None:
         subject = f"{place.xid}/meta"
         kind = place.resource
-        pending = self.pend(place, resource)
+        pending = self.pending_of(place, resource)
         if "id" not in self.options.ignore:
             compare_id(body, kind.singular, place.rid, subject)
         if pending.existed:
@@ -256,19 +258,19 @@ class EntityWriter(EntityCreator):
                 body = {**body, "epoch": resource.epoch}
             compare_epoch(body, resource, subject, self.options)
         kept = resource.attributes.get("readonly")
-        values = validated(subject, merged(resource.attributes, body, kind.meta, patch=patch), kind.meta)
+        values = check_values(subject, merge_body(resource.attributes, body, kind.meta, patch=patch), kind.meta)
         values.pop("readonly", None)
         if self.options.administrator and isinstance(body.get("readonly"), bool):
             kept = body["readonly"]
         if kept:
             values["readonly"] = True
         resource.attributes = values
-        pending.asks(body, patch=patch, ignore=self.options.ignore)
+        pending.read_requested_default(body, patch=patch, ignore=self.options.ignore)
         set_times(resource, body, subject, self.options)
-        self.bump(resource)
-        self.work.resources.put(resource)
+        self.raise_epoch(resource)
+        self.work.resources.record_changed(resource)
 
-    def _refer(
+    def _turn_into_reference(
         self,
         place: ResourcePath,
         resource: Resource | None,
@@ -278,7 +280,7 @@ class EntityWriter(EntityCreator):
     ) -> Resource:
         """Turn a resource into a reference (``xref``) to another; its own content is deleted."""
         kind = place.resource
-        target = target_of(self.model, xref, place, place.xid)
+        target = parse_xref(self.model, xref, place, place.xid)
         if "id" not in self.options.ignore:
             compare_id(meta, kind.singular, place.rid, f"{place.xid}/meta")
         allowed = {f"{kind.singular}id", "meta", *_SHOWN_OF_XREF}
@@ -288,37 +290,37 @@ class EntityWriter(EntityCreator):
         if extra:
             raise Refusal("extra_xref_attribute", place.xid, name=extra[0], singular=kind.singular)
         if resource is None:
-            resource = self.new_resource(place, self._owner(place))
+            resource = self.create_resource(place, self._require_group(place))
         elif resource.xref is None:
             compare_epoch(meta, resource, f"{place.xid}/meta", self.options)
             for each in self.work.versions_of(resource).values():
-                self.work.drop_version(each)
+                self.work.delete_version(each)
         self.pending.pop(place.xid, None)
-        self.pend(place, resource)
+        self.pending_of(place, resource)
         resource.xref, resource.defaultversionid, resource.sticky, resource.attributes = target, None, False, {}
-        self.touch(resource)
+        self.mark_modified(resource)
         return resource
 
-    def _revert(self, resource: Resource) -> None:
+    def _turn_into_resource(self, resource: Resource) -> None:
         """Turn a reference back into a resource; its epoch never decreases for readers."""
         target = self.work.reader.resource(resource.xref or "")
         resource.epoch = max(resource.epoch, target.epoch if target is not None else 0)
         resource.xref = None
         self.work.versions_of(resource)
-        self.touch(resource)
+        self.mark_modified(resource)
 
-    def _xref(self, resource: Resource | None, meta: Mapping[str, Any] | None, *, patch: bool) -> object:
+    def _requested_xref(self, resource: Resource | None, meta: Mapping[str, Any] | None, *, patch: bool) -> object:
         if meta is not None and meta.get("xref") is not None:
             return meta["xref"]
         stays = meta is None or (patch and "xref" not in meta)
         return resource.xref if resource is not None and stays else None
 
-    def _owner(self, place: ResourcePath) -> GroupEntity:
+    def _require_group(self, place: ResourcePath) -> GroupEntity:
         owner = place.owner
         group = self.work.group(owner.xid)
         return group if group is not None else self.write_group(owner, {}, patch=False)
 
-    def _no_xref(self, resource: Resource, place: ResourcePath) -> None:
+    def _refuse_reference(self, resource: Resource, place: ResourcePath) -> None:
         if resource.xref is not None:
             raise Refusal("extra_xref_attribute", place.xid, name="versions", singular=place.resource.singular)
 
@@ -336,22 +338,22 @@ class EntityWriter(EntityCreator):
         }
         for name in kinds:
             place = ResourcePath("resources", kind, group.id, kind.resources[name])
-            for resource in list(self.work.reader.resources(place.xid)):
+            for resource in list(self.work.reader.iter_resources(place.xid)):
                 known = self.work.resource(resource.xid)
                 if known is not None:
                     if known.xref is None:
                         self.work.versions_of(known)  # all are checked against the constraints
-                    self.pend(place.child(resource.id), known)
+                    self.pending_of(place.child(resource.id), known)
 
 
-def _check_plain(body: Mapping[str, Any], subject: str) -> None:
+def _check_version_body(body: Mapping[str, Any], subject: str) -> None:
     """Raise if the body of a version has members of a resource, which would be lost."""
     for name in ("meta", "versions"):
         if body.get(name):
             raise Refusal("unknown_attribute", subject, name=name)
 
 
-def _text_id(given: object, place: ResourcePath) -> str | None:
+def _given_version_id(given: object, place: ResourcePath) -> str | None:
     """Return the version id in a body, None if it has none."""
     return None if given is None else check_id(given, place.xid)
 
@@ -369,70 +371,70 @@ class EntityDeleter:
 
     def delete(self, place: ResourcePath, epoch: int | None) -> None:
         """Delete one entity if its epoch is *epoch*, or in any case if that is None."""
-        entity = self._find(place)
+        entity = self._find_entity(place)
         if entity is None:
             raise Refusal("not_found", place.xid)
         compare_epoch({"epoch": epoch}, entity, place.xid, self._options)
-        self._drop(place, entity, root=True)
+        self._delete_entity(place, entity, root=True)
 
     def delete_all(self, place: ResourcePath, body: object) -> None:
         """Delete the entities of a collection that *body* names; all of them if it is None."""
-        self._owner(place)
+        self._require_owner(place)
         entries = None if body is None else as_object(body, place.xid)
-        for name in self._names(place) if entries is None else list(entries):
+        for name in self._entity_ids(place) if entries is None else list(entries):
             where = place.child(name)
             given = {} if entries is None else as_object(entries[name], where.xid)
-            entity = self._find(where)
+            entity = self._find_entity(where)
             if entity is not None:
-                self._compare(where, entity, given)
-                self._drop(where, entity, root=False)
+                self._check_body(where, entity, given)
+                self._delete_entity(where, entity, root=False)
 
-    def _compare(self, place: ResourcePath, entity: Entity, given: Mapping[str, Any]) -> None:
-        compare_id(given, _singular(place), entity.id, place.xid)
+    def _check_body(self, place: ResourcePath, entity: Entity, given: Mapping[str, Any]) -> None:
+        compare_id(given, _singular_name(place), entity.id, place.xid)
         if isinstance(entity, Resource):
             if given.get("epoch") is not None and not (given.get("meta") or {}).get("epoch"):
                 raise Refusal("misplaced_epoch", place.xid)
             given = as_object(given.get("meta") or {}, place.xid)
-            compare_id(given, _singular(place), entity.id, f"{place.xid}/meta")
+            compare_id(given, _singular_name(place), entity.id, f"{place.xid}/meta")
         compare_epoch(given, entity, place.xid, self._options)
 
-    def _drop(self, place: ResourcePath, entity: Entity, *, root: bool) -> None:
+    def _delete_entity(self, place: ResourcePath, entity: Entity, *, root: bool) -> None:
         if place.kind == "group":
             self._refuse_readonly(place)
-            self._work.drop_group(entity.xid)
-            self._writer.touch(self._work.registry)
+            self._work.delete_group(entity.xid)
+            self._writer.mark_modified(self._work.registry)
         elif isinstance(entity, Resource):
-            if self._writer.writable(entity, root=root):
-                self._drop_resource(place, entity)
+            if self._writer.is_writable(entity, root=root):
+                self._delete_resource(place, entity)
         else:
-            self._drop_version(place, root=root)
+            self._delete_version(place, root=root)
 
-    def _drop_resource(self, place: ResourcePath, resource: Resource) -> None:
+    def _delete_resource(self, place: ResourcePath, resource: Resource) -> None:
         self._writer.pending.pop(place.xid, None)
-        self._work.drop_resource(resource)
+        self._work.delete_resource(resource)
         group = self._work.group(place.owner.xid)
         assert group is not None
-        self._writer.touch(group)
+        self._writer.mark_modified(group)
 
-    def _drop_version(self, place: ResourcePath, *, root: bool) -> None:
+    def _delete_version(self, place: ResourcePath, *, root: bool) -> None:
         owner = place.owner
         resource = self._work.resource(owner.xid)
         assert resource is not None
-        if not self._writer.writable(resource, root=root):
+        if not self._writer.is_writable(resource, root=root):
             return
-        self._writer.pend(owner, resource)
-        self._work.drop_version(self._work.versions_of(resource)[place.vid])
-        self._writer.touch(resource)
+        self._writer.pending_of(owner, resource)
+        self._work.delete_version(self._work.versions_of(resource)[place.vid])
+        self._writer.mark_modified(resource)
 
     def _refuse_readonly(self, place: ResourcePath) -> None:
         """Raise if a group has a read-only resource."""
         for plural in place.group.resources:
             where = place.collection(plural)
-            for each in self._work.reader.resources(where.xid):
+            for each in self._work.reader.iter_resources(where.xid):
                 if each.attributes.get("readonly") and not self._options.administrator:
                     raise Refusal("readonly", each.xid)
 
-    def _find(self, place: ResourcePath) -> Entity | None:
+    def _find_entity(self, place: ResourcePath) -> Entity | None:
         if place.kind == "group":
             return self._work.group(place.xid)
         if place.kind == "resource":
@@ -442,23 +444,23 @@ class EntityDeleter:
             return None
         return self._work.versions_of(resource).get(place.vid)
 
-    def _owner(self, place: ResourcePath) -> None:
+    def _require_owner(self, place: ResourcePath) -> None:
         """Raise if the owner of the collection does not exist."""
         if place.kind == "resources" and self._work.group(place.owner.xid) is None:
             raise Refusal("not_found", place.owner.xid)
         if place.kind == "versions" and self._work.resource(place.owner.xid) is None:
             raise Refusal("not_found", place.owner.xid)
 
-    def _names(self, place: ResourcePath) -> Iterable[str]:
+    def _entity_ids(self, place: ResourcePath) -> Iterable[str]:
         reader = self._work.reader
         if place.kind == "groups":
-            return [each.id for each in reader.groups(place.xid)]
+            return [each.id for each in reader.iter_groups(place.xid)]
         if place.kind == "resources":
-            return [each.id for each in reader.resources(place.xid)]
-        return [each.id for each in reader.versions(place.xid)]
+            return [each.id for each in reader.iter_resources(place.xid)]
+        return [each.id for each in reader.iter_versions(place.xid)]
 
 
-def _singular(place: ResourcePath) -> str:
+def _singular_name(place: ResourcePath) -> str:
     if place.kind == "group":
         return place.group.singular
     return place.resource.singular if place.kind == "resource" else "version"

@@ -1,1 +1,1 @@
-"""Delivery of the registry's events to those who subscribed to them."""
+"""Delivery of the registry's events to subscribers."""

@@ -18,17 +18,17 @@ from registry.delivery.subscriptions import (
     DeliverySettings,
     Sources,
     SubscriberDelivery,
-    subscription_of,
+    parse_subscription,
     without_secrets,
 )
-from registry.delivery.targets import DeliveryConfig, delivery_of
+from registry.delivery.targets import DeliveryConfig, build_delivery
 from registry.errors import Refusal
 from registry.store import history
 from registry.store.engine import Database
 from registry.store.history import SubscriberRow, newest_outbox_row
 
 PERMISSIONS: Final = "/permissions"
-"""Where targets grant permission to send, below the URL of the registry."""
+"""The path where targets grant permission to send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,121 +57,125 @@ class SubscriptionApi:
         self._most = settings.limits.max_subscriptions
         self._changed = changed
 
-    def create(self, given: Any, owner: str) -> tuple[str, dict[str, Any]]:
+    def create(self, document: Any, owner: str) -> tuple[str, dict[str, Any]]:
         """Create a subscription, and return its id and its document.
 
         Raises:
             Refusal: it is invalid, or there are too many.
         """
         identifier, permission = uuid.uuid4().hex, Permission(secrets.token_hex(16))
-        asked = subscription_of(given, self._sources)
-        delivery_of(identifier, asked, self._terms(identifier, permission))
-        body, allowed = _text(asked.document), _text(permission)
-        with self._database.noting() as connection:
-            count = sum(each.origin == "api" for each in history.subscribers(connection))
+        asked = parse_subscription(document, self._sources)
+        build_delivery(identifier, asked, self._delivery_config(identifier, permission))
+        body, allowed = _to_json_text(asked.document), _to_json_text(permission)
+        with self._database.writing_aside() as connection:
+            count = sum(each.origin == "api" for each in history.list_subscribers(connection))
             if count >= self._most:
                 raise Refusal("forbidden", PATH, error_detail=f"there are {count} subscriptions, which is the limit")
             first = newest_outbox_row(connection)
-            history.add(connection, SubscriberRow(identifier, "api", owner, body, allowed, 1, first, asked.expires))
+            history.add_subscriber(
+                connection, SubscriberRow(identifier, "api", owner, body, allowed, 1, first, asked.expires)
+            )
         self._changed()
         return identifier, without_secrets(identifier, asked.document)
 
-    def read(self, identifier: str, who: str | None) -> dict[str, Any]:
+    def read(self, identifier: str, client: str | None) -> dict[str, Any]:
         """Return a subscription.
 
         Raises:
-            Refusal: it does not exist, or *who* may not read it.
+            Refusal: it does not exist, or *client* may not read it.
         """
         with self._database.reading() as connection:
-            return _shown(_owned(history.subscriber(connection, identifier), identifier, who))
+            return _to_document(_find_owned(history.find_subscriber(connection, identifier), identifier, client))
 
-    def all(self, who: str | None) -> list[dict[str, Any]]:
-        """Return all subscriptions that *who* may read."""
+    def list_all(self, client: str | None) -> list[dict[str, Any]]:
+        """Return all subscriptions that *client* may read."""
         with self._database.reading() as connection:
-            return [_shown(each) for each in history.subscribers(connection) if _may(each, who)]
+            return [_to_document(each) for each in history.list_subscribers(connection) if _may_access(each, client)]
 
-    def replace(self, identifier: str, given: Any, who: str | None) -> dict[str, Any]:
+    def replace(self, identifier: str, document: Any, client: str | None) -> dict[str, Any]:
         """Replace a subscription; it keeps its position.
 
         A target at another address, or one that has not granted permission yet, is asked again.
 
         Raises:
-            Refusal: it does not exist, *who* may not change it, or the new one is invalid.
+            Refusal: it does not exist, *client* may not change it, or the new one is invalid.
         """
-        asked = subscription_of(given, self._sources)
-        if isinstance(given, dict) and given.get("id", identifier) != identifier:
+        asked = parse_subscription(document, self._sources)
+        if isinstance(document, dict) and document.get("id", identifier) != identifier:
             raise Refusal("bad_request", f"{PATH}/{identifier}", error_detail="the id differs from the path")
-        with self._database.noting() as connection:
-            subscriber = _owned(history.subscriber(connection, identifier, changing=True), identifier, who)
-            permission = _permission(subscriber)
+        with self._database.writing_aside() as connection:
+            subscriber = _find_owned(history.find_subscriber(connection, identifier, changing=True), identifier, client)
+            permission = _parse_permission(subscriber)
             if msgspec.json.decode(subscriber.body).get("sink") != asked.sink:
                 permission = Permission(secrets.token_hex(16))
-            delivery_of(identifier, asked, self._terms(identifier, permission))
-            body, allowed = _text(asked.document), _text(permission)
-            history.change(connection, replace(subscriber, body=body, permission=allowed, expires=asked.expires))
+            build_delivery(identifier, asked, self._delivery_config(identifier, permission))
+            body, allowed = _to_json_text(asked.document), _to_json_text(permission)
+            history.replace_subscriber(
+                connection, replace(subscriber, body=body, permission=allowed, expires=asked.expires)
+            )
         self._changed()
         return without_secrets(identifier, asked.document)
 
-    def delete(self, identifier: str, who: str | None) -> dict[str, Any]:
+    def delete(self, identifier: str, client: str | None) -> dict[str, Any]:
         """Delete a subscription, and return its last state.
 
         Raises:
-            Refusal: it does not exist, or *who* may not delete it.
+            Refusal: it does not exist, or *client* may not delete it.
         """
-        with self._database.noting() as connection:
-            subscriber = _owned(history.subscriber(connection, identifier, changing=True), identifier, who)
+        with self._database.writing_aside() as connection:
+            subscriber = _find_owned(history.find_subscriber(connection, identifier, changing=True), identifier, client)
             history.remove_subscriber(connection, identifier)
         self._changed()
-        return _shown(subscriber)
+        return _to_document(subscriber)
 
-    def permit(self, identifier: str, key: str, rate: int) -> bool:
+    def grant_permission(self, identifier: str, key: str, rate: int) -> bool:
         """Store a target's permission, with a rate in requests a minute (0: unlimited); False for a wrong key."""
         with self._database.reading() as connection:  # so that strangers who guess keys do not block writers
-            subscriber = history.subscriber(connection, identifier)
+            subscriber = history.find_subscriber(connection, identifier)
         permission = (
-            _permission(subscriber) if subscriber is not None and subscriber.origin == "api" else Permission("")
+            _parse_permission(subscriber) if subscriber is not None and subscriber.origin == "api" else Permission("")
         )
         known = hmac.compare_digest(permission.key.encode(), key.encode("utf-8", "replace"))
         if subscriber is None or not permission.key or not known:
             return False
         granted = Permission(permission.key, granted=True, rate=rate)
         if granted != permission:
-            with self._database.noting() as connection:
-                history.permit(connection, subscriber, _text(granted))
+            with self._database.writing_aside() as connection:
+                history.store_permission(connection, subscriber, _to_json_text(granted))
             self._changed()
         return True
 
-    def delivery(self, subscriber: SubscriberRow) -> SubscriberDelivery:
-        """Return how to deliver to a subscriber.
+    def build_delivery(self, subscriber: SubscriberRow) -> SubscriberDelivery:
+        """Return how and where events are sent to a subscriber.
 
         Raises:
             Refusal: the current settings do not allow it.
         """
-        asked = subscription_of({**msgspec.json.decode(subscriber.body), "expiration": None}, self._sources)
-        return delivery_of(subscriber.id, asked, self._terms(subscriber.id, _permission(subscriber)))
+        asked = parse_subscription({**msgspec.json.decode(subscriber.body), "expiration": None}, self._sources)
+        return build_delivery(subscriber.id, asked, self._delivery_config(subscriber.id, _parse_permission(subscriber)))
 
-    def _terms(self, identifier: str, permission: Permission) -> DeliveryConfig:
+    def _delivery_config(self, identifier: str, permission: Permission) -> DeliveryConfig:
         callback = f"{self._sources.registry}{PERMISSIONS}/{identifier}?key={permission.key}"
         return DeliveryConfig(self._reach, self._origin, callback, permission.granted, permission.rate or None)
 
 
-def _owned(subscriber: SubscriberRow | None, identifier: str, who: str | None) -> SubscriberRow:
-    if subscriber is None or not _may(subscriber, who):
+def _find_owned(subscriber: SubscriberRow | None, identifier: str, client: str | None) -> SubscriberRow:
+    if subscriber is None or not _may_access(subscriber, client):
         raise Refusal("not_found", f"{PATH}/{identifier}")
     return subscriber
 
 
-def _may(subscriber: SubscriberRow, who: str | None) -> bool:
-    return subscriber.origin == "api" and who in (None, subscriber.owner)
+def _may_access(subscriber: SubscriberRow, client: str | None) -> bool:
+    return subscriber.origin == "api" and client in (None, subscriber.owner)
 
 
-def _shown(subscriber: SubscriberRow) -> dict[str, Any]:
+def _to_document(subscriber: SubscriberRow) -> dict[str, Any]:
     return without_secrets(subscriber.id, msgspec.json.decode(subscriber.body))
 
 
-def _permission(subscriber: SubscriberRow) -> Permission:
+def _parse_permission(subscriber: SubscriberRow) -> Permission:
     return msgspec.json.decode(subscriber.permission, type=Permission)
 
 
-def _text(value: Any) -> str:
+def _to_json_text(value: Any) -> str:
     return msgspec.json.encode(value).decode("utf-8")

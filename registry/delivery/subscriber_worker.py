@@ -33,17 +33,17 @@ from registry.delivery.subscriptions import (
     SubscriberTally,
 )
 from registry.errors import Refusal
-from registry.model.attributes import moment_of, written_time
+from registry.model.attributes import format_time, parse_time
 from registry.store import history
 from registry.store.engine import Database, ProcessLock
 from registry.store.history import (
     DeliveryProgress,
     OutboxRow,
     SubscriberRow,
-    held,
+    blocked_events,
     newest_before,
     newest_outbox_row,
-    prune,
+    prune_outbox,
     rows_after,
     rows_at,
 )
@@ -54,20 +54,20 @@ _FIRST_PAUSE = 0.25
 
 
 @dataclass(slots=True)
-class _Lane:
-    """The events of one entity in order; the first is not sent before ``due``. ``held`` is whether it has failed."""
+class _EntityQueue:
+    """The events of one entity in order; the first is not sent before ``due``. ``has_failed`` is about the first."""
 
     backoff: Backoff
     events: deque[OutboxEvent] = field(default_factory=deque)
     due: float = 0.0
-    held: bool = False
+    has_failed: bool = False
 
 
 class EntityQueues:
     """Events queued per entity. Times are of a monotonic clock."""
 
     def __init__(self, max_pause: float) -> None:
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _EntityQueue] = {}
         self._max_pause = max_pause
         self._count = 0
 
@@ -79,95 +79,95 @@ class EntityQueues:
         lane = self._lanes.get(event.entity)
         if lane is None:
             backoff = Backoff(_FIRST_PAUSE, self._max_pause, least=0.0)
-            lane = self._lanes[event.entity] = _Lane(backoff)
+            lane = self._lanes[event.entity] = _EntityQueue(backoff)
         lane.events.append(event)
         self._count += 1
 
-    def wave(self, now: float, most: int) -> list[OutboxEvent]:
+    def due_events(self, now: float, limit: int) -> list[OutboxEvent]:
         """Return the first due event of each entity: oldest first, failed ones last.
 
         If there are too many, failed events get a quarter of the batch, so that neither kind starves the other.
         """
         due = sorted((lane for lane in self._lanes.values() if lane.due <= now), key=lambda lane: lane.events[0].number)
-        fresh = [lane.events[0] for lane in due if not lane.held]
-        again = [lane.events[0] for lane in due if lane.held]
-        first = fresh[: most - min(len(again), most // 4)]
-        return first + again[: most - len(first)]
+        fresh = [lane.events[0] for lane in due if not lane.has_failed]
+        again = [lane.events[0] for lane in due if lane.has_failed]
+        first = fresh[: limit - min(len(again), limit // 4)]
+        return first + again[: limit - len(first)]
 
-    def due(self) -> float | None:
+    def next_due(self) -> float | None:
         """Return when the next event is due, None if there is none."""
         return min((lane.due for lane in self._lanes.values()), default=None)
 
-    def done(self, event: OutboxEvent) -> None:
+    def remove_first(self, event: OutboxEvent) -> None:
         """Remove the first event of an entity, which is finished."""
         lane = self._lanes[event.entity]
         lane.events.popleft()
         self._count -= 1
-        lane.held, lane.due = False, 0.0
+        lane.has_failed, lane.due = False, 0.0
         lane.backoff.reset()
         if not lane.events:
             del self._lanes[event.entity]
 
-    def give_up(self, unwanted: Callable[[OutboxEvent], bool]) -> int:
-        """Remove leading events of all entities while *unwanted* is true for them; return how many."""
+    def drop_leading(self, is_unwanted: Callable[[OutboxEvent], bool]) -> int:
+        """Remove leading events of all entities while *is_unwanted* is true for them; return how many."""
         before = self._count
         for lane in list(self._lanes.values()):
-            while lane.events and unwanted(lane.events[0]):
-                self.done(lane.events[0])
+            while lane.events and is_unwanted(lane.events[0]):
+                self.remove_first(lane.events[0])
         return before - self._count
 
-    def give_up_oldest(self, count: int) -> int:
+    def drop_oldest(self, count: int) -> int:
         """Remove the *count* oldest events and others of the same row; return how many."""
         if count <= 0:
             return 0
         numbers = sorted(each.number for lane in self._lanes.values() for each in lane.events)[:count]
-        return self.give_up(lambda event: event.number <= numbers[-1]) if numbers else 0
+        return self.drop_leading(lambda event: event.number <= numbers[-1]) if numbers else 0
 
-    def hold(self, event: OutboxEvent, now: float, least: float) -> bool:
+    def delay(self, event: OutboxEvent, now: float, min_pause: float) -> bool:
         """Delay an entity whose first event failed; return whether that event had failed before."""
         lane = self._lanes[event.entity]
-        again = lane.held
-        lane.held, lane.due = True, now + max(least, lane.backoff.pause())
+        again = lane.has_failed
+        lane.has_failed, lane.due = True, now + max(min_pause, lane.backoff.pause())
         return again
 
     @property
-    def held(self) -> int:
+    def blocked_count(self) -> int:
         """Number of entities blocked by a failed event."""
-        return sum(lane.held for lane in self._lanes.values())
+        return sum(lane.has_failed for lane in self._lanes.values())
 
     @property
-    def oldest(self) -> OutboxEvent | None:
+    def oldest_event(self) -> OutboxEvent | None:
         """The oldest event."""
         return min((lane.events[0] for lane in self._lanes.values()), key=lambda each: each.number, default=None)
 
-    def progress(self, read: int, least: int) -> DeliveryProgress:
+    def progress(self, read: int, min_position: int) -> DeliveryProgress:
         """Return the progress of the subscriber after all events up to *read* were added.
 
-        Events not tried yet keep the position back (at least at *least*), so that they are read again after a crash.
-        Blocked ones are listed instead, so that one entity does not make all others come again.
+        Events not sent yet hold the position back (to at least *min_position*): after a crash they are read again.
+        Blocked ones are listed instead, so that one blocked entity does not cause all others to be sent again.
         """
-        fresh = [lane.events[0].number for lane in self._lanes.values() if not lane.held]
-        position = max(min(fresh, default=read + 1) - 1, least)
+        fresh = [lane.events[0].number for lane in self._lanes.values() if not lane.has_failed]
+        position = max(min(fresh, default=read + 1) - 1, min_position)
         left = (each.number for lane in self._lanes.values() for each in lane.events)
         return DeliveryProgress(position, frozenset(number for number in left if number <= position))
 
 
 _logger = logging.getLogger(__name__)
-PAGE: Final = 200
+PAGE_ROWS: Final = 200
 """Rows of the outbox read at a time."""
-IN_A_ROW: Final = 5
+MAX_FIRST_FAILURES: Final = 5
 """Consecutive first failures after which delivery to the target pauses."""
-_BEYOND: Final = 2 * PAGE
+_MAX_EXCESS: Final = 2 * PAGE_ROWS
 """Events in memory beyond the limit: whole pages are read, and a row may be two events."""
 _IDLE_SECONDS: Final = 60.0
 _FIRST_RETRY_PAUSE: Final = 0.25
-_LEAST_PAUSE: Final = 0.001
+_MIN_PAUSE: Final = 0.001
 
 
 class SubscriberWorker(threading.Thread):
     """Delivers to one subscriber until stopped.
 
-    ``gone`` is called with its id and revision when the target ends the subscription.
+    ``on_ended`` is called with its id and revision when the target ends the subscription.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class SubscriberWorker(threading.Thread):
         sources: Sources,
         limits: DeliveryLimits,
         tally: SubscriberTally,
-        gone: Callable[[str, int], None],
+        on_ended: Callable[[str, int], None],
     ) -> None:
         super().__init__(name=f"courier-{subscriber.id[:40]}", daemon=True)
         self.id: Final = subscriber.id
@@ -188,7 +188,7 @@ class SubscriberWorker(threading.Thread):
         self._sources = sources
         self._limits = limits
         self._tally = tally
-        self._gone = gone
+        self._gone = on_ended
         self._read = subscriber.position
         self._newest = subscriber.position
         self._lanes = EntityQueues(limits.max_pause)
@@ -208,17 +208,17 @@ class SubscriberWorker(threading.Thread):
         return self._progress
 
     def wake(self, upto: int) -> None:
-        """Tell the thread that there are events up to a number."""
+        """Notify the thread that there are events up to a number."""
         if upto > self._newest:
             self._newest = upto
             self._signal.set()
 
-    def finish(self) -> None:
+    def stop_when_idle(self) -> None:
         """Stop as soon as nothing can be delivered immediately."""
         self._finishing = True
         self._signal.set()
 
-    def end(self) -> None:
+    def request_stop(self) -> None:
         """Stop after the current batch."""
         self._ending.set()
         self._signal.set()
@@ -229,9 +229,9 @@ class SubscriberWorker(threading.Thread):
         while not self._ending.is_set():
             try:
                 if not loaded:
-                    self._load()
+                    self._load_blocked()
                     loaded = True
-                self._work()
+                self._deliver_events()
                 break
             except SQLAlchemyError as error:
                 self._log_state("away", f"the store does not answer: {type(error).__name__}")
@@ -240,46 +240,46 @@ class SubscriberWorker(threading.Thread):
             except Exception:
                 _logger.exception("delivery to %s failed; retrying", self.id)
             self._ending.wait(self._retry.pause())
-        self._close()
+        self._close_sender()
 
-    def _work(self) -> None:
+    def _deliver_events(self) -> None:
         while not self._ending.is_set():
             now, finishing = time.monotonic(), self._finishing
             pause = self._away_until - now
             if pause <= 0:
-                pause = self._round(now)
+                pause = self._send_batch(now)
             if pause > 0:
                 if finishing:  # set before the round, which then saw all events
                     return
                 self._signal.wait(min(pause, _IDLE_SECONDS))
                 self._signal.clear()
 
-    def _round(self, now: float) -> float:
+    def _send_batch(self, now: float) -> float:
         """Send one batch, and return the seconds until the next one may be due."""
-        self._fill()
-        self._drop_old()
-        self._note()  # also without a sender: this enforces the limits of waiting events
-        sender = self._opened()
-        most, pause = sender.room()
-        wave = self._due(now, most) if most else []
+        self._read_events()
+        self._drop_expired()
+        self._publish_progress()  # also without a sender: this enforces the limits of waiting events
+        sender = self._open_sender()
+        most, pause = sender.send_allowance()
+        wave = self._due_messages(now, most) if most else []
         if wave:
-            self._settle(wave, sender.send([message for _, message in wave]))
-        self._note()
+            self._record_results(wave, sender.send([message for _, message in wave]))
+        self._publish_progress()
         self._retry.reset()
         if wave:
             return 0.0
-        due = self._lanes.due() if most else now + pause
-        return _IDLE_SECONDS if due is None else max(due - now, _LEAST_PAUSE)
+        due = self._lanes.next_due() if most else now + pause
+        return _IDLE_SECONDS if due is None else max(due - now, _MIN_PAUSE)
 
-    def _load(self) -> None:
+    def _load_blocked(self) -> None:
         """Load the events that were blocked when delivery last ended."""
         with self._database.reading() as connection:
-            history = rows_at(connection, held(connection, self.id))
+            history = rows_at(connection, blocked_events(connection, self.id))
             self._newest = max(self._newest, newest_outbox_row(connection))
-        self._take(history)
-        self._note()
+        self._queue_rows(history)
+        self._publish_progress()
 
-    def _fill(self) -> None:
+    def _read_events(self) -> None:
         """Read more events while there is room; drop the oldest waiting events above the limit.
 
         Only reading shows whether an event matches. So if too many unread events wait, it reads them regardless of
@@ -293,92 +293,94 @@ class SubscriberWorker(threading.Thread):
                 break
             upto = self._newest
             with self._database.reading() as connection:
-                history = rows_after(connection, self._read, PAGE)
-            self._take(history)
-            self._read = history[-1].number if len(history) == PAGE else max(upto, history[-1].number if history else 0)
-            dropped += self._lanes.give_up_oldest(len(self._lanes) - min(most, self._limits.max_held + _BEYOND))
+                history = rows_after(connection, self._read, PAGE_ROWS)
+            self._queue_rows(history)
+            self._read = (
+                history[-1].number if len(history) == PAGE_ROWS else max(upto, history[-1].number if history else 0)
+            )
+            dropped += self._lanes.drop_oldest(len(self._lanes) - min(most, self._limits.max_held + _MAX_EXCESS))
             if len(self._lanes) and self._newest - self._read <= most // 2:
                 break
         if dropped:
             self._tally.dropped += dropped
             _logger.error("dropped %d events for %s: more than %d are waiting", dropped, self.id, most)
 
-    def _take(self, history: list[OutboxRow]) -> None:
+    def _queue_rows(self, history: list[OutboxRow]) -> None:
         for row in history:
-            for event in self._delivery.wants.events(row, self._sources):
+            for event in self._delivery.event_filter.matching_events(row, self._sources):
                 self._lanes.add(event)
 
-    def _due(self, now: float, most: int) -> list[tuple[OutboxEvent, Outbound]]:
+    def _due_messages(self, now: float, limit: int) -> list[tuple[OutboxEvent, Outbound]]:
         """Return due events with their messages, without events that cannot be rendered."""
         due: list[tuple[OutboxEvent, Outbound]] = []
-        for event in self._lanes.wave(now, most):
+        for event in self._lanes.due_events(now, limit):
             try:
-                due.append((event, self._delivery.composer.message(event)))
+                due.append((event, self._delivery.composer.build_message(event)))
             except ValueError as error:
                 self._tally.failed += 1
-                self._lanes.hold(event, now, 0.0)
+                self._lanes.delay(event, now, 0.0)
                 self._log_state("holding", str(error))
         return due
 
-    def _drop_old(self) -> None:
+    def _drop_expired(self) -> None:
         """Drop events that exceeded the retention time."""
-        oldest, first = time.time() - self._limits.keep, self._lanes.oldest
-        if first is None or _written(first) >= oldest:
+        oldest, first = time.time() - self._limits.keep, self._lanes.oldest_event
+        if first is None or _written_at(first) >= oldest:
             return
-        count = self._lanes.give_up(lambda event: _written(event) < oldest)
+        count = self._lanes.drop_leading(lambda event: _written_at(event) < oldest)
         self._tally.dropped += count
         _logger.error("dropped %d events for %s: they are too old", count, self.id)
 
-    def _settle(self, wave: list[tuple[OutboxEvent, Outbound]], verdicts: list[DeliveryResult]) -> None:
+    def _record_results(self, batch: list[tuple[OutboxEvent, Outbound]], results: list[DeliveryResult]) -> None:
         now, first_failures = time.monotonic(), 0
-        for (event, _), verdict in zip(wave, verdicts, strict=True):
+        for (event, _), verdict in zip(batch, results, strict=True):
             self._tally.failed += bool(verdict.reason)
             if verdict.kind == "delivered":
-                self._lanes.done(event)
+                self._lanes.remove_first(event)
                 self._tally.delivered += 1
             elif verdict.kind == "gone":
-                self._leave(verdict.reason)
+                self._end_subscription(verdict.reason)
                 return
             elif verdict.kind == "held":
-                first_failures += not self._lanes.hold(event, now, verdict.pause)
+                first_failures += not self._lanes.delay(event, now, verdict.pause)
                 self._log_state("holding", verdict.reason)
-        away = self._target_failure(verdicts, first_failures)
+        away = self._target_failure(results, first_failures)
         if away is not None:
             self._away_until = now + max(away.pause, self._away.pause() if away.reason else 0.0)
             if away.reason:
                 self._log_state("away", away.reason)
-        elif not self._lanes.held:
+        elif not self._lanes.blocked_count:
             self._log_state("delivering", "")
         elif self._tally.state == "away":
             self._tally.state = "holding"
 
-    def _target_failure(self, verdicts: list[DeliveryResult], first_failures: int) -> DeliveryResult | None:
+    def _target_failure(self, results: list[DeliveryResult], first_failures: int) -> DeliveryResult | None:
         """Return the failure of the whole target, None if it works.
 
         Repeated failures of an event do not count. A target that accepts one event works, so that a few events that it
         always refuses do not block others.
         """
         self._failed_in_a_row += first_failures
-        if any(verdict.kind == "delivered" for verdict in verdicts):
+        if any(verdict.kind == "delivered" for verdict in results):
             self._failed_in_a_row = 0
             self._away.reset()
-        whole = first_failures > 0 and self._failed_in_a_row >= IN_A_ROW
-        troubles = (verdict for verdict in verdicts if verdict.kind == "away" or (whole and verdict.kind == "held"))
+        whole = first_failures > 0 and self._failed_in_a_row >= MAX_FIRST_FAILURES
+        troubles = (verdict for verdict in results if verdict.kind == "away" or (whole and verdict.kind == "held"))
         return max(troubles, key=lambda verdict: verdict.pause, default=None)
 
-    def _leave(self, reason: str) -> None:
+    def _end_subscription(self, reason: str) -> None:
         self._tally.state = "ended"
         _logger.warning("delivery to %s ended: %s", self.id, reason)
         self._ending.set()
         self._gone(self.id, self.revision)
 
-    def _note(self) -> None:
-        """Publish the progress, never so far back that a few waiting events keep the whole outbox."""
+    def _publish_progress(self) -> None:
+        """Publish the progress; a few waiting events do not prevent pruning of the whole outbox."""
         least = min(self._read, self._newest - self._limits.max_waiting // 2)
         self._progress = self._lanes.progress(self._read, max(least, self._progress.position))
-        oldest = self._lanes.oldest
+        oldest = self._lanes.oldest_event
         self._tally.pending = len(self._lanes) + max(self._newest - self._read, 0)
-        self._tally.oldest = 0.0 if oldest is None else _written(oldest)
+        self._tally.oldest = 0.0 if oldest is None else _written_at(oldest)
 
     def _log_state(self, state: State, reason: str) -> None:
         """Log a change of state, once."""
@@ -391,12 +393,12 @@ class SubscriberWorker(threading.Thread):
             what = "is blocked for an entity" if state == "holding" else "is paused"
             _logger.warning("delivery to %s %s: %s", self.id, what, reason)
 
-    def _opened(self) -> Sender:
+    def _open_sender(self) -> Sender:
         if self._sender is None:
             self._sender = self._delivery.sender()
         return self._sender
 
-    def _close(self) -> None:
+    def _close_sender(self) -> None:
         if self._sender is not None:
             try:
                 self._sender.close()
@@ -404,8 +406,8 @@ class SubscriberWorker(threading.Thread):
                 _logger.exception("closing the connection to %s failed", self.id)
 
 
-def _written(event: OutboxEvent) -> float:
-    moment = moment_of(event.at)
+def _written_at(event: OutboxEvent) -> float:
+    moment = parse_time(event.at)
     return 0.0 if moment is None else moment.timestamp()
 
 
@@ -462,7 +464,7 @@ class Dispatch:
         self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
 
     @property
-    def delivers(self) -> bool:
+    def is_delivering(self) -> bool:
         """Whether this process delivers."""
         return self._claim is not None
 
@@ -473,7 +475,7 @@ class Dispatch:
             SQLAlchemyError: the store does not answer.
         """
         self._register_configured()
-        self._database.watch(self._signal.set)
+        self._database.on_write(self._signal.set)
         self._thread.start()
 
     def wake(self) -> None:
@@ -491,7 +493,7 @@ class Dispatch:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                pause = self._step()
+                pause = self._do_due_work()
                 self._log_store_recovery()
             except (SQLAlchemyError, OSError) as error:
                 self._log_store_error(error)
@@ -502,12 +504,12 @@ class Dispatch:
             self._signal.wait(pause)
             self._stopping.wait(_BATCHING_SECONDS)
             self._signal.clear()
-        self._finish()
+        self._deliver_rest()
 
-    def _step(self) -> float:
-        """Do everything due, and return the seconds until more is due."""
+    def _do_due_work(self) -> float:
+        """Do all due work, and return the seconds until more is due."""
         if self._claim is None:
-            claim = self._database.claim()
+            claim = self._database.try_lock()
             if claim is None:
                 self._stopping.wait(_CLAIM_SECONDS)  # not woken by writes of this process
                 return 0.0
@@ -517,65 +519,65 @@ class Dispatch:
                 claim.release()
                 raise
             self._claim = claim
-        self._update_couriers()
+        self._update_workers()
         now = time.monotonic()
         if now >= self._due["record"]:
             self._due["record"] = now + self._limits.record
-            if not self._claim.holds:
-                self._abandon_couriers()
+            if not self._claim.is_held:
+                self._abandon_workers()
                 return 0.0
-            self._record()
+            self._record_progress()
         if now >= self._due["prune"]:
             self._due["prune"] = now + _PRUNE_SECONDS
-            self._prune()
+            self._prune_outbox()
         return self._limits.poll
 
     def _register_configured(self) -> None:
         """Store the subscribers of the settings; new ones begin at the end of the outbox."""
-        with self._database.noting() as connection:
-            for identifier in set(self._configured) - set(history.revisions(connection)):
-                history.add(
+        with self._database.writing_aside() as connection:
+            for identifier in set(self._configured) - set(history.list_revisions(connection)):
+                history.add_subscriber(
                     connection, SubscriberRow(identifier, "settings", "", "", "{}", 1, newest_outbox_row(connection))
                 )
 
     def _start_delivering(self) -> None:
         """Start delivering in this process."""
         self._register_configured()
-        with self._database.noting() as connection:
-            for each in history.subscribers(connection):
+        with self._database.writing_aside() as connection:
+            for each in history.list_subscribers(connection):
                 if each.origin == "settings" and each.id not in self._configured:
                     history.remove_subscriber(connection, each.id)
                     _logger.warning("subscriber %s is not in the settings any more: its events are dropped", each.id)
         _logger.info("this process delivers the events of the registry")
 
-    def _update_couriers(self) -> None:
+    def _update_workers(self) -> None:
         """Wake the threads, and start or stop some, so that each current subscriber has one."""
         with self._database.reading() as connection:
-            known, upto = history.revisions(connection), newest_outbox_row(connection)
+            known, upto = history.list_revisions(connection), newest_outbox_row(connection)
         now = datetime.now(UTC)
-        ended = [(each, revision) for each, (revision, expires) in known.items() if _expired(expires, now)]
+        ended = [(each, revision) for each, (revision, expires) in known.items() if _is_expired(expires, now)]
         while self._left:
             ended.append(self._left.popleft())
         for identifier, revision in ended:
-            if self._remove(identifier, revision):
+            if self._remove_subscriber(identifier, revision):
                 known.pop(identifier, None)
         for identifier, courier in list(self._couriers.items()):
             if courier.revision != known.get(identifier, (None,))[0]:
-                courier.end()
+                courier.request_stop()
             if not courier.is_alive():
-                self._record()
+                self._record_progress()
                 del self._couriers[identifier]
         for identifier, (revision, _) in known.items():
             if identifier not in self._couriers and self._refused.get(identifier) != revision:
-                self._add(identifier)
+                self._add_worker(identifier)
         for courier in list(self._couriers.values()):
             courier.wake(upto)
-        self.tallies.keep(set(known))
+        self.tallies.keep_only(set(known))
         self._known, self._newest = set(known), upto
 
-    def _add(self, identifier: str) -> None:
+    def _add_worker(self, identifier: str) -> None:
         with self._database.reading() as connection:
-            subscriber = history.subscriber(connection, identifier)
+            subscriber = history.find_subscriber(connection, identifier)
         if subscriber is None:
             return
         try:
@@ -584,84 +586,84 @@ class Dispatch:
             self._refused[identifier] = subscriber.revision
             _logger.error("cannot deliver to %s: %s", identifier, error)
             return
-        tally, gone = self.tallies.of(identifier), self._leave
+        tally, gone = self.tallies.tally_of(identifier), self._record_ended
         courier = SubscriberWorker(self._database, subscriber, delivery, self._sources, self._limits, tally, gone)
         self._couriers[identifier] = courier
         courier.start()
 
-    def _leave(self, identifier: str, revision: int) -> None:
-        """Record that a target ended its subscription; called by couriers."""
+    def _record_ended(self, identifier: str, revision: int) -> None:
+        """Record that a target ended its subscription; called by workers."""
         self._left.append((identifier, revision))
         self._signal.set()
 
-    def _remove(self, identifier: str, revision: int) -> bool:
+    def _remove_subscriber(self, identifier: str, revision: int) -> bool:
         """Remove a subscriber that expired, or whose target ended the subscription; return whether it was removed.
 
         One that was renewed or replaced meanwhile stays.
         """
-        with self._database.noting() as connection:
+        with self._database.writing_aside() as connection:
             removed = history.remove_subscriber(connection, identifier, revision)
         if removed:
             _logger.info("the subscription of %s has ended", identifier)
         return removed
 
-    def _record(self) -> None:
+    def _record_progress(self) -> None:
         reached = {identifier: courier.progress for identifier, courier in self._couriers.items()}
         new = {name: each for name, each in reached.items() if self._recorded.get(name) != each}
         if new:
-            with self._database.noting() as connection:
-                history.record(connection, new)
+            with self._database.writing_aside() as connection:
+                history.store_progress(connection, new)
         self._recorded = reached
 
-    def _prune(self) -> None:
+    def _prune_outbox(self) -> None:
         self._drop_undeliverable()
         state = self._newest, dict(self._recorded), self._passed
         more, self._pruned = state != self._pruned, state
         while more and not self._stopping.is_set():
-            with self._database.noting() as connection:
-                more = prune(connection)
+            with self._database.writing_aside() as connection:
+                more = prune_outbox(connection)
 
     def _drop_undeliverable(self) -> None:
-        """Drop events above the limits for subscribers without a courier."""
+        """Drop events above the limits for subscribers without a worker."""
         idle = self._known - set(self._couriers)
         if not idle:
             return
-        oldest = written_time(datetime.fromtimestamp(max(time.time() - self._limits.keep, 0.0), UTC))
-        with self._database.noting() as connection:
+        oldest = format_time(datetime.fromtimestamp(max(time.time() - self._limits.keep, 0.0), UTC))
+        with self._database.writing_aside() as connection:
             upto = max(self._newest - self._limits.max_waiting, newest_before(connection, oldest))
-            lost = {identifier: history.advance(connection, identifier, upto) for identifier in idle}
+            lost = {identifier: history.skip_events(connection, identifier, upto) for identifier in idle}
         for identifier, count in lost.items():
             if count:
                 self._passed += count
-                self.tallies.of(identifier).dropped += count
+                self.tallies.tally_of(identifier).dropped += count
                 _logger.error("dropped up to %d events for %s: cannot deliver to it", count, identifier)
 
-    def _abandon_couriers(self) -> None:
-        """Stop all couriers: another process may have taken over."""
+    def _abandon_workers(self) -> None:
+        """Stop all workers: another process may have taken over."""
         _logger.warning("delivery lost its database connection; delivery restarts here or in another process")
-        self._end_couriers(_STOP_SECONDS)
+        self._stop_workers(_STOP_SECONDS)
         self._couriers, self._recorded = {}, {}
         if self._claim is not None:
             self._claim.release()
         self._claim = None
 
-    def _finish(self) -> None:
+    def _deliver_rest(self) -> None:
         """Deliver what is possible immediately, and record the progress.
 
         A process stopped before it began to deliver does so now, unless another one delivers.
         """
         try:
             if self._claim is None:
-                self._claim = self._database.claim()
+                self._claim = self._database.try_lock()
                 if self._claim is None:
                     return
                 self._start_delivering()
             deadline = time.monotonic() + max(self._grace - _STOP_SECONDS, self._grace / 2)
             try:
-                self._update_couriers()
+                self._update_workers()
             finally:
                 self._wind_down(deadline)
-            self._record()
+            self._record_progress()
         except SQLAlchemyError as error:
             self._log_store_error(error)
         except Exception:
@@ -672,16 +674,16 @@ class Dispatch:
             self._claim = None
 
     def _wind_down(self, deadline: float) -> None:
-        """Let all couriers deliver until a deadline, then stop them, before another process takes over."""
+        """Let all workers deliver until a deadline, then stop them, before another process takes over."""
         for courier in self._couriers.values():
-            courier.finish()
+            courier.stop_when_idle()
         for courier in self._couriers.values():
             courier.join(max(deadline - time.monotonic(), 0.0))
-        self._end_couriers(min(_STOP_SECONDS, self._grace / 2))
+        self._stop_workers(min(_STOP_SECONDS, self._grace / 2))
 
-    def _end_couriers(self, seconds: float) -> None:
+    def _stop_workers(self, seconds: float) -> None:
         for courier in self._couriers.values():
-            courier.end()
+            courier.request_stop()
         deadline = time.monotonic() + seconds
         for courier in self._couriers.values():
             courier.join(max(deadline - time.monotonic(), 0.0))
@@ -697,6 +699,6 @@ class Dispatch:
         self._troubled = False
 
 
-def _expired(expires: str | None, now: datetime) -> bool:
-    moment = moment_of(expires) if expires is not None else None
+def _is_expired(expires: str | None, now: datetime) -> bool:
+    moment = parse_time(expires) if expires is not None else None
     return moment is not None and moment <= now

@@ -14,9 +14,8 @@ from bindings.gateways import GatewayError
 from bindings.parts import BINARY_KIND, Part
 from bindings.protocols import Binding
 from bindings.sending import MessageRefusal, Outbound, Publisher, Unsettled
-from registry.errors import Refusal, invalid
-from registry.model.attributes import moment_of
-from registry.model.attributes import written_time as written
+from registry.errors import Refusal, invalid_value
+from registry.model.attributes import format_time, parse_time
 from registry.store.history import OutboxRow
 
 # Rows of the outbox as CloudEvents of xRegistry (``events.md``) or of Message Catalog 0.1 (section 5.5).
@@ -115,9 +114,9 @@ class EventMessages:
     binding: Binding
     address_of: AddressOf
     mode: Mode
-    given: tuple[Part, ...] = ()
+    extra_parts: tuple[Part, ...] = ()
 
-    def message(self, event: OutboxEvent) -> Outbound:
+    def build_message(self, event: OutboxEvent) -> Outbound:
         """Return the message for an event.
 
         Raises:
@@ -132,7 +131,7 @@ class EventMessages:
         if self.binding.sending.key:
             parts.append(Part(self.binding.sending.key, event.entity.encode("utf-8"), BINARY_KIND))
         address = self.address_of(event.attributes)
-        return Outbound(address, (*self.given, *parts), body, event.entity, event.attributes["id"])
+        return Outbound(address, (*self.extra_parts, *parts), body, event.entity, event.attributes["id"])
 
 
 # Delivery results, and sending to brokers.
@@ -158,7 +157,7 @@ DELIVERED = DeliveryResult("delivered")
 class Sender(Protocol):
     """Sends to one target; used by a single thread."""
 
-    def room(self) -> tuple[int, float]:
+    def send_allowance(self) -> tuple[int, float]:
         """Return how many messages may be sent now and, if 0, the seconds until the next one."""
         ...
 
@@ -174,23 +173,23 @@ class Sender(Protocol):
 class BrokerSender:
     """Implements :class:`Sender` with a publisher of the bindings."""
 
-    def __init__(self, publisher: Publisher, most: int = 500) -> None:
+    def __init__(self, publisher: Publisher, batch_size: int = 500) -> None:
         self._publisher = publisher
-        self._most = most
+        self._most = batch_size
 
-    def room(self) -> tuple[int, float]:
+    def send_allowance(self) -> tuple[int, float]:
         """Return the batch size; there is no rate limit."""
         return self._most, 0.0
 
     def send(self, messages: Sequence[Outbound]) -> list[DeliveryResult]:
         """Send messages; if none was accepted, the target is unavailable."""
         try:
-            return [_settled(answer) for answer in self._publisher.send(messages)]
+            return [_to_result(answer) for answer in self._publisher.send(messages)]
         except Unsettled as error:
             taken = any(answer is None for answer in error.settled.values())
             left = DeliveryResult("held" if taken else "away", str(error))
             settled = error.settled
-            return [_settled(settled[place]) if place in settled else left for place in range(len(messages))]
+            return [_to_result(settled[place]) if place in settled else left for place in range(len(messages))]
         except (GatewayError, OSError) as error:
             return [DeliveryResult("away", str(error))] * len(messages)
 
@@ -199,7 +198,7 @@ class BrokerSender:
         self._publisher.close()
 
 
-def _settled(answer: MessageRefusal | None) -> DeliveryResult:
+def _to_result(answer: MessageRefusal | None) -> DeliveryResult:
     return DELIVERED if answer is None else DeliveryResult("held", answer.reason)
 
 
@@ -254,19 +253,19 @@ class SubscriberTallies:
     _kept: dict[str, SubscriberTally] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def of(self, name: str) -> SubscriberTally:
+    def tally_of(self, name: str) -> SubscriberTally:
         """Return the tally of one subscriber, created if new."""
         with self._lock:
             return self._kept.setdefault(name, SubscriberTally())
 
-    def keep(self, names: set[str]) -> None:
+    def keep_only(self, names: set[str]) -> None:
         """Remove the tallies of all subscribers not in *names*."""
         with self._lock:
             for name in set(self._kept) - names:
                 del self._kept[name]
 
-    def all(self) -> dict[str, SubscriberTally]:
-        """Return all."""
+    def all_tallies(self) -> dict[str, SubscriberTally]:
+        """Return all tallies."""
         with self._lock:
             return dict(self._kept)
 
@@ -289,50 +288,52 @@ class SubscriptionFilterError(ValueError):
     """A filter is invalid; the message says why."""
 
 
-def filter_of(given: Any) -> Filter:
+def parse_filter(document: Any) -> Filter:
     """Parse an array of filters, all of which must match; one filter may replace an array of one.
 
     Raises:
         SubscriptionFilterError: an unknown dialect, a wrong type, or a limit is exceeded.
     """
-    reading = _Reading()
-    return _every(reading.several("filters", given if isinstance(given, list) else [given], 0, least=0))
+    reading = _FilterParser()
+    return _match_all(
+        reading.parse_filters("filters", document if isinstance(document, list) else [document], 0, min_count=0)
+    )
 
 
-class _Reading:
+class _FilterParser:
     """Parses one array of filters, and counts its expressions."""
 
     def __init__(self) -> None:
         self._count = 0
 
-    def several(self, name: str, given: Any, depth: int, *, least: int = 1) -> list[Filter]:
-        if not isinstance(given, list) or len(given) < least:
+    def parse_filters(self, name: str, items: Any, depth: int, *, min_count: int = 1) -> list[Filter]:
+        if not isinstance(items, list) or len(items) < min_count:
             raise SubscriptionFilterError(f"{name} must be an array with at least one filter")
-        return [self.one(each, depth + 1) for each in given]
+        return [self.parse_one(each, depth + 1) for each in items]
 
-    def one(self, given: Any, depth: int) -> Filter:
+    def parse_one(self, item: Any, depth: int) -> Filter:
         self._count += 1
         if depth > MAX_DEPTH or self._count > MAX_EXPRESSIONS:
             raise SubscriptionFilterError(f"there are more than {MAX_EXPRESSIONS} filters, or they are nested too deep")
-        if not isinstance(given, dict) or not given:
+        if not isinstance(item, dict) or not item:
             raise SubscriptionFilterError("a filter must be an object with the name of a dialect")
-        return _every([self._dialect(name, value, depth) for name, value in given.items()])
+        return _match_all([self._parse_dialect(name, value, depth) for name, value in item.items()])
 
-    def _dialect(self, name: str, value: Any, depth: int) -> Filter:
+    def _parse_dialect(self, name: str, value: Any, depth: int) -> Filter:
         if name in _COMPARISONS:
-            return self._compared(name, value)
+            return self._parse_comparison(name, value)
         if name == "all":
-            return _every(self.several(name, value, depth))
+            return _match_all(self.parse_filters(name, value, depth))
         if name == "any":
-            inner = self.several(name, value, depth)
+            inner = self.parse_filters(name, value, depth)
             return lambda attributes: any(each(attributes) for each in inner)
         if name == "not":
-            negated = self.one(value, depth + 1)
+            negated = self.parse_one(value, depth + 1)
             return lambda attributes: not negated(attributes)
         known = ", ".join((*_COMPARISONS, "all", "any", "not"))
         raise SubscriptionFilterError(f"{name[:40]!r} is not a supported filter dialect; supported are {known}")
 
-    def _compared(self, name: str, value: Any) -> Filter:
+    def _parse_comparison(self, name: str, value: Any) -> Filter:
         if not isinstance(value, dict) or not value:
             raise SubscriptionFilterError(f"{name} must be an object of attributes and values")
         self._count += len(value)
@@ -347,7 +348,7 @@ class _Reading:
         )
 
 
-def _every(filters: list[Filter]) -> Filter:
+def _match_all(filters: list[Filter]) -> Filter:
     if len(filters) == 1:
         return filters[0]
     return lambda attributes: all(each(attributes) for each in filters)
@@ -356,7 +357,7 @@ def _every(filters: list[Filter]) -> Filter:
 # Which events a subscriber gets, and how and where they are sent.
 
 
-def everything(_: Mapping[str, str]) -> bool:
+def match_everything(_: Mapping[str, str]) -> bool:
     """Match every event."""
     return True
 
@@ -370,20 +371,20 @@ class EventFilter:
 
     kinds: tuple[Kind, ...] = ("xregistry",)
     types: frozenset[str] = frozenset()
-    filter: Filter = everything
+    filter: Filter = match_everything
     entities: frozenset[str] = frozenset()
     below: tuple[str, ...] = ()
 
-    def events(self, row: OutboxRow, sources: Sources) -> list[OutboxEvent]:
+    def matching_events(self, row: OutboxRow, sources: Sources) -> list[OutboxEvent]:
         """Return the events of a row that match."""
         if self.entities and row.type.split(".")[2] not in self.entities:
             return []
         if self.below and not any(f"{row.subject}/".startswith(f"{each.rstrip('/')}/") for each in self.below):
             return []
         events = (event_of(row, kind, sources) for kind in self.kinds)
-        return [each for each in events if each is not None and self._holds(each.attributes)]
+        return [each for each in events if each is not None and self._matches(each.attributes)]
 
-    def _holds(self, attributes: Mapping[str, str]) -> bool:
+    def _matches(self, attributes: Mapping[str, str]) -> bool:
         return (not self.types or attributes["type"] in self.types) and self.filter(attributes)
 
 
@@ -395,7 +396,7 @@ class SubscriberDelivery:
         GatewayError, OSError: a certificate or an address is permanently unusable.
     """
 
-    wants: EventFilter
+    event_filter: EventFilter
     composer: EventMessages
     sender: Callable[[], Sender]
 
@@ -405,14 +406,11 @@ MAX_BYTES: Final = 64 * 2**10
 """Bytes of one document."""
 MAX_TYPES: Final = 64
 MAX_TEXT: Final = 2048
-_KNOWN: Final = frozenset(
+_KNOWN_MEMBERS: Final = frozenset(
     ("id", "source", "types", "filter", "filters", "config", "sink", "protocol", "protocolsettings")
 ) | {"sinkCredential", "expiration"}
-_SECRET: Final = ("secret", "accessToken")
-CREDENTIALS: Final[Mapping[str, tuple[str, ...]]] = {
-    "PLAIN": ("identifier", "secret"),
-    "ACCESSTOKEN": ("accessToken",),
-}
+_SECRET_MEMBERS: Final = ("secret", "accessToken")
+CREDENTIALS: Final[Mapping[str, tuple[str, ...]]] = {"PLAIN": ("identifier", "secret"), "ACCESSTOKEN": ("accessToken",)}
 _TOKEN_MEMBERS: Final = frozenset(("accessTokenType", "accessTokenExpiresUtc"))
 
 
@@ -421,7 +419,7 @@ class Subscription:
     """A validated subscription: ``document`` is its stored form, ``expires`` is RFC 3339 in UTC or None."""
 
     document: Mapping[str, Any]
-    wants: EventFilter
+    event_filter: EventFilter
     protocol: str
     sink: str
     settings: Mapping[str, Any]
@@ -429,7 +427,7 @@ class Subscription:
     expires: str | None
 
 
-def subscription_of(given: Any, sources: Sources) -> Subscription:
+def parse_subscription(given: Any, sources: Sources) -> Subscription:
     """Validate a document, except its sink, which :mod:`registry.delivery.targets` checks.
 
     Raises:
@@ -437,25 +435,25 @@ def subscription_of(given: Any, sources: Sources) -> Subscription:
     """
     if not isinstance(given, dict):
         raise Refusal("bad_request", PATH, error_detail="a subscription must be a JSON object")
-    unknown = sorted(set(given) - _KNOWN)
+    unknown = sorted(set(given) - _KNOWN_MEMBERS)
     if unknown:
-        raise invalid(PATH, unknown[0][:40], "is not a member of subscriptions here")
+        raise invalid_value(PATH, unknown[0][:40], "is not a member of subscriptions here")
     document = {name: value for name, value in given.items() if name != "id" and value is not None}
     if document.get("config", {}) != {}:
-        raise invalid(PATH, "config", "is not supported: there is nothing to configure")
+        raise invalid_value(PATH, "config", "is not supported: there is nothing to configure")
     settings = document.get("protocolsettings", {})
     if not isinstance(settings, dict):
-        raise invalid(PATH, "protocolsettings", "must be an object")
-    expires = _expiration(document)
+        raise invalid_value(PATH, "protocolsettings", "must be an object")
+    expires = _parse_expiration(document)
     if expires is not None:
         document["expiration"] = expires
     return Subscription(
         document,
-        _wants(document, sources),
-        _text(document, "protocol"),
-        _text(document, "sink"),
+        _parse_event_filter(document, sources),
+        _require_text(document, "protocol"),
+        _require_text(document, "sink"),
         settings,
-        _credential(document),
+        _parse_credential(document),
         expires,
     )
 
@@ -465,40 +463,40 @@ def without_secrets(identifier: str, document: Mapping[str, Any]) -> dict[str, A
     subscription = {"id": identifier, **document}
     if "sinkCredential" in subscription:
         subscription["sinkCredential"] = {
-            name: each for name, each in subscription["sinkCredential"].items() if name not in _SECRET
+            name: each for name, each in subscription["sinkCredential"].items() if name not in _SECRET_MEMBERS
         }
     return subscription
 
 
-def _text(document: Mapping[str, Any], name: str) -> str:
+def _require_text(document: Mapping[str, Any], name: str) -> str:
     value = document.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT:
-        raise invalid(PATH, name, f"must be a string of 1 to {MAX_TEXT} characters")
+        raise invalid_value(PATH, name, f"must be a string of 1 to {MAX_TEXT} characters")
     return value
 
 
-def _wants(document: Mapping[str, Any], sources: Sources) -> EventFilter:
+def _parse_event_filter(document: Mapping[str, Any], sources: Sources) -> EventFilter:
     types = document.get("types", [])
     if not isinstance(types, list) or len(types) > MAX_TYPES or not all(isinstance(each, str) for each in types):
-        raise invalid(PATH, "types", f"must be an array of up to {MAX_TYPES} strings")
+        raise invalid_value(PATH, "types", f"must be an array of up to {MAX_TYPES} strings")
     if not all(0 < len(each) <= MAX_TEXT for each in types):
-        raise invalid(PATH, "types", f"must contain strings of 1 to {MAX_TEXT} characters")
+        raise invalid_value(PATH, "types", f"must contain strings of 1 to {MAX_TEXT} characters")
     if "filter" in document and "filters" in document:
-        raise invalid(PATH, "filter", "is the older name of filters; use only one of them")
+        raise invalid_value(PATH, "filter", "is the older name of filters; use only one of them")
     given = document.get("filters", document.get("filter", []))
     try:
-        chosen = filter_of(given)
+        chosen = parse_filter(given)
     except SubscriptionFilterError as error:
-        raise invalid(PATH, "filters" if "filters" in document else "filter", str(error)) from None
-    return EventFilter(_kinds(document, types, given, sources), frozenset(types), chosen)
+        raise invalid_value(PATH, "filters" if "filters" in document else "filter", str(error)) from None
+    return EventFilter(_requested_kinds(document, types, given, sources), frozenset(types), chosen)
 
 
-def _kinds(document: Mapping[str, Any], types: list[str], filters: Any, sources: Sources) -> tuple[Kind, ...]:
+def _requested_kinds(document: Mapping[str, Any], types: list[str], filters: Any, sources: Sources) -> tuple[Kind, ...]:
     """Return the requested kinds of events: by source, by types, else by filters.
 
     Events of the Message Catalog are sent only if requested.
     """
-    of_source = _of_source(document, sources)
+    of_source = _kinds_of_source(document, sources)
     if types:
         catalog = [each for each in types if each.startswith(CATALOG)]
         named: list[Kind] = ["xregistry"] if len(catalog) < len(types) else []
@@ -507,19 +505,19 @@ def _kinds(document: Mapping[str, Any], types: list[str], filters: Any, sources:
         asked = ("messagecatalog",) if _requires_catalog(filters, sources.path) else of_source[:1]
     kinds = tuple(kind for kind in asked if kind in of_source)
     if not kinds:
-        raise invalid(PATH, "source", "does not match: no event of these types and filters has this source")
+        raise invalid_value(PATH, "source", "does not match: no event of these types and filters has this source")
     return kinds
 
 
-def _of_source(document: Mapping[str, Any], sources: Sources) -> tuple[Kind, ...]:
+def _kinds_of_source(document: Mapping[str, Any], sources: Sources) -> tuple[Kind, ...]:
     if "source" not in document:
         return "xregistry", "messagecatalog"
-    source = _text(document, "source").rstrip("/")
+    source = _require_text(document, "source").rstrip("/")
     pairs: tuple[tuple[Kind, str], ...] = (("xregistry", sources.registry), ("messagecatalog", sources.catalog))
     kinds = tuple(kind for kind, url in pairs if url == source)
     if not kinds:
         known = " or ".join(dict.fromkeys(url for _, url in pairs))
-        raise invalid(PATH, "source", f"must be {known}")
+        raise invalid_value(PATH, "source", f"must be {known}")
     return kinds
 
 
@@ -532,33 +530,33 @@ def _requires_catalog(filters: Any, path: str) -> bool:
     return False
 
 
-def _credential(document: Mapping[str, Any]) -> dict[str, str]:
+def _parse_credential(document: Mapping[str, Any]) -> dict[str, str]:
     given = document.get("sinkCredential")
     if given is None:
         return {}
     if not isinstance(given, dict) or not all(isinstance(each, str) and len(each) <= 16_384 for each in given.values()):
-        raise invalid(PATH, "sinkCredential", "must be an object of strings")
+        raise invalid_value(PATH, "sinkCredential", "must be an object of strings")
     needed = CREDENTIALS.get(given.get("credentialType", ""))
     if needed is None:
-        raise invalid(PATH, "sinkCredential", f"must have a credentialType of {' or '.join(CREDENTIALS)}")
+        raise invalid_value(PATH, "sinkCredential", f"must have a credentialType of {' or '.join(CREDENTIALS)}")
     lacking = [name for name in needed if not given.get(name)]
     unknown = set(given) - {"credentialType", *needed} - (_TOKEN_MEMBERS if needed[0] == "accessToken" else set())
     if lacking or unknown:
-        raise invalid(PATH, "sinkCredential", f"must have {', '.join(needed)} for this credentialType")
+        raise invalid_value(PATH, "sinkCredential", f"must have {', '.join(needed)} for this credentialType")
     if given.get("accessTokenType", "bearer").lower() != "bearer":
-        raise invalid(PATH, "sinkCredential", "must have the accessTokenType bearer")
+        raise invalid_value(PATH, "sinkCredential", "must have the accessTokenType bearer")
     if any(not 0x20 <= ord(each) < 0x7F for name in needed for each in given[name]):
-        raise invalid(PATH, "sinkCredential", "must contain only ASCII characters")
+        raise invalid_value(PATH, "sinkCredential", "must contain only ASCII characters")
     return dict(given)
 
 
-def _expiration(document: Mapping[str, Any]) -> str | None:
+def _parse_expiration(document: Mapping[str, Any]) -> str | None:
     if "expiration" not in document:
         return None
-    moment = moment_of(_text(document, "expiration"))
+    moment = parse_time(_require_text(document, "expiration"))
     if moment is None or moment <= datetime.now(UTC):
-        raise invalid(PATH, "expiration", "must be an RFC 3339 timestamp in the future")
-    return written(moment)
+        raise invalid_value(PATH, "expiration", "must be an RFC 3339 timestamp in the future")
+    return format_time(moment)
 
 
 # Delivery settings of a registry.

@@ -48,7 +48,7 @@ from registry.delivery.subscriptions import (
     SubscriberDelivery,
     Subscription,
 )
-from registry.errors import Refusal, invalid
+from registry.errors import Refusal, invalid_value
 
 # Calls on a few threads, with a deadline for each.
 #
@@ -59,7 +59,7 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
-def within(seconds: float, calls: Sequence[Callable[[], T]], threads: int) -> list[T | None]:
+def call_concurrently(seconds: float, calls: Sequence[Callable[[], T]], threads: int) -> list[T | None]:
     """Make calls, and return their results in order; each call may last *seconds*.
 
     If one lasts longer, unfinished calls have the result None, and calls not started yet are not made. A call that
@@ -68,7 +68,7 @@ def within(seconds: float, calls: Sequence[Callable[[], T]], threads: int) -> li
     waiting = deque(enumerate(calls))
     reports: SimpleQueue[tuple[int, bool, T | None]] = SimpleQueue()
     for _ in range(min(threads, len(calls))):
-        threading.Thread(target=_work, args=(waiting, reports), name="delivery-call", daemon=True).start()
+        threading.Thread(target=_run_calls, args=(waiting, reports), name="delivery-call", daemon=True).start()
     results: list[T | None] = [None] * len(calls)
     begun: dict[int, float] = {}
     left = len(calls)
@@ -88,7 +88,7 @@ def within(seconds: float, calls: Sequence[Callable[[], T]], threads: int) -> li
     return results
 
 
-def _work(waiting: deque[tuple[int, Callable[[], T]]], reports: SimpleQueue[tuple[int, bool, T | None]]) -> None:
+def _run_calls(waiting: deque[tuple[int, Callable[[], T]]], reports: SimpleQueue[tuple[int, bool, T | None]]) -> None:
     while True:
         try:
             place, call = waiting.popleft()
@@ -113,15 +113,15 @@ RATE: Final = "WebHook-Allowed-Rate"
 MAX_RATE: Final = 60_000
 """Requests per minute: the upper limit, whatever a target allows."""
 _MINUTE: Final = 60.0
-_IN_FLIGHT: Final = 4
+_MAX_IN_FLIGHT: Final = 4
 _MAX_PAUSE: Final = 86_400.0
 """The longest ``Retry-After`` honoured, in seconds."""
 _TIMEOUTS: Final = 3.0
 """Total duration of a request, in timeouts: one until the response begins, and two to read it."""
-_ANSWER_BYTES: Final = 64 * 2**10
+_MAX_ANSWER_BYTES: Final = 64 * 2**10
 # The last two are raised when a connection is closed while it is read.
-_FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, OutOfReach, RuntimeError, ValueError)
-_TARGET_FAILURES: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
+_CLIENT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, OutOfReach, RuntimeError, ValueError)
+_TARGET_STATUSES: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,62 +155,64 @@ class WebhookSender:
 
     def __init__(self, target: Webhook) -> None:
         self._target = target
-        self._client = self._connected()
+        self._client = self._open_client()
         self._permitted = target.permitted or not target.origin
-        self._rate = Rate(target.rate)
+        self._rate = RequestRate(target.rate)
 
-    def room(self) -> tuple[int, float]:
+    def send_allowance(self) -> tuple[int, float]:
         """Return how many messages the rate allows now, a few at a time."""
-        left, pause = self._rate.room()
-        return min(left, _IN_FLIGHT * 4), pause
+        left, pause = self._rate.allowance()
+        return min(left, _MAX_IN_FLIGHT * 4), pause
 
     def send(self, messages: Sequence[Outbound]) -> list[DeliveryResult]:
         """Request permission if there is none yet, and send."""
         requests = [request_of(self._target.method, each) for each in messages]
         if not self._permitted:
-            (verdict,) = self._within([partial(self._ask, self._client, requests[0].url)], requests[:1])
+            (verdict,) = self._call_all(
+                [partial(self._request_permission, self._client, requests[0].url)], requests[:1]
+            )
             if verdict.kind != "delivered":
                 return [verdict] * len(messages)
             self._permitted = True
-            left, pause = self._rate.room()
+            left, pause = self._rate.allowance()
             late = [DeliveryResult("away", "", pause)] * len(requests[left:])
-            return [*self._posted(requests[:left]), *late]
-        return self._posted(requests)
+            return [*self._post_all(requests[:left]), *late]
+        return self._post_all(requests)
 
     def close(self) -> None:
         """Close all connections; requests in flight fail."""
         self._client.close()
 
-    def _connected(self) -> httpx.Client:
+    def _open_client(self) -> httpx.Client:
         target = self._target
         return client(
             target.headers,
             target.basic,
             target.tls,
             timeout=target.timeout,
-            in_flight=_IN_FLIGHT,
+            in_flight=_MAX_IN_FLIGHT,
             version=target.version,
             reach=target.reach,
         )
 
-    def _posted(self, requests: Sequence[OutRequest]) -> list[DeliveryResult]:
-        return self._within([partial(self._post, self._client, each) for each in requests], requests)
+    def _post_all(self, requests: Sequence[OutRequest]) -> list[DeliveryResult]:
+        return self._call_all([partial(self._post, self._client, each) for each in requests], requests)
 
-    def _within(
+    def _call_all(
         self, calls: Sequence[Callable[[], DeliveryResult]], requests: Sequence[OutRequest]
     ) -> list[DeliveryResult]:
         """Make calls; if one lasts too long, close the client, which ends them."""
         seconds = _TIMEOUTS * self._target.timeout
-        verdicts = within(seconds, calls, _IN_FLIGHT)
+        verdicts = call_concurrently(seconds, calls, _MAX_IN_FLIGHT)
         if None in verdicts:
             self._client.close()
-            self._client = self._connected()
+            self._client = self._open_client()
         return [
             verdict or DeliveryResult("away", f"{shown_url(request.url)} does not answer within {seconds:g} s")
             for verdict, request in zip(verdicts, requests, strict=True)
         ]
 
-    def _ask(self, client: httpx.Client, url: str) -> DeliveryResult:
+    def _request_permission(self, client: httpx.Client, url: str) -> DeliveryResult:
         """Request permission from a target (section 4); return the result of the handshake."""
         target = self._target
         headers = {ASK: target.origin, **({CALLBACK: target.callback} if target.callback else {})}
@@ -218,16 +220,16 @@ class WebhookSender:
             with client.stream("OPTIONS", url, headers=headers) as answer:
                 answered = answer.headers
                 status = answer.status_code
-        except _FAILURES as error:
+        except _CLIENT_ERRORS as error:
             return DeliveryResult("away", _failure_text(url, error))
         allowed = {name.strip() for name in answered.get(ALLOWED, "").split(",")}
-        rate = rate_of(answered.get(RATE, "*"))
+        rate = parse_rate(answered.get(RATE, "*"))
         if status == httpx.codes.GONE:
             return DeliveryResult("gone", f"{shown_url(url)} answered the handshake with 410")
         if not {"*", target.origin} & allowed or rate is None:
             reason = f"{shown_url(url)} answered the handshake with {status} and does not allow {target.origin}"
-            return DeliveryResult("away", reason, _asked(answered))
-        self._rate = Rate(rate or None)
+            return DeliveryResult("away", reason, _retry_after(answered))
+        self._rate = RequestRate(rate or None)
         return DELIVERED
 
     def _post(self, client: httpx.Client, request: OutRequest) -> DeliveryResult:
@@ -237,24 +239,24 @@ class WebhookSender:
         headers = [(name.encode("ascii"), value) for name, value in request.headers]
         if self._target.origin:
             headers.append((ASK.encode("ascii"), self._target.origin.encode("ascii")))
-        self._rate.take()
+        self._rate.count_request()
         try:
             content = request.body or b""
             with client.stream(request.method, request.url, headers=headers, content=content) as answer:
-                _drain(answer.iter_raw(), time.monotonic() + self._target.timeout)
-                return _verdict(answer, request.url)
-        except _FAILURES as error:
+                _drain_response(answer.iter_raw(), time.monotonic() + self._target.timeout)
+                return _to_result(answer, request.url)
+        except _CLIENT_ERRORS as error:
             return DeliveryResult("away", _failure_text(request.url, error))
 
 
-class Rate:
+class RequestRate:
     """Limits requests per minute; None is unlimited. Thread-safe."""
 
     def __init__(self, a_minute: int | None) -> None:
         self._most = None if a_minute is None else min(a_minute, MAX_RATE)
         self._sent: deque[float] = deque()
 
-    def room(self) -> tuple[int, float]:
+    def allowance(self) -> tuple[int, float]:
         """Return the number of requests allowed now and, if 0, the seconds until the next one."""
         if self._most is None:
             return MAX_RATE, 0.0
@@ -264,13 +266,13 @@ class Rate:
         left = self._most - len(self._sent)
         return max(left, 0), 0.0 if left > 0 else self._sent[0] + _MINUTE - now
 
-    def take(self) -> None:
+    def count_request(self) -> None:
         """Count a request."""
         if self._most is not None:
             self._sent.append(time.monotonic())
 
 
-def rate_of(text: str) -> int | None:
+def parse_rate(text: str) -> int | None:
     """Parse a rate in requests per minute: 0 is unlimited, None is not a valid rate."""
     value = text.strip()
     if value == "*":
@@ -280,29 +282,29 @@ def rate_of(text: str) -> int | None:
     return int(value) or None
 
 
-def _verdict(answer: httpx.Response, url: str) -> DeliveryResult:
+def _to_result(answer: httpx.Response, url: str) -> DeliveryResult:
     status = answer.status_code
     if answer.is_success:
         return DELIVERED
     reason = f"{shown_url(url)} answered {status}"
     if status == httpx.codes.GONE:
         return DeliveryResult("gone", reason)
-    pause = _asked(answer.headers)
-    of_target = status in _TARGET_FAILURES or status < 400 or pause > 0
+    pause = _retry_after(answer.headers)
+    of_target = status in _TARGET_STATUSES or status < 400 or pause > 0
     return DeliveryResult("away" if of_target else "held", reason, pause)
 
 
-def _asked(headers: httpx.Headers) -> float:
+def _retry_after(headers: httpx.Headers) -> float:
     """Return the seconds to wait by ``Retry-After``."""
     return min(retry_after(headers.get("retry-after")) or 0.0, _MAX_PAUSE)
 
 
-def _drain(chunks: Iterable[bytes], deadline: float) -> None:
+def _drain_response(chunks: Iterable[bytes], deadline: float) -> None:
     """Read a short response to its end, so that the connection can be reused; do not read a long or slow one."""
     size = 0
     for chunk in chunks:
         size += len(chunk)
-        if size > _ANSWER_BYTES or time.monotonic() > deadline:
+        if size > _MAX_ANSWER_BYTES or time.monotonic() > deadline:
             return
 
 
@@ -311,16 +313,16 @@ def _failure_text(url: str, error: Exception) -> str:
     return f"{shown_url(url)} does not answer: {reason}"
 
 
-_SECONDS: Final = 10.0
+_CONNECT_SECONDS: Final = 10.0
 _MAX_HEADERS: Final = 32
 _MAX_MESSAGE: Final = 1_000_000
-_NO_HEADERS: Final = frozenset(("host", "content-type", "content-length")) | REQUEST_CREDENTIALS | CONNECTION_HEADERS
+_FORBIDDEN: Final = frozenset(("host", "content-type", "content-length")) | REQUEST_CREDENTIALS | CONNECTION_HEADERS
 _MqttVersion = Literal["MQTT/5.0", "MQTT/3.1.1"]
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryConfig:
-    """Conditions of delivery: allowed addresses, our name to webhooks, and the callback for permissions."""
+    """Settings of delivery: allowed addresses, our name for webhooks, and the callback for permissions."""
 
     reach: Reach
     origin: str
@@ -339,12 +341,12 @@ class _Protocol:
     address: str = ""
 
 
-_HTTP: Final = frozenset(("headers", "method", "mode"))
+_HTTP_SETTINGS: Final = frozenset(("headers", "method", "mode"))
 _MQTT_SETTINGS: Final = frozenset(("topicname", "qos", "retain", "expiry", "userproperties"))
 _MQTT_SCHEMES: Final = {"mqtt": False, "mqtts": True}
 PROTOCOLS: Final[Mapping[str, _Protocol]] = {
-    "HTTP": _Protocol("HTTP", {"http": False, "https": True}, _HTTP),
-    "HTTPS": _Protocol("HTTP", {"https": True}, _HTTP),
+    "HTTP": _Protocol("HTTP", {"http": False, "https": True}, _HTTP_SETTINGS),
+    "HTTPS": _Protocol("HTTP", {"https": True}, _HTTP_SETTINGS),
     "MQTT3": _Protocol("MQTT/3.1.1", _MQTT_SCHEMES, frozenset(("topicname", "qos", "retain")), "topicname"),
     "MQTT5": _Protocol("MQTT/5.0", _MQTT_SCHEMES, _MQTT_SETTINGS | {"mode"}, "topicname"),
     "AMQP": _Protocol("AMQP/1.0", {"amqp": False, "amqps": True}, frozenset(("address", "mode")), "address"),
@@ -353,7 +355,7 @@ PROTOCOLS: Final[Mapping[str, _Protocol]] = {
 }
 
 
-def delivery_of(name: str, subscription: Subscription, terms: DeliveryConfig) -> SubscriberDelivery:
+def build_delivery(name: str, subscription: Subscription, terms: DeliveryConfig) -> SubscriberDelivery:
     """Return the delivery for a subscription. Does not use the network or DNS.
 
     Raises:
@@ -361,60 +363,64 @@ def delivery_of(name: str, subscription: Subscription, terms: DeliveryConfig) ->
     """
     protocol = PROTOCOLS.get(subscription.protocol)
     if protocol is None:
-        raise invalid(PATH, "protocol", f"must be one of {', '.join(PROTOCOLS)}")
+        raise invalid_value(PATH, "protocol", f"must be one of {', '.join(PROTOCOLS)}")
     unknown = sorted(set(subscription.settings) - protocol.settings)
     if unknown:
-        raise _setting(unknown[0][:40], "is not a setting of this protocol here")
-    tls, host = _server(subscription, protocol)
-    _check_reach(host, protocol, terms.reach, tls=tls)
+        raise _setting_refusal(unknown[0][:40], "is not a setting of this protocol here")
+    tls, host = _parse_sink(subscription, protocol)
+    _check_allowed(host, protocol, terms.reach, tls=tls)
     if subscription.credential and not tls:
-        raise invalid(PATH, "sinkCredential", "would be sent in plain text; use a sink with TLS")
-    composer = _composer(subscription, protocol)
+        raise invalid_value(PATH, "sinkCredential", "would be sent in plain text; use a sink with TLS")
+    composer = _event_messages(subscription, protocol)
     if protocol.binding == "HTTP":
-        webhook = _webhook(subscription, terms)
-        return SubscriberDelivery(subscription.wants, composer, lambda: WebhookSender(webhook))
-    publisher = _publisher(name, subscription, protocol, tls=tls)
+        webhook = _build_webhook(subscription, terms)
+        return SubscriberDelivery(subscription.event_filter, composer, lambda: WebhookSender(webhook))
+    publisher = _publisher_for(name, subscription, protocol, tls=tls)
 
-    def sender() -> Sender:
+    def open_sender() -> Sender:
         return BrokerSender(publisher())
 
-    return SubscriberDelivery(subscription.wants, composer, sender)
+    return SubscriberDelivery(subscription.event_filter, composer, open_sender)
 
 
-def _setting(name: str, why: str) -> Refusal:
-    return invalid(PATH, f"protocolsettings.{name}", why)
+def _setting_refusal(name: str, why: str) -> Refusal:
+    return invalid_value(PATH, f"protocolsettings.{name}", why)
 
 
-def _server(subscription: Subscription, protocol: _Protocol) -> tuple[bool, str]:
+def _parse_sink(subscription: Subscription, protocol: _Protocol) -> tuple[bool, str]:
     """Return whether a sink has TLS, and its host."""
     try:
         parts = urlsplit(subscription.sink)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise invalid(PATH, "sink", f"is not a valid address: {error}") from None
+        raise invalid_value(PATH, "sink", f"is not a valid address: {error}") from None
     if parts.scheme.lower() not in protocol.schemes or not host:
         schemes = " or ".join(f"{scheme}://" for scheme in protocol.schemes)
-        raise invalid(PATH, "sink", f"must be {schemes} and a host for {subscription.protocol}")
+        raise invalid_value(PATH, "sink", f"must be {schemes} and a host for {subscription.protocol}")
     if parts.username is not None or parts.fragment or "," in parts.netloc:
-        raise invalid(PATH, "sink", "must not have a user, a fragment or several hosts; logins go into sinkCredential")
+        raise invalid_value(
+            PATH, "sink", "must not have a user, a fragment or several hosts; logins go into sinkCredential"
+        )
     if not all(0x21 <= ord(each) < 0x7F for each in subscription.sink):
-        raise invalid(PATH, "sink", "has characters that are not allowed in a URI")
+        raise invalid_value(PATH, "sink", "has characters that are not allowed in a URI")
     return protocol.schemes[parts.scheme.lower()], host
 
 
-def _check_reach(host: str, protocol: _Protocol, reach: Reach, *, tls: bool) -> None:
-    written = host if _is_address(host) else "0.0.0.0"  # names are allowed only by name
+def _check_allowed(host: str, protocol: _Protocol, reach: Reach, *, tls: bool) -> None:
+    written = host if _is_ip_address(host) else "0.0.0.0"  # names are allowed only by name
     if reach.allows(host, written):
         return
     if protocol.binding != "HTTP" or not tls:
         what = "sinks without TLS" if protocol.binding == "HTTP" else "sinks other than webhooks"
-        raise invalid(PATH, "sink", f"{what} need a host listed in events.allow_addresses of the registry")
+        raise invalid_value(PATH, "sink", f"{what} need a host listed in events.allow_addresses of the registry")
     local = host == "localhost" or host.endswith(".localhost")
-    if local or (_is_address(host) and not reach.admits(host, host)):
-        raise invalid(PATH, "sink", "is not a public host, and events.allow_addresses of the registry does not list it")
+    if local or (_is_ip_address(host) and not reach.admits(host, host)):
+        raise invalid_value(
+            PATH, "sink", "is not a public host, and events.allow_addresses of the registry does not list it"
+        )
 
 
-def _is_address(host: str) -> bool:
+def _is_ip_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -422,21 +428,21 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _composer(subscription: Subscription, protocol: _Protocol) -> EventMessages:
+def _event_messages(subscription: Subscription, protocol: _Protocol) -> EventMessages:
     binding, settings = BINDINGS[protocol.binding], subscription.settings
     usual: Mode = "structured" if protocol.binding == "HTTP" or not binding.binary else "binary"
     mode = settings.get("mode", usual)
     if mode not in ("binary", "structured"):
-        raise _setting("mode", "must be binary or structured")
+        raise _setting_refusal("mode", "must be binary or structured")
     address = subscription.sink
     if protocol.address:
         path = unquote(urlsplit(subscription.sink).path).lstrip("/") if protocol.binding != "NATS" else ""
         address = settings.get(protocol.address) or path
         if not isinstance(address, str) or not address:
-            raise _setting(protocol.address, "must be a string")
+            raise _setting_refusal(protocol.address, "must be a string")
     pattern, rule = binding.sending.whole
     if not pattern.fullmatch(address) or len(address.encode("utf-8", "replace")) > binding.sending.most_bytes:
-        raise _setting(protocol.address or "sink", f"cannot be used as destination: {rule}")
+        raise _setting_refusal(protocol.address or "sink", f"cannot be used as destination: {rule}")
     given = _mqtt_parts(settings) if protocol.binding.startswith("MQTT") else ()
     return EventMessages(binding, lambda _: address, mode, given)
 
@@ -444,36 +450,36 @@ def _composer(subscription: Subscription, protocol: _Protocol) -> EventMessages:
 def _mqtt_parts(settings: Mapping[str, Any]) -> tuple[Part, ...]:
     qos, retain, expiry = (settings.get(name, usual) for name, usual in (("qos", 1), ("retain", False), ("expiry", 0)))
     if isinstance(qos, bool) or qos not in (1, 2):
-        raise _setting("qos", "must be 1 or 2: QoS 0 is not confirmed")
+        raise _setting_refusal("qos", "must be 1 or 2: QoS 0 is not confirmed")
     if not isinstance(retain, bool):
-        raise _setting("retain", "must be true or false")
+        raise _setting_refusal("retain", "must be true or false")
     if isinstance(expiry, bool) or not isinstance(expiry, int) or not 0 <= expiry < 2**32:
-        raise _setting("expiry", "must be a number of seconds")
+        raise _setting_refusal("expiry", "must be a number of seconds")
     parts = [Part("qos", b"%d" % qos, JSON_KIND), Part("retain", b"true" if retain else b"false", JSON_KIND)]
     if expiry:
         parts.append(Part("message_expiry_interval", b"%d" % expiry, JSON_KIND))
-    pairs = _texts(settings.get("userproperties", {}), "userproperties")
+    pairs = _require_texts(settings.get("userproperties", {}), "userproperties")
     return (*parts, *(Part(f"user_properties.{name}", text.encode("utf-8")) for name, text in pairs.items()))
 
 
-def _texts(given: Any, name: str) -> dict[str, str]:
+def _require_texts(given: Any, name: str) -> dict[str, str]:
     fine = isinstance(given, dict) and len(given) <= _MAX_HEADERS
     if not fine or not all(isinstance(each, str) and len(each) <= 1024 for pair in given.items() for each in pair):
-        raise _setting(name, f"must be an object of up to {_MAX_HEADERS} strings")
+        raise _setting_refusal(name, f"must be an object of up to {_MAX_HEADERS} strings")
     return dict(given)
 
 
-def _webhook(subscription: Subscription, terms: DeliveryConfig) -> Webhook:
+def _build_webhook(subscription: Subscription, terms: DeliveryConfig) -> Webhook:
     settings = subscription.settings
     if settings.get("method", "POST") != "POST":
-        raise _setting("method", "must be POST (CloudEvents webhook specification, section 2.1)")
-    headers = _texts(settings.get("headers", {}), "headers")
+        raise _setting_refusal("method", "must be POST (CloudEvents webhook specification, section 2.1)")
+    headers = _require_texts(settings.get("headers", {}), "headers")
     for name, value in headers.items():
         lower = name.lower()
         if not FIELD_NAME.fullmatch(name) or not FIELD_VALUE.fullmatch(value.encode("utf-8")):
-            raise _setting("headers", f"has the invalid header {name[:40]!r}, or an invalid value of it")
-        if lower in _NO_HEADERS or lower.startswith(("ce-", "webhook-")):
-            raise _setting("headers", f"must not contain {lower}: it is set here, or belongs in sinkCredential")
+            raise _setting_refusal("headers", f"has the invalid header {name[:40]!r}, or an invalid value of it")
+        if lower in _FORBIDDEN or lower.startswith(("ce-", "webhook-")):
+            raise _setting_refusal("headers", f"must not contain {lower}: it is set here, or belongs in sinkCredential")
     credential, basic = subscription.credential, None
     if credential.get("credentialType") == "ACCESSTOKEN":
         headers["Authorization"] = f"Bearer {credential['accessToken']}"
@@ -482,7 +488,7 @@ def _webhook(subscription: Subscription, terms: DeliveryConfig) -> Webhook:
     return Webhook(
         tuple(headers.items()),
         basic,
-        timeout=_SECONDS,
+        timeout=_CONNECT_SECONDS,
         origin=terms.origin,
         callback=terms.callback,
         permitted=terms.permitted,
@@ -491,28 +497,28 @@ def _webhook(subscription: Subscription, terms: DeliveryConfig) -> Webhook:
     )
 
 
-def _publisher(name: str, subscription: Subscription, protocol: _Protocol, *, tls: bool) -> Callable[[], Publisher]:
+def _publisher_for(name: str, subscription: Subscription, protocol: _Protocol, *, tls: bool) -> Callable[[], Publisher]:
     """Return a factory of the client of a broker."""
     credential, ours = subscription.credential, f"xrouter-{name}"
     user, secret = credential.get("identifier"), credential.get("secret")
     if protocol.binding != "NATS" and "accessToken" in credential:
-        raise invalid(PATH, "sinkCredential", "must be PLAIN for this protocol")
+        raise invalid_value(PATH, "sinkCredential", "must be PLAIN for this protocol")
     parts = urlsplit(subscription.sink)
     if protocol.binding == "KAFKA":
         login = None if user is None else SaslLogin(user, secret or "")
         client = KafkaClient(f"{parts.hostname}:{parts.port or 9092}", login, tls=tls)
-        return lambda: KafkaPublisher(client, max_message_bytes=_MAX_MESSAGE, timeout=_SECONDS)
+        return lambda: KafkaPublisher(client, max_message_bytes=_MAX_MESSAGE, timeout=_CONNECT_SECONDS)
     address = f"{parts.scheme}://{parts.netloc}"
     connection = Connection(
         (address,), BrokerLogin(user, secret, credential.get("accessToken")), Tls() if tls else None
     )
     if protocol.binding == "NATS":
         return lambda: Translating(
-            NatsPublisher(connection, name=ours, timeout=_SECONDS, stream=True), partial(nats_message, name)
+            NatsPublisher(connection, name=ours, timeout=_CONNECT_SECONDS, stream=True), partial(nats_message, name)
         )
     if protocol.binding == "AMQP/1.0":
-        return lambda: Translating(AmqpSender(connection, container_id=ours, timeout=_SECONDS), amqp_message)
+        return lambda: Translating(AmqpSender(connection, container_id=ours, timeout=_CONNECT_SECONDS), amqp_message)
     version: _MqttVersion = "MQTT/5.0" if protocol.binding == "MQTT/5.0" else "MQTT/3.1.1"
     return lambda: Translating(
-        MqttPublisher(connection, protocol=version, client_id=ours, timeout=_SECONDS), mqtt_message
+        MqttPublisher(connection, protocol=version, client_id=ours, timeout=_CONNECT_SECONDS), mqtt_message
     )

@@ -1,1 +1,1 @@
-"""The HTTP face: requests read, access checked, answers written (``http.md``)."""
+"""HTTP: parses requests, checks access, and writes responses (``http.md``)."""

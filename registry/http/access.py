@@ -15,8 +15,8 @@ import msgspec
 from bindings.http.request import Access, Guard, HttpProblem, Reply, RequestHead
 from catalog.findings import DocumentError
 from catalog.parsing.texts import parse_text
-from registry.core.requests import ABSENT, Flags, Given, RegistryRequest, ResourcePath, Response, Verb
-from registry.core.service import METHODS, RegistryService, kind_of
+from registry.core.requests import ABSENT, Flags, GivenDocument, RegistryRequest, ResourcePath, Response, Verb
+from registry.core.service import METHODS, RegistryService, methods_key
 from registry.errors import Refusal
 from registry.model.attributes import ModelAttribute, ResourceType
 
@@ -25,13 +25,13 @@ from registry.model.attributes import ModelAttribute, ResourceType
 # Attributes as ``xRegistry-`` headers (``http.md``, HTTP Header Values).
 
 PREFIX: Final = "xregistry-"
-_SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+_UNESCAPED: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 
 def encode_header(value: Any) -> bytes:
     """Encode a scalar as a header value."""
     text = ("true" if value else "false") if isinstance(value, bool) else str(value)
-    return quote(text, safe=_SAFE).encode("ascii")
+    return quote(text, safe=_UNESCAPED).encode("ascii")
 
 
 def decode_header(value: bytes, name: str, path: str) -> str:
@@ -42,7 +42,7 @@ def decode_header(value: bytes, name: str, path: str) -> str:
     """
     text = value.strip()
     if len(text) > 1 and text[:1] == text[-1:] == b'"':
-        text = _unquoted(text[1:-1])
+        text = _unquote(text[1:-1])
     try:
         return unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError:
@@ -66,7 +66,7 @@ def headers_of_attributes(attributes: Mapping[str, Any], kind: ResourceType) -> 
             yield f"xRegistry-{name}".encode("ascii"), encode_header(value)
 
 
-def given(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: str) -> dict[str, Any]:
+def attributes_in_headers(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: str) -> dict[str, Any]:
     """Return the attributes in headers, as values of their types; ``null`` is None.
 
     Raises:
@@ -89,15 +89,15 @@ def given(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: st
                 raise Refusal("header_error", path, name=name, error_detail="it is used as a map and as a scalar")
             declared = kind.attributes.get(plural)
             if text != "null":
-                members[key] = _typed(text, declared.item if declared is not None else None)
+                members[key] = _parse_typed(text, declared.item if declared is not None else None)
         elif text == "null":
             attributes[name] = None
         else:
-            attributes[name] = _typed(text, kind.attributes.get(name))
+            attributes[name] = _parse_typed(text, kind.attributes.get(name))
     return {name: value or None if value == {} else value for name, value in attributes.items()}
 
 
-def _typed(text: str, attribute: ModelAttribute | None) -> Any:
+def _parse_typed(text: str, attribute: ModelAttribute | None) -> Any:
     """Return a value of the attribute's type; other text stays text, which validation then refuses."""
     kind = attribute.type if attribute is not None else "string"
     if kind == "boolean":
@@ -110,7 +110,7 @@ def _typed(text: str, attribute: ModelAttribute | None) -> Any:
     return text
 
 
-def _unquoted(text: bytes) -> bytes:
+def _unquote(text: bytes) -> bytes:
     unquoted, escaped = bytearray(), False
     for byte in text:
         if byte == 0x5C and not escaped:
@@ -130,11 +130,11 @@ VERBS: Final[dict[str, Verb]] = {
     "DELETE": "delete",
 }
 DETAILS: Final = "$details"
-FORM: Final = "application/x-www-form-urlencoded"
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
 MAX_SEGMENTS: Final = 8
 MAX_REPEATED: Final = 20
 """Duplicate keys reported for one body."""
-_ONE: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "limit", "cursor")
+_SINGLE_FLAGS: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "limit", "cursor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class RequestSender:
 
 @dataclass(frozen=True, slots=True)
 class PageSizes:
-    """Entities per page: without ``limit`` in the request, and at most."""
+    """Entities per page: the default, and the maximum."""
 
     usual: int = 500
     most: int = 1000
@@ -173,8 +173,8 @@ def parse_target(head: RequestHead) -> RequestTarget:
     Raises:
         Refusal: one of them is not valid.
     """
-    path = decoded_request(head.path, "/")
-    segments = tuple(decoded_request(part, path) for part in head.path.split(b"/") if part)
+    path = decode_text(head.path, "/")
+    segments = tuple(decode_text(part, path) for part in head.path.split(b"/") if part)
     if len(segments) > MAX_SEGMENTS:
         raise Refusal("api_not_found", path)
     details = bool(segments) and segments[-1].endswith(DETAILS)
@@ -182,8 +182,8 @@ def parse_target(head: RequestHead) -> RequestTarget:
         segments = (*segments[:-1], segments[-1].removesuffix(DETAILS))
     if any(DETAILS in part for part in segments) or (details and len(segments) not in (4, 6)):
         raise Refusal("bad_details", path)
-    given = query_of(head.query)
-    single = {name: once(given, name, path) for name in _ONE}
+    given = parse_query(head.query)
+    single = {name: single_value(given, name, path) for name in _SINGLE_FLAGS}
     flags = Flags(
         inline=tuple(given.get("inline", ())),
         filter=tuple(given.get("filter", ())),
@@ -197,11 +197,11 @@ def parse_target(head: RequestHead) -> RequestTarget:
         binary="binary" in given,
     )
     return RequestTarget(
-        path.rstrip("/") or "/", segments, details, flags, limit_of(single["limit"], path), single["cursor"] or ""
+        path.rstrip("/") or "/", segments, details, flags, parse_limit(single["limit"], path), single["cursor"] or ""
     )
 
 
-def request_of(
+def build_request(
     head: RequestHead,
     body: bytes,
     given: RequestTarget,
@@ -222,9 +222,9 @@ def request_of(
     if kind is not None and kind.hasdocument and not given.details and verb in ("replace", "patch", "add"):
         if verb == "patch":
             raise Refusal("details_required", given.path)
-        tree, document = _document(head, body, place, given.path)
+        tree, document = _parse_document(head, body, place, given.path)
     elif verb != "read":
-        tree = _tree(head, body, given.path)
+        tree = _parse_body(head, body, given.path)
     return RegistryRequest(
         verb,
         given.segments,
@@ -234,42 +234,42 @@ def request_of(
         given.details,
         tree,
         document,
-        _media(head, body) or "application/json",
+        _content_type(head, body) or "application/json",
         min(given.limit or pages.usual, pages.most),
         given.cursor,
         writer.name,
         writer.administrator,
         writer.may_write,
-        tags(head.header(b"if-match")) if verb != "read" else None,
+        parse_etags(head.header(b"if-match")) if verb != "read" else None,
         max_answer,
-        tags(head.header(b"if-none-match")) or (),
+        parse_etags(head.header(b"if-none-match")) or (),
         from_client=True,
     )
 
 
-def _document(head: RequestHead, body: bytes, place: Any, path: str) -> tuple[dict[str, Any], Given]:
+def _parse_document(head: RequestHead, body: bytes, place: Any, path: str) -> tuple[dict[str, Any], GivenDocument]:
     kind = place.resource
-    attributes = given(head.headers, kind, path)
-    attributes["contenttype"] = _media(head, body)
+    attributes = attributes_in_headers(head.headers, kind, path)
+    attributes["contenttype"] = _content_type(head, body)
     url = kind.document_names[2]
     if attributes.get(url) is None:
         attributes[url] = None
-        return attributes, Given(body)
+        return attributes, GivenDocument(body)
     if body:
         why = "the document is external, so the body must be empty"
         raise Refusal("extra_xregistry_header", path, name=f"xRegistry-{url}", error_detail=why)
-    return attributes, Given(None, url=True)
+    return attributes, GivenDocument(None, is_external=True)
 
 
-def _tree(head: RequestHead, body: bytes, path: str) -> Any:
+def _parse_body(head: RequestHead, body: bytes, path: str) -> Any:
     extra = next((name for name, _ in head.headers if name.lower().startswith(PREFIX.encode())), None)
     if extra is not None:
         why = "the metadata must be in the body"
         raise Refusal("extra_xregistry_header", path, name=extra.decode("latin-1"), error_detail=why)
-    return tree_of(body, path)
+    return parse_json(body, path)
 
 
-def tree_of(body: bytes, path: str) -> Any:
+def parse_json(body: bytes, path: str) -> Any:
     """Return the JSON of a body, ABSENT for an empty one.
 
     Raises:
@@ -283,7 +283,7 @@ def tree_of(body: bytes, path: str) -> Any:
         raise Refusal("parsing_data", path, error_detail=str(error)) from None
 
 
-def repeated_keys(body: bytes) -> tuple[dict[str, str], ...]:
+def find_repeated_keys(body: bytes) -> tuple[dict[str, str], ...]:
     """Return findings about duplicate keys in objects of a JSON body; the last value is used."""
     try:
         places = parse_text("", body).duplicates[:MAX_REPEATED]
@@ -294,7 +294,7 @@ def repeated_keys(body: bytes) -> tuple[dict[str, str], ...]:
     return tuple({**found, "place": each.pointer} for each in places)
 
 
-def query_of(text: bytes) -> dict[str, list[str]]:
+def parse_query(text: bytes) -> dict[str, list[str]]:
     """Return the values of a raw query by their names; a name without ``=`` has ''."""
     values: dict[str, list[str]] = {}
     for part in text.decode("latin-1").split("&"):
@@ -304,7 +304,7 @@ def query_of(text: bytes) -> dict[str, list[str]]:
     return values
 
 
-def once(given: dict[str, list[str]], name: str, path: str) -> str | None:
+def single_value(given: dict[str, list[str]], name: str, path: str) -> str | None:
     """Return the value of a flag, None without it.
 
     Raises:
@@ -316,7 +316,7 @@ def once(given: dict[str, list[str]], name: str, path: str) -> str | None:
     return values[0] if values else None
 
 
-def limit_of(text: str | None, path: str) -> int | None:
+def parse_limit(text: str | None, path: str) -> int | None:
     """Return the flag ``limit`` as a number, None without it.
 
     Raises:
@@ -329,7 +329,7 @@ def limit_of(text: str | None, path: str) -> int | None:
     return int(text)
 
 
-def decoded_request(text: bytes, path: str) -> str:
+def decode_text(text: bytes, path: str) -> str:
     """Decode a part of a raw path; *path* is for errors.
 
     Raises:
@@ -344,11 +344,11 @@ def decoded_request(text: bytes, path: str) -> str:
     return part
 
 
-def _media(head: RequestHead, body: bytes) -> str | None:
+def _content_type(head: RequestHead, body: bytes) -> str | None:
     """Return the content type of a body; the form type that ``curl -d`` sends is replaced by JSON or none."""
     value = head.header(b"content-type")
     media = None if value is None else value.decode("latin-1").strip()
-    if media is None or media.partition(";")[0].strip().lower() != FORM:
+    if media is None or media.partition(";")[0].strip().lower() != FORM_TYPE:
         return media
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
@@ -357,20 +357,20 @@ def _media(head: RequestHead, body: bytes) -> str | None:
     return "application/json"
 
 
-def tags(value: bytes | None) -> tuple[str, ...] | None:
+def parse_etags(value: bytes | None) -> tuple[str, ...] | None:
     """Return the ETags of a header, None without it."""
     if value is None:
         return None
     return tuple(part.strip().removeprefix("W/") for part in value.decode("latin-1").split(","))
 
 
-def seen_before(head: RequestHead, etag: str) -> bool:
+def matches_etag(head: RequestHead, etag: str) -> bool:
     """Whether ``If-None-Match`` contains an ETag."""
-    known = tags(head.header(b"if-none-match"))
+    known = parse_etags(head.header(b"if-none-match"))
     return bool(etag) and known is not None and (etag in known or "*" in known)
 
 
-READING: Final = ("GET", "HEAD", "OPTIONS")
+READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 MAX_SENDERS: Final = 10_000
 
 
@@ -399,7 +399,7 @@ class Authorizer:
         self._guard = Guard(access)
         self._roles = roles
 
-    def admit(self, head: RequestHead) -> RequestSender:
+    def authenticate(self, head: RequestHead) -> RequestSender:
         """Return the sender of a request, from its head.
 
         Raises:
@@ -410,22 +410,22 @@ class Authorizer:
         if self._named:
             if not head.peer:
                 raise HttpProblem(HTTPStatus.FORBIDDEN, "the client certificate has no common name")
-            return self._writer(head.peer)
+            return self._create_sender(head.peer)
         try:
             name = self._guard.admit(head)
         except HttpProblem:
             shown = head.header(b"authorization") is not None
-            if shown or not self._roles.anonymous or head.method not in READING:
+            if shown or not self._roles.anonymous or head.method not in READ_METHODS:
                 raise
-            return self.nobody
-        return self._writer(name or "")
+            return self.anonymous_sender
+        return self._create_sender(name or "")
 
     @property
-    def nobody(self) -> RequestSender:
+    def anonymous_sender(self) -> RequestSender:
         """Return a sender without credentials."""
         return RequestSender("", False, lambda group: False)
 
-    def _writer(self, name: str) -> RequestSender:
+    def _create_sender(self, name: str) -> RequestSender:
         if name in self._roles.administrators:
             return RequestSender(name, True, lambda group: True, writes=True)
         patterns = self._roles.writers.get(name, ())
@@ -446,7 +446,7 @@ class WriteRateLimiter:
         self._burst = burst
         self._left: dict[tuple[bool, str], tuple[float, float]] = {}
 
-    def take(self, name: str, *, stranger: bool = False) -> None:
+    def count_write(self, name: str, *, stranger: bool = False) -> None:
         """Count a write of a sender: a user name, or the address of a *stranger*.
 
         Raises:
@@ -482,7 +482,7 @@ class ApiCall:
     path: bytes
     url: str
     registry: str
-    writer: RequestSender
+    sender: RequestSender
     pages: PageSizes
     max_answer: int
 
@@ -494,10 +494,10 @@ class RegistryApi(Protocol):
         """Carry out a request, including OPTIONS.
 
         Raises:
-            Refusal: it is refused, and nothing has changed; :meth:`refused` reports it to the client.
+            Refusal: it is refused, and nothing has changed; :meth:`error_reply` reports it to the client.
         """
 
-    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Return the error reply of this API; *url* is the API's own. Does not raise."""
 
 
@@ -508,96 +508,96 @@ RegistryApiFactory = Callable[[RegistryService], RegistryApi]
 # Registry responses to HTTP replies.
 
 JSON: Final = b"application/json; charset=utf-8"
-PROBLEM: Final = b"application/problem+json"
+PROBLEM_TYPE: Final = b"application/problem+json"
 MAX_FINDINGS: Final = 20
 FINDING: Final = b"xRouter-Finding"
 """A header for each of the first findings of a write: severity, rule, place and message, encoded like attributes."""
 _Headers = list[tuple[bytes, bytes]]
 
 
-def reply_of(head: RequestHead, request: RegistryRequest, place: ResourcePath | str, answer: Response) -> Reply:
+def build_reply(head: RequestHead, request: RegistryRequest, place: ResourcePath | str, response: Response) -> Reply:
     """Return the reply to a request that was carried out."""
-    fields = _shared(request.base)
-    if answer.interaction:
-        fields.append((b"xRegistry-xregcorrelationid", answer.interaction.encode("ascii")))
-    fields += [finding_header(each) for each in answer.findings[:MAX_FINDINGS]]
-    if answer.etag:
-        fields.append((b"ETag", answer.etag.encode("ascii")))
-    if request.verb == "read" and seen_before(head, answer.etag):
+    fields = _common_headers(request.base)
+    if response.interaction:
+        fields.append((b"xRegistry-xregcorrelationid", response.interaction.encode("ascii")))
+    fields += [finding_header(each) for each in response.findings[:MAX_FINDINGS]]
+    if response.etag:
+        fields.append((b"ETag", response.etag.encode("ascii")))
+    if request.verb == "read" and matches_etag(head, response.etag):
         return Reply(304, tuple(fields))
-    if answer.body is None:
+    if response.body is None:
         return Reply(204, tuple(fields))
-    if answer.version:
-        fields.append((b"Content-Location", _location(answer.version)))
-    if answer.location:
-        fields.append((b"Location", _location(answer.location)))
-    status = 201 if answer.location else 200
-    if answer.document is not None and isinstance(place, ResourcePath):
-        return _replies_document(request, place, answer, status, fields)
-    if answer.paging is not None and answer.paging.after:
-        fields.append((b"Link", _next(head, request, answer)))
-    return Reply(status, ((b"Content-Type", JSON), *fields), msgspec.json.encode(answer.body))
+    if response.version:
+        fields.append((b"Content-Location", _encode_location(response.version)))
+    if response.location:
+        fields.append((b"Location", _encode_location(response.location)))
+    status = 201 if response.location else 200
+    if response.document is not None and isinstance(place, ResourcePath):
+        return _document_reply(request, place, response, status, fields)
+    if response.paging is not None and response.paging.after:
+        fields.append((b"Link", _next_link(head, request, response)))
+    return Reply(status, ((b"Content-Type", JSON), *fields), msgspec.json.encode(response.body))
 
 
-def refusal_of(head: RequestHead, base: str, refusal: Refusal, place: ResourcePath | str | None = None) -> Reply:
+def build_error_reply(head: RequestHead, base: str, refusal: Refusal, place: ResourcePath | str | None = None) -> Reply:
     """Return the reply to a request that was refused."""
-    fields = _shared(base)
+    fields = _common_headers(base)
     if refusal.name == "action_not_supported":
         refusal.title_args["action"] = head.method
     if refusal.status == 405 and place is not None:
-        fields.append((b"Allow", allowed(place)))
+        fields.append((b"Allow", allowed_methods(place)))
     if refusal.name in ("server_busy", "rate_limited"):
         fields.append((b"Retry-After", refusal.title_args.get("seconds", "1").encode("ascii")))
     wants = head.header(b"accept") or b""
-    content = PROBLEM if PROBLEM in wants else JSON
-    return Reply(refusal.status, ((b"Content-Type", content), *fields), msgspec.json.encode(refusal.body()))
+    content = PROBLEM_TYPE if PROBLEM_TYPE in wants else JSON
+    return Reply(refusal.status, ((b"Content-Type", content), *fields), msgspec.json.encode(refusal.problem_json()))
 
 
 def json_reply(base: str, body: Mapping[str, Any]) -> Reply:
-    """Return the reply of a plain document."""
-    return Reply(200, ((b"Content-Type", JSON), *_shared(base)), msgspec.json.encode(body))
+    """Return the reply with a JSON document."""
+    return Reply(200, ((b"Content-Type", JSON), *_common_headers(base)), msgspec.json.encode(body))
 
 
-def options_of(base: str, place: ResourcePath | str) -> Reply:
+def options_reply(base: str, place: ResourcePath | str) -> Reply:
     """Return the reply to OPTIONS."""
-    methods = allowed(place)
-    return Reply(200, ((b"Allow", methods), (b"Access-Control-Allow-Methods", methods), *_shared(base)))
+    methods = allowed_methods(place)
+    return Reply(200, ((b"Allow", methods), (b"Access-Control-Allow-Methods", methods), *_common_headers(base)))
 
 
-def allowed(place: ResourcePath | str) -> bytes:
+def allowed_methods(place: ResourcePath | str) -> bytes:
     """Return the methods allowed at a path."""
-    verbs = METHODS[kind_of(place)]
+    verbs = METHODS[methods_key(place)]
     return ", ".join([*(word for word, verb in VERBS.items() if verb in verbs), "OPTIONS"]).encode("ascii")
 
 
-def _replies_document(
-    request: RegistryRequest, place: ResourcePath, answer: Response, status: int, fields: _Headers
+def _document_reply(
+    request: RegistryRequest, place: ResourcePath, response: Response, status: int, fields: _Headers
 ) -> Reply:
-    assert answer.document is not None and answer.body is not None
-    body: Mapping[str, Any] = answer.body
+    assert response.document is not None and response.body is not None
+    body: Mapping[str, Any] = response.body
     content = body.get("contenttype")
     kind = place.resource
-    if answer.elsewhere and request.verb == "read":
+    if response.document_url and request.verb == "read":
         status = 303
-        fields.append((b"Location", encode_header(answer.elsewhere)))
+        fields.append((b"Location", encode_header(response.document_url)))
     if content is not None:
-        fields.insert(0, (b"Content-Type", _plain(content)))
+        fields.insert(0, (b"Content-Type", _clean_content_type(content)))
     fields += headers_of_attributes(body, kind)
-    fields.append((b"Content-Disposition", answer.name.encode("ascii")))
-    return Reply(status, tuple(fields), answer.document)
+    fields.append((b"Content-Disposition", response.name.encode("ascii")))
+    return Reply(status, tuple(fields), response.document)
 
 
-def _shared(base: str) -> _Headers:
+def _common_headers(base: str) -> _Headers:
     return [(b"Link", f"<{base}/>;rel=xregistry-root".encode("latin-1", "replace"))]
 
 
-def _next(head: RequestHead, request: RegistryRequest, answer: Response) -> bytes:
-    assert answer.paging is not None
+def _next_link(head: RequestHead, request: RegistryRequest, response: Response) -> bytes:
+    assert response.paging is not None
     given = parse_qsl(head.query.decode("latin-1"), keep_blank_values=True)
     query = [(name, value) for name, value in given if name not in ("cursor", "limit")]
-    query += [("limit", str(request.limit)), ("cursor", answer.paging.after)]
+    query += [("limit", str(request.limit)), ("cursor", response.paging.after)]
     path = "/".join(("", *request.segments))
-    count = f";count={answer.paging.count}" if answer.paging.count is not None else ""
+    count = f";count={response.paging.count}" if response.paging.count is not None else ""
     return f"<{request.base}{path}?{urlencode(query)}>;rel=next{count}".encode("ascii", "replace")
 
 
@@ -607,11 +607,11 @@ def finding_header(finding: Mapping[str, str]) -> tuple[bytes, bytes]:
     return FINDING, encode_header(text).replace(b"%20", b" ")
 
 
-def _location(url: str) -> bytes:
+def _encode_location(url: str) -> bytes:
     return encode_header(url)
 
 
-def _plain(text: str) -> bytes:
+def _clean_content_type(text: str) -> bytes:
     """Return a content type without characters that are not allowed in a header."""
     return "".join(each if 0x20 <= ord(each) < 0x7F else "?" for each in text).encode("ascii")
 
@@ -620,14 +620,14 @@ def _plain(text: str) -> bytes:
 
 ANY: Final = "*"
 _METHODS: Final = b"GET, HEAD, PUT, PATCH, POST, DELETE, OPTIONS"
-_SECONDS: Final = b"600"
-_EXPOSED: Final = (
+_PREFLIGHT_SECONDS: Final = b"600"
+_EXPOSED_HEADERS: Final = (
     *(b"ETag", b"Link", b"Location", b"Content-Location", b"Content-Disposition", b"Allow", b"Retry-After"),
     *(FINDING, b"xRegistry-xregcorrelationid"),
 )
 """Headers that pages may read, besides the response's ``xRegistry-`` headers."""
 _PREFIX: Final = b"xregistry-"
-_ALLOWED: Final = b"Authorization, Content-Type, If-Match, If-None-Match, Accept"
+_ALLOWED_HEADERS: Final = b"Authorization, Content-Type, If-Match, If-None-Match, Accept"
 _SAME_SITE: Final = (b"same-origin", b"none")
 _WITHOUT_PREFLIGHT: Final = (b"", b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
 """Content types that a browser sends without a preflight."""
@@ -645,7 +645,7 @@ class CorsPolicy:
         self._any = ANY in origins
         self._origins = {each.encode("ascii") for each in origins}
 
-    def preflight(self, head: RequestHead) -> Reply | None:
+    def preflight_reply(self, head: RequestHead) -> Reply | None:
         """Return the reply to a preflight request, which has no credentials; None for other requests."""
         if not self._origins or head.method != "OPTIONS" or head.header(b"access-control-request-method") is None:
             return None
@@ -654,16 +654,16 @@ class CorsPolicy:
         asked = head.header(b"access-control-request-headers") or b""
         # Header names cannot contain separators; `*` is not a wildcard for requests with credentials.
         plain = len(asked) <= _MAX_PREFLIGHT_BYTES and all(byte > 0x1F and byte < 0x7F for byte in asked)
-        allowed = asked if asked and plain else _ALLOWED
+        allowed = asked if asked and plain else _ALLOWED_HEADERS
         fields = (
             (b"Access-Control-Allow-Methods", _METHODS),
             (b"Access-Control-Allow-Headers", allowed),
-            (b"Access-Control-Max-Age", _SECONDS),
+            (b"Access-Control-Max-Age", _PREFLIGHT_SECONDS),
         )
-        shared = self._shared(head)
-        return Reply(204, (*shared, *fields) if self._admits(head) else shared)
+        shared = self._origin_headers(head)
+        return Reply(204, (*shared, *fields) if self._allows(head) else shared)
 
-    def check(self, head: RequestHead) -> None:
+    def refuse_cross_site(self, head: RequestHead) -> None:
         """Refuse cross-site writes (CSRF) that a foreign page sends with the browser's credentials.
 
         A form of any page can send such a request; CORS only hides its response. Requests without a preflight (such as
@@ -673,7 +673,7 @@ class CorsPolicy:
             HttpProblem: 403.
         """
         origin, site = head.header(b"origin"), head.header(b"sec-fetch-site")
-        if head.method in READING or (origin is None and site is None) or origin in self._origins:
+        if head.method in READ_METHODS or (origin is None and site is None) or origin in self._origins:
             return
         # Sec-Fetch-Site is more reliable than the addresses that we see; over plain HTTP there is only Origin.
         own = site in _SAME_SITE if site is not None else (origin or b"").partition(b"://")[2] == head.header(b"host")
@@ -682,26 +682,28 @@ class CorsPolicy:
             detail = "web pages of other origins may not write here, except those in http.cors"
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
 
-    def shown(self, head: RequestHead, reply: Reply) -> Reply:
+    def add_headers(self, head: RequestHead, reply: Reply) -> Reply:
         """Return a reply with the CORS headers that let a page read it."""
         if not self._origins:
             return reply
-        if not self._admits(head):
-            return replace(reply, headers=(*reply.headers, *self._shared(head)))
+        if not self._allows(head):
+            return replace(reply, headers=(*reply.headers, *self._origin_headers(head)))
         own = {name for name, _ in reply.headers if name.lower().startswith(_PREFIX)}
-        names = b", ".join([*_EXPOSED, *sorted(own - set(_EXPOSED))])
-        return replace(reply, headers=(*reply.headers, *self._shared(head), (b"Access-Control-Expose-Headers", names)))
+        names = b", ".join([*_EXPOSED_HEADERS, *sorted(own - set(_EXPOSED_HEADERS))])
+        return replace(
+            reply, headers=(*reply.headers, *self._origin_headers(head), (b"Access-Control-Expose-Headers", names))
+        )
 
-    def _admits(self, head: RequestHead) -> bool:
+    def _allows(self, head: RequestHead) -> bool:
         origin = head.header(b"origin")
         return origin is not None and (self._any or origin in self._origins)
 
-    def _shared(self, head: RequestHead) -> tuple[tuple[bytes, bytes], ...]:
+    def _origin_headers(self, head: RequestHead) -> tuple[tuple[bytes, bytes], ...]:
         """Return the headers that allow an origin, with ``Vary`` if they depend on it."""
         if self._any:
             return ((b"Access-Control-Allow-Origin", b"*"),) if head.header(b"origin") is not None else ()
         vary = (b"Vary", b"Origin")
-        if not self._admits(head):
+        if not self._allows(head):
             return (vary,)
         origin = head.header(b"origin") or b""
         return (b"Access-Control-Allow-Origin", origin), (b"Access-Control-Allow-Credentials", b"true"), vary

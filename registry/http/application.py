@@ -25,11 +25,11 @@ from registry.core import changes
 from registry.core.service import RegistryService
 from registry.delivery.service import SubscriptionApi
 from registry.delivery.subscriptions import MAX_BYTES
-from registry.delivery.targets import RATE, rate_of
+from registry.delivery.targets import RATE, parse_rate
 from registry.errors import Refusal
 from registry.http.access import (
     JSON,
-    READING,
+    READ_METHODS,
     VERBS,
     ApiCall,
     Authorizer,
@@ -39,18 +39,18 @@ from registry.http.access import (
     RegistryApiFactory,
     RequestSender,
     WriteRateLimiter,
-    limit_of,
-    once,
-    query_of,
-    refusal_of,
+    build_error_reply,
+    parse_limit,
+    parse_query,
+    single_value,
 )
-from registry.http.openapi import HISTORY_SORTS, MEDIA
+from registry.http.openapi import HISTORY_ORDERS, MEDIA
 from registry.http.pages import PagesApi
 from registry.store.engine import is_full
 
 _logger = logging.getLogger(__name__)
 _METHODS: Final = frozenset((*VERBS, "OPTIONS"))
-_OPEN_BODY: Final = 4096
+_MAX_OPEN_BODY: Final = 4096
 """Maximum body size without credentials, in bytes."""
 
 
@@ -70,27 +70,27 @@ class RequestLimits:
 class RegistryApplication:
     """Serves a registry at the URL *base*; '' is the host of each request.
 
-    *faces* are the APIs besides the core API, by path, such as ``/cloudevents``. Those at *open_paths* need no
+    *apis* are the APIs besides the core API, by path, such as ``/cloudevents``. Those at *open_paths* need no
     credentials, so every request to them is rate-limited like a write, by client address.
     """
 
     def __init__(
         self,
         service: RegistryService,
-        keeper: Authorizer,
-        pace: WriteRateLimiter,
+        authorizer: Authorizer,
+        rate_limiter: WriteRateLimiter,
         limits: RequestLimits,
         base: str,
-        faces: Mapping[str, RegistryApiFactory],
+        apis: Mapping[str, RegistryApiFactory],
         *,
         secure: bool,
         open_paths: Collection[str] = (),
     ) -> None:
-        self._faces = [(path.encode("ascii"), face(service)) for path, face in faces.items()]
+        self._faces = [(path.encode("ascii"), face(service)) for path, face in apis.items()]
         self._open = {path.encode("ascii") for path in open_paths}
         self._core = PagesApi(service)
-        self._keeper = keeper
-        self._pace = pace
+        self._keeper = authorizer
+        self._pace = rate_limiter
         self._limits = limits
         self._browsers = CorsPolicy(limits.origins)
         self._base = base.rstrip("/")
@@ -103,39 +103,39 @@ class RegistryApplication:
 
     def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
         """Accept a request by its head, or return the error reply."""
-        preflight = self._browsers.preflight(head)
+        preflight = self._browsers.preflight_reply(head)
         if preflight is not None:
             return preflight
-        admitted = self._admitted(head)
+        admitted = self._admit(head)
         return self.shown(head, admitted) if isinstance(admitted, Reply) else admitted
 
-    def _admitted(self, head: RequestHead) -> AcceptedRequest | Reply:
+    def _admit(self, head: RequestHead) -> AcceptedRequest | Reply:
         try:
             if head.method not in _METHODS:
                 raise HttpProblem(HTTPStatus.NOT_IMPLEMENTED, f"the method {head.method} is not supported")
-            open_to_all = self._face(head)[0] in self._open
+            open_to_all = self._find_api(head)[0] in self._open
             if not open_to_all:
-                self._browsers.check(head)
-            writer = self._keeper.nobody if open_to_all else self._keeper.admit(head)
-            most = _OPEN_BODY if open_to_all else self._limits.max_body
+                self._browsers.refuse_cross_site(head)
+            writer = self._keeper.anonymous_sender if open_to_all else self._keeper.authenticate(head)
+            most = _MAX_OPEN_BODY if open_to_all else self._limits.max_body
             if head.length is not None and head.length > most:
                 raise too_large(most)
-            if open_to_all or head.method not in READING:
-                self._pace.take(head.address if open_to_all else writer.name, stranger=open_to_all)
+            if open_to_all or head.method not in READ_METHODS:
+                self._pace.count_write(head.address if open_to_all else writer.name, stranger=open_to_all)
         except HttpProblem as problem:
             return problem.reply()
         except Refusal as refusal:
-            return self._refused(head, refusal)
-        return _Accepted(self, head, writer, most)
+            return self._error_reply(head, refusal)
+        return _AcceptedCall(self, head, writer, most)
 
     def perform(self, head: RequestHead, body: bytes, writer: RequestSender, answer: Answer) -> None:
         """Carry out a request on a worker thread, and pass the reply to the server's thread."""
-        writing = head.method not in READING
+        writing = head.method not in READ_METHODS
         with self._counting:
             full = self._waiting[writing] >= self._limits.waiting
             self._waiting[writing] += not full
         if full:
-            busy = self._refused(head, Refusal("server_busy", head.path.decode("latin-1")))
+            busy = self._error_reply(head, Refusal("server_busy", head.path.decode("latin-1")))
             answer(self.shown(head, busy))
             return
         loop = asyncio.get_running_loop()
@@ -145,7 +145,7 @@ class RegistryApplication:
             reply = self.shown(head, self._reply(head, body, writer))
             with self._counting:
                 self._waiting[writing] -= 1
-            _post(loop, answer, reply)
+            _post_reply(loop, answer, reply)
 
         future = pool.submit(work)
         self._begun.add(future)
@@ -153,7 +153,7 @@ class RegistryApplication:
 
     def shown(self, head: RequestHead, reply: Reply) -> Reply:
         """Return a reply with CORS headers."""
-        return self._browsers.shown(head, reply)
+        return self._browsers.add_headers(head, reply)
 
     def close(self, seconds: float) -> None:
         """Stop the threads; wait up to *seconds* for requests in progress."""
@@ -162,35 +162,35 @@ class RegistryApplication:
         wait(self._begun.copy(), seconds)
 
     def _reply(self, head: RequestHead, body: bytes, writer: RequestSender) -> Reply:
-        path, face = self._face(head)
-        base, limits = self._url(head), self._limits
+        path, face = self._find_api(head)
+        base, limits = self._base_url(head), self._limits
         url = base + path.decode("ascii")
         try:
             below = head.path[len(path) :]
             return face.reply(ApiCall(head, body, below, url, base, writer, limits.pages, limits.max_answer))
         except Refusal as refusal:
-            return face.refused(head, url, refusal)
+            return face.error_reply(head, url, refusal)
         except SQLAlchemyError as error:
             if is_full(error):
                 _logger.error("the store's disk is full: a write to %s was refused", head.path.decode("latin-1"))
-                return face.refused(head, url, Refusal("storage_full", head.path.decode("latin-1")))
+                return face.error_reply(head, url, Refusal("storage_full", head.path.decode("latin-1")))
             _logger.exception("the store failed at %s %s", head.method, head.path.decode("latin-1"))
         except Exception:
             _logger.exception("%s %s failed", head.method, head.path.decode("latin-1"))
-        return face.refused(head, url, Refusal("server_error", head.path.decode("latin-1")))
+        return face.error_reply(head, url, Refusal("server_error", head.path.decode("latin-1")))
 
-    def _face(self, head: RequestHead) -> tuple[bytes, RegistryApi]:
+    def _find_api(self, head: RequestHead) -> tuple[bytes, RegistryApi]:
         """Return the path and the API of a request."""
         for path, face in self._faces:
             if head.path == path or head.path.startswith(path + b"/"):
                 return path, face
         return b"", self._core
 
-    def _refused(self, head: RequestHead, refusal: Refusal) -> Reply:
-        path, face = self._face(head)
-        return face.refused(head, self._url(head) + path.decode("ascii"), refusal)
+    def _error_reply(self, head: RequestHead, refusal: Refusal) -> Reply:
+        path, face = self._find_api(head)
+        return face.error_reply(head, self._base_url(head) + path.decode("ascii"), refusal)
 
-    def _url(self, head: RequestHead) -> str:
+    def _base_url(self, head: RequestHead) -> str:
         if self._base:
             return self._base
         host = head.header(b"host") or b"localhost"
@@ -199,7 +199,7 @@ class RegistryApplication:
 
 
 @dataclass(frozen=True, slots=True)
-class _Accepted:
+class _AcceptedCall:
     """An accepted request whose body has not arrived yet."""
 
     application: RegistryApplication
@@ -218,7 +218,7 @@ class _Accepted:
         return self.application.shown(self.head, reply)
 
 
-def _post(loop: asyncio.AbstractEventLoop, answer: Callable[[Reply], None], reply: Reply) -> None:
+def _post_reply(loop: asyncio.AbstractEventLoop, answer: Callable[[Reply], None], reply: Reply) -> None:
     try:
         loop.call_soon_threadsafe(answer, reply)
     except RuntimeError:
@@ -228,7 +228,7 @@ def _post(loop: asyncio.AbstractEventLoop, answer: Callable[[Reply], None], repl
 # History over HTTP, at ``/history.json``, which cannot be the name of a group type.
 
 FLAGS: Final = ("xid", "limit", "cursor", "sort")
-_ALLOW: Final = (b"Allow", ", ".join(READING).encode("ascii"))
+_ALLOW_HEADER: Final = (b"Allow", ", ".join(READ_METHODS).encode("ascii"))
 _PAGE_BYTES: Final = 8 * 2**20
 _MAX_NUMBER: Final = 2**63 - 1
 
@@ -245,13 +245,13 @@ class HistoryApi:
         if call.path.strip(b"/"):
             raise Refusal("api_not_found", path)
         if call.head.method == "OPTIONS":
-            return Reply(204, (_ALLOW,))
-        if call.head.method not in READING:
-            refusal = refusal_of(call.head, call.registry, Refusal("action_not_supported", path))
-            return Reply(refusal.status, (*refusal.headers, _ALLOW), refusal.body)
-        given = query_of(call.head.query)
-        values = {name: once(given, name, path) for name in FLAGS}
-        if values["sort"] not in (None, *HISTORY_SORTS):
+            return Reply(204, (_ALLOW_HEADER,))
+        if call.head.method not in READ_METHODS:
+            refusal = build_error_reply(call.head, call.registry, Refusal("action_not_supported", path))
+            return Reply(refusal.status, (*refusal.headers, _ALLOW_HEADER), refusal.body)
+        given = parse_query(call.head.query)
+        values = {name: single_value(given, name, path) for name in FLAGS}
+        if values["sort"] not in (None, *HISTORY_ORDERS):
             why = "history can be sorted only by number or number=desc"
             raise Refusal("bad_sort", path, value=str(values["sort"]), error_detail=why)
         if "\0" in (values["xid"] or ""):  # which no text of PostgreSQL can hold
@@ -259,13 +259,13 @@ class HistoryApi:
         asked = changes.HistoryQuery(
             xid=values["xid"] or "",
             below="below" in given,
-            oldest=values["sort"] in HISTORY_SORTS[:2],
-            after=_after(values["cursor"], path),
-            limit=min(limit_of(values["limit"], path) or call.pages.usual, call.pages.most),
-            who=call.writer.administrator or bool(call.writer.name),
+            oldest=values["sort"] in HISTORY_ORDERS[:2],
+            after=_parse_cursor(values["cursor"], path),
+            limit=min(parse_limit(values["limit"], path) or call.pages.usual, call.pages.most),
+            who=call.sender.administrator or bool(call.sender.name),
         )
         with self._service.session(writing=False) as session:
-            found, more = changes.page(session.reader.connection, asked, min(call.max_answer, _PAGE_BYTES))
+            found, more = changes.history_page(session.reader.connection, asked, min(call.max_answer, _PAGE_BYTES))
         links = [(b"Link", f"<{call.registry}/>;rel=xregistry-root".encode("latin-1", "replace"))]
         if more:
             kept = {name: text for name, text in values.items() if text is not None and name in ("xid", "sort")}
@@ -274,12 +274,12 @@ class HistoryApi:
             links.append((b"Link", f"<{call.url}?{urlencode(query)}>;rel=next".encode("latin-1", "replace")))
         return Reply(200, ((b"Content-Type", JSON), *links), msgspec.json.encode(found))
 
-    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Return the error reply, like the core API."""
-        return refusal_of(head, url, refusal)
+        return build_error_reply(head, url, refusal)
 
 
-def _after(text: str | None, path: str) -> int | None:
+def _parse_cursor(text: str | None, path: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_NUMBER):
@@ -292,10 +292,10 @@ def _after(text: str | None, path: str) -> int | None:
 # The specification defines only the methods: POST to the collection creates a subscription, GET lists all or reads one,
 # PUT replaces (and renews) one, DELETE deletes one and returns its last state.
 
-_TAKEN: Final = frozenset(("", MEDIA, "application/json"))
-_COLLECTION: Final = (b"GET", b"HEAD", b"POST", b"OPTIONS")
-_ONE: Final = (b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS")
-_RATE: Final = RATE.lower().encode("ascii")
+_ACCEPTED_TYPES: Final = frozenset(("", MEDIA, "application/json"))
+_COLLECTION_METHODS: Final = (b"GET", b"HEAD", b"POST", b"OPTIONS")
+_ITEM_METHODS: Final = (b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS")
+_RATE_HEADER: Final = RATE.lower().encode("ascii")
 
 
 class SubscriptionsHttpApi:
@@ -308,38 +308,38 @@ class SubscriptionsHttpApi:
 
     def reply(self, call: ApiCall) -> Reply:
         """Carry out a request."""
-        name = _name_of(call)
-        methods = _ONE if name else _COLLECTION
+        name = _subscription_id(call)
+        methods = _ITEM_METHODS if name else _COLLECTION_METHODS
         allow = (b"Allow", b", ".join(methods))
         if call.head.method == "OPTIONS":
             return Reply(HTTPStatus.NO_CONTENT, (allow,))
         if call.head.method.encode("ascii") not in methods:
             return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, f"{call.head.method} is not allowed here", allow).reply()
-        if not call.writer.writes:
+        if not call.sender.writes:
             raise Refusal("forbidden", "/subscriptions", error_detail="only writers may use subscriptions")
-        who = None if call.writer.administrator else call.writer.name
-        return self._one(call, name, who) if name else self._collection(call, who)
+        who = None if call.sender.administrator else call.sender.name
+        return self._reply_of_one(call, name, who) if name else self._reply_of_all(call, who)
 
-    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Return the error reply, like the core API."""
-        return refusal_of(head, url, refusal)
+        return build_error_reply(head, url, refusal)
 
-    def _collection(self, call: ApiCall, who: str | None) -> Reply:
+    def _reply_of_all(self, call: ApiCall, who: str | None) -> Reply:
         if call.head.method != "POST":
-            return _json(HTTPStatus.OK, self._subscriptions.all(who))
-        fault = _fault(call)
+            return _json_reply(HTTPStatus.OK, self._subscriptions.list_all(who))
+        fault = _fault_reply(call)
         if fault is not None:
             return fault
-        identifier, created = self._subscriptions.create(_tree(call), call.writer.name)
+        identifier, created = self._subscriptions.create(_parse_body(call), call.sender.name)
         location = (b"Location", f"{call.url}/{identifier}".encode("latin-1", "replace"))
-        return _json(HTTPStatus.CREATED, created, location)
+        return _json_reply(HTTPStatus.CREATED, created, location)
 
-    def _one(self, call: ApiCall, name: str, who: str | None) -> Reply:
+    def _reply_of_one(self, call: ApiCall, name: str, who: str | None) -> Reply:
         if call.head.method == "PUT":
-            fault = _fault(call)
-            return fault or _json(HTTPStatus.OK, self._subscriptions.replace(name, _tree(call), who))
+            fault = _fault_reply(call)
+            return fault or _json_reply(HTTPStatus.OK, self._subscriptions.replace(name, _parse_body(call), who))
         act = self._subscriptions.delete if call.head.method == "DELETE" else self._subscriptions.read
-        return _json(HTTPStatus.OK, act(name, who))
+        return _json_reply(HTTPStatus.OK, act(name, who))
 
 
 class PermissionApi:
@@ -353,40 +353,40 @@ class PermissionApi:
         if call.head.method not in ("GET", "POST"):
             return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "use GET or POST", (b"Allow", b"GET, POST")).reply()
         key = parse_qs(call.head.query.decode("latin-1")).get("key", [""])[0]
-        rate = rate_of((call.head.header(_RATE) or b"*").decode("latin-1"))
+        rate = parse_rate((call.head.header(_RATE_HEADER) or b"*").decode("latin-1"))
         if rate is None:
             return HttpProblem(HTTPStatus.BAD_REQUEST, f"{RATE} is not a valid rate").reply()
-        if not self._subscriptions.permit(_name_of(call), key, rate):
+        if not self._subscriptions.grant_permission(_subscription_id(call), key, rate):
             return HttpProblem(HTTPStatus.NOT_FOUND, "no such permission was requested").reply()
         return Reply(HTTPStatus.NO_CONTENT, ((b"Cache-Control", b"no-store"),))
 
-    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Return the error reply, like the core API."""
-        return refusal_of(head, url, refusal)
+        return build_error_reply(head, url, refusal)
 
 
-def _name_of(call: ApiCall) -> str:
+def _subscription_id(call: ApiCall) -> str:
     name = call.path.strip(b"/").decode("latin-1")
     if "/" in name or len(name) > 128:
         raise Refusal("api_not_found", call.head.path.decode("latin-1"))
     return name
 
 
-def _fault(call: ApiCall) -> Reply | None:
+def _fault_reply(call: ApiCall) -> Reply | None:
     media = (call.head.header(b"content-type") or b"").decode("latin-1").partition(";")[0].strip().lower()
-    if media not in _TAKEN:
+    if media not in _ACCEPTED_TYPES:
         return HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {MEDIA}").reply()
     if len(call.body) > MAX_BYTES:
         return HttpProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a subscription has at most {MAX_BYTES} bytes").reply()
     return None
 
 
-def _tree(call: ApiCall) -> Any:
+def _parse_body(call: ApiCall) -> Any:
     try:
         return msgspec.json.decode(call.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal("parsing_data", "/subscriptions", error_detail=str(error)) from None
 
 
-def _json(status: HTTPStatus, answer: Any, *headers: tuple[bytes, bytes]) -> Reply:
-    return Reply(status, ((b"Content-Type", JSON), *headers), msgspec.json.encode(answer))
+def _json_reply(status: HTTPStatus, content: Any, *headers: tuple[bytes, bytes]) -> Reply:
+    return Reply(status, ((b"Content-Type", JSON), *headers), msgspec.json.encode(content))

@@ -9,27 +9,27 @@ from typing import Final
 
 from bindings.http.request import Reply, RequestHead
 from registry.core.requests import ABSENT, RegistryRequest, ResourcePath, Response
-from registry.core.service import Change, RegistryService
+from registry.core.service import ChangeId, RegistryService
 from registry.errors import Refusal
 from registry.http.access import (
-    READING,
+    READ_METHODS,
     ApiCall,
     RequestTarget,
+    build_error_reply,
+    build_reply,
+    build_request,
+    find_repeated_keys,
     json_reply,
-    options_of,
+    options_reply,
     parse_target,
-    refusal_of,
-    repeated_keys,
-    reply_of,
-    request_of,
 )
 
-_Key = tuple[Change, str, bytes, bytes]
-_Kept = tuple[RegistryRequest, ResourcePath | str, Response]
-_MAX_WEIGHT: Final = 32 * 2**20
-_OVERHEAD: Final = 2048
+_CacheKey = tuple[ChangeId, str, bytes, bytes]
+_CacheEntry = tuple[RegistryRequest, ResourcePath | str, Response]
+_MAX_CACHE_BYTES: Final = 32 * 2**20
+_ENTRY_BYTES: Final = 2048
 """Bytes of a cached response in addition to its text."""
-DISCOVERY: Final = (b"/.well-known/xregistry", b"/.xregistry")
+DISCOVERY_PATHS: Final = (b"/.well-known/xregistry", b"/.xregistry")
 """Paths of discovery (core ``spec.md``, xRegistry Discovery)."""
 
 
@@ -38,62 +38,62 @@ class CoreApi:
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
-        self._kept = _KeptAnswers()
+        self._kept = _ResponseCache()
 
     def reply(self, call: ApiCall) -> Reply:
-        """Carry a request out."""
+        """Carry out a request."""
         place: ResourcePath | str | None = None
         try:
-            if call.head.path in DISCOVERY and call.head.method in READING:
+            if call.head.path in DISCOVERY_PATHS and call.head.method in READ_METHODS:
                 return json_reply(call.url, {"registries": [call.url]})
             if call.head.method in ("GET", "HEAD"):
-                return self._read(call)
+                return self._read_cached(call)
             given = parse_target(call.head)
-            place = self._service.find(given.segments, given.path)
+            place = self._service.parse_path(given.segments, given.path)
             if call.head.method == "OPTIONS":
-                return options_of(call.url, place)
-            request = _request(call, given, place)
+                return options_reply(call.url, place)
+            request = _build_request(call, given, place)
             answer = self._service.perform(request)
             if request.document is None and request.body is not ABSENT:
-                answer = replace(answer, findings=(*repeated_keys(call.body), *answer.findings))
-            return reply_of(call.head, request, place, answer)
+                answer = replace(answer, findings=(*find_repeated_keys(call.body), *answer.findings))
+            return build_reply(call.head, request, place, answer)
         except Refusal as refusal:
-            return refusal_of(call.head, call.url, refusal, place)
+            return build_error_reply(call.head, call.url, refusal, place)
 
-    def _read(self, call: ApiCall) -> Reply:
+    def _read_cached(self, call: ApiCall) -> Reply:
         """Return the response to a read, in one transaction, or from the cache if nothing has changed since."""
         with self._service.session(writing=False) as session:
-            key = session.change, call.url, call.head.path, call.head.query
+            key = session.last_change, call.url, call.head.path, call.head.query
             kept = self._kept.get(key)
             if kept is None:
                 given = parse_target(call.head)
-                place = session.find(given.segments, given.path)
-                request = _request(call, given, place)
+                place = session.parse_path(given.segments, given.path)
+                request = _build_request(call, given, place)
                 new = request, place, session.perform(request)
         if kept is not None:
-            return reply_of(call.head, *kept)
-        reply = reply_of(call.head, *new)
+            return build_reply(call.head, *kept)
+        reply = build_reply(call.head, *new)
         self._kept.put(key, new, len(reply.body))
         return reply
 
-    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Return the error reply to a refusal without a path."""
-        return refusal_of(head, url, refusal)
+        return build_error_reply(head, url, refusal)
 
 
-def _request(call: ApiCall, given: RequestTarget, place: ResourcePath | str) -> RegistryRequest:
-    return request_of(call.head, call.body, given, place, call.url, call.writer, call.pages, call.max_answer)
+def _build_request(call: ApiCall, given: RequestTarget, place: ResourcePath | str) -> RegistryRequest:
+    return build_request(call.head, call.body, given, place, call.url, call.sender, call.pages, call.max_answer)
 
 
-class _KeptAnswers:
+class _ResponseCache:
     """An LRU cache of responses to reads, valid until the registry changes, with bounded memory."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[_Key, tuple[_Kept, int]] = OrderedDict()
+        self._answers: OrderedDict[_CacheKey, tuple[_CacheEntry, int]] = OrderedDict()
         self._weight = 0
         self._lock = threading.Lock()
 
-    def get(self, key: _Key) -> _Kept | None:
+    def get(self, key: _CacheKey) -> _CacheEntry | None:
         """Return the cached response, None if there is none."""
         with self._lock:
             found = self._answers.get(key)
@@ -102,14 +102,14 @@ class _KeptAnswers:
             self._answers.move_to_end(key)
             return found[0]
 
-    def put(self, key: _Key, kept: _Kept, weight: int) -> None:
+    def put(self, key: _CacheKey, entry: _CacheEntry, weight: int) -> None:
         """Cache a response, unless it is large or a 304."""
-        weight += _OVERHEAD
-        if kept[2].body is None or weight > _MAX_WEIGHT // 64:
+        weight += _ENTRY_BYTES
+        if entry[2].body is None or weight > _MAX_CACHE_BYTES // 64:
             return
         with self._lock:
             if key not in self._answers:
-                self._answers[key] = kept, weight
+                self._answers[key] = entry, weight
                 self._weight += weight
-            while self._weight > _MAX_WEIGHT:
+            while self._weight > _MAX_CACHE_BYTES:
                 self._weight -= self._answers.popitem(last=False)[1][1]

@@ -50,12 +50,12 @@ def h(tag: str, *children: Child, **attributes: str | bool) -> Element:
     return element
 
 
-def cut(text: str, most: int = MAX_TEXT) -> str:
-    """Return a text, shortened to *most* characters."""
-    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+def shorten(text: str, max_length: int = MAX_TEXT) -> str:
+    """Return a text, shortened to *max_length* characters."""
+    return text if len(text) <= max_length else f"{text[:max_length]}… ({len(text)} characters)"
 
 
-def json_text(value: Any) -> str:
+def to_json_text(value: Any) -> str:
     """Return a value as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode("utf-8")
 
@@ -66,18 +66,18 @@ class PageLinks:
 
     root: str
 
-    def to(self, xid: str, **query: str) -> str:
+    def page_url(self, xid: str, **query: str) -> str:
         """Return the URL of an entity's page."""
         asked = f"?{urlencode(query)}" if query else ""
         return f"{self.root}{quote(xid, safe='/:@~$')}{asked}"
 
-    def link(self, xid: str, text: str = "", **query: str) -> Element:
+    def page_link(self, xid: str, text: str = "", **query: str) -> Element:
         """Return a link to an entity's page."""
-        return h("a", text or xid, href=self.to(xid, **query))
+        return h("a", text or xid, href=self.page_url(xid, **query))
 
-    def json(self, xid: str, text: str, *, details: bool = False) -> Element:
+    def json_link(self, xid: str, text: str, *, details: bool = False) -> Element:
         """Return a link to the API's JSON, which a flag of the API selects in browsers."""
-        return self.link(f"{xid}$details" if details else xid, text, specversion="1.0-rc4")
+        return self.page_link(f"{xid}$details" if details else xid, text, specversion="1.0-rc4")
 
 
 class ValueMarkup:
@@ -89,7 +89,7 @@ class ValueMarkup:
         self._groups = frozenset(groups)
         self._left = _MAX_VALUES
 
-    def attributes(self, values: Mapping[str, Any]) -> Element:
+    def render_attributes(self, values: Mapping[str, Any]) -> Element:
         """Return a list of attributes."""
         listed = h("dl")
         for name, value in values.items():
@@ -98,30 +98,34 @@ class ValueMarkup:
                 listed.append(h("dd", "see the JSON for more", class_="quiet"))
                 break
             self._left -= 1
-            listed.append(h("dt", cut(name, 200)))
-            listed.append(h("dd", self.value(value)))
+            listed.append(h("dt", shorten(name, 200)))
+            listed.append(h("dd", self.render_value(value)))
         return listed
 
-    def value(self, value: Any, depth: int = 1) -> Element:
+    def render_value(self, value: Any, depth: int = 1) -> Element:
         """Return one value."""
         if isinstance(value, str):
-            return self.text(value)
+            return self.render_text(value)
         if isinstance(value, Mapping) and value:
-            return self.attributes(value) if depth and _depth(value) <= _DEPTH else block(json_text(value), MAX_TEXT)
+            return (
+                self.render_attributes(value)
+                if depth and _nesting_depth(value) <= _DEPTH
+                else block(to_json_text(value), MAX_TEXT)
+            )
         if isinstance(value, list) and value:
-            if _depth(value) > _DEPTH:
-                return block(json_text(value), MAX_TEXT)
+            if _nesting_depth(value) > _DEPTH:
+                return block(to_json_text(value), MAX_TEXT)
             self._left -= len(value)
             shown = value[: max(self._left, 1)]
             more = h("li", f"… {len(value)} in all, see the JSON", class_="quiet") if len(shown) < len(value) else None
-            return h("ul", *(h("li", self.value(each)) for each in shown), more)
+            return h("ul", *(h("li", self.render_value(each)) for each in shown), more)
         return h("code", msgspec.json.encode(value).decode("utf-8"))
 
-    def text(self, text: str) -> Element:
+    def render_text(self, text: str) -> Element:
         """Return a text; xids and web URLs become links."""
         found = _XID.fullmatch(text)
         if found is not None and text.lstrip("#").split("/")[1] in self._groups:
-            return self._links.link(found[1], text)
+            return self._links.page_link(found[1], text)
         if (
             text.startswith(("https://", "http://"))
             and len(text) <= MAX_TEXT
@@ -131,31 +135,31 @@ class ValueMarkup:
             return h("a", text, href=text, rel="noreferrer nofollow")
         if "\n" in text:
             return block(text, MAX_TEXT)
-        return h("span", cut(text)) if text else h("span", "empty", class_="quiet")
+        return h("span", shorten(text)) if text else h("span", "empty", class_="quiet")
 
 
-def _depth(value: Any, most: int = _DEPTH + 1) -> int:
-    """Return the nesting depth of a value, at most *most*."""
+def _nesting_depth(value: Any, max_depth: int = _DEPTH + 1) -> int:
+    """Return the nesting depth of a value, at most *max_depth*."""
     nested: Iterable[Any] = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return 1 + max((_depth(each, most - 1) for each in nested), default=0) if most else 0
+    return 1 + max((_nesting_depth(each, max_depth - 1) for each in nested), default=0) if max_depth else 0
 
 
-def block(text: str, most: int = MAX_DOCUMENT, name: str = "Text") -> Element:
+def block(text: str, max_length: int = MAX_DOCUMENT, name: str = "Text") -> Element:
     """Return a preformatted text, scrollable by keyboard."""
-    return h("pre", h("code", cut(text, most)), tabindex="0", role="group", aria_label=name)
+    return h("pre", h("code", shorten(text, max_length)), tabindex="0", role="group", aria_label=name)
 
 
-def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[Child]], empty: str = "none") -> Element:
+def table(name: str, headings: Sequence[str], rows: Iterable[Sequence[Child]], empty: str = "none") -> Element:
     """Return a table with row headers; on narrow screens each row becomes a list."""
     body = h("tbody", role="rowgroup")
     for row in rows:
         first, *rest = row
         cells = [h("th", first, scope="row", role="rowheader")]
-        cells += [h("td", cell, role="cell", data_label=head) for head, cell in zip(heads[1:], rest, strict=True)]
+        cells += [h("td", cell, role="cell", data_label=head) for head, cell in zip(headings[1:], rest, strict=True)]
         body.append(h("tr", *cells, role="row"))
     if not len(body):
         return h("p", empty, class_="quiet")
-    head = h("tr", *(h("th", each, scope="col", role="columnheader") for each in heads), role="row")
+    head = h("tr", *(h("th", each, scope="col", role="columnheader") for each in headings), role="row")
     whole = h("table", h("thead", head, role="rowgroup"), body, role="table", aria_label=name)
     return h("div", whole, class_="scroll", role="group", tabindex="0", aria_label=name)
 
@@ -166,32 +170,32 @@ def section(title: str, *children: Child) -> Element:
     return h("section", h("h2", title, id=name), *children, aria_labelledby=name)
 
 
-def page(title: str, crumbs: Sequence[Element], links: PageLinks, text: str, *children: Child) -> bytes:
+def render_page(title: str, breadcrumbs: Sequence[Element], links: PageLinks, text: str, *children: Child) -> bytes:
     """Return a whole page; *text* is the search text."""
     search = h(
         "form",
         h("label", "Search", for_="q"),
         h("input", id="q", name="q", type="search", value=text, maxlength="200", required=True),
         h("button", "Search", type="submit"),
-        action=links.to("/"),
+        action=links.page_url("/"),
         method="get",
         role="search",
     )
-    way = h("nav", h("ol", *(h("li", each) for each in crumbs)), aria_label="Breadcrumbs")
+    way = h("nav", h("ol", *(h("li", each) for each in breadcrumbs)), aria_label="Breadcrumbs")
     head = h(
         "head",
         h("meta", charset="utf-8"),
         h("meta", name="viewport", content="width=device-width, initial-scale=1"),
         h("meta", name="color-scheme", content="light dark"),
-        h("title", cut(title, 200)),
+        h("title", shorten(title, 200)),
         h("link", rel="icon", href="data:,"),
-        h("style", style()),
+        h("style", read_stylesheet()),
     )
     body = h(
         "body",
         h("a", "Skip to the content", href="#main", class_="skip"),
         h("header", way, search),
-        h("main", h("h1", cut(title, 300)), *children, id="main", tabindex="-1"),
+        h("main", h("h1", shorten(title, 300)), *children, id="main", tabindex="-1"),
     )
     whole: bytes = etree.tostring(
         h("html", head, body, lang="en"), method="html", encoding="utf-8", doctype="<!doctype html>"
@@ -200,15 +204,15 @@ def page(title: str, crumbs: Sequence[Element], links: PageLinks, text: str, *ch
 
 
 @cache
-def style() -> str:
+def read_stylesheet() -> str:
     """Return the style of all pages."""
     return files("registry.http").joinpath("pages.css").read_text(encoding="utf-8")
 
 
 @cache
-def headers() -> tuple[tuple[bytes, bytes], ...]:
+def page_headers() -> tuple[tuple[bytes, bytes], ...]:
     """Return the headers that all pages have."""
-    digest = base64.b64encode(hashlib.sha256(style().encode("utf-8")).digest()).decode("ascii")
+    digest = base64.b64encode(hashlib.sha256(read_stylesheet().encode("utf-8")).digest()).decode("ascii")
     policy = (
         "default-src 'none'",
         f"style-src 'sha256-{digest}'",

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bindings.http.request import Access
-from registry.core.ancestry import IGNORABLE
+from registry.core.ancestry import IGNORE_VALUES
 from registry.core.requests import ResourcePath, Verb
-from registry.core.responses import CONFIGURED, is_on
+from registry.core.responses import CONFIGURATION_PATHS, is_enabled
 from registry.core.service import METHODS
 from registry.core.views import SPECVERSION
 from registry.delivery.service import PERMISSIONS
@@ -17,7 +17,7 @@ from registry.delivery.subscriptions import CREDENTIALS, MAX_EXPRESSIONS, MAX_TE
 from registry.delivery.subscriptions import MAX_FILTER_TEXT as MAX_VALUE
 from registry.delivery.targets import PROTOCOLS
 from registry.http.access import DETAILS, VERBS
-from registry.model.attributes import ANYTHING, GroupType, Model, ModelAttribute, ResourceType
+from registry.model.attributes import WILDCARD, GroupType, Model, ModelAttribute, ResourceType
 
 # Operations.
 
@@ -27,10 +27,10 @@ from registry.model.attributes import ANYTHING, GroupType, Model, ModelAttribute
 # null deletes one. Responses have no required attributes, since flags may leave out any.
 
 Schema = dict[str, Any]
-GIVEN: Final = ".given"
+REQUEST_SUFFIX: Final = ".given"
 """Suffix of the names of request schemas."""
 _URI: Final = r"^[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+$"
-_ABSOLUTE: Final = r"^[A-Za-z][A-Za-z0-9+.\-]*:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*$"
+_ABSOLUTE_URI: Final = r"^[A-Za-z][A-Za-z0-9+.\-]*:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*$"
 _KEY: Final = r"^[a-z0-9][a-z0-9:\-_.]{0,62}$"
 _NAME: Final = r"^([a-z_][a-z0-9_]{0,62}|\$schema)$"
 _MEMBER: Final = r"^[a-z0-9_][a-z0-9:\-_.]{0,62}$"
@@ -48,20 +48,20 @@ _SCHEMAS_BY_TYPE: Final[Mapping[str, Schema]] = {
     "url": {"type": "string", "pattern": _URI},
     "urirelative": {"type": "string", "pattern": _URI},
     "urlrelative": {"type": "string", "pattern": _URI},
-    "uriabsolute": {"type": "string", "pattern": _ABSOLUTE},
-    "urlabsolute": {"type": "string", "pattern": _ABSOLUTE},
+    "uriabsolute": {"type": "string", "pattern": _ABSOLUTE_URI},
+    "urlabsolute": {"type": "string", "pattern": _ABSOLUTE_URI},
     "uritemplate": _TEXT,
     "xid": {"type": "string", "pattern": "^/"},
     "xidtype": _TEXT,
 }
 
 
-def name_of(group: GroupType) -> str:
+def group_schema_name(group: GroupType) -> str:
     """Return the schema name of a group type."""
     return group.plural
 
 
-def name_of_resource(resource: ResourceType, part: str = "") -> str:
+def schema_name_of(resource: ResourceType, part: str = "") -> str:
     """Return the schema name of a resource type, or of its ``meta`` or ``versions``.
 
     Imported types share the schema of the original type.
@@ -69,12 +69,12 @@ def name_of_resource(resource: ResourceType, part: str = "") -> str:
     return ".".join(filter(None, (resource.home, resource.plural, part)))
 
 
-def reference(name: str, *, given: bool = False) -> Schema:
+def schema_ref(name: str, *, given: bool = False) -> Schema:
     """Return a reference to the schema called *name*."""
-    return {"$ref": f"#/components/schemas/{name}{GIVEN if given else ''}"}
+    return {"$ref": f"#/components/schemas/{name}{REQUEST_SUFFIX if given else ''}"}
 
 
-def map_of(schema: Schema) -> Schema:
+def map_schema(schema: Schema) -> Schema:
     """Return the schema of a map of entities by id."""
     return {"type": "object", "propertyNames": {"pattern": ID["pattern"]}, "additionalProperties": schema}
 
@@ -83,45 +83,45 @@ def all_schemas(model: Model) -> dict[str, Schema]:
     """Return the schemas of all types of a model, by name."""
     schemas: dict[str, Schema] = {}
     for given in (False, True):
-        for name, schema in _schemas(model, given=given):
-            schemas[f"{name}{GIVEN if given else ''}"] = schema
+        for name, schema in _iter_schemas(model, given=given):
+            schemas[f"{name}{REQUEST_SUFFIX if given else ''}"] = schema
     return schemas
 
 
-def _schemas(model: Model, *, given: bool) -> Iterator[tuple[str, Schema]]:
-    nested = {plural: reference(name_of(each), given=given) for plural, each in model.groups.items()}
-    yield "registry", _entity(model.attributes, nested, given=given)
+def _iter_schemas(model: Model, *, given: bool) -> Iterator[tuple[str, Schema]]:
+    nested = {plural: schema_ref(group_schema_name(each), given=given) for plural, each in model.groups.items()}
+    yield "registry", _entity_schema(model.attributes, nested, given=given)
     for group in model.groups.values():
-        nested = {plural: reference(name_of_resource(each), given=given) for plural, each in group.resources.items()}
-        yield name_of(group), _entity(group.attributes, nested, given=given)
+        nested = {plural: schema_ref(schema_name_of(each), given=given) for plural, each in group.resources.items()}
+        yield group_schema_name(group), _entity_schema(group.attributes, nested, given=given)
         for resource in group.resources.values():
-            versions = {"versions": reference(name_of_resource(resource, "versions"), given=given)}
-            whole = _entity({**resource.attributes, **resource.resource}, versions, given=given)
-            whole["properties"]["meta"] = reference(name_of_resource(resource, "meta"), given=given)
-            yield name_of_resource(resource), whole
-            yield name_of_resource(resource, "meta"), _entity(resource.meta, {}, given=given)
-            yield name_of_resource(resource, "versions"), _entity(resource.attributes, {}, given=given)
+            versions = {"versions": schema_ref(schema_name_of(resource, "versions"), given=given)}
+            whole = _entity_schema({**resource.attributes, **resource.resource}, versions, given=given)
+            whole["properties"]["meta"] = schema_ref(schema_name_of(resource, "meta"), given=given)
+            yield schema_name_of(resource), whole
+            yield schema_name_of(resource, "meta"), _entity_schema(resource.meta, {}, given=given)
+            yield schema_name_of(resource, "versions"), _entity_schema(resource.attributes, {}, given=given)
 
 
-def _entity(attributes: Mapping[str, ModelAttribute], nested: Mapping[str, Schema], *, given: bool) -> Schema:
+def _entity_schema(attributes: Mapping[str, ModelAttribute], nested: Mapping[str, Schema], *, given: bool) -> Schema:
     """Return the schema of an entity; *nested* are the schemas of the entities in its collections."""
-    entity = _object(attributes, given=given)
+    entity = _object_schema(attributes, given=given)
     entity["propertyNames"] = {"pattern": _NAME}
     # Documents may have $schema, which is not stored.
     entity["properties"].setdefault("$schema", _TEXT)
     for plural, schema in nested.items():
-        entity["properties"][plural] = map_of(schema)
+        entity["properties"][plural] = map_schema(schema)
     return entity
 
 
-def _object(attributes: Mapping[str, ModelAttribute], *, given: bool) -> Schema:
+def _object_schema(attributes: Mapping[str, ModelAttribute], *, given: bool) -> Schema:
     properties: dict[str, Schema] = {}
     for name, each in attributes.items():
-        if name != ANYTHING and not (given and each.readonly):
-            properties[name] = _attribute(each, given=given)
-    other = attributes.get(ANYTHING)
-    more = None if other is None else _attribute(other, given=given)
-    for name, choices in _conditional(attributes, given=given).items():
+        if name != WILDCARD and not (given and each.readonly):
+            properties[name] = _attribute_schema(each, given=given)
+    other = attributes.get(WILDCARD)
+    more = None if other is None else _attribute_schema(other, given=given)
+    for name, choices in _conditional_schemas(attributes, given=given).items():
         if more is not None and more not in choices:
             choices.append(more)  # for other values it is an undeclared attribute
         properties.setdefault(name, choices[0] if len(choices) == 1 else {"anyOf": choices})
@@ -133,22 +133,22 @@ def _object(attributes: Mapping[str, ModelAttribute], *, given: bool) -> Schema:
     }
 
 
-def _conditional(attributes: Mapping[str, ModelAttribute], *, given: bool) -> dict[str, list[Schema]]:
+def _conditional_schemas(attributes: Mapping[str, ModelAttribute], *, given: bool) -> dict[str, list[Schema]]:
     """Return the distinct schemas of attributes that depend on values of others (``ifvalues``)."""
     schemas: dict[str, list[Schema]] = {}
     waiting = list(attributes.values())
     while waiting:
         for siblings in waiting.pop().ifvalues.values():
             for name, each in siblings.items():
-                schema, known = _attribute(each, given=given), schemas.setdefault(name, [])
+                schema, known = _attribute_schema(each, given=given), schemas.setdefault(name, [])
                 if schema not in known:
                     known.append(schema)
                 waiting.append(each)
     return schemas
 
 
-def _attribute(attribute: ModelAttribute, *, given: bool) -> Schema:
-    schema = _value(attribute, given=given)
+def _attribute_schema(attribute: ModelAttribute, *, given: bool) -> Schema:
+    schema = _value_schema(attribute, given=given)
     if attribute.description:
         schema["description"] = attribute.description
     if given and attribute.name and schema.keys() - {"description"}:
@@ -160,12 +160,12 @@ def _attribute(attribute: ModelAttribute, *, given: bool) -> Schema:
     return schema
 
 
-def _value(attribute: ModelAttribute, *, given: bool) -> Schema:
+def _value_schema(attribute: ModelAttribute, *, given: bool) -> Schema:
     if attribute.type == "object":
-        return _object(attribute.attributes, given=given)
+        return _object_schema(attribute.attributes, given=given)
     if attribute.type in ("array", "map"):
         assert attribute.item is not None
-        item = _attribute(attribute.item, given=given)
+        item = _attribute_schema(attribute.item, given=given)
         if attribute.enum and attribute.strict:
             item = {**item, "enum": list(attribute.enum)}
         if attribute.type == "array":
@@ -180,110 +180,110 @@ def _value(attribute: ModelAttribute, *, given: bool) -> Schema:
 # The parameters of operations: ids in paths, flags, conditions, and attributes as headers.
 
 Parameter = dict[str, Any]
-_TAGS: Final = {"type": "string", "pattern": '^(\\*|"[^"]*")$'}
-_PRESENT: Final = {"type": "string", "maxLength": 0}
-_SHOWING: Final = ("replace", "patch", "add", "read")
+_ETAG_SCHEMA: Final = {"type": "string", "pattern": '^(\\*|"[^"]*")$'}
+_EMPTY_VALUE: Final = {"type": "string", "maxLength": 0}
+_SHOWING_VERBS: Final = ("replace", "patch", "add", "read")
 
 
-def path_parameters(place: ResourcePath) -> Iterator[Parameter]:
+def iter_path_parameters(place: ResourcePath) -> Iterator[Parameter]:
     """Yield the path parameters of a path template."""
     for name in (place.gid, place.rid, place.vid):
         if name:
             yield {"name": name[1:-1], "in": "path", "required": True, "schema": ID}
 
 
-def flags_of(place: ResourcePath, model: Model, verb: Verb) -> Iterator[Parameter]:
+def iter_flags(place: ResourcePath, model: Model, verb: Verb) -> Iterator[Parameter]:
     """Yield the flags of requests to a path (core ``spec.md``, Request Flags)."""
-    yield _flag("specversion", {"type": "string", "enum": [SPECVERSION]}, "The version of the specification.")
-    if verb in _SHOWING:
-        yield from _showing(place, model)
+    yield _flag_param("specversion", {"type": "string", "enum": [SPECVERSION]}, "The version of the specification.")
+    if verb in _SHOWING_VERBS:
+        yield from _iter_view_flags(place, model)
     if verb == "read":
         if place.is_collection:
-            yield _flag("sort", {"type": "string"}, "The attribute to sort by, optionally with =asc or =desc.")
-            yield _flag("limit", {"type": "integer", "minimum": 1}, "Maximum number of entities in a page.")
-            yield _flag("cursor", {"type": "string"}, "Where the page begins, as in the link to the next page.")
+            yield _flag_param("sort", {"type": "string"}, "The attribute to sort by, optionally with =asc or =desc.")
+            yield _flag_param("limit", {"type": "integer", "minimum": 1}, "Maximum number of entities in a page.")
+            yield _flag_param("cursor", {"type": "string"}, "Where the page begins, as in the link to the next page.")
         return
     if verb == "delete" and not place.is_collection:
-        yield _flag("epoch", {"type": "integer", "minimum": 0}, "The expected epoch of the entity.")
-    yield _flag("ignore", _texts("*", *IGNORABLE), "Parts of the body to ignore.")
+        yield _flag_param("epoch", {"type": "integer", "minimum": 0}, "The expected epoch of the entity.")
+    yield _flag_param("ignore", _text_members("*", *IGNORE_VALUES), "Parts of the body to ignore.")
     if place.kind in ("resource", "meta", "versions", "version"):
         text = "The id of the new default version; null for none, or request for the version in the request."
-        yield _flag("setdefaultversionid", {"type": "string", "minLength": 1}, text)
+        yield _flag_param("setdefaultversionid", {"type": "string", "minLength": 1}, text)
 
 
-def parameters_on(parameters: Iterable[Parameter], capabilities: Mapping[str, Any]) -> Iterator[Parameter]:
+def iter_enabled_params(parameters: Iterable[Parameter], capabilities: Mapping[str, Any]) -> Iterator[Parameter]:
     """Yield the parameters enabled by *capabilities*, with their enabled values."""
     for each in parameters:
         flag = each["name"] if each["in"] == "query" else ""
-        if is_on(flag, capabilities):
-            yield {**each, "schema": _texts("*", *capabilities["ignores"])} if flag == "ignore" else each
+        if is_enabled(flag, capabilities):
+            yield {**each, "schema": _text_members("*", *capabilities["ignores"])} if flag == "ignore" else each
 
 
-def conditions_of(verb: Verb, *, guarded: bool) -> Iterator[Parameter]:
+def iter_conditions(verb: Verb, *, guarded: bool) -> Iterator[Parameter]:
     """Yield conditional headers (RFC 9110 section 13); for writes only if *guarded* by ETags."""
     if verb == "read":
-        yield _header("If-None-Match", _TAGS, "ETags of the client's copies.")
+        yield _header_parameter("If-None-Match", _ETAG_SCHEMA, "ETags of the client's copies.")
     elif guarded:
-        yield _header("If-Match", _TAGS, "ETags, one of which must be the current one.")
+        yield _header_parameter("If-Match", _ETAG_SCHEMA, "ETags, one of which must be the current one.")
 
 
-def attributes_of(kind: ResourceType) -> Iterator[Parameter]:
+def iter_attribute_headers(kind: ResourceType) -> Iterator[Parameter]:
     """Yield the headers of attributes that accompany a document."""
     for name, each in kind.attributes.items():
-        if each.scalar and not each.readonly and name not in ("contenttype", *kind.document_names[:2]):
-            yield _header(f"xRegistry-{name}", _header_schema(each), each.description)
+        if each.is_scalar and not each.readonly and name not in ("contenttype", *kind.document_names[:2]):
+            yield _header_parameter(f"xRegistry-{name}", _header_schema(each), each.description)
 
 
-def _showing(place: ResourcePath, model: Model) -> Iterator[Parameter]:
-    yield _flag("inline", _texts(*_inlineable(place, model)), "Collections and attributes to inline.")
-    yield _flag("filter", {"type": "array", "items": {"type": "string"}}, "Filter expressions.")
-    yield _flag("doc", _PRESENT, "Return the document view, with relative links.")
-    yield _flag("binary", _PRESENT, "Return documents in base64.")
+def _iter_view_flags(place: ResourcePath, model: Model) -> Iterator[Parameter]:
+    yield _flag_param("inline", _text_members(*_iter_inlineable(place, model)), "Collections and attributes to inline.")
+    yield _flag_param("filter", {"type": "array", "items": {"type": "string"}}, "Filter expressions.")
+    yield _flag_param("doc", _EMPTY_VALUE, "Return the document view, with relative links.")
+    yield _flag_param("binary", _EMPTY_VALUE, "Return documents in base64.")
     if place.kind in ("registry", "group"):
-        yield _flag("collections", _PRESENT, "Return only collections, with everything in them.")
+        yield _flag_param("collections", _EMPTY_VALUE, "Return only collections, with everything in them.")
 
 
-def _inlineable(place: ResourcePath, model: Model) -> Iterator[str]:
+def _iter_inlineable(place: ResourcePath, model: Model) -> Iterator[str]:
     """Yield everything that can be inlined at a path and below."""
     yield "*"
     if place.kind == "registry":
         yield from ("capabilities", "model", "modelsource")
         for plural, group in model.groups.items():
-            yield from _below(plural, ResourcePath("groups", group), model)
+            yield from _iter_below(plural, ResourcePath("groups", group), model)
     elif place.kind in ("groups", "group"):
         for plural, each in place.group.resources.items():
-            yield from _below(plural, ResourcePath("resources", place.group, "", each), model)
+            yield from _iter_below(plural, ResourcePath("resources", place.group, "", each), model)
     elif place.kind in ("resources", "resource"):
-        yield from ("meta", *_document(place.resource))
-        yield from _below("versions", ResourcePath("versions", place.group, "", place.resource), model)
+        yield from ("meta", *_document_names(place.resource))
+        yield from _iter_below("versions", ResourcePath("versions", place.group, "", place.resource), model)
     elif place.kind in ("versions", "version"):
-        yield from _document(place.resource)
+        yield from _document_names(place.resource)
 
 
-def _below(name: str, place: ResourcePath, model: Model) -> Iterator[str]:
+def _iter_below(name: str, place: ResourcePath, model: Model) -> Iterator[str]:
     yield name
-    for each in _inlineable(place, model):
+    for each in _iter_inlineable(place, model):
         yield f"{name}.{each}"
 
 
-def _document(kind: ResourceType) -> tuple[str, ...]:
+def _document_names(kind: ResourceType) -> tuple[str, ...]:
     return (kind.singular,) if kind.hasdocument else ()
 
 
-def _texts(*values: str) -> Mapping[str, Any]:
+def _text_members(*values: str) -> Mapping[str, Any]:
     return {"type": "array", "items": {"type": "string", "enum": list(values)}}
 
 
-def _flag(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
+def _flag_param(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
     parameter: Parameter = {"name": name, "in": "query", "description": description, "schema": schema}
-    if schema is _PRESENT:
+    if schema is _EMPTY_VALUE:
         parameter["allowEmptyValue"] = True
     if schema["type"] == "array":
         parameter |= {"style": "form", "explode": True}
     return parameter
 
 
-def _header(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
+def _header_parameter(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
     parameter: Parameter = {"name": name, "in": "header", "schema": schema}
     return {**parameter, "description": description} if description else parameter
 
@@ -294,14 +294,14 @@ def _header_schema(attribute: ModelAttribute) -> Mapping[str, Any]:
 
 
 JSON: Final = "application/json"
-_ANY: Final = "*/*"
-_DOCUMENTS: Final = ("application/json", "application/octet-stream", "text/plain")
+_ANY_TYPE: Final = "*/*"
+_DOCUMENT_TYPES: Final = ("application/json", "application/octet-stream", "text/plain")
 _LINK: Final = {"Link": {"description": "The root of the registry, and the next page.", "schema": {"type": "string"}}}
-_TAG: Final = {"ETag": {"description": "The ETag of the entity.", "schema": {"type": "string"}}}
+_ETAG_HEADER: Final = {"ETag": {"description": "The ETag of the entity.", "schema": {"type": "string"}}}
 HISTORY: Final = "/history.json"
 """No group type can have this path."""
-HISTORY_SORTS: Final = ("number", "number=asc", "number=desc")
-_ENTRIES: Final[Schema] = {
+HISTORY_ORDERS: Final = ("number", "number=asc", "number=desc")
+_HISTORY_SCHEMA: Final[Schema] = {
     "type": "array",
     "items": {
         "type": "object",
@@ -322,122 +322,122 @@ _ENTRIES: Final[Schema] = {
         },
     },
 }
-_KNOWN: Final[Schema] = {"description": "The client's copy is current.", "headers": dict(_TAG)}
+_NOT_MODIFIED: Final[Schema] = {"description": "The client's copy is current.", "headers": dict(_ETAG_HEADER)}
 
 
-def operation(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
+def build_operation(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
     """Return an OpenAPI operation; with *document* it reads or writes the entity's document."""
-    taken = [*flags_of(place, model, verb), *conditions_of(verb, guarded=not place.is_collection)]
+    taken = [*iter_flags(place, model, verb), *iter_conditions(verb, guarded=not place.is_collection)]
     if document and verb in ("replace", "add"):
-        taken += attributes_of(place.resource)
-    members: dict[str, Any] = {"tags": [_tag(place)], "parameters": taken}
-    body = _body(place, model, verb, document=document)
+        taken += iter_attribute_headers(place.resource)
+    members: dict[str, Any] = {"tags": [_tag_name(place)], "parameters": taken}
+    body = _request_body(place, model, verb, document=document)
     if body is not None:
         members["requestBody"] = body
-    members["responses"] = _responses(place, model, verb, document=document)
+    members["responses"] = _build_responses(place, model, verb, document=document)
     return members
 
 
-def configured(name: str, verb: Verb) -> dict[str, Any]:
+def configuration_operation(name: str, verb: Verb) -> dict[str, Any]:
     """Return the operation of a configuration path such as ``/model``."""
-    schema = reference("registry") if name == "export" else {"type": "object"}
-    shown: dict[str, Any] = {"200": {**content("The current state.", schema), "headers": dict(_TAG)}}
+    schema = schema_ref("registry") if name == "export" else {"type": "object"}
+    shown: dict[str, Any] = {"200": {**json_response("The current state.", schema), "headers": dict(_ETAG_HEADER)}}
     if verb == "read":
-        shown["304"] = _KNOWN
-    members: dict[str, Any] = {"tags": ["registry"], "responses": answers(shown)}
-    members["parameters"] = list(conditions_of(verb, guarded=True))
+        shown["304"] = _NOT_MODIFIED
+    members: dict[str, Any] = {"tags": ["registry"], "responses": add_error(shown)}
+    members["parameters"] = list(iter_conditions(verb, guarded=True))
     if verb != "read":
         members["requestBody"] = {"required": True, "content": {JSON: {"schema": {"type": "object"}}}}
     return members
 
 
-def history() -> dict[str, Any]:
+def history_operations() -> dict[str, Any]:
     """Return the operations at :data:`HISTORY`."""
     text: Schema = {"type": "string"}
     number: Schema = {"type": "integer", "minimum": 1}
     flags: dict[str, tuple[Schema, str]] = {
         "xid": (text, "The xid of an entity; default: all."),
         "below": ({"type": "string", "maxLength": 0}, "Include entities below it."),
-        "sort": ({"type": "string", "enum": list(HISTORY_SORTS)}, "Oldest first, or newest first."),
+        "sort": ({"type": "string", "enum": list(HISTORY_ORDERS)}, "Oldest first, or newest first."),
         "limit": (number, "Maximum number of entries in a page."),
         "cursor": (number, "The number of the last entry of the previous page, as in the link to the next page."),
     }
     taken = [
         {"name": name, "in": "query", "schema": schema, "description": what} for name, (schema, what) in flags.items()
     ]
-    shown = content("The changes, with old and new values in `changed` by JSON pointer.", _ENTRIES)
-    answer = {"tags": ["history"], "parameters": taken, "responses": answers({"200": {**shown, "headers": _LINK}})}
+    shown = json_response("The changes, with old and new values in `changed` by JSON pointer.", _HISTORY_SCHEMA)
+    answer = {"tags": ["history"], "parameters": taken, "responses": add_error({"200": {**shown, "headers": _LINK}})}
     return {"parameters": [], "get": answer}
 
 
-def _tag(place: ResourcePath) -> str:
+def _tag_name(place: ResourcePath) -> str:
     if place.group_type is None:
         return "registry"
     return place.group.plural if place.resource_type is None else f"{place.group.plural}.{place.resource.plural}"
 
 
-def _shown(place: ResourcePath) -> str:
+def _schema_name(place: ResourcePath) -> str:
     """Return the schema name of the entity at a path, or of the entities in a collection."""
     if place.kind == "registry":
         return "registry"
     if place.kind in ("groups", "group"):
-        return name_of(place.group)
+        return group_schema_name(place.group)
     part = {"meta": "meta", "versions": "versions", "version": "versions"}.get(place.kind, "")
-    return name_of_resource(place.resource, part)
+    return schema_name_of(place.resource, part)
 
 
-def _body(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any] | None:
+def _request_body(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any] | None:
     if verb == "read" or (verb == "delete" and not place.is_collection):
         return None
     if document:
-        return {"content": {media: {"schema": {}} for media in _DOCUMENTS}}
-    given = reference(_shown(place), given=True)
+        return {"content": {media: {"schema": {}} for media in _DOCUMENT_TYPES}}
+    given = schema_ref(_schema_name(place), given=True)
     if place.is_collection:
-        given = map_of(given)
+        given = map_schema(given)
     elif verb == "add":
-        given = _added(place, model)
+        given = _post_schema(place, model)
     return {"required": verb != "delete", "content": {JSON: {"schema": given}}}
 
 
-def _added(place: ResourcePath, model: Model, *, given: bool = True) -> Schema:
+def _post_schema(place: ResourcePath, model: Model, *, given: bool = True) -> Schema:
     """Return the schema of a POST body: a version, or collections by name."""
     if place.kind == "resource":
-        return reference(name_of_resource(place.resource, "versions"), given=given)
+        return schema_ref(schema_name_of(place.resource, "versions"), given=given)
     names = (
-        {plural: name_of(each) for plural, each in model.groups.items()}
+        {plural: group_schema_name(each) for plural, each in model.groups.items()}
         if place.kind == "registry"
-        else {plural: name_of_resource(each) for plural, each in place.group.resources.items()}
+        else {plural: schema_name_of(each) for plural, each in place.group.resources.items()}
     )
-    collections = {plural: map_of(reference(name, given=given)) for plural, name in names.items()}
+    collections = {plural: map_schema(schema_ref(name, given=given)) for plural, name in names.items()}
     return {"type": "object", "properties": collections, "additionalProperties": False}
 
 
-def _responses(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
+def _build_responses(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
     if verb == "delete":
-        return answers({"204": {"description": "It was deleted."}})
-    schema = map_of(reference(_shown(place))) if place.is_collection else reference(_shown(place))
+        return add_error({"204": {"description": "It was deleted."}})
+    schema = map_schema(schema_ref(_schema_name(place))) if place.is_collection else schema_ref(_schema_name(place))
     if verb == "add" and not place.is_collection:
-        schema = _added(place, model, given=False)
-    content = {_ANY: {"schema": {}}} if document else {JSON: {"schema": schema}}
-    shown = {"description": "The current state.", "headers": {**_LINK, **_TAG}, "content": content}
+        schema = _post_schema(place, model, given=False)
+    content = {_ANY_TYPE: {"schema": {}}} if document else {JSON: {"schema": schema}}
+    shown = {"description": "The current state.", "headers": {**_LINK, **_ETAG_HEADER}, "content": content}
     by_status = {"200": shown}
     if verb != "read" and not place.is_collection and place.kind != "registry":
         by_status["201"] = {**shown, "description": "It was created."}
     if verb == "read":
-        by_status["304"] = _KNOWN
+        by_status["304"] = _NOT_MODIFIED
     if document and verb == "read":
         by_status["303"] = {**shown, "description": "The document is external."}
-    return answers(by_status)
+    return add_error(by_status)
 
 
-def answers(by_status: dict[str, Any]) -> dict[str, Any]:
+def add_error(by_status: dict[str, Any]) -> dict[str, Any]:
     """Return responses by status, with the error response."""
-    problem = reference("problem")
+    problem = schema_ref("problem")
     media = {each: {"schema": problem} for each in (JSON, "application/problem+json")}
     return {**by_status, "4XX": {"description": "The request was refused; nothing has changed.", "content": media}}
 
 
-def content(description: str, schema: Schema) -> dict[str, Any]:
+def json_response(description: str, schema: Schema) -> dict[str, Any]:
     """Return a JSON response."""
     return {"description": description, "content": {JSON: {"schema": schema}}}
 
@@ -455,49 +455,58 @@ _DOCUMENT_TAG: Final = "subscriptions"
 
 def subscription_paths() -> dict[str, dict[str, Any]]:
     """Return the operations by path."""
-    shown = reference(_DOCUMENT_NAME)
+    shown = schema_ref(_DOCUMENT_NAME)
     one = {"name": _PARAMETER, "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]+$"}}
     return {
         PATH: {
             "parameters": [],
-            "get": _operation("200", "The subscriptions that the client may see.", {"type": "array", "items": shown}),
-            "post": {**_operation("201", "It was created.", shown), "requestBody": _document_body()},
+            "get": _build_operation(
+                "200", "The subscriptions that the client may see.", {"type": "array", "items": shown}
+            ),
+            "post": {**_build_operation("201", "It was created.", shown), "requestBody": _document_body()},
         },
         f"{PATH}/{{{_PARAMETER}}}": {
             "parameters": [one],
-            "get": _operation("200", "The subscription, without secrets.", shown),
+            "get": _build_operation("200", "The subscription, without secrets.", shown),
             "put": {
-                **_operation("200", "The new state of the subscription.", shown),
+                **_build_operation("200", "The new state of the subscription.", shown),
                 "requestBody": _document_body(),
             },
-            "delete": _operation("200", "The last state of the subscription.", shown),
+            "delete": _build_operation("200", "The last state of the subscription.", shown),
         },
     }
 
 
 def subscription_schemas() -> dict[str, Schema]:
     """Return the schemas of subscriptions and their filters, by name."""
-    given = _given()
+    given = _given_subscription()
     shown = {"id": {"type": "string"}, **given["properties"]}
     return {
         _DOCUMENT_NAME: {**given, "required": ["id", *given["required"]], "properties": shown},
-        f"{_DOCUMENT_NAME}.given": {**given, "properties": {**shown, "sinkCredential": _credential(secrets=True)}},
-        _FILTER: _filter(),
+        f"{_DOCUMENT_NAME}.given": {
+            **given,
+            "properties": {**shown, "sinkCredential": _credential_schema(secrets=True)},
+        },
+        _FILTER: _filter_schema(),
     }
 
 
-def _operation(status: str, description: str, schema: Schema) -> dict[str, Any]:
-    return {"tags": [_DOCUMENT_TAG], "parameters": [], "responses": answers({status: content(description, schema)})}
+def _build_operation(status: str, description: str, schema: Schema) -> dict[str, Any]:
+    return {
+        "tags": [_DOCUMENT_TAG],
+        "parameters": [],
+        "responses": add_error({status: json_response(description, schema)}),
+    }
 
 
 def _document_body() -> dict[str, Any]:
-    schema = {"schema": reference(_DOCUMENT_NAME, given=True)}
+    schema = {"schema": schema_ref(_DOCUMENT_NAME, given=True)}
     return {"required": True, "content": {media: schema for media in (JSON, MEDIA)}}
 
 
-def _given() -> Schema:
+def _given_subscription() -> Schema:
     text = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
-    one = reference(_FILTER)
+    one = schema_ref(_FILTER)
     several = {"type": "array", "items": one, "maxItems": MAX_EXPRESSIONS}
     settings = sorted({name for each in PROTOCOLS.values() for name in each.settings})
     return {
@@ -515,20 +524,20 @@ def _given() -> Schema:
                 "properties": {name: {} for name in settings},
                 "additionalProperties": False,
             },
-            "sink": {**text, "pattern": _SINK, "description": _sinks()},
-            "sinkCredential": _credential(secrets=False),
+            "sink": {**text, "pattern": _SINK, "description": _sink_description()},
+            "sinkCredential": _credential_schema(secrets=False),
             "expiration": {"type": "string", "format": "date-time"},
         },
         "additionalProperties": False,
     }
 
 
-def _sinks() -> str:
+def _sink_description() -> str:
     forms = (f"{name}: {', '.join(f'{scheme}://' for scheme in each.schemes)}" for name, each in PROTOCOLS.items())
     return f"The host, and the path or topic that the protocol needs. {'; '.join(forms)}."
 
 
-def _credential(*, secrets: bool) -> Schema:
+def _credential_schema(*, secrets: bool) -> Schema:
     names = [name for each in CREDENTIALS.values() for name in each if secrets or name == "identifier"]
     texts: Mapping[str, Schema] = {name: {"type": "string", "pattern": "^[ -~]+$"} for name in names}
     return {
@@ -544,7 +553,7 @@ def _credential(*, secrets: bool) -> Schema:
     }
 
 
-def _filter() -> Schema:
+def _filter_schema() -> Schema:
     """Return the schema of a filter, which may be nested."""
     values = {"type": "string", "minLength": 1, "maxLength": MAX_VALUE}
     compared: Schema = {
@@ -553,14 +562,14 @@ def _filter() -> Schema:
         "propertyNames": {"minLength": 1},
         "additionalProperties": values,
     }
-    inner = reference(_FILTER)
+    inner = schema_ref(_FILTER)
     several: Schema = {"type": "array", "minItems": 1, "maxItems": MAX_EXPRESSIONS, "items": inner}
     dialects = {"exact": compared, "prefix": compared, "suffix": compared, "all": several, "any": several, "not": inner}
     return {"type": "object", "minProperties": 1, "properties": dialects, "additionalProperties": False}
 
 
 OPENAPI: Final = "3.1.0"
-_TAKEN: Final = frozenset((PATH, PERMISSIONS))
+_RESERVED_PATHS: Final = frozenset((PATH, PERMISSIONS))
 """Paths of subscriptions, which take precedence over group types."""
 _PROBLEM: Final[Schema] = {
     "type": "object",
@@ -576,7 +585,7 @@ _PROBLEM: Final[Schema] = {
 }
 
 
-def openapi_of(
+def build_openapi(
     model: Model,
     capabilities: Mapping[str, Any],
     base: str,
@@ -589,13 +598,13 @@ def openapi_of(
     Flags that *capabilities* do not list are left out. With *subscriptions* it includes their paths, instead of group
     types with the same paths.
     """
-    paths = {path: _with_what_is_on(item, capabilities) for path, item in _paths(model)}
+    paths = {path: _drop_disabled_flags(item, capabilities) for path, item in _iter_paths(model)}
     components: dict[str, Any] = {"schemas": {"problem": _PROBLEM, **all_schemas(model)}}
     if subscriptions:
-        paths = {path: item for path, item in paths.items() if f"/{path.split('/')[1]}" not in _TAKEN}
+        paths = {path: item for path, item in paths.items() if f"/{path.split('/')[1]}" not in _RESERVED_PATHS}
         paths |= subscription_paths()
         components["schemas"] |= subscription_schemas()
-    paths[HISTORY] = history()
+    paths[HISTORY] = history_operations()
     document: dict[str, Any] = {
         "openapi": OPENAPI,
         "info": {"title": "xRegistry", "version": SPECVERSION},
@@ -603,14 +612,14 @@ def openapi_of(
         "paths": paths,
         "components": components,
     }
-    schemes = {} if access is None else _schemes(access)
+    schemes = {} if access is None else _security_schemes(access)
     if schemes:
         components["securitySchemes"] = schemes
         document["security"] = [{name: []} for name in schemes]
     return document
 
 
-def _schemes(access: Access) -> dict[str, Any]:
+def _security_schemes(access: Access) -> dict[str, Any]:
     schemes: dict[str, Any] = {}
     if access.bearer:
         schemes["bearer"] = {"type": "http", "scheme": "bearer"}
@@ -621,21 +630,21 @@ def _schemes(access: Access) -> dict[str, Any]:
     return schemes
 
 
-def _paths(model: Model) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield "/", _item(ResourcePath("registry"), model)
-    for name in sorted(CONFIGURED):
+def _iter_paths(model: Model) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "/", _path_item(ResourcePath("registry"), model)
+    for name in sorted(CONFIGURATION_PATHS):
         verbs = METHODS[name]
-        methods = {word.lower(): configured(name, verb) for word, verb in VERBS.items() if verb in verbs}
-        yield f"/{name}", _without_head(methods)
-    for place in _places(model):
+        methods = {word.lower(): configuration_operation(name, verb) for word, verb in VERBS.items() if verb in verbs}
+        yield f"/{name}", _drop_head(methods)
+    for place in _iter_path_templates(model):
         documents = place.kind in ("resource", "version") and place.resource.hasdocument
         path = place.xid
-        yield path, _item(place, model, document=documents)
+        yield path, _path_item(place, model, document=documents)
         if documents:
-            yield f"{path}{DETAILS}", _item(place, model)
+            yield f"{path}{DETAILS}", _path_item(place, model)
 
 
-def _places(model: Model) -> Iterator[ResourcePath]:
+def _iter_path_templates(model: Model) -> Iterator[ResourcePath]:
     """Yield all path templates below the root."""
     for group in model.groups.values():
         groups = ResourcePath("groups", group)
@@ -650,23 +659,23 @@ def _places(model: Model) -> Iterator[ResourcePath]:
             yield from (resources, resource, replace(resource, kind="meta"), versions, versions.child("{versionid}"))
 
 
-def _item(place: ResourcePath, model: Model, *, document: bool = False) -> dict[str, Any]:
+def _path_item(place: ResourcePath, model: Model, *, document: bool = False) -> dict[str, Any]:
     methods: Mapping[str, Any] = {
-        word.lower(): operation(place, model, verb, document=document)
+        word.lower(): build_operation(place, model, verb, document=document)
         for word, verb in VERBS.items()
         if verb in METHODS[place.kind] and not (document and verb == "patch")
     }
-    return {"parameters": list(path_parameters(place)), **_without_head(methods)}
+    return {"parameters": list(iter_path_parameters(place)), **_drop_head(methods)}
 
 
-def _with_what_is_on(item: dict[str, Any], capabilities: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_disabled_flags(item: dict[str, Any], capabilities: Mapping[str, Any]) -> dict[str, Any]:
     """Remove disabled flags from all operations of a path."""
     for method, each in item.items():
         if method != "parameters" and "parameters" in each:
-            each["parameters"] = list(parameters_on(each["parameters"], capabilities))
+            each["parameters"] = list(iter_enabled_params(each["parameters"], capabilities))
     return item
 
 
-def _without_head(methods: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_head(methods: Mapping[str, Any]) -> dict[str, Any]:
     """Remove HEAD, which is GET without a body."""
     return {method: each for method, each in methods.items() if method != "head"}

@@ -46,7 +46,7 @@ from registry.http.application import (
     RequestLimits,
     SubscriptionsHttpApi,
 )
-from registry.http.openapi import HISTORY, openapi_of
+from registry.http.openapi import HISTORY, build_openapi
 from registry.replication.peers import Peer, PeerTally, Replication
 from registry.store.engine import Database, open_database, store_error
 
@@ -76,7 +76,7 @@ class MetricsServer:
         self._server: HttpServer | None = None
 
     def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
             GatewayError: the address is taken.
@@ -99,15 +99,15 @@ class MetricsServer:
         if head.path == b"/metrics":
             return self._exposition.reply(head)
         if head.path == b"/healthz":
-            return _status(good=True)
+            return _status_reply(is_ok=True)
         if head.path == b"/readyz":
-            return _status(good=self._ready())
+            return _status_reply(is_ok=self._ready())
         return HttpProblem(HTTPStatus.NOT_FOUND, "available are /metrics, /healthz and /readyz").reply()
 
 
-def _status(*, good: bool) -> Reply:
-    status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
-    body = json.dumps({"status": "ok" if good else "not serving"}).encode("ascii") + b"\n"
+def _status_reply(*, is_ok: bool) -> Reply:
+    status = HTTPStatus.OK if is_ok else HTTPStatus.SERVICE_UNAVAILABLE
+    body = json.dumps({"status": "ok" if is_ok else "not serving"}).encode("ascii") + b"\n"
     return Reply(status, ((b"content-type", b"application/json"), NO_STORE), body)
 
 
@@ -141,7 +141,7 @@ class DeliveryCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics, labelled by subscriber id."""
-        tallies, now = self._dispatch.tallies.all().items(), time.time()
+        tallies, now = self._dispatch.tallies.all_tallies().items(), time.time()
         for name, description, value in _GAUGES:
             gauge = GaugeMetricFamily(f"xrouter_registry_events_{name}", description, labels=("subscriber",))
             for subscriber, tally in tallies:
@@ -153,7 +153,7 @@ class DeliveryCollector(Collector):
                 counter.add_metric((subscriber,), count(tally))
             yield counter
         description = "Whether this process delivers events, of those that share a database."
-        yield GaugeMetricFamily("xrouter_registry_delivers", description, value=float(self._dispatch.delivers))
+        yield GaugeMetricFamily("xrouter_registry_delivers", description, value=float(self._dispatch.is_delivering))
 
 
 class HistoryCollector(Collector):
@@ -170,7 +170,7 @@ class HistoryCollector(Collector):
         yield CounterMetricFamily("xrouter_registry_history_pruned", description, value=self._keeper.pruned)
 
 
-_OF_PEERS: Final[tuple[tuple[str, str, Callable[[PeerTally], int]], ...]] = (
+_PEER_COUNTERS: Final[tuple[tuple[str, str, Callable[[PeerTally], int]], ...]] = (
     ("changes", "Changes transferred.", lambda each: each.changes),
     ("applied", "Changes that were new to the receiver.", lambda each: each.applied),
     ("refused", "Changes refused by the receiver.", lambda each: each.refused),
@@ -196,10 +196,10 @@ class ReplicationCollector(Collector):
             "xrouter_registry_replication_last_success_timestamp_seconds", description, labels=("peer", "direction")
         )
         for key, tally in tallies:
-            behind.add_metric(key, max(now - tally.alike, 0.0))
+            behind.add_metric(key, max(now - tally.equal_since, 0.0))
             success.add_metric(key, tally.success)
         yield from (behind, success)
-        for name, description, count in _OF_PEERS:
+        for name, description, count in _PEER_COUNTERS:
             counter = CounterMetricFamily(
                 f"xrouter_registry_replication_{name}", description, labels=("peer", "direction")
             )
@@ -259,7 +259,7 @@ def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]
     service = RegistryService(
         database,
         Linter(settings.lint),
-        partial(openapi_of, access=settings.access, subscriptions=subscriptions),
+        partial(build_openapi, access=settings.access, subscriptions=subscriptions),
         settings.authority,
     )
     try:
@@ -312,7 +312,7 @@ class RegistryServer:
         self.port = listener.getsockname()[1]
         faces: dict[str, RegistryApiFactory] = {**chosen.faces, HISTORY: HistoryApi}
         if chosen.delivery is not None:
-            faces |= self._deliver(self._database, chosen.delivery, secure=tls is not None)
+            faces |= self._create_delivery(self._database, chosen.delivery, secure=tls is not None)
         self._application = RegistryApplication(
             service, keeper, pace, chosen.limits, chosen.base, faces, secure=tls is not None, open_paths=(PERMISSIONS,)
         )
@@ -322,7 +322,7 @@ class RegistryServer:
         self._history = HistoryKeeper(self._database, chosen.history)
         self._replication = Replication(service, chosen.peers)
         if chosen.metrics is not None:
-            self._metrics = MetricsServer(*chosen.metrics, self._collectors(), lambda: self.alive)
+            self._metrics = MetricsServer(*chosen.metrics, self._iter_collectors(), lambda: self.is_alive)
             self._metrics.start()
             self.metrics_port = self._metrics.port
         if self._dispatch is not None:
@@ -331,7 +331,7 @@ class RegistryServer:
         self._replication.start()
         self._history.start()
 
-    def _collectors(self) -> Iterator[Collector]:
+    def _iter_collectors(self) -> Iterator[Collector]:
         """Yield the metrics collectors."""
         if self._dispatch is not None:
             yield DeliveryCollector(self._dispatch)
@@ -342,7 +342,9 @@ class RegistryServer:
         if self._settings.tls_certificate is not None:
             yield CertificateCollector({"http.tls": self._settings.tls_certificate})
 
-    def _deliver(self, database: Database, chosen: DeliverySettings, *, secure: bool) -> dict[str, RegistryApiFactory]:
+    def _create_delivery(
+        self, database: Database, chosen: DeliverySettings, *, secure: bool
+    ) -> dict[str, RegistryApiFactory]:
         """Create the delivery of events, and return the APIs of subscriptions."""
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         base = self._settings.base.rstrip("/") or f"{'https' if secure else 'http'}://{host}:{self.port}"
@@ -350,7 +352,7 @@ class RegistryServer:
             _logger.warning("base_url is not set: events have the source %s", base)
         sources = sources_of(base, chosen.catalog)
         subscriptions = SubscriptionApi(database, sources, chosen, lambda: dispatch.wake())
-        dispatch = Dispatch(database, chosen.subscribers, subscriptions.delivery, sources, chosen.limits)
+        dispatch = Dispatch(database, chosen.subscribers, subscriptions.build_delivery, sources, chosen.limits)
         self._dispatch = dispatch
         if not chosen.subscriptions:
             return {}
@@ -360,7 +362,7 @@ class RegistryServer:
         }
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it is listening."""
         return self._server is not None and self._server.alive
 
@@ -373,23 +375,23 @@ class RegistryServer:
         """
         begun = time.monotonic()
 
-        def left(part: float = 1.0) -> float:
+        def seconds_left(part: float = 1.0) -> float:
             return max(begun + part * grace - time.monotonic(), 0.0)
 
         beside = [each for each in (self._replication, self._history) if each is not None]
         for each in beside:
-            each.end()
+            each.request_stop()
         if self._server is not None:
-            self._server.stop(left(0.5))
+            self._server.stop(seconds_left(0.5))
         if self._listener is not None:
             self._listener.close()  # the server does so if it was started
         if self._application is not None:
-            self._application.close(left(0.5))
+            self._application.close(seconds_left(0.5))
         if self._dispatch is not None:
-            self._dispatch.stop(left())
+            self._dispatch.stop(seconds_left())
         if self._metrics is not None:
             self._metrics.stop()
         for each in beside:
-            each.join(left())
+            each.join(seconds_left())
         if self._database is not None:
             self._database.close()

@@ -10,15 +10,15 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 
-from registry.errors import Refusal, invalid, listed
+from registry.errors import Refusal, invalid_value, join_values
 
 SCALARS: Final = frozenset(
     "boolean decimal integer string timestamp uinteger uri uriabsolute urirelative uritemplate url urlabsolute "
     "urlrelative xid xidtype".split()
 )
 TYPES: Final = SCALARS | {"any", "array", "map", "object"}
-TARGETED: Final = frozenset(("uri", "uriabsolute", "urirelative", "url", "urlabsolute", "urlrelative", "xid"))
-ANYTHING: Final = "*"
+TYPES_WITH_TARGET: Final = frozenset(("uri", "uriabsolute", "urirelative", "url", "urlabsolute", "urlrelative", "xid"))
+WILDCARD: Final = "*"
 """The name of the wildcard attribute: all attributes that the model does not name."""
 
 
@@ -48,12 +48,12 @@ class ModelAttribute:
     served: bool = False
 
     @property
-    def scalar(self) -> bool:
+    def is_scalar(self) -> bool:
         """Whether its values are scalars."""
         return self.type in SCALARS
 
 
-def written(attribute: ModelAttribute) -> dict[str, Any]:
+def show_attribute(attribute: ModelAttribute) -> dict[str, Any]:
     """Return an attribute as ``/model`` shows it, without defaults."""
     members: dict[str, Any] = {"name": attribute.name} if attribute.name else {}
     members["type"] = attribute.type
@@ -72,31 +72,31 @@ def written(attribute: ModelAttribute) -> dict[str, Any]:
     if attribute.default is not None:
         members["default"] = attribute.default
     if attribute.attributes:
-        members["attributes"] = all_written(attribute.attributes)
+        members["attributes"] = show_attributes(attribute.attributes)
     if attribute.item is not None:
-        members["item"] = written(attribute.item)
+        members["item"] = show_attribute(attribute.item)
     if attribute.ifvalues:
         members["ifvalues"] = {
-            value: {"siblingattributes": all_written(siblings)} for value, siblings in attribute.ifvalues.items()
+            value: {"siblingattributes": show_attributes(siblings)} for value, siblings in attribute.ifvalues.items()
         }
     return members
 
 
-def all_written(attributes: Mapping[str, ModelAttribute]) -> dict[str, Any]:
+def show_attributes(attributes: Mapping[str, ModelAttribute]) -> dict[str, Any]:
     """Return attributes as ``/model`` shows them."""
-    return {name: written(each) for name, each in attributes.items()}
+    return {name: show_attribute(each) for name, each in attributes.items()}
 
 
 # Timestamps: RFC 3339 in, UTC out; ordered by the instant and not by the text.
 
-_FORM: Final = re.compile(
+_TIME_FORM: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d):(\d\d)(?:\.(\d{1,12}))?(?:([Zz])|([+-])(\d\d):(\d\d))?", re.ASCII
 )
 
 
-def moment_of(text: str) -> datetime | None:
+def parse_time(text: str) -> datetime | None:
     """Parse a timestamp (without a zone: UTC); None if it is not valid."""
-    match = _FORM.fullmatch(text)
+    match = _TIME_FORM.fullmatch(text)
     if match is None:
         return None
     day, minute, second, fraction, _, sign, hours, minutes = match.groups()
@@ -113,7 +113,7 @@ def moment_of(text: str) -> datetime | None:
     return instant
 
 
-def written_time(instant: datetime) -> str:
+def format_time(instant: datetime) -> str:
     """Format an instant in UTC, with the fraction that it has."""
     text = instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
     if instant.year < 1000:
@@ -122,22 +122,22 @@ def written_time(instant: datetime) -> str:
     return f"{text}{fraction}Z"
 
 
-def normalized(text: str) -> str:
+def to_utc(text: str) -> str:
     """Convert a valid timestamp to UTC."""
-    instant = moment_of(text)
+    instant = parse_time(text)
     assert instant is not None
-    return written_time(instant)
+    return format_time(instant)
 
 
-def later(one: str, other: str) -> str:
+def later_time(one: str, other: str) -> str:
     """Return the later of two UTC timestamps; '' is the earliest."""
-    first, second = moment_of(one), moment_of(other)
+    first, second = parse_time(one), parse_time(other)
     return other if second is not None and (first is None or first < second) else one
 
 
-def now() -> str:
+def current_time() -> str:
     """Return the current time."""
-    return written_time(datetime.now(UTC))
+    return format_time(datetime.now(UTC))
 
 
 # Validation of a value by its type (core ``spec.md``, Data Types), including members of maps and objects.
@@ -151,7 +151,7 @@ _URI: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*", re.ASCII)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 
 
-def fault_of(value: Any, attribute: ModelAttribute, depth: int = 0) -> str:
+def find_fault(value: Any, attribute: ModelAttribute, depth: int = 0) -> str:
     """Return why a value is not valid, '' if it is; the text continues ``the attribute``."""
     if depth > MAX_DEPTH:
         return "is nested too deeply"
@@ -159,7 +159,7 @@ def fault_of(value: Any, attribute: ModelAttribute, depth: int = 0) -> str:
         return "is null"
     if attribute.type == "any":
         return ""
-    if attribute.scalar:
+    if attribute.is_scalar:
         return _scalar_fault(value, attribute)
     if attribute.type == "array":
         return _array_fault(value, attribute, depth)
@@ -168,7 +168,7 @@ def fault_of(value: Any, attribute: ModelAttribute, depth: int = 0) -> str:
     return _object_fault(value, attribute, depth)
 
 
-def active(attributes: Mapping[str, ModelAttribute], values: Mapping[str, Any]) -> dict[str, ModelAttribute]:
+def active_attributes(attributes: Mapping[str, ModelAttribute], values: Mapping[str, Any]) -> dict[str, ModelAttribute]:
     """Return the attributes for these values: the declared ones and those added by ``ifvalues``.
 
     Raises:
@@ -181,7 +181,7 @@ def active(attributes: Mapping[str, ModelAttribute], values: Mapping[str, Any]) 
         value = values.get(each.name, each.default)
         if not each.ifvalues or value is None:
             continue
-        text = _text(value).lower()
+        text = _text_fault(value).lower()
         for wanted, siblings in each.ifvalues.items():
             if wanted.lower() != text:
                 continue
@@ -193,13 +193,13 @@ def active(attributes: Mapping[str, ModelAttribute], values: Mapping[str, Any]) 
 
 
 def _scalar_fault(value: Any, attribute: ModelAttribute) -> str:
-    why = _CHECKS[attribute.type](value)
+    why = _FAULT_CHECKS[attribute.type](value)
     if why:
         return why
-    if attribute.name and len(attribute.name) + len(_text(value).encode("utf-8", "replace")) > MAX_SCALAR:
+    if attribute.name and len(attribute.name) + len(_text_fault(value).encode("utf-8", "replace")) > MAX_SCALAR:
         return f"is longer than {MAX_SCALAR} bytes with its name"
     if attribute.enum and attribute.strict and value not in attribute.enum:
-        return f"must be one of {', '.join(map(_text, attribute.enum))}"
+        return f"must be one of {', '.join(map(_text_fault, attribute.enum))}"
     return ""
 
 
@@ -208,10 +208,10 @@ def _array_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
         return "must be an array"
     assert attribute.item is not None
     for index, each in enumerate(value):
-        if why := fault_of(each, attribute.item, depth + 1):
+        if why := find_fault(each, attribute.item, depth + 1):
             return f"[{index}] {why}"
         if attribute.enum and attribute.strict and each not in attribute.enum:
-            return f"[{index}] must be one of {', '.join(map(_text, attribute.enum))}"
+            return f"[{index}] must be one of {', '.join(map(_text_fault, attribute.enum))}"
     return ""
 
 
@@ -222,10 +222,10 @@ def _map_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
     for key, each in value.items():
         if not KEY.fullmatch(key):
             return f"has the key {key!r}, which is too long or not made of a-z, 0-9, ':', '-', '_' and '.'"
-        if why := fault_of(each, attribute.item, depth + 1):
+        if why := find_fault(each, attribute.item, depth + 1):
             return f".{key} {why}"
         if attribute.enum and attribute.strict and each not in attribute.enum:
-            return f".{key} must be one of {', '.join(map(_text, attribute.enum))}"
+            return f".{key} must be one of {', '.join(map(_text_fault, attribute.enum))}"
     return ""
 
 
@@ -233,15 +233,15 @@ def _object_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
     if not isinstance(value, Mapping):
         return "must be an object"
     try:
-        known = active(attribute.attributes, value)
+        known = active_attributes(attribute.attributes, value)
     except ValueError as error:
         return f".{error} is declared twice for these values"
     for name, each in value.items():
-        if name not in known and ANYTHING not in known:
+        if name not in known and WILDCARD not in known:
             return f".{name} is unknown"
         if name not in known and not KEY.fullmatch(name) and not NAME.fullmatch(name):
             return f"has a member {name!r}, which is not a valid attribute name"
-        why = "" if each is None else fault_of(each, known.get(name) or known[ANYTHING], depth + 1)
+        why = "" if each is None else find_fault(each, known.get(name) or known[WILDCARD], depth + 1)
         if why:
             return f".{name} {why}"
     for name, member in known.items():
@@ -250,76 +250,76 @@ def _object_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
     return ""
 
 
-def _text(value: Any) -> str:
+def _text_fault(value: Any) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def _boolean(value: Any) -> str:
+def _boolean_fault(value: Any) -> str:
     return "" if isinstance(value, bool) else "must be true or false"
 
 
-def _number(value: Any) -> str:
+def _number_fault(value: Any) -> str:
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return "" if fits else "must be a number"
 
 
-def _integer(value: Any) -> str:
+def _integer_fault(value: Any) -> str:
     return "" if isinstance(value, int) and not isinstance(value, bool) else "must be an integer"
 
 
-def _uinteger(value: Any) -> str:
-    return "must be an unsigned integer" if _integer(value) or value < 0 else ""
+def _uinteger_fault(value: Any) -> str:
+    return "must be an unsigned integer" if _integer_fault(value) or value < 0 else ""
 
 
-def _string(value: Any) -> str:
+def _string_fault(value: Any) -> str:
     return "" if isinstance(value, str) else "must be a string"
 
 
-def _timestamp(value: Any) -> str:
-    fits = isinstance(value, str) and moment_of(value) is not None
+def _timestamp_fault(value: Any) -> str:
+    fits = isinstance(value, str) and parse_time(value) is not None
     return "" if fits else "must be an RFC 3339 timestamp"
 
 
-def _uri(value: Any) -> str:
+def _uri_fault(value: Any) -> str:
     fits = isinstance(value, str) and value and _URI.fullmatch(value)
     return "" if fits else "must be a URI"
 
 
-def _absolute(value: Any) -> str:
-    return _uri(value) or ("" if _SCHEME.match(value) else "must be an absolute URI")
+def _absolute_uri_fault(value: Any) -> str:
+    return _uri_fault(value) or ("" if _SCHEME.match(value) else "must be an absolute URI")
 
 
-def _relative(value: Any) -> str:
-    return _uri(value) or ("must be a relative URI" if _SCHEME.match(value) else "")
+def _relative_uri_fault(value: Any) -> str:
+    return _uri_fault(value) or ("must be a relative URI" if _SCHEME.match(value) else "")
 
 
-def _xid(value: Any) -> str:
+def _xid_fault(value: Any) -> str:
     return "" if isinstance(value, str) and value.startswith("/") else "must be an xid, which begins with /"
 
 
-_CHECKS: Final[Mapping[str, Callable[[Any], str]]] = {
-    "boolean": _boolean,
-    "decimal": _number,
-    "integer": _integer,
-    "string": _string,
-    "timestamp": _timestamp,
-    "uinteger": _uinteger,
-    "uri": _uri,
-    "uriabsolute": _absolute,
-    "urirelative": _relative,
-    "uritemplate": _string,
-    "url": _uri,
-    "urlabsolute": _absolute,
-    "urlrelative": _relative,
-    "xid": _xid,
-    "xidtype": _xid,
+_FAULT_CHECKS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "boolean": _boolean_fault,
+    "decimal": _number_fault,
+    "integer": _integer_fault,
+    "string": _string_fault,
+    "timestamp": _timestamp_fault,
+    "uinteger": _uinteger_fault,
+    "uri": _uri_fault,
+    "uriabsolute": _absolute_uri_fault,
+    "urirelative": _relative_uri_fault,
+    "uritemplate": _string_fault,
+    "url": _uri_fault,
+    "urlabsolute": _absolute_uri_fault,
+    "urlrelative": _relative_uri_fault,
+    "xid": _xid_fault,
+    "xidtype": _xid_fault,
 }
 
 
 # Validation of an entity's attributes; defaults are filled in.
 
 
-def validated(subject: str, values: Mapping[str, Any], attributes: Mapping[str, ModelAttribute]) -> dict[str, Any]:
+def check_values(subject: str, values: Mapping[str, Any], attributes: Mapping[str, ModelAttribute]) -> dict[str, Any]:
     """Return the validated values of an entity, with defaults; attributes written only by the server are skipped.
 
     Raises:
@@ -327,28 +327,28 @@ def validated(subject: str, values: Mapping[str, Any], attributes: Mapping[str, 
     """
     stored = {name: value for name, value in values.items() if value is not None}
     try:
-        known = active(attributes, stored)
+        known = active_attributes(attributes, stored)
     except ValueError as error:
-        raise invalid(subject, str(error), "it is declared twice for these values") from None
+        raise invalid_value(subject, str(error), "it is declared twice for these values") from None
     missing = []
     for name, attribute in known.items():
-        if attribute.served or name == ANYTHING:
+        if attribute.served or name == WILDCARD:
             continue
         if name not in stored and attribute.default is not None:
             stored[name] = attribute.default
         if name not in stored and attribute.required:
             missing.append(name)
     if missing:
-        raise Refusal("required_attribute_missing", subject, list=listed(missing))
+        raise Refusal("required_attribute_missing", subject, list=join_values(missing))
     for name, value in stored.items():
-        declared = known.get(name) or known.get(ANYTHING)
+        declared = known.get(name) or known.get(WILDCARD)
         if declared is None:
             raise Refusal("unknown_attribute", subject, name=name)
         if name not in known and not NAME.fullmatch(name):
-            raise invalid(subject, name, "names have up to 63 of a-z, 0-9 and '_', and do not begin with a digit")
-        if why := fault_of(value, declared) or (_times_fault(value) if name == "deprecated" else ""):
-            raise invalid(subject, name, why)
-        stored[name] = _filled(value, declared)
+            raise invalid_value(subject, name, "names have up to 63 of a-z, 0-9 and '_', and do not begin with a digit")
+        if why := find_fault(value, declared) or (_times_fault(value) if name == "deprecated" else ""):
+            raise invalid_value(subject, name, why)
+        stored[name] = _fill_defaults(value, declared)
     return stored
 
 
@@ -356,31 +356,33 @@ def _times_fault(deprecated: Any) -> str:
     """Return why the times of ``deprecated`` are not valid: removal must not be before deprecation."""
     if not isinstance(deprecated, Mapping):
         return ""
-    first, last = (moment_of(str(deprecated.get(name))) for name in ("effective", "removal"))
+    first, last = (parse_time(str(deprecated.get(name))) for name in ("effective", "removal"))
     return ".removal is before .effective" if first is not None and last is not None and last < first else ""
 
 
-def _filled(value: Any, attribute: ModelAttribute) -> Any:
+def _fill_defaults(value: Any, attribute: ModelAttribute) -> Any:
     """Return a value with defaults of nested objects, and without null members."""
     if attribute.type == "timestamp":
-        return normalized(value)
+        return to_utc(value)
     if attribute.type == "object" and isinstance(value, Mapping):
-        known = active(attribute.attributes, value)
+        known = active_attributes(attribute.attributes, value)
         members = {
-            name: _filled(each, known.get(name) or known[ANYTHING]) for name, each in value.items() if each is not None
+            name: _fill_defaults(each, known.get(name) or known[WILDCARD])
+            for name, each in value.items()
+            if each is not None
         }
         defaults = {name: each.default for name, each in known.items() if each.default is not None}
         return {**members, **{name: each for name, each in defaults.items() if name not in members}}
     if attribute.item is not None and attribute.item.type in ("object", "map", "array"):
         if attribute.type == "map":
-            return {name: _filled(each, attribute.item) for name, each in value.items()}
-        return [_filled(each, attribute.item) for each in value]
+            return {name: _fill_defaults(each, attribute.item) for name, each in value.items()}
+        return [_fill_defaults(each, attribute.item) for each in value]
     return value
 
 
 # Group types and resource types.
 
-_TYPEMAP: Final = {"application/json": "json", "*+json": "json", "text/plain": "string"}
+_DEFAULT_TYPEMAP: Final = {"application/json": "json", "*+json": "json", "text/plain": "string"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +397,7 @@ class ModelConstraint:
 
     @property
     def key(self) -> str:
-        """Its key in ``constraints``."""
+        """The key in ``constraints``."""
         return f"{self.resources}.{self.path}"
 
 
@@ -421,28 +423,28 @@ class ResourceType:
     validatecompatibility: bool = False
     strictvalidation: bool = False
     typemap: Mapping[str, str] = field(default_factory=dict)
-    said: Mapping[str, Any] = field(default_factory=dict)
+    descriptive: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def document_names(self) -> tuple[str, str, str]:
         """The three attributes of a document: JSON, base64, and URL."""
         return self.singular, f"{self.singular}base64", f"{self.singular}url"
 
-    def form_of(self, contenttype: str | None) -> str:
+    def representation_of(self, contenttype: str | None) -> str:
         """Return the representation of a content type: ``json``, ``string`` or ``binary`` (typemap)."""
         media = (contenttype or "").partition(";")[0].strip().lower()
-        for given in (self.typemap, _TYPEMAP):
-            forms = {form for key, form in given.items() if _fits(key.lower(), media)}
+        for given in (self.typemap, _DEFAULT_TYPEMAP):
+            forms = {form for key, form in given.items() if _matches_media(key.lower(), media)}
             if forms:
                 return forms.pop() if len(forms) == 1 else "binary"
         return "binary"
 
-    def written(self) -> dict[str, Any]:
-        """Return it as ``/model`` shows it."""
+    def to_document(self) -> dict[str, Any]:
+        """Return the type as ``/model`` shows it."""
         return {
             "plural": self.plural,
             "singular": self.singular,
-            **self.said,
+            **self.descriptive,
             "maxversions": self.maxversions,
             "setversionid": self.setversionid,
             "hasdocument": self.hasdocument,
@@ -452,30 +454,30 @@ class ResourceType:
             "validatecompatibility": self.validatecompatibility,
             "strictvalidation": self.strictvalidation,
             **({"typemap": dict(self.typemap)} if self.typemap else {}),
-            "attributes": all_written(self.attributes),
-            "resourceattributes": all_written(self.resource),
-            "metaattributes": all_written(self.meta),
+            "attributes": show_attributes(self.attributes),
+            "resourceattributes": show_attributes(self.resource),
+            "metaattributes": show_attributes(self.meta),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class GroupType:
-    """A group type; ``said`` are the descriptive aspects of its source."""
+    """A group type; ``descriptive`` are the descriptive aspects of its source."""
 
     plural: str
     singular: str
     attributes: Mapping[str, ModelAttribute]
     resources: Mapping[str, ResourceType]
     constraints: tuple[ModelConstraint, ...] = ()
-    said: Mapping[str, Any] = field(default_factory=dict)
+    descriptive: Mapping[str, Any] = field(default_factory=dict)
 
-    def written(self) -> dict[str, Any]:
-        """Return it as ``/model`` shows it."""
-        shown: dict[str, Any] = {"plural": self.plural, "singular": self.singular, **self.said}
+    def to_document(self) -> dict[str, Any]:
+        """Return the type as ``/model`` shows it."""
+        shown: dict[str, Any] = {"plural": self.plural, "singular": self.singular, **self.descriptive}
         if self.constraints:
-            shown["constraints"] = {each.key: _rule(each) for each in self.constraints}
-        shown["attributes"] = all_written(self.attributes)
-        shown["resources"] = {name: each.written() for name, each in self.resources.items()}
+            shown["constraints"] = {each.key: _show_constraint(each) for each in self.constraints}
+        shown["attributes"] = show_attributes(self.attributes)
+        shown["resources"] = {name: each.to_document() for name, each in self.resources.items()}
         return shown
 
 
@@ -488,19 +490,19 @@ class Model:
     source: Mapping[str, Any]
 
     @cached_property
-    def written(self) -> dict[str, Any]:
-        """The model as ``/model`` shows it."""
+    def document(self) -> dict[str, Any]:
+        """The document at ``/model``."""
         said = {key: self.source[key] for key in ("description", "documentation", "labels") if key in self.source}
-        groups = {name: each.written() for name, each in self.groups.items()}
-        return {**said, "attributes": all_written(self.attributes), "groups": groups}
+        groups = {name: each.to_document() for name, each in self.groups.items()}
+        return {**said, "attributes": show_attributes(self.attributes), "groups": groups}
 
 
-def _rule(constraint: ModelConstraint) -> dict[str, Any]:
+def _show_constraint(constraint: ModelConstraint) -> dict[str, Any]:
     given = {"default": constraint.default, "enum": list(constraint.enum), "equals": constraint.equals}
     return {name: value for name, value in given.items() if value not in (None, [], "")}
 
 
-def _fits(key: str, media: str) -> bool:
+def _matches_media(key: str, media: str) -> bool:
     before, star, after = key.partition("*")
     if not star:
         return key == media
@@ -516,7 +518,7 @@ def _fits(key: str, media: str) -> bool:
 _PROTOCOLS: Final = ("AMQP/1.0", "MQTT/3.1.1", "MQTT/5.0", "KAFKA", "HTTP", "NATS")
 
 
-def _open(kind: str = "object", **members: Any) -> dict[str, Any]:
+def _open_object(kind: str = "object", **members: Any) -> dict[str, Any]:
     """Return an object type with the given members and any others; names may contain dashes and dots."""
     return {"type": kind, "namecharset": "extended", "attributes": {**members, "*": {"type": "any"}}}
 
@@ -525,15 +527,17 @@ def _types_text(description: str) -> dict[str, Any]:
     return {"type": "string", "description": description}
 
 
-def _messages() -> dict[str, Any]:
-    constraints = _open()
+def _message_groups() -> dict[str, Any]:
+    constraints = _open_object()
     attributes = {
         "basemessage": {"type": "uri", "description": "The message that this one inherits from."},
         "basemessageuri": {"type": "uri", "description": "The message that this one inherits from."},
         "envelope": {
             **_types_text("The envelope of messages, such as CloudEvents/1.0."),
             "ifvalues": {
-                "CloudEvents/1.0": {"siblingattributes": {"envelopemetadata": constraints, "envelopeoptions": _open()}},
+                "CloudEvents/1.0": {
+                    "siblingattributes": {"envelopemetadata": constraints, "envelopeoptions": _open_object()}
+                }
             },
         },
         "protocol": {
@@ -550,7 +554,7 @@ def _messages() -> dict[str, Any]:
     return {"singular": "message", "hasdocument": False, "attributes": attributes}
 
 
-def _schemas() -> dict[str, Any]:
+def _schema_groups() -> dict[str, Any]:
     return {
         "singular": "schema",
         "validateformat": True,
@@ -575,9 +579,9 @@ def model_source() -> dict[str, Any]:
                 },
                 "channel": _types_text("An identifier shared by related endpoints."),
                 "envelope": _types_text("The envelope of messages."),
-                "envelopeoptions": _open(),
+                "envelopeoptions": _open_object(),
                 "protocol": _types_text("The protocol."),
-                "protocoloptions": _open(),
+                "protocoloptions": _open_object(),
                 "messagegroups": {
                     "type": "array",
                     "item": {"type": "uri"},
@@ -594,16 +598,13 @@ def model_source() -> dict[str, Any]:
                 "protocol": _types_text("The protocol of all messages of the group."),
                 "*": {"type": "any"},
             },
-            "resources": {"messages": _messages()},
+            "resources": {"messages": _message_groups()},
         },
         "schemagroups": {
             "singular": "schemagroup",
-            "attributes": {
-                "format": _types_text("The format of all schemas of the group."),
-                "*": {"type": "any"},
-            },
+            "attributes": {"format": _types_text("The format of all schemas of the group."), "*": {"type": "any"}},
             "constraints": {"schemas.format": {"equals": "format"}},
-            "resources": {"schemas": _schemas()},
+            "resources": {"schemas": _schema_groups()},
         },
     }
     return {"description": "Endpoints, messages and schemas.", "groups": groups}

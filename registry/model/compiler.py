@@ -9,17 +9,17 @@ from typing import Any, Final
 
 from registry.errors import Refusal
 from registry.model.attributes import (
-    ANYTHING,
     SCALARS,
-    TARGETED,
     TYPES,
+    TYPES_WITH_TARGET,
+    WILDCARD,
     GroupType,
     Model,
     ModelAttribute,
     ModelConstraint,
     ResourceType,
-    all_written,
-    fault_of,
+    find_fault,
+    show_attributes,
 )
 
 # Attributes defined by the specification for each kind of entity (core ``spec.md``, Common Attributes).
@@ -27,11 +27,11 @@ from registry.model.attributes import (
 _STRING: Final = ModelAttribute("", "string")
 
 
-def _named(attributes: Iterable[ModelAttribute]) -> dict[str, ModelAttribute]:
+def _by_name(attributes: Iterable[ModelAttribute]) -> dict[str, ModelAttribute]:
     return {each.name: each for each in attributes}
 
 
-def _identity(name: str) -> list[ModelAttribute]:
+def _id_attrs(name: str) -> list[ModelAttribute]:
     return [
         ModelAttribute(name, "string", immutable=True, required=True, served=True),
         ModelAttribute("self", "url", readonly=True, immutable=True, required=True, served=True),
@@ -40,7 +40,7 @@ def _identity(name: str) -> list[ModelAttribute]:
     ]
 
 
-def _times() -> list[ModelAttribute]:
+def _time_attrs() -> list[ModelAttribute]:
     return [
         ModelAttribute("epoch", "uinteger", readonly=True, required=True, served=True),
         ModelAttribute("createdat", "timestamp", required=True, served=True),
@@ -48,31 +48,31 @@ def _times() -> list[ModelAttribute]:
     ]
 
 
-def _described() -> list[ModelAttribute]:
+def _text_attrs() -> list[ModelAttribute]:
     return [
         ModelAttribute("name", "string"),
         ModelAttribute("description", "string"),
         ModelAttribute("documentation", "url"),
         ModelAttribute("icon", "url"),
-        _labels(),
+        _labels_attr(),
     ]
 
 
-def _labels() -> ModelAttribute:
+def _labels_attr() -> ModelAttribute:
     return ModelAttribute("labels", "map", item=_STRING)
 
 
-def _deprecated() -> ModelAttribute:
+def _deprecation() -> ModelAttribute:
     times = [ModelAttribute("effective", "timestamp"), ModelAttribute("removal", "timestamp")]
     links = [
         ModelAttribute("alternative", "url"),
         ModelAttribute("documentation", "url"),
-        ModelAttribute(ANYTHING, "any"),
+        ModelAttribute(WILDCARD, "any"),
     ]
-    return ModelAttribute("deprecated", "object", attributes=_named([*times, *links]))
+    return ModelAttribute("deprecated", "object", attributes=_by_name([*times, *links]))
 
 
-def collection(plural: str) -> list[ModelAttribute]:
+def collection_attributes(plural: str) -> list[ModelAttribute]:
     """Return the three attributes of a nested collection."""
     return [
         ModelAttribute(f"{plural}url", "url", readonly=True, immutable=True, required=True, served=True),
@@ -80,39 +80,39 @@ def collection(plural: str) -> list[ModelAttribute]:
         ModelAttribute(
             plural,
             "map",
-            item=ModelAttribute("", "object", attributes=_named([ModelAttribute(ANYTHING, "any")])),
+            item=ModelAttribute("", "object", attributes=_by_name([ModelAttribute(WILDCARD, "any")])),
             served=True,
         ),
     ]
 
 
-def of_registry(groups: Iterable[str]) -> dict[str, ModelAttribute]:
+def registry_attrs(groups: Iterable[str]) -> dict[str, ModelAttribute]:
     """Return the attributes of the registry."""
-    anything = _named([ModelAttribute(ANYTHING, "any")])
+    anything = _by_name([ModelAttribute(WILDCARD, "any")])
     inlined = [
         ModelAttribute(name, "object", attributes=anything, readonly=name == "model", served=True)
         for name in ("capabilities", "model", "modelsource")
     ]
-    nested = [each for plural in groups for each in collection(plural)]
+    nested = [each for plural in groups for each in collection_attributes(plural)]
     version = ModelAttribute("specversion", "string", readonly=True, immutable=True, required=True, served=True)
-    return _named([version, *_identity("registryid"), *_times(), *_described(), *inlined, *nested])
+    return _by_name([version, *_id_attrs("registryid"), *_time_attrs(), *_text_attrs(), *inlined, *nested])
 
 
-def of_group(singular: str, resources: Iterable[str]) -> dict[str, ModelAttribute]:
+def group_attrs(singular: str, resources: Iterable[str]) -> dict[str, ModelAttribute]:
     """Return the attributes of a group type."""
-    anything = _named([ModelAttribute(ANYTHING, "any")])
+    anything = _by_name([ModelAttribute(WILDCARD, "any")])
     constraints = ModelAttribute("constraints", "map", item=ModelAttribute("", "object", attributes=anything))
-    nested = [each for plural in resources for each in collection(plural)]
-    return _named([*_identity(f"{singular}id"), *_times(), *_described(), _deprecated(), constraints, *nested])
+    nested = [each for plural in resources for each in collection_attributes(plural)]
+    return _by_name([*_id_attrs(f"{singular}id"), *_time_attrs(), *_text_attrs(), _deprecation(), constraints, *nested])
 
 
-def of_version(singular: str, *, hasdocument: bool) -> dict[str, ModelAttribute]:
+def version_attrs(singular: str, *, hasdocument: bool) -> dict[str, ModelAttribute]:
     """Return the version attributes of a resource type."""
     attributes = [
-        *_identity(f"{singular}id"),
+        *_id_attrs(f"{singular}id"),
         ModelAttribute("versionid", "string", immutable=True, required=True, served=True),
-        *_times(),
-        *_described(),
+        *_time_attrs(),
+        *_text_attrs(),
         ModelAttribute("isdefault", "boolean", readonly=True, required=True, default=False, served=True),
         ModelAttribute("ancestorid", "string", required=True, served=True),
         ModelAttribute("contenttype", "string"),
@@ -128,29 +128,29 @@ def of_version(singular: str, *, hasdocument: bool) -> dict[str, ModelAttribute]
             ModelAttribute(singular, "any", served=True),
             ModelAttribute(f"{singular}base64", "string", served=True),
         ]
-    return _named(attributes)
+    return _by_name(attributes)
 
 
-def of_resource(singular: str) -> dict[str, ModelAttribute]:
+def resource_attrs(singular: str) -> dict[str, ModelAttribute]:
     """Return the attributes of a resource in addition to its default version's."""
-    anything = _named([ModelAttribute(ANYTHING, "any")])
+    anything = _by_name([ModelAttribute(WILDCARD, "any")])
     metaurl = ModelAttribute("metaurl", "url", readonly=True, immutable=True, required=True, served=True)
     meta = ModelAttribute("meta", "object", attributes=anything, served=True)
-    return _named([*_identity(f"{singular}id"), metaurl, meta, *collection("versions")])
+    return _by_name([*_id_attrs(f"{singular}id"), metaurl, meta, *collection_attributes("versions")])
 
 
-def of_meta(singular: str) -> dict[str, ModelAttribute]:
+def meta_attrs(singular: str) -> dict[str, ModelAttribute]:
     """Return the ``meta`` attributes of a resource type."""
     rules = ("backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive")
-    return _named(
+    return _by_name(
         [
-            *_identity(f"{singular}id"),
+            *_id_attrs(f"{singular}id"),
             ModelAttribute("xref", "xid", served=True),
-            *_times(),
-            _labels(),
+            *_time_attrs(),
+            _labels_attr(),
             ModelAttribute("readonly", "boolean", readonly=True, required=True, default=False, served=True),
             ModelAttribute("compatibility", "string", enum=rules, strict=False),
-            _deprecated(),
+            _deprecation(),
             ModelAttribute("defaultversionid", "string", required=True, served=True),
             ModelAttribute("defaultversionurl", "url", readonly=True, required=True, served=True),
             ModelAttribute("defaultversionsticky", "boolean", required=True, default=False, served=True),
@@ -158,9 +158,9 @@ def of_meta(singular: str) -> dict[str, ModelAttribute]:
     )
 
 
-_STRICT: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_EXTENDED: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
-_PLURAL: Final = re.compile(r"[a-z_][a-z0-9_]{0,56}")
+_STRICT_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_EXTENDED_NAME: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
+_PLURAL_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,56}")
 _DESCRIPTIVE: Final = ("description", "documentation", "icon", "labels", "modelversion", "modelcompatiblewith")
 _FLAGS: Final = (
     "setversionid",
@@ -170,117 +170,119 @@ _FLAGS: Final = (
     "validatecompatibility",
     "strictvalidation",
 )
-_OF_MODEL: Final = frozenset(("description", "documentation", "labels", "attributes", "groups"))
-_OF_GROUP: Final = frozenset(
+_MODEL_ASPECTS: Final = frozenset(("description", "documentation", "labels", "attributes", "groups"))
+_GROUP_ASPECTS: Final = frozenset(
     (*_DESCRIPTIVE, "plural", "singular", "attributes", "resources", "constraints", "ximportresources")
 )
-_OF_RESOURCE: Final = frozenset(
+_RESOURCE_ASPECTS: Final = frozenset(
     (
         *(*_DESCRIPTIVE, *_FLAGS, "plural", "singular", "maxversions", "versionmode", "typemap"),
         *("attributes", "resourceattributes", "metaattributes"),
     )
 )
-_OF_ATTRIBUTE: Final = frozenset(
+_ATTRIBUTE_ASPECTS: Final = frozenset(
     "name type target namecharset description enum strict matchversions readonly immutable required default attributes "
     "item ifvalues".split()
 )
-MODES: Final = ("manual", "createdat", "modifiedat", "semver")
+VERSION_MODES: Final = ("manual", "createdat", "modifiedat", "semver")
 _MAX_DEPTH: Final = 20
 
 
-def read_model(source: object) -> Model:
+def compile_model(source: object) -> Model:
     """Compile a model source.
 
     Raises:
         Refusal: ``model_error``, or a more specific error of the model.
     """
-    tree = _object(source, "the model")
-    _known(tree, _OF_MODEL, "the model")
+    tree = _as_object(source, "the model")
+    _check_known(tree, _MODEL_ASPECTS, "the model")
     _check_labels(tree, "the model")
-    groups_source = _object(tree.get("groups") or {}, "groups")
-    resources = _all_resources(groups_source)
-    groups = {plural: _group(plural, _object(each, plural), resources) for plural, each in groups_source.items()}
+    groups_source = _as_object(tree.get("groups") or {}, "groups")
+    resources = _read_resources(groups_source)
+    groups = {plural: _to_group(plural, _as_object(each, plural), resources) for plural, each in groups_source.items()}
     _check_names([*groups, *(each.singular for each in groups.values())], "group types")
-    attributes = _overlay(of_registry(groups), _attributes(tree.get("attributes"), "attributes"), "registry")
+    attributes = _overlay(registry_attrs(groups), _read_attributes(tree.get("attributes"), "attributes"), "registry")
     return Model(attributes, groups, tree)
 
 
-def _all_resources(groups: Mapping[str, Any]) -> dict[tuple[str, str], ResourceType]:
+def _read_resources(groups: Mapping[str, Any]) -> dict[tuple[str, str], ResourceType]:
     resources: dict[tuple[str, str], ResourceType] = {}
     for group, source in groups.items():
-        for plural, each in _object(_object(source, group).get("resources") or {}, f"{group}.resources").items():
-            resources[group, plural] = _resource(group, plural, _object(each, f"{group}.{plural}"))
+        for plural, each in _as_object(_as_object(source, group).get("resources") or {}, f"{group}.resources").items():
+            resources[group, plural] = _read_resource(group, plural, _as_object(each, f"{group}.{plural}"))
     return resources
 
 
-def _group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str, str], ResourceType]) -> GroupType:
-    _known(source, _OF_GROUP, plural)
-    singular = _names(plural, source)
+def _to_group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str, str], ResourceType]) -> GroupType:
+    _check_known(source, _GROUP_ASPECTS, plural)
+    singular = _read_singular(plural, source)
     own = {name: each for (group, name), each in resources.items() if group == plural}
-    for reference in _array(source.get("ximportresources") or [], f"{plural}.ximportresources"):
-        each = _imported(plural, reference, resources)
+    for reference in _require_array(source.get("ximportresources") or [], f"{plural}.ximportresources"):
+        each = _import_resource(plural, reference, resources)
         if each.plural in own:
-            raise _error(f"{plural} has two resource types called {each.plural}")
+            raise _refusal(f"{plural} has two resource types called {each.plural}")
         own[each.plural] = each
     _check_names([*own, *(each.singular for each in own.values())], f"resource types in {plural}")
     attributes = _overlay(
-        of_group(singular, own), _attributes(source.get("attributes"), f"{plural}.attributes"), plural
+        group_attrs(singular, own), _read_attributes(source.get("attributes"), f"{plural}.attributes"), plural
     )
-    constraints = tuple(read_constraints(plural, source.get("constraints") or {}, own, attributes))
-    return GroupType(plural, singular, attributes, own, constraints, _said(source, plural))
+    constraints = tuple(parse_constraints(plural, source.get("constraints") or {}, own, attributes))
+    return GroupType(plural, singular, attributes, own, constraints, _descriptive(source, plural))
 
 
-def _imported(plural: str, reference: object, resources: Mapping[tuple[str, str], ResourceType]) -> ResourceType:
+def _import_resource(plural: str, reference: object, resources: Mapping[tuple[str, str], ResourceType]) -> ResourceType:
     parts = str(reference).split("/")
     resource = resources.get((parts[1], parts[2])) if len(parts) == 3 and parts[0] == "" else None
     if resource is None or resource.home == plural:
-        raise _error(f"{plural}.ximportresources names {reference}, which no other group defines")
+        raise _refusal(f"{plural}.ximportresources names {reference}, which no other group defines")
     return resource
 
 
-def _resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceType:
+def _read_resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceType:
     where = f"{group}.{plural}"
-    _known(source, _OF_RESOURCE, where)
-    singular = _names(plural, source)
-    given = {name: _boolean(source[name], f"{where}.{name}") for name in _FLAGS if source.get(name) is not None}
+    _check_known(source, _RESOURCE_ASPECTS, where)
+    singular = _read_singular(plural, source)
+    given = {name: _require_boolean(source[name], f"{where}.{name}") for name in _FLAGS if source.get(name) is not None}
     mode = str(source.get("versionmode") or "manual").lower()
     maxversions = source.get("maxversions") or 0
-    if mode not in MODES:
-        raise _error(f"{where}.versionmode is {mode}; it must be one of {', '.join(MODES)}")
+    if mode not in VERSION_MODES:
+        raise _refusal(f"{where}.versionmode is {mode}; it must be one of {', '.join(VERSION_MODES)}")
     if isinstance(maxversions, bool) or not isinstance(maxversions, int) or maxversions < 0:
-        raise _error(f"{where}.maxversions must be an unsigned integer")
+        raise _refusal(f"{where}.maxversions must be an unsigned integer")
     if mode != "manual" and not given.get("singleversionroot"):
-        raise _error(f"{where}.singleversionroot must be true with versionmode {mode}")
+        raise _refusal(f"{where}.singleversionroot must be true with versionmode {mode}")
     if given.get("validatecompatibility") and not given.get("validateformat"):
-        raise _error(f"{where}.validateformat must be true with validatecompatibility")
-    own = of_resource(singular)
-    if source.get("resourceattributes") not in (None, {}, all_written(own)):
-        raise _error(f"{where}.resourceattributes must not redefine attributes that the server sets")
-    versions = of_version(singular, hasdocument=given.get("hasdocument", True))
+        raise _refusal(f"{where}.validateformat must be true with validatecompatibility")
+    own = resource_attrs(singular)
+    if source.get("resourceattributes") not in (None, {}, show_attributes(own)):
+        raise _refusal(f"{where}.resourceattributes must not redefine attributes that the server sets")
+    versions = version_attrs(singular, hasdocument=given.get("hasdocument", True))
     return ResourceType(
         plural,
         singular,
         group,
-        _overlay(versions, _attributes(source.get("attributes"), f"{where}.attributes"), where),
-        _overlay(of_meta(singular), _attributes(source.get("metaattributes"), f"{where}.metaattributes"), where),
+        _overlay(versions, _read_attributes(source.get("attributes"), f"{where}.attributes"), where),
+        _overlay(
+            meta_attrs(singular), _read_attributes(source.get("metaattributes"), f"{where}.metaattributes"), where
+        ),
         own,
         maxversions=maxversions,
         versionmode=mode,
-        typemap=_typemap(source.get("typemap") or {}, where),
-        said=_said(source, where),
+        typemap=_read_typemap(source.get("typemap") or {}, where),
+        descriptive=_descriptive(source, where),
         **given,
     )
 
 
-def _typemap(given: object, where: str) -> dict[str, str]:
-    typemap = {key: str(value).lower() for key, value in _object(given, f"{where}.typemap").items()}
+def _read_typemap(given: object, where: str) -> dict[str, str]:
+    typemap = {key: str(value).lower() for key, value in _as_object(given, f"{where}.typemap").items()}
     for key, value in typemap.items():
         if value not in ("binary", "json", "string") or not key or key.count("*") > 1:
-            raise _error(f"{where}.typemap maps {key!r} to {value!r}; allowed are binary, json and string")
+            raise _refusal(f"{where}.typemap maps {key!r} to {value!r}; allowed are binary, json and string")
     return typemap
 
 
-def read_constraints(
+def parse_constraints(
     where: str, given: object, resources: Mapping[str, ResourceType], attributes: Mapping[str, ModelAttribute]
 ) -> Iterator[ModelConstraint]:
     """Parse the constraints of a group type or of a group; *attributes* are the group's.
@@ -288,30 +290,30 @@ def read_constraints(
     Raises:
         Refusal: ``model_error``: a constraint names no scalar attribute, or has a value that is not allowed.
     """
-    for key, rule in _object(given, f"{where}.constraints").items():
+    for key, rule in _as_object(given, f"{where}.constraints").items():
         place = f"{where}.constraints: {key}"
-        rule = _object(rule, place)
-        _known(rule, frozenset(("default", "enum", "equals")), place)
+        rule = _as_object(rule, place)
+        _check_known(rule, frozenset(("default", "enum", "equals")), place)
         name, _, path = key.partition(".")
         target = resources.get(name)
-        attribute = at_path(target.attributes, path) if target is not None else None
-        if attribute is None or not attribute.scalar:
-            raise _error(f"{place} does not name a scalar attribute of its resources, as RESOURCES.PATH")
+        attribute = attribute_at(target.attributes, path) if target is not None else None
+        if attribute is None or not attribute.is_scalar:
+            raise _refusal(f"{place} does not name a scalar attribute of its resources, as RESOURCES.PATH")
         equals = rule.get("equals") or ""
-        other = at_path(attributes, equals) if isinstance(equals, str) and equals else None
+        other = attribute_at(attributes, equals) if isinstance(equals, str) and equals else None
         if equals and (other is None or other.type != attribute.type):
-            raise _error(f"{place} equals {equals}, which is not an attribute of the group with the same type")
-        enum, default = tuple(_array(rule.get("enum") or [], place)), rule.get("default")
+            raise _refusal(f"{place} equals {equals}, which is not an attribute of the group with the same type")
+        enum, default = tuple(_require_array(rule.get("enum") or [], place)), rule.get("default")
         for value in enum if default is None else (*enum, default):
-            if why := fault_of(value, attribute):
-                raise _error(f"{place}: {value!r} {why}")
+            if why := find_fault(value, attribute):
+                raise _refusal(f"{place}: {value!r} {why}")
         first = attribute.default if default is None else default
         if enum and first is not None and first not in enum:
-            raise _error(f"{place}: the default {first!r} is not among its values")
+            raise _refusal(f"{place}: the default {first!r} is not among its values")
         yield ModelConstraint(name, path, default, enum, equals)
 
 
-def at_path(attributes: Mapping[str, ModelAttribute], path: str) -> ModelAttribute | None:
+def attribute_at(attributes: Mapping[str, ModelAttribute], path: str) -> ModelAttribute | None:
     """Return the attribute at a dotted path, None if the model has none."""
     attribute: ModelAttribute | None = None
     for part in path.split("."):
@@ -333,7 +335,7 @@ def _overlay(
             attributes[name] = each
             continue
         if each.type != known.type or (known.readonly and not each.readonly) or (known.default and not each.default):
-            raise _error(f"{where}: {name} is defined by the specification and cannot be widened")
+            raise _refusal(f"{where}: {name} is defined by the specification and cannot be widened")
         members = each.attributes or known.attributes
         attributes[name] = replace(
             each,
@@ -345,40 +347,40 @@ def _overlay(
     return attributes
 
 
-def _attributes(given: object, where: str, *, extended: bool = False, depth: int = 0) -> dict[str, ModelAttribute]:
+def _read_attributes(given: object, where: str, *, extended: bool = False, depth: int = 0) -> dict[str, ModelAttribute]:
     if depth > _MAX_DEPTH:
-        raise _error(f"{where} is nested too deeply")
+        raise _refusal(f"{where} is nested too deeply")
     attributes: dict[str, ModelAttribute] = {}
-    for name, each in _object(given or {}, where).items():
-        spelled = _EXTENDED if extended else _STRICT
-        if name != ANYTHING and not spelled.fullmatch(name):
-            raise _error(f"{where}: {name!r} is not a valid attribute name")
-        attributes[name] = _attribute(name, _object(each, f"{where}.{name}"), f"{where}.{name}", depth)
+    for name, each in _as_object(given or {}, where).items():
+        spelled = _EXTENDED_NAME if extended else _STRICT_NAME
+        if name != WILDCARD and not spelled.fullmatch(name):
+            raise _refusal(f"{where}: {name!r} is not a valid attribute name")
+        attributes[name] = _read_attribute(name, _as_object(each, f"{where}.{name}"), f"{where}.{name}", depth)
     for each in attributes.values():
         for siblings in each.ifvalues.values():
             if twice := siblings.keys() & attributes.keys():
-                raise _error(f"{where}: {sorted(twice)[0]} is declared twice, once by ifvalues of {each.name}")
+                raise _refusal(f"{where}: {sorted(twice)[0]} is declared twice, once by ifvalues of {each.name}")
     return attributes
 
 
-def _attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> ModelAttribute:
-    _known(source, _OF_ATTRIBUTE, where)
+def _read_attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> ModelAttribute:
+    _check_known(source, _ATTRIBUTE_ASPECTS, where)
     if source.get("name", name) != name:
-        raise _error(f"{where}.name must be {name!r}")
+        raise _refusal(f"{where}.name must be {name!r}")
     kind = source.get("type")
     if kind not in TYPES:
-        raise _error(f"{where}.type is {kind!r}, which is not a type")
+        raise _refusal(f"{where}.type is {kind!r}, which is not a type")
     extended = str(source.get("namecharset") or "strict").lower()
     if extended not in ("strict", "extended") or ("namecharset" in source and kind != "object"):
-        raise _error(f"{where}.namecharset must be strict or extended, and is only for objects")
-    if source.get("target") and kind not in TARGETED:
-        raise _error(f"{where}.target is only for links, not for {kind}")
+        raise _refusal(f"{where}.namecharset must be strict or extended, and is only for objects")
+    if source.get("target") and kind not in TYPES_WITH_TARGET:
+        raise _refusal(f"{where}.target is only for links, not for {kind}")
     if (kind in ("array", "map")) != (source.get("item") is not None):
-        raise _error(f"{where}.item is required for arrays and maps, and only for them")
+        raise _refusal(f"{where}.item is required for arrays and maps, and only for them")
     if source.get("attributes") and kind != "object":
-        raise _error(f"{where}.attributes are only for objects")
+        raise _refusal(f"{where}.attributes are only for objects")
     flags = {
-        key: _boolean(source[key], f"{where}.{key}")
+        key: _require_boolean(source[key], f"{where}.{key}")
         for key in ("strict", "matchversions", "readonly", "immutable", "required")
         if source.get(key) is not None
     }
@@ -388,102 +390,102 @@ def _attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> 
         description=str(source.get("description") or ""),
         target=str(source.get("target") or ""),
         extended=extended == "extended",
-        enum=tuple(_array(source.get("enum") or [], f"{where}.enum")),
+        enum=tuple(_require_array(source.get("enum") or [], f"{where}.enum")),
         default=source.get("default"),
-        attributes=_attributes(
+        attributes=_read_attributes(
             source.get("attributes"), f"{where}.attributes", extended=extended == "extended", depth=depth + 1
         ),
-        item=_item(source.get("item"), f"{where}.item", depth),
-        ifvalues=_ifvalues(source, where, depth),
+        item=_read_item(source.get("item"), f"{where}.item", depth),
+        ifvalues=_read_ifvalues(source, where, depth),
         **flags,
     )
-    _check(attribute, where)
+    _check_attribute(attribute, where)
     return attribute
 
 
-def _item(source: object, where: str, depth: int) -> ModelAttribute | None:
-    return None if source is None else _attribute("", {"name": "", **_object(source, where)}, where, depth + 1)
+def _read_item(source: object, where: str, depth: int) -> ModelAttribute | None:
+    return None if source is None else _read_attribute("", {"name": "", **_as_object(source, where)}, where, depth + 1)
 
 
-def _ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, dict[str, ModelAttribute]]:
+def _read_ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, dict[str, ModelAttribute]]:
     ifvalues: dict[str, dict[str, ModelAttribute]] = {}
-    for value, each in _object(source.get("ifvalues") or {}, f"{where}.ifvalues").items():
+    for value, each in _as_object(source.get("ifvalues") or {}, f"{where}.ifvalues").items():
         if not value or value.startswith("^") or value.lower() in {other.lower() for other in ifvalues}:
-            raise _error(f"{where}.ifvalues: {value!r} is empty, reserved, or duplicated")
-        siblings = _object(each, f"{where}.ifvalues.{value}").get("siblingattributes")
-        ifvalues[value] = _attributes(siblings, f"{where}.ifvalues.{value}", extended=True, depth=depth + 1)
+            raise _refusal(f"{where}.ifvalues: {value!r} is empty, reserved, or duplicated")
+        siblings = _as_object(each, f"{where}.ifvalues.{value}").get("siblingattributes")
+        ifvalues[value] = _read_attributes(siblings, f"{where}.ifvalues.{value}", extended=True, depth=depth + 1)
     return ifvalues
 
 
-def _check(attribute: ModelAttribute, where: str) -> None:
-    if attribute.name == ANYTHING and (attribute.required or attribute.readonly or attribute.ifvalues):
-        raise _error(f"{where} is a wildcard, so it cannot be required or readonly or have ifvalues")
+def _check_attribute(attribute: ModelAttribute, where: str) -> None:
+    if attribute.name == WILDCARD and (attribute.required or attribute.readonly or attribute.ifvalues):
+        raise _refusal(f"{where} is a wildcard, so it cannot be required or readonly or have ifvalues")
     of_enum = attribute.item or attribute
-    if (attribute.enum and not of_enum.scalar) or (attribute.ifvalues and not attribute.scalar):
-        raise _error(f"{where}: ifvalues are only for scalars, enum only for scalars and arrays and maps of scalars")
-    if attribute.matchversions and not attribute.scalar:
-        raise _error(f"{where}: matchversions is only for scalars")
+    if (attribute.enum and not of_enum.is_scalar) or (attribute.ifvalues and not attribute.is_scalar):
+        raise _refusal(f"{where}: ifvalues are only for scalars, enum only for scalars and arrays and maps of scalars")
+    if attribute.matchversions and not attribute.is_scalar:
+        raise _refusal(f"{where}: matchversions is only for scalars")
     for value in attribute.enum:
-        if fault_of(value, of_enum):
-            raise _error(f"{where}.enum: {value!r} is not of type {of_enum.type}")
+        if find_fault(value, of_enum):
+            raise _refusal(f"{where}.enum: {value!r} is not of type {of_enum.type}")
     if attribute.default is None:
         return
     if attribute.type not in SCALARS:
         raise Refusal("model_scalar_default", "/model", name=attribute.name)
     if not attribute.required:
         raise Refusal("model_required_true", "/model", name=attribute.name)
-    if why := fault_of(attribute.default, attribute):
-        raise _error(f"{where}.default {why}")
+    if why := find_fault(attribute.default, attribute):
+        raise _refusal(f"{where}.default {why}")
 
 
-def _names(plural: str, source: Mapping[str, Any]) -> str:
+def _read_singular(plural: str, source: Mapping[str, Any]) -> str:
     singular = source.get("singular")
-    if not _PLURAL.fullmatch(plural) or source.get("plural", plural) != plural:
-        raise _error(f"{plural!r} is not a valid plural name, or differs from its key")
-    if not isinstance(singular, str) or not _PLURAL.fullmatch(singular):
-        raise _error(f"{plural}.singular is missing, or not a valid name")
+    if not _PLURAL_NAME.fullmatch(plural) or source.get("plural", plural) != plural:
+        raise _refusal(f"{plural!r} is not a valid plural name, or differs from its key")
+    if not isinstance(singular, str) or not _PLURAL_NAME.fullmatch(singular):
+        raise _refusal(f"{plural}.singular is missing, or not a valid name")
     return singular
 
 
 def _check_names(names: list[str], what: str) -> None:
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise _error(f"{what} share the name {twice[0]}")
+        raise _refusal(f"{what} share the name {twice[0]}")
 
 
-def _said(source: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _descriptive(source: Mapping[str, Any], where: str) -> dict[str, Any]:
     _check_labels(source, where)
     return {name: source[name] for name in _DESCRIPTIVE if source.get(name) is not None}
 
 
 def _check_labels(source: Mapping[str, Any], where: str) -> None:
-    for key, value in _object(source.get("labels") or {}, f"{where}.labels").items():
+    for key, value in _as_object(source.get("labels") or {}, f"{where}.labels").items():
         if not key or not isinstance(value, str):
-            raise _error(f"{where}.labels: {key!r} must be a non-empty string, and its value a string")
+            raise _refusal(f"{where}.labels: {key!r} must be a non-empty string, and its value a string")
 
 
-def _known(source: Mapping[str, Any], names: frozenset[str], where: str) -> None:
+def _check_known(source: Mapping[str, Any], names: frozenset[str], where: str) -> None:
     for name in source:
         if name not in names:
-            raise _error(f"{where} has an unknown aspect {name!r}")
+            raise _refusal(f"{where} has an unknown aspect {name!r}")
 
 
-def _object(value: object, where: str) -> Mapping[str, Any]:
+def _as_object(value: object, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise _error(f"{where} must be an object")
+        raise _refusal(f"{where} must be an object")
     return value
 
 
-def _array(value: object, where: str) -> list[Any]:
+def _require_array(value: object, where: str) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise _error(f"{where} must be an array")
+        raise _refusal(f"{where} must be an array")
     return list(value)
 
 
-def _boolean(value: object, where: str) -> bool:
+def _require_boolean(value: object, where: str) -> bool:
     if not isinstance(value, bool):
-        raise _error(f"{where} must be true or false")
+        raise _refusal(f"{where} must be true or false")
     return value
 
 
-def _error(detail: str) -> Refusal:
+def _refusal(detail: str) -> Refusal:
     return Refusal("model_error", "/model", error_detail=detail)

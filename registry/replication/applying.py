@@ -8,24 +8,23 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from registry.core.ancestry import rank
-from registry.core.changes import new_uid, put_own
+from registry.core.ancestry import version_sort_key
+from registry.core.changes import new_uid, put_own_mark
 from registry.core.requests import RegistryRequest, Verb
 from registry.core.service import RegistrySession
 from registry.errors import Refusal
-from registry.model.attributes import moment_of
-from registry.model.attributes import written_time as written
+from registry.model.attributes import format_time, parse_time
 from registry.replication.entities import (
     ChangePage,
     EntityMerger,
     ReplicatedChange,
-    decide,
+    decide_winner,
     home_of,
     is_shortened,
-    owners_for,
+    possible_xids,
 )
 from registry.store.entities import EntityReader, Version
-from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, digest_of, marked
+from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, Marks, digest_of, marks_by_version
 
 # Merging the versions of a definition.
 #
@@ -36,7 +35,7 @@ from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, digest_of, ma
 
 @dataclass(slots=True)
 class WantedVersion:
-    """The merged state of a version; its content is None if the stored one stays."""
+    """The merged state of a version; ``attributes`` is None if the stored content stays."""
 
     mark: Mark
     attributes: dict[str, Any] | None = None
@@ -48,47 +47,47 @@ class MergePlan:
     """Versions to write, by id, and ids to delete."""
 
     written: dict[str, dict[str, Any]] = field(default_factory=dict)
-    gone: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
 
 
-def reconciled_marks(owner: str, reader: EntityReader, marks: WriteMarks) -> dict[str, Mark]:
+def reconciled_marks(owner: str, reader: EntityReader, marks: Marks) -> dict[str, Mark]:
     """Return the marks of a definition by uid, reconciled with the store.
 
     A process of a release without marks may have written to the store. Versions without a mark get a local one, and
     marks of missing versions become deletions.
     """
-    known = marks.versions([owner])[owner]
-    stored = {each.id: each for each in reader.versions(f"{owner}/versions")}
+    known = marks.version_marks([owner])[owner]
+    stored = {each.id: each for each in reader.iter_versions(f"{owner}/versions")}
     _mark_missing_as_deleted(marks, known.values(), stored)
-    live = marked(known.values())
+    live = marks_by_version(known.values())
     for name, version in stored.items():
         if name not in live:
             authority = str(version.attributes.get("authority") or "")
             mark = Mark(owner, new_uid(marks), name, 0, "", digest=digest_of(version.attributes), authority=authority)
-            put_own(marks, mark)
+            put_own_mark(marks, mark)
             known[mark.uid] = mark
     return known
 
 
-def _mark_missing_as_deleted(marks: WriteMarks, known: Iterable[Mark], stored: Container[str]) -> None:
+def _mark_missing_as_deleted(marks: Marks, known: Iterable[Mark], stored: Container[str]) -> None:
     """Mark versions missing from the store as deleted: the core prunes versions (``maxversions``)."""
     for mark in known:
         if not mark.deleted and mark.name not in stored:
             mark.deleted, mark.digest = True, ""
-            put_own(marks, mark)
+            put_own_mark(marks, mark)
 
 
 class DefinitionMerger:
     """Merges changes into the definition *owner*, and plans the writes."""
 
-    def __init__(self, owner: str, reader: EntityReader, marks: WriteMarks) -> None:
+    def __init__(self, owner: str, reader: EntityReader, marks: Marks) -> None:
         self._owner = owner
         self._reader = reader
         self._marks = marks
         self._states = {uid: WantedVersion(each) for uid, each in reconciled_marks(owner, reader, marks).items()}
-        self._before = marked(each.mark for each in self._states.values())
+        self._before = marks_by_version(each.mark for each in self._states.values())
         self._before_names = {each.uid: name for name, each in self._before.items()}
-        self._store = self._versions()
+        self._store = self._stored_versions()
         self._touched: dict[str, None] = {}
 
     def merge(self, change: ReplicatedChange, attributes: dict[str, Any] | None) -> bool:
@@ -98,62 +97,64 @@ class DefinitionMerger:
         if state is None:
             mark = Mark(self._owner, change.uid, change.name, change.stamp, change.origin, dict(change.seen))
             state = self._states[change.uid] = WantedVersion(mark)
-            self._take(state, change, attributes, digest)
-            self._settle()
+            self._take_content(state, change, attributes, digest)
+            self._number_versions()
             return True
         mark = state.mark
-        verdict = decide(mark, change, digest)
-        moved = self._move(state, change)
+        verdict = decide_winner(mark, change, digest)
+        moved = self._renumber(state, change)
         if verdict.winner == "mine" and verdict.seen == mark.seen and not moved:
             return False
         if verdict.winner in ("both-mine", "both-theirs"):
             self._keep_both(state, change, attributes or {}, digest, mine=verdict.winner == "both-mine")
         elif verdict.winner == "theirs":
-            self._take(state, change, attributes, digest)
+            self._take_content(state, change, attributes, digest)
         mark.seen = verdict.seen
         self._touched[change.uid] = None
-        self._settle()
+        self._number_versions()
         return True
 
     def plan(self) -> MergePlan:
         """Return the versions to write and to delete."""
-        live = marked(each.mark for each in self._states.values())
+        live = marks_by_version(each.mark for each in self._states.values())
         put: dict[str, dict[str, Any]] = {}
-        for name in sorted(live, key=rank):
+        for name in sorted(live, key=version_sort_key):
             state = self._states[live[name].uid]
             before = self._store.get(name)
-            content, created = self._content(state)
+            content, created = self._content_of(state)
             if before is not None and before.attributes == content and before.createdat == created:
                 continue
             put[name] = {**content, "createdat": created or None}
         return MergePlan(put, tuple(name for name in self._store if name not in live))
 
-    def chain(self) -> dict[str, dict[str, str]]:
+    def ancestor_chain(self) -> dict[str, dict[str, str]]:
         """Return the ancestors to set after the plan: each version descends from the previous one."""
-        listed = sorted(self._reader.versions(f"{self._owner}/versions"), key=lambda each: rank(each.id))
+        listed = sorted(
+            self._reader.iter_versions(f"{self._owner}/versions"), key=lambda each: version_sort_key(each.id)
+        )
         wanted = {each.id: listed[at - 1].id if at else each.id for at, each in enumerate(listed)}
         return {each.id: {"ancestorid": wanted[each.id]} for each in listed if each.ancestorid != wanted[each.id]}
 
-    def leave_marks(self) -> None:
+    def store_marks(self) -> None:
         """Store the marks of changed versions, with digests of the stored content."""
-        _mark_missing_as_deleted(self._marks, (each.mark for each in self._states.values()), self._versions())
+        _mark_missing_as_deleted(self._marks, (each.mark for each in self._states.values()), self._stored_versions())
         for uid in self._touched:
             mark = self._states[uid].mark
             if not mark.deleted:
                 version = self._reader.version(f"{self._owner}/versions/{mark.name}")
                 attributes = version.attributes if version is not None else {}
                 mark.digest, mark.authority = digest_of(attributes), str(attributes.get("authority") or "")
-            self._marks.put(mark)
+            self._marks.store_mark(mark)
 
-    def _versions(self) -> dict[str, Version]:
-        return {each.id: each for each in self._reader.versions(f"{self._owner}/versions")}
+    def _stored_versions(self) -> dict[str, Version]:
+        return {each.id: each for each in self._reader.iter_versions(f"{self._owner}/versions")}
 
-    def _content(self, state: WantedVersion) -> tuple[dict[str, Any], str]:
+    def _content_of(self, state: WantedVersion) -> tuple[dict[str, Any], str]:
         before = self._store.get(self._before_names.get(state.mark.uid, ""))
         attributes = state.attributes if state.attributes is not None else before.attributes if before else {}
         return attributes, state.createdat or (before.createdat if before else "")
 
-    def _take(
+    def _take_content(
         self, state: WantedVersion, change: ReplicatedChange, attributes: dict[str, Any] | None, digest: str
     ) -> None:
         mark = state.mark
@@ -165,10 +166,10 @@ class DefinitionMerger:
             state.createdat = change.createdat
         self._touched[mark.uid] = None
 
-    def _move(self, state: WantedVersion, change: ReplicatedChange) -> bool:
+    def _renumber(self, state: WantedVersion, change: ReplicatedChange) -> bool:
         """Give a version the higher of two numbers, and the time that belongs to it."""
         mark = state.mark
-        if change.attributes is None or rank(change.name) < rank(mark.name):
+        if change.attributes is None or version_sort_key(change.name) < version_sort_key(mark.name):
             return False
         if change.name == mark.name and (mark.deleted or change.createdat <= self._createdat(state)):
             return False
@@ -180,7 +181,7 @@ class DefinitionMerger:
     ) -> None:
         """Keep the losing content as a new version."""
         mark = state.mark
-        content, created = self._content(state)
+        content, created = self._content_of(state)
         lost = (change.stamp, change.origin) if mine else (mark.stamp, mark.origin)
         less = attributes if mine else content
         uid = f"{lost[0]:016d}.{lost[1]}+"  # unique, since a write concerns one version
@@ -189,12 +190,12 @@ class DefinitionMerger:
             self._states[uid] = WantedVersion(own, dict(less), change.createdat if mine else created)
             self._touched[uid] = None
         if not mine:
-            self._take(state, change, attributes, digest)
+            self._take_content(state, change, attributes, digest)
 
-    def _settle(self) -> None:
+    def _number_versions(self) -> None:
         """Give each version a unique number."""
         taken: dict[str, str] = {}
-        highest = max((rank(each.mark.name)[1] for each in self._states.values()), default=0)
+        highest = max((version_sort_key(each.mark.name)[1] for each in self._states.values()), default=0)
         for uid, state in sorted(self._states.items()):
             mark = state.mark
             if mark.deleted:
@@ -203,18 +204,18 @@ class DefinitionMerger:
             if folded in taken:
                 highest += 1
                 mark.name = folded = str(highest)
-                state.createdat = self._later(state)
+                state.createdat = self._time_after_all(state)
                 self._touched[uid] = None
             taken[folded] = uid
 
     def _createdat(self, state: WantedVersion) -> str:
-        return self._content(state)[1]
+        return self._content_of(state)[1]
 
-    def _later(self, state: WantedVersion) -> str:
+    def _time_after_all(self, state: WantedVersion) -> str:
         """Return a time after all versions': the version with the highest number is the newest."""
-        times = [moment_of(self._createdat(each)) for each in self._states.values() if not each.mark.deleted]
+        times = [parse_time(self._createdat(each)) for each in self._states.values() if not each.mark.deleted]
         latest = max((each for each in times if each is not None), default=None)
-        return self._createdat(state) if latest is None else written(latest + timedelta(microseconds=1))
+        return self._createdat(state) if latest is None else format_time(latest + timedelta(microseconds=1))
 
 
 _logger = logging.getLogger(__name__)
@@ -243,7 +244,7 @@ class AppliedPage:
     reported: tuple[tuple[str, str], ...] = ()
 
 
-class Applier:
+class ChangeApplier:
     """Applies changes within one writing session as *author*; *authority* is this catalog's."""
 
     def __init__(self, session: RegistrySession, author: ChangeAuthor, authority: str) -> None:
@@ -251,16 +252,16 @@ class Applier:
         self._reader = session.reader
         self._author = author
         self._authority = authority
-        self.marks: Final = WriteMarks(session.reader.connection)
+        self.marks: Final = Marks(session.reader.connection)
 
     def apply(self, page: ChangePage) -> AppliedPage:
         """Apply the changes of a page; refused ones are skipped."""
         applied, refused = 0, 0
         reported: list[tuple[str, str]] = []
-        clock = self.marks.latest
+        clock = self.marks.latest_stamp
         for each in page.changes:
             subject = each.xid or "/".join(part for part in (each.group, each.definition, each.name) if part)
-            fault = each.fault(clock)
+            fault = each.find_fault(clock)
             if not fault:
                 savepoint = self._reader.connection.begin_nested()
                 try:
@@ -269,7 +270,7 @@ class Applier:
                     savepoint.commit()
                 except (Refusal, RecursionError) as error:
                     savepoint.rollback()
-                    self.marks.forget()
+                    self.marks.discard()
                     fault = error.title if isinstance(error, Refusal) else "nested too deeply"
             refused += bool(fault)
             if fault and len(reported) < MAX_REPORTED:
@@ -279,12 +280,12 @@ class Applier:
 
     def _apply_one(self, change: ReplicatedChange) -> bool:
         if not change.xid:
-            return self._version(change) if change.definition else self._group(change)
-        if change.xid != MODEL:  # the core requires an administrator for the model
+            return self._apply_version(change) if change.definition else self._apply_group(change)
+        if change.xid != MODEL_XID:  # the core requires an administrator for the model
             self._check_permission("/".join(change.xid.split("/")[:3]))
-        return EntityMerger(self._session, self.marks, self._perform, self._revive).merge(change)
+        return EntityMerger(self._session, self.marks, self._perform, self._revive_group).merge(change)
 
-    def _version(self, change: ReplicatedChange) -> bool:
+    def _apply_version(self, change: ReplicatedChange) -> bool:
         here = self._definition_of(change)
         attributes = change.attributes
         if attributes is not None:
@@ -296,20 +297,20 @@ class Applier:
         merger = DefinitionMerger(here, self._reader, self.marks)
         versions = (*here.split("/")[1:], "versions")
         if not merger.merge(change, attributes):
-            self._chain(merger, versions)  # a local write returns, ordered by the other catalog
+            self._set_ancestors(merger, versions)  # a local write returns, ordered by the other catalog
             return False
         plan = merger.plan()
         if plan.written:
             self._perform("add", versions, plan.written)
-            self._revive(group)
-        if plan.gone:
-            self._perform("delete", versions, {name: {} for name in plan.gone})
-        self._chain(merger, versions)
-        merger.leave_marks()
+            self._revive_group(group)
+        if plan.deleted:
+            self._perform("delete", versions, {name: {} for name in plan.deleted})
+        self._set_ancestors(merger, versions)
+        merger.store_marks()
         return True
 
-    def _chain(self, merger: DefinitionMerger, versions: tuple[str, ...]) -> None:
-        chain = merger.chain()
+    def _set_ancestors(self, merger: DefinitionMerger, versions: tuple[str, ...]) -> None:
+        chain = merger.ancestor_chain()
         if chain:
             self._perform("patch", versions, chain)
 
@@ -318,20 +319,20 @@ class Applier:
 
         Anybody may know the uid of a version, so it is looked up only at the two paths that the change can have.
         """
-        path, aside = owners_for(change.group, change.definition, change.authority)
+        path, aside = possible_xids(change.group, change.definition, change.authority)
         if not self._author.may_write(_group_of(aside)):
             self._check_permission(_group_of(path))
-        known = {path: reconciled_marks(path, self._reader, self.marks), **self.marks.versions([aside])}
+        known = {path: reconciled_marks(path, self._reader, self.marks), **self.marks.version_marks([aside])}
         here = next((each for each in (path, aside) if change.uid in known[each]), "")
         if here:
             return here
         whole = self.marks.owner_of(change.uid) if is_shortened(change.group) else ""
-        if whole and owners_for(*home_of(whole, change.authority), change.authority)[1] == aside:
+        if whole and possible_xids(*home_of(whole, change.authority), change.authority)[1] == aside:
             return whole
-        free = all(each.deleted or self._controls(each) == change.authority for each in known[path].values())
+        free = all(each.deleted or self._controlled_by(each) == change.authority for each in known[path].values())
         return path if free and all(each.deleted for each in known[aside].values()) else aside
 
-    def _controls(self, mark: Mark) -> str:
+    def _controlled_by(self, mark: Mark) -> str:
         return mark.authority or self._authority
 
     def _check_permission(self, group: str) -> None:
@@ -339,26 +340,26 @@ class Applier:
         if not self._author.may_write(group):
             raise Refusal("forbidden", group, error_detail=f"these credentials do not allow writes to {group}")
 
-    def _revive(self, xid: str) -> None:
+    def _revive_group(self, xid: str) -> None:
         """Mark a group that was created only for its content.
 
         The mark includes no earlier state, not even a deletion, so that catalogs with the group's attributes keep them.
         """
-        known = self.marks.group(xid)
+        known = self.marks.mark_of(xid)
         if known is not None and not known.deleted:
             return
         group = self._reader.group(xid)
         digest = digest_of(group.attributes if group is not None else {})
-        stamp, origin = self.marks.tick(), f"{self.marks.catalog}~"
-        self.marks.put(Mark("", "", "", stamp, origin, {origin: stamp}, digest, group=xid))
+        stamp, origin = self.marks.issue_stamp(), f"{self.marks.catalog}~"
+        self.marks.store_mark(Mark("", "", "", stamp, origin, {origin: stamp}, digest, group=xid))
 
-    def _group(self, change: ReplicatedChange) -> bool:
-        xid = f"{SCOPE}{change.group}"
+    def _apply_group(self, change: ReplicatedChange) -> bool:
+        xid = f"{MESSAGE_GROUPS}{change.group}"
         self._check_permission(xid)
         mine = self._mark_of(xid)
         theirs = change.attributes
         digest = "" if theirs is None else digest_of(theirs)
-        verdict = decide(mine, change, digest)
+        verdict = decide_winner(mine, change, digest)
         if verdict.winner == "mine" and verdict.seen == mine.seen:
             return False
         mine.seen = verdict.seen
@@ -372,20 +373,20 @@ class Applier:
             group = self._reader.group(xid)
             known: dict[str, Any] = {} if group is None else group.attributes
             given = {"theirs": theirs, "both-theirs": {**known, **theirs}, "both-mine": {**theirs, **known}}
-            self._perform("replace", (SCOPE.strip("/"), change.group), given[verdict.winner])
+            self._perform("replace", (MESSAGE_GROUPS.strip("/"), change.group), given[verdict.winner])
             after = self._reader.group(xid)
             mine.deleted, mine.digest = False, digest_of(after.attributes if after is not None else {})
-        self.marks.put(mine)
+        self.marks.store_mark(mine)
         return True
 
     def _mark_of(self, xid: str) -> Mark:
-        """Return the mark of a group, reconciled with the store like :func:`fitted`."""
-        mark, group = self.marks.group(xid), self._reader.group(xid)
+        """Return the mark of a group, reconciled with the store like :func:`reconciled_marks`."""
+        mark, group = self.marks.mark_of(xid), self._reader.group(xid)
         if mark is None:
             mark = Mark("", "", "", 0, "", group=xid, deleted=True)
         if mark.deleted != (group is None):
             mark.deleted, mark.digest = group is None, "" if group is None else digest_of(group.attributes)
-            put_own(self.marks, mark)
+            put_own_mark(self.marks, mark)
         return mark
 
     def _delete_group(self, mine: Mark, change: ReplicatedChange) -> None:
@@ -394,13 +395,13 @@ class Applier:
         group = self._reader.group(xid)
         if group is not None and (self.marks.has_versions(xid) or self._reader.resource_types(xid)):
             mine.deleted, mine.digest = False, digest_of(group.attributes)
-            put_own(self.marks, mine)
+            put_own_mark(self.marks, mine)
             return
         if group is not None:
-            self._perform("delete", (SCOPE.strip("/"), change.group), None)
+            self._perform("delete", (MESSAGE_GROUPS.strip("/"), change.group), None)
         mine.deleted, mine.digest = True, ""
         mine.stamp, mine.origin = change.stamp, change.origin
-        self.marks.put(mine)
+        self.marks.store_mark(mine)
 
     def _perform(self, verb: Verb, segments: tuple[str, ...], body: Any) -> None:
         author = self._author

@@ -17,14 +17,14 @@ from typing import Any, Final, Literal
 import msgspec
 from sqlalchemy import select
 
-from registry.core.changes import digest_of_state, put_own, state_of_resource, state_of_version
-from registry.core.requests import ResourcePath, Verb, place_of
-from registry.core.service import RegistrySession, registry_of
+from registry.core.changes import digest_of_state, put_own_mark, state_of_resource, state_of_version
+from registry.core.requests import ResourcePath, Verb, parse_resource_path
+from registry.core.service import RegistrySession, read_registry
 from registry.errors import Refusal
-from registry.model.attributes import moment_of, written_time
+from registry.model.attributes import format_time, parse_time
 from registry.store.engine import VERSIONS
 from registry.store.entities import EntityReader
-from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, is_by_xid
+from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, Marks, is_by_xid
 
 # Changes in JSON, and the choice between two states of an entity.
 #
@@ -36,7 +36,7 @@ Winner = Literal["mine", "theirs", "both-mine", "both-theirs"]
 """Which state wins; with ``both`` the other content is kept as well."""
 MAX_ORIGINS: Final = 1000
 MAX_AUTHORITY: Final = 1000
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@+]{0,127}", re.ASCII)
+_NAME_FORM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@+]{0,127}", re.ASCII)
 MAX_AHEAD: Final = 2**32
 """How far stamps of a page may be ahead of our clock before the page."""
 MAX_STAMP: Final = 2**62
@@ -65,7 +65,7 @@ class ReplicatedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     attributes: dict[str, Any] | None = None
     xid: str = ""
 
-    def fault(self, clock: int) -> str:
+    def find_fault(self, clock: int) -> str:
         """Return why this change is invalid, '' if it is valid.
 
         *clock* is ours before the page, so that a page advances it by at most MAX_AHEAD, and never to its end.
@@ -76,10 +76,10 @@ class ReplicatedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         if self.seen.get(self.origin, 0) < self.stamp:
             return "its own stamp is missing in seen"
         named = (_xid_names(self.xid) or ("",)) if self.xid else (self.group,)
-        if not all(_NAME.fullmatch(each) for each in (*named, self.origin, *self.seen)):
+        if not all(_NAME_FORM.fullmatch(each) for each in (*named, self.origin, *self.seen)):
             return "it has names that are not valid"
         own = (self.definition, self.uid, self.name)
-        if self.definition and not all(_NAME.fullmatch(each) for each in own):
+        if self.definition and not all(_NAME_FORM.fullmatch(each) for each in own):
             return "a version needs a definition, a uid and an id"
         return (
             ""
@@ -93,7 +93,7 @@ def _xid_names(xid: str) -> list[str]:
     names = xid.split("/")[1:]
     if not xid.startswith("/") or len(names) > 6 or (len(names) == 6 and names[4] != "versions"):
         return []
-    return names if xid == MODEL or (len(names) in (2, 4, 6) and is_by_xid(xid)) else []
+    return names if xid == MODEL_XID or (len(names) in (2, 4, 6) and is_by_xid(xid)) else []
 
 
 class ChangePage(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class MergeDecision:
     seen: dict[str, int]
 
 
-def decide(mine: Mark, theirs: ReplicatedChange, digest: str) -> MergeDecision:
+def decide_winner(mine: Mark, theirs: ReplicatedChange, digest: str) -> MergeDecision:
     """Decide between our state and another catalog's; *digest* is of the other's content."""
     seen = {name: max(mine.seen.get(name, 0), theirs.seen.get(name, 0)) for name in {**mine.seen, **theirs.seen}}
     gone = theirs.attributes is None
@@ -134,12 +134,12 @@ def decide(mine: Mark, theirs: ReplicatedChange, digest: str) -> MergeDecision:
     return MergeDecision("both-theirs" if later else "both-mine", seen)
 
 
-def encoded(changes: ChangePage) -> bytes:
+def encode_page(changes: ChangePage) -> bytes:
     """Return the JSON of changes."""
     return msgspec.json.encode(changes)
 
 
-def decoded(data: bytes | Mapping[str, Any]) -> ChangePage | None:
+def parse_page(data: bytes | Mapping[str, Any]) -> ChangePage | None:
     """Parse changes; return None if they are not valid."""
     try:
         changes = (
@@ -157,43 +157,43 @@ def decoded(data: bytes | Mapping[str, Any]) -> ChangePage | None:
 # The authority distinguishes definitions (section 2.2.1), and names may differ between catalogs (5.3). So if two
 # definitions have the same path, the second one is put into a group named after its authority.
 
-_PLAIN: Final = re.compile(r"[^A-Za-z0-9.-]+", re.ASCII)
-_SIGN: Final = re.compile(r"@[A-Za-z0-9.-]{1,24}-[0-9a-f]{8}", re.ASCII)
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9.-]+", re.ASCII)
+_SUFFIX: Final = re.compile(r"@[A-Za-z0-9.-]{1,24}-[0-9a-f]{8}", re.ASCII)
 MAX_ID: Final = 128
-_SIGN_LENGTH: Final = 34
+_SUFFIX_LENGTH: Final = 34
 
 
-def sign_of(authority: str) -> str:
+def authority_suffix(authority: str) -> str:
     """Return the suffix of names of groups for an authority's definitions."""
-    plain = _PLAIN.sub("-", authority.partition("://")[2] or authority).strip("-.")[:24]
+    plain = _UNSAFE.sub("-", authority.partition("://")[2] or authority).strip("-.")[:24]
     return f"@{plain or 'x'}-{hashlib.sha256(authority.encode()).hexdigest()[:8]}"
 
 
-def is_aside(group: str) -> bool:
+def has_authority_suffix(group: str) -> bool:
     """Whether a group has such a suffix."""
-    return "@" in group and _SIGN.fullmatch(group[group.rindex("@") :]) is not None
+    return "@" in group and _SUFFIX.fullmatch(group[group.rindex("@") :]) is not None
 
 
 def is_shortened(group: str) -> bool:
     """Whether a group has such a suffix and its name may be shortened."""
-    return len(group) == MAX_ID - _SIGN_LENGTH
+    return len(group) == MAX_ID - _SUFFIX_LENGTH
 
 
 def home_of(owner: str, authority: str) -> tuple[str, str]:
     """Return group and id of a definition in the catalog of its authority."""
-    group, _, name = owner.removeprefix(SCOPE).partition("/messages/")
-    return group.removesuffix(sign_of(authority)), name
+    group, _, name = owner.removeprefix(MESSAGE_GROUPS).partition("/messages/")
+    return group.removesuffix(authority_suffix(authority)), name
 
 
-def owners_for(group: str, name: str, authority: str) -> tuple[str, str]:
+def possible_xids(group: str, name: str, authority: str) -> tuple[str, str]:
     """Return the two possible xids of a definition: its own path, and the one with the authority's suffix."""
-    aside = f"{group[: MAX_ID - _SIGN_LENGTH]}{sign_of(authority)}"
-    return f"{SCOPE}{group}/messages/{name}", f"{SCOPE}{aside}/messages/{name}"
+    aside = f"{group[: MAX_ID - _SUFFIX_LENGTH]}{authority_suffix(authority)}"
+    return f"{MESSAGE_GROUPS}{group}/messages/{name}", f"{MESSAGE_GROUPS}{aside}/messages/{name}"
 
 
 _logger = logging.getLogger(__name__)
 Perform = Callable[[Verb, tuple[str, ...], Any], None]
-_DIGEST: Final = 8
+_DIGEST_LENGTH: Final = 8
 _MAX_ID: Final = 128
 
 
@@ -219,11 +219,11 @@ class ResourceState(msgspec.Struct, omit_defaults=True):
     ancestors: dict[str, str] = {}
 
 
-def state_at(reader: EntityReader, xid: str) -> dict[str, Any] | None:
-    """Return the state of an entity, None if it does not exist; of a resource without ``ancestors``."""
+def entity_state(reader: EntityReader, xid: str) -> dict[str, Any] | None:
+    """Return the state of an entity (of a resource without ``ancestors``), None if it does not exist."""
     depth = xid.count("/")
-    if xid == MODEL:
-        return dict(registry_of(reader).modelsource)
+    if xid == MODEL_XID:
+        return dict(read_registry(reader).modelsource)
     if depth == 2:
         group = reader.group(xid)
         return None if group is None else group.attributes
@@ -236,18 +236,16 @@ def state_at(reader: EntityReader, xid: str) -> dict[str, Any] | None:
     return {**state_of_version(version, reader.document(xid)), "ancestorid": version.ancestorid}
 
 
-def ancestors(reader: EntityReader, resource: str) -> dict[str, str]:
+def ancestors_of(reader: EntityReader, resource: str) -> dict[str, str]:
     """Return the ancestors of a resource's versions, by version id."""
     query = select(VERSIONS.c.id, VERSIONS.c.ancestorid).where(VERSIONS.c.parent == f"{resource}/versions")
     return {str(row[0]): str(row[1]) for row in reader.connection.execute(query)}
 
 
 class EntityMerger:
-    """Merges such changes within a session; *perform* writes them, *revive* marks a group created for its content."""
+    """Merges changes of such entities; *perform* writes, *revive* marks a group created for its content."""
 
-    def __init__(
-        self, session: RegistrySession, marks: WriteMarks, perform: Perform, revive: Callable[[str], None]
-    ) -> None:
+    def __init__(self, session: RegistrySession, marks: Marks, perform: Perform, revive: Callable[[str], None]) -> None:
         self._session = session
         self._reader = session.reader
         self._marks = marks
@@ -261,44 +259,44 @@ class EntityMerger:
             Refusal: it is refused.
         """
         names = tuple(change.xid.split("/")[1:])
-        if change.xid != MODEL:
+        if change.xid != MODEL_XID:
             kinds = self._session.model.groups
             gone = change.attributes is None
             if gone and (names[0] not in kinds or (len(names) > 2 and names[2] not in kinds[names[0]].resources)):
                 return False  # an unknown type has no entities
-            place_of(self._session.model, names, change.xid)
+            parse_resource_path(self._session.model, names, change.xid)
         mine = self._mark_of(change.xid)
         theirs = change.attributes
-        verdict = decide(mine, change, "" if theirs is None else digest_of_state(theirs))
+        verdict = decide_winner(mine, change, "" if theirs is None else digest_of_state(theirs))
         if verdict.seen == mine.seen and verdict.winner == "mine":
             return False
-        before = state_at(self._reader, change.xid)
+        before = entity_state(self._reader, change.xid)
         if verdict.winner == "theirs" and theirs is None:
             if not self._delete(change.xid, names):
                 mine.deleted, mine.digest = False, "" if before is None else digest_of_state(before)
-                put_own(self._marks, mine)  # it has content newer than the deletion
+                put_own_mark(self._marks, mine)  # it has content newer than the deletion
                 return True
         elif not self._write(change, names, verdict.winner, before, mine):
             return False
-        after = state_at(self._reader, change.xid)
+        after = entity_state(self._reader, change.xid)
         digest = "" if after is None else digest_of_state(after)
         if mine.seen == verdict.seen and after == before and mine.stamp:
             return False
         mine.seen, mine.deleted, mine.digest = verdict.seen, after is None, digest
         if verdict.winner in ("theirs", "both-theirs"):
             mine.stamp, mine.origin = change.stamp, change.origin
-        self._marks.put(mine)
+        self._marks.store_mark(mine)
         return True
 
     def _mark_of(self, xid: str) -> Mark:
         """Return the mark of an entity, reconciled with the store; implicitly created entities have none."""
-        mark, state = self._marks.group(xid), state_at(self._reader, xid)
+        mark, state = self._marks.mark_of(xid), entity_state(self._reader, xid)
         digest = "" if state is None else digest_of_state(state)
         if mark is None:
             return Mark("", "", "", 0, "", group=xid, deleted=state is None, digest=digest)
         if state is None and not mark.deleted:
             mark.deleted = True
-            put_own(self._marks, mark)
+            put_own_mark(self._marks, mark)
         mark.deleted, mark.digest = state is None, digest
         return mark
 
@@ -309,7 +307,7 @@ class EntityMerger:
             return reader.group(xid) is None
         if len(names) == 4 and (resource := reader.resource(xid)) is not None and resource.xref is None:
             return False
-        if state_at(reader, xid) is not None:
+        if entity_state(reader, xid) is not None:
             self._perform("delete", names[:-1], {names[-1]: {}})
         return True
 
@@ -324,7 +322,7 @@ class EntityMerger:
         """Write the merged state; return False if something that it needs is missing."""
         theirs = change.attributes
         if len(names) in (1, 2):
-            wanted = before if winner == "mine" else _joined(before or {}, theirs or {}, winner)
+            wanted = before if winner == "mine" else _join_attributes(before or {}, theirs or {}, winner)
             if wanted != before:
                 self._perform("replace", names, wanted)
             return True
@@ -332,7 +330,7 @@ class EntityMerger:
             return self._write_resource(change, names, winner, before)
         if winner == "mine":
             return True
-        state = _read(change, VersionState)
+        state = _parse_state(change, VersionState)
         kept = None if before is None else msgspec.convert(before, VersionState)
         if winner in ("both-mine", "both-theirs") and kept is not None:
             lost, other = (state, kept) if winner == "both-mine" else (kept, state)
@@ -344,14 +342,14 @@ class EntityMerger:
 
     def _write_version(self, names: tuple[str, ...], state: VersionState) -> None:
         group, owner = "/".join(("", *names[:2])), "/".join(("", *names[:4]))
-        place = place_of(self._session.model, names, change_path(names))
+        place = parse_resource_path(self._session.model, names, join_xid(names))
         resource = self._reader.resource(owner)
         if resource is not None and resource.xref is not None:  # it is no longer a reference
             self._perform("delete", names[:3], {names[3]: {}})
         body = {**state.attributes, "createdat": state.createdat}
         if state.document is not None and place.resource.document_names[2] not in body:
             body[place.resource.document_names[1]] = state.document
-        there = ancestors(self._reader, owner)
+        there = ancestors_of(self._reader, owner)
         if state.ancestorid in there:
             body["ancestorid"] = state.ancestorid
         elif names[5] not in there and (not there or not place.resource.singleversionroot):
@@ -364,13 +362,13 @@ class EntityMerger:
     ) -> None:
         """Keep the losing content as a new version, older than the winning one."""
         digest = digest_of_state(msgspec.to_builtins(lost))
-        name = f"{names[5][: _MAX_ID - _DIGEST - 1]}-{digest[:_DIGEST]}"
+        name = f"{names[5][: _MAX_ID - _DIGEST_LENGTH - 1]}-{digest[:_DIGEST_LENGTH]}"
         where = (*names[:5], name)
-        xid = change_path(where)
-        if not write[1] or self._marks.group(xid) is not None:
+        xid = join_xid(where)
+        if not write[1] or self._marks.mark_of(xid) is not None:
             return
-        moments = [each for each in map(moment_of, (lost.createdat, other.createdat)) if each is not None]
-        lost.createdat = written_time(min(moments) - timedelta(microseconds=1)) if moments else lost.createdat
+        moments = [each for each in map(parse_time, (lost.createdat, other.createdat)) if each is not None]
+        lost.createdat = format_time(min(moments) - timedelta(microseconds=1)) if moments else lost.createdat
         lost.ancestorid = name if other.ancestorid == names[5] else other.ancestorid
         savepoint = self._reader.connection.begin_nested()
         try:
@@ -378,20 +376,20 @@ class EntityMerger:
             savepoint.commit()
         except Refusal as refusal:
             savepoint.rollback()
-            _logger.warning("lost one of two concurrent contents of %s: %s", change_path(names), refusal.title)
+            _logger.warning("lost one of two concurrent contents of %s: %s", join_xid(names), refusal.title)
             return
-        state = state_at(self._reader, xid)
+        state = entity_state(self._reader, xid)
         mark = Mark("", "", "", write[0], write[1], {write[1]: write[0]}, group=xid)
         mark.deleted, mark.digest = state is None, "" if state is None else digest_of_state(state)
-        self._marks.put(mark)
+        self._marks.store_mark(mark)
 
     def _write_resource(
         self, change: ReplicatedChange, names: tuple[str, ...], winner: Winner, before: dict[str, Any] | None
     ) -> bool:
         if winner == "mine":
             return True
-        wanted, resource = _read(change, ResourceState), self._reader.resource(change.xid)
-        there = ancestors(self._reader, change.xid)
+        wanted, resource = _parse_state(change, ResourceState), self._reader.resource(change.xid)
+        there = ancestors_of(self._reader, change.xid)
         if before is not None and winner != "theirs":
             kept = msgspec.convert(before, ResourceState)
             first, other = (wanted, kept) if winner == "both-theirs" else (kept, wanted)
@@ -407,7 +405,7 @@ class EntityMerger:
         if resource is None or resource.xref is not None:
             return False  # its versions are still missing
         missing = {name for name in (*wanted.ancestors, wanted.default) if name and name not in there}
-        self._order(names, place_of(self._session.model, names, change.xid), wanted.ancestors, there)
+        self._set_ancestors(names, parse_resource_path(self._session.model, names, change.xid), wanted.ancestors, there)
         sticky = wanted.sticky and wanted.default in there
         body = {**wanted.attributes, "defaultversionsticky": sticky}
         if sticky:
@@ -421,10 +419,10 @@ class EntityMerger:
             self._perform("replace", meta, body)
         return not missing - {
             name.rpartition("/")[2]
-            for name in self._marks.named([f"{change.xid}/versions/{each}" for each in sorted(missing)])
+            for name in self._marks.marks_by_xid([f"{change.xid}/versions/{each}" for each in sorted(missing)])
         }
 
-    def _order(
+    def _set_ancestors(
         self, names: tuple[str, ...], place: ResourcePath, wanted: Mapping[str, str], there: Mapping[str, str]
     ) -> None:
         """Set the wanted ancestors, as far as both versions exist."""
@@ -439,19 +437,19 @@ class EntityMerger:
             self._perform("patch", (*names, "versions"), chain)
 
 
-def change_path(names: tuple[str, ...]) -> str:
-    """Return the xid of names."""
+def join_xid(names: tuple[str, ...]) -> str:
+    """Return the xid with these names."""
     return "/".join(("", *names))
 
 
-def _read(change: ReplicatedChange, kind: Any) -> Any:
+def _parse_state(change: ReplicatedChange, kind: Any) -> Any:
     try:
         return msgspec.convert(change.attributes, kind)
     except msgspec.ValidationError as error:
         raise Refusal("bad_request", change.xid, error_detail=f"the state is not valid: {error}") from None
 
 
-def _joined(mine: Mapping[str, Any], theirs: Mapping[str, Any], winner: Winner) -> dict[str, Any]:
+def _join_attributes(mine: Mapping[str, Any], theirs: Mapping[str, Any], winner: Winner) -> dict[str, Any]:
     """Return the union of attributes (in models also of group types); the winner's value if both have one."""
     if winner == "theirs":
         return dict(theirs)

@@ -18,30 +18,30 @@ from catalog.documents.fetching import Fetcher
 from catalog.documents.registry_api import post
 from catalog.findings import DocumentError
 from registry.core.service import RegistryService
-from registry.replication.applying import MAX_REPORTED, Applier, ChangeAuthor
+from registry.replication.applying import MAX_REPORTED, ChangeApplier, ChangeAuthor
 from registry.replication.entities import (
     ChangePage,
     ReplicatedChange,
-    ancestors,
-    decoded,
-    encoded,
+    ancestors_of,
+    encode_page,
+    entity_state,
+    has_authority_suffix,
     home_of,
-    is_aside,
-    state_at,
+    parse_page,
 )
 from registry.store.entities import EntityReader
-from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, is_by_xid
+from registry.store.history import MESSAGE_GROUPS, MODEL_XID, Mark, Marks, is_by_xid
 
 # Changes for other catalogs: current entities, in the order in which this catalog received them.
 
-PAGE: Final = 200
+PAGE_CHANGES: Final = 200
 """Changes in a page."""
 PAGE_BYTES: Final = 4 * 2**20
 """Size of a page in bytes; a single change may be larger."""
 
 
 def changes_after(
-    reader: EntityReader, position: int, authority: str, limit: int = PAGE, *, whole: bool = False
+    reader: EntityReader, position: int, authority: str, limit: int = PAGE_CHANGES, *, whole: bool = False
 ) -> ChangePage:
     """Return a page of changes after a position; *authority* is the default of versions that name none.
 
@@ -49,16 +49,16 @@ def changes_after(
     in each page that has one, so that it arrives with the last of them. The model comes before entities of its types,
     and again at its own position, when the entities that it forbids have been deleted.
     """
-    marks = WriteMarks(reader.connection)
-    entries = marks.after(position, min(limit, PAGE) + 1)
-    page, more = entries[: min(limit, PAGE)], len(entries) > min(limit, PAGE)
+    marks = Marks(reader.connection)
+    entries = marks.marks_after(position, min(limit, PAGE_CHANGES) + 1)
+    page, more = entries[: min(limit, PAGE_CHANGES)], len(entries) > min(limit, PAGE_CHANGES)
     live = [f"{each.owner}/versions/{each.name}" for each in page if each.owner and not each.deleted]
-    versions = reader.versions_of(live)
+    versions = reader.versions_by_xid(live)
     changes: list[ReplicatedChange] = []
     weight = 0
-    model = marks.group(MODEL) if whole else None
+    model = marks.mark_of(MODEL_XID) if whole else None
     if model is not None and model.position > position:
-        changes += filter(None, (_change_by_xid(model, reader),))
+        changes += filter(None, (_entity_change(model, reader),))
     first = len(changes)
     owners: dict[str, None] = {}
     for each in page:
@@ -67,10 +67,10 @@ def changes_after(
             position = each.position
             continue
         owner = _resource_of(each) if by_xid and not each.deleted else ""
-        change = _change_by_xid(each, reader) if by_xid else _change(each, reader, versions, authority)
+        change = _entity_change(each, reader) if by_xid else _definition_change(each, reader, versions, authority)
         if change is not None:
             weight += len(msgspec.json.encode(change))
-            full = len(changes) + len(owners) + bool(owner) >= PAGE
+            full = len(changes) + len(owners) + bool(owner) >= PAGE_CHANGES
             if len(changes) + len(owners) > first and (full or weight > PAGE_BYTES):
                 more = True
                 break
@@ -80,8 +80,8 @@ def changes_after(
                 owners[owner] = None
         position = each.position
     if owners:
-        known = marks.named(list(owners))
-        given = (_change_by_xid(known[xid], reader) for xid in owners if xid in known and not known[xid].deleted)
+        known = marks.marks_by_xid(list(owners))
+        given = (_entity_change(known[xid], reader) for xid in owners if xid in known and not known[xid].deleted)
         changes += filter(None, given)
     return ChangePage(catalog=marks.catalog, authority=authority, position=position, changes=changes, more=more)
 
@@ -91,22 +91,22 @@ def _resource_of(mark: Mark) -> str:
     return "/".join(mark.group.split("/")[:5]) if mark.group.count("/") >= 4 else ""
 
 
-def _change_by_xid(mark: Mark, reader: EntityReader) -> ReplicatedChange | None:
-    state = None if mark.deleted else state_at(reader, mark.group)
+def _entity_change(mark: Mark, reader: EntityReader) -> ReplicatedChange | None:
+    state = None if mark.deleted else entity_state(reader, mark.group)
     if state is None and not mark.deleted:
         return None
     if state is not None and mark.group.count("/") == 4:
-        state["ancestors"] = ancestors(reader, mark.group)
+        state["ancestors"] = ancestors_of(reader, mark.group)
     return ReplicatedChange(
         group="", xid=mark.group, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=state
     )
 
 
-def _change(mark: Mark, reader: EntityReader, versions: Any, authority: str) -> ReplicatedChange | None:
+def _definition_change(mark: Mark, reader: EntityReader, versions: Any, authority: str) -> ReplicatedChange | None:
     if not mark.owner:
-        name = mark.group.removeprefix(SCOPE)
+        name = mark.group.removeprefix(MESSAGE_GROUPS)
         group = None if mark.deleted else reader.group(mark.group)
-        if is_aside(name) or (group is None and not mark.deleted):
+        if has_authority_suffix(name) or (group is None and not mark.deleted):
             return None  # each catalog creates those groups itself
         attributes = None if group is None else group.attributes
         return ReplicatedChange(group=name, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=attributes)
@@ -131,7 +131,7 @@ def _change(mark: Mark, reader: EntityReader, versions: Any, authority: str) -> 
 
 _logger = logging.getLogger(__name__)
 Direction = Literal["pull", "push", "both"]
-_OK: Final = 200
+_STATUS_OK: Final = 200
 _LAST_POSITION: Final = 2**63 - 1
 _MAX_CHANGES: Final = 2_000
 """Changes accepted in a page: more than a peer of any release sends."""
@@ -180,7 +180,7 @@ class _TooLarge(DocumentError):
     """The page is too large for the peer."""
 
 
-class _Answer(msgspec.Struct):
+class _PushReply(msgspec.Struct):
     catalog: str
     applied: int
     refused: list[tuple[str, str]]
@@ -201,134 +201,134 @@ class PeerExchange:
         peer: Peer,
         direction: Literal["pull", "push"],
         stopping: threading.Event | None = None,
-        done: ReplicationRound | None = None,
+        result: ReplicationRound | None = None,
     ) -> ReplicationRound:
         """Continue from the last position until there are no more changes, or until *stopping* is set.
 
-        The results are added to *done*, page by page.
+        The results are added to *result*, page by page.
 
         Raises:
             DocumentError: the peer is unreachable, refuses us, or is not a catalog; earlier pages stay applied.
         """
-        done = ReplicationRound() if done is None else done
+        result = ReplicationRound() if result is None else result
         more = True
         while more and not (stopping is not None and stopping.is_set()):
-            more = (self._pull if direction == "pull" else self._push)(peer, done)
-        return done
+            more = (self._pull if direction == "pull" else self._push)(peer, result)
+        return result
 
-    def _pull(self, peer: Peer, done: ReplicationRound) -> bool:
+    def _pull(self, peer: Peer, result: ReplicationRound) -> bool:
         name = f"pull all {peer.url}"  # separate from `pull`, which was of messages only
         with self._service.session(writing=False) as session:
-            catalog, position = WriteMarks(session.reader.connection).reached(name)
-        page = self._fetched(peer, position)
+            catalog, position = Marks(session.reader.connection).peer_position(name)
+        page = self._fetch_page(peer, position)
         if page.catalog != catalog:
             if catalog:
-                _renew(peer, done)
-                page = self._fetched(peer, 0)
+                _record_renewal(peer, result)
+                page = self._fetch_page(peer, 0)
             position = 0
         if page.position == position and not page.more:
             return False
         if page.more and page.position <= position:
             raise DocumentError(f"{peer.url} sends the same changes again and again", file=peer.url)
         with self._service.session(writing=True) as session:
-            applier = Applier(session, ChangeAuthor(f"replication of {peer.url}", True), self._authority)
+            applier = ChangeApplier(session, ChangeAuthor(f"replication of {peer.url}", True), self._own_authority)
             if applier.marks.catalog == page.catalog:
                 raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
             taken = applier.apply(page)
-            applier.marks.reach(name, page.catalog, page.position)
-        done.add(len(page.changes), taken.applied, taken.refused, taken.reported)
+            applier.marks.set_peer_position(name, page.catalog, page.position)
+        result.add(len(page.changes), taken.applied, taken.refused, taken.reported)
         return page.more
 
-    def _push(self, peer: Peer, done: ReplicationRound) -> bool:
-        if not done.answered:
-            self._begin(peer, done)
+    def _push(self, peer: Peer, result: ReplicationRound) -> bool:
+        if not result.answered:
+            self._push_empty_page(peer, result)
             return True
-        name = _pushed(peer, whole=done.whole)
-        for limit in (PAGE, 1):
+        name = _push_key(peer, whole=result.whole)
+        for limit in (PAGE_CHANGES, 1):
             with self._service.session(writing=False) as session:
-                catalog, position = WriteMarks(session.reader.connection).reached(name)
-                page = changes_after(session.reader, position, self._authority, limit, whole=done.whole)
+                catalog, position = Marks(session.reader.connection).peer_position(name)
+                page = changes_after(session.reader, position, self._own_authority, limit, whole=result.whole)
             if page.position == position:
                 return False
             try:
-                answer = self._sent(peer, page)
+                answer = self._send_page(peer, page)
                 break
             except _TooLarge:
                 _logger.debug("%s refused a page of %d changes as too large", peer.url, len(page.changes))
         else:
-            return self._pass_over(peer, page, name, done)
+            return self._skip_change(peer, page, name, result)
         changed = bool(catalog) and answer.catalog != catalog
         if changed:
-            _renew(peer, done)
+            _record_renewal(peer, result)
         with self._service.session(writing=True) as session:
-            WriteMarks(session.reader.connection).reach(name, answer.catalog, 0 if changed else page.position)
-        done.add(len(page.changes), answer.applied, max(answer.refusedcount, len(answer.refused)), answer.refused)
+            Marks(session.reader.connection).set_peer_position(name, answer.catalog, 0 if changed else page.position)
+        result.add(len(page.changes), answer.applied, max(answer.refusedcount, len(answer.refused)), answer.refused)
         return page.more or changed
 
-    def _pass_over(self, peer: Peer, page: ChangePage, name: str, done: ReplicationRound) -> bool:
+    def _skip_change(self, peer: Peer, page: ChangePage, name: str, result: ReplicationRound) -> bool:
         """Skip a change that is too large for a peer; it counts as refused."""
         with self._service.session(writing=True) as session:
-            marks = WriteMarks(session.reader.connection)
-            marks.reach(name, marks.reached(name)[0], page.position)
+            marks = Marks(session.reader.connection)
+            marks.set_peer_position(name, marks.peer_position(name)[0], page.position)
         subject = page.changes[-1].xid or page.changes[-1].group
         _logger.warning("skipped a change of %s: it is too large for %s", subject, peer.url)
-        done.add(len(page.changes), 0, len(page.changes), [(subject, "too large for the peer")])
+        result.add(len(page.changes), 0, len(page.changes), [(subject, "too large for the peer")])
         return page.more
 
-    def _begin(self, peer: Peer, done: ReplicationRound) -> None:
+    def _push_empty_page(self, peer: Peer, result: ReplicationRound) -> None:
         """Push an empty page, to learn whether the peer is available, what it supports, and its catalog id."""
         with self._service.session(writing=False) as session:
-            ours = WriteMarks(session.reader.connection).catalog
-        answer = self._sent(peer, ChangePage(catalog=ours, authority=self._authority, position=0, changes=[]))
+            ours = Marks(session.reader.connection).catalog
+        answer = self._send_page(peer, ChangePage(catalog=ours, authority=self._own_authority, position=0, changes=[]))
         if answer.catalog == ours:
             raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
-        done.whole, done.answered = answer.whole, True
-        name = _pushed(peer, whole=done.whole)
+        result.whole, result.answered = answer.whole, True
+        name = _push_key(peer, whole=result.whole)
         with self._service.session(writing=False) as session:
-            catalog, _ = WriteMarks(session.reader.connection).reached(name)
+            catalog, _ = Marks(session.reader.connection).peer_position(name)
         if catalog and answer.catalog != catalog:
-            _renew(peer, done)
+            _record_renewal(peer, result)
             with self._service.session(writing=True) as session:
-                WriteMarks(session.reader.connection).reach(name, answer.catalog, 0)
+                Marks(session.reader.connection).set_peer_position(name, answer.catalog, 0)
 
     @property
-    def _authority(self) -> str:
+    def _own_authority(self) -> str:
         return self._service.authority
 
-    def _fetched(self, peer: Peer, position: int) -> ChangePage:
+    def _fetch_page(self, peer: Peer, position: int) -> ChangePage:
         by = Fetcher(network=True, logins=peer.logins)
         url = f"{peer.url}?changes={position}&whole"
-        page = decoded(by.fetch(url))
+        page = parse_page(by.fetch(url))
         if page is None or len(page.changes) > _MAX_CHANGES or not 0 <= page.position <= _LAST_POSITION:
             hint = "use the URL of the message catalog of an xrouter registry"
             raise DocumentError(f"{by.address(url)} did not return changes of a catalog", file=peer.url, hint=hint)
         return page
 
-    def _sent(self, peer: Peer, page: ChangePage) -> _Answer:
+    def _send_page(self, peer: Peer, page: ChangePage) -> _PushReply:
         by = Fetcher(network=True, logins=peer.logins)
-        receipt = post(peer.url, encoded(page), by, note="xRouter-Finding")
+        receipt = post(peer.url, encode_page(page), by, note="xRouter-Finding")
         if receipt.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             raise _TooLarge(f"a page is too large for {by.address(peer.url)}", file=peer.url)
-        if receipt.status != _OK:
+        if receipt.status != _STATUS_OK:
             text = f"{by.address(peer.url)} does not accept changes: it answered {receipt.status}"
             raise DocumentError(text, file=peer.url, hint="check the URL, and whether this registry may write there")
         try:
-            return msgspec.json.decode(receipt.data, type=_Answer)
+            return msgspec.json.decode(receipt.data, type=_PushReply)
         except msgspec.MsgspecError as error:
             hint = "use the URL of the message catalog of an xrouter registry"
             raise DocumentError(f"{by.address(peer.url)} is not a catalog", file=peer.url, hint=hint) from error
 
 
-def _pushed(peer: Peer, *, whole: bool) -> str:
+def _push_key(peer: Peer, *, whole: bool) -> str:
     """Return the key of the push position of a peer: of messages only, or of all entities."""
     return f"push all {peer.url}" if whole else f"push {peer.url}"
 
 
-def _renew(peer: Peer, done: ReplicationRound) -> None:
+def _record_renewal(peer: Peer, result: ReplicationRound) -> None:
     """Record that a peer is another catalog than before, which may happen once in a round."""
-    if done.renewed:
+    if result.renewed:
         raise DocumentError(f"{peer.url} is a different catalog at each request", file=peer.url)
-    done.renewed = True
+    result.renewed = True
 
 
 # Continuous replication: a thread for each peer runs a round at intervals, and backs off after failures.
@@ -343,11 +343,11 @@ _MAX_PAUSE = 300.0
 class PeerTally:
     """The counts of one direction with one peer, since the start.
 
-    ``alike`` is when the last completed round began, after which both sides were equal; before the first it is the
-    start. ``success`` is when that round ended, 0 without one. Both are Unix seconds.
+    ``equal_since`` is when the last completed round began, after which both sides were equal; before the first it is
+    the start. ``success`` is when that round ended, 0 without one. Both are Unix seconds.
     """
 
-    alike: float
+    equal_since: float
     success: float = 0.0
     changes: int = 0
     applied: int = 0
@@ -365,7 +365,7 @@ class Replication:
         self._exchange = PeerExchange(service)
         self._stopping = threading.Event()
         self._threads = [
-            threading.Thread(target=self._follow, args=(each,), name=f"replication-{number}", daemon=True)
+            threading.Thread(target=self._run_rounds, args=(each,), name=f"replication-{number}", daemon=True)
             for number, each in enumerate(peers)
         ]
 
@@ -374,7 +374,7 @@ class Replication:
         for each in self._threads:
             each.start()
 
-    def end(self) -> None:
+    def request_stop(self) -> None:
         """Stop all rounds after their current pages."""
         self._stopping.set()
 
@@ -385,7 +385,7 @@ class Replication:
             if each.is_alive():
                 each.join(max(0.0, deadline - time.monotonic()))
 
-    def _follow(self, peer: Peer) -> None:
+    def _run_rounds(self, peer: Peer) -> None:
         backoff = Backoff(min(_FIRST_PAUSE, peer.interval), max(_MAX_PAUSE, peer.interval))
         failing = False
         tally = self.tallies[peer.url, peer.directions[0]]
@@ -393,7 +393,7 @@ class Replication:
             try:
                 for direction in peer.directions:
                     tally = self.tallies[peer.url, direction]
-                    self._round(peer, direction, tally)
+                    self._run_round(peer, direction, tally)
             except DocumentError as error:
                 tally.failures += 1
                 pause = backoff.pause()
@@ -413,7 +413,7 @@ class Replication:
                 backoff.reset()
             self._stopping.wait(pause)
 
-    def _round(self, peer: Peer, direction: Literal["pull", "push"], tally: PeerTally) -> None:
+    def _run_round(self, peer: Peer, direction: Literal["pull", "push"], tally: PeerTally) -> None:
         begun, done = time.time(), ReplicationRound()
         try:
             self._exchange.run(peer, direction, self._stopping, done)
@@ -422,7 +422,7 @@ class Replication:
             tally.applied += done.applied
             tally.refused += done.refused
         if not self._stopping.is_set():
-            tally.alike, tally.success = begun, time.time()
+            tally.equal_since, tally.success = begun, time.time()
         if done.sent:
             figures = (direction, peer.url, done.sent, done.applied, done.refused)
             _logger.info("replication: %s %s, changes %d, new %d, refused %d", *figures)

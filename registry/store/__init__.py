@@ -1,1 +1,1 @@
-"""What is kept: tables, their migrations, and reading and writing within one transaction."""
+"""Storage: tables, migrations, and reading and writing within one transaction."""

@@ -44,9 +44,9 @@ from sqlalchemy.sql.expression import ClauseElement
 
 # Locks on a database that one process holds at a time, and that are released when it ends.
 
-_KEY: Final = 7_218_904_117_442_316
+_DELIVERY_LOCK: Final = 7_218_904_117_442_316
 """Id of our advisory lock in PostgreSQL."""
-_SUFFIX: Final = "-delivery"
+_LOCK_SUFFIX: Final = "-delivery"
 _FILE_MODE: Final = 0o600
 
 
@@ -54,12 +54,12 @@ class ProcessLock(Protocol):
     """A lock that this process holds until it releases it or ends."""
 
     @property
-    def holds(self) -> bool:
+    def is_held(self) -> bool:
         """Whether this process still holds it; queries the database."""
         ...
 
     def release(self) -> None:
-        """Release it."""
+        """Release the lock."""
         ...
 
 
@@ -70,7 +70,7 @@ class FileLock:
         self._file = file
 
     @classmethod
-    def of(cls, database: str | None) -> FileLock | None:
+    def acquire(cls, database: str | None) -> FileLock | None:
         """Return the lock of a database file, None if another process holds it; always granted for one in memory.
 
         Raises:
@@ -78,7 +78,7 @@ class FileLock:
         """
         if not database or database == ":memory:":
             return cls(None)
-        file = os.open(f"{database}{_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        file = os.open(f"{database}{_LOCK_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -87,7 +87,7 @@ class FileLock:
         return cls(file)
 
     @property
-    def holds(self) -> bool:
+    def is_held(self) -> bool:
         """Whether this process still holds it."""
         return True
 
@@ -105,7 +105,7 @@ class AdvisoryLock:
         self._connection = connection
 
     @classmethod
-    def of(cls, connection: Connection) -> AdvisoryLock | None:
+    def acquire(cls, connection: Connection) -> AdvisoryLock | None:
         """Return the lock, None while another connection holds it.
 
         Raises:
@@ -113,7 +113,7 @@ class AdvisoryLock:
         """
         try:
             connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-            if connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _KEY}).scalar_one():
+            if connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _DELIVERY_LOCK}).scalar_one():
                 return cls(connection)
         except BaseException:
             connection.invalidate()
@@ -123,7 +123,7 @@ class AdvisoryLock:
         return None
 
     @property
-    def holds(self) -> bool:
+    def is_held(self) -> bool:
         """Whether the connection, and so the lock, is alive."""
         try:
             self._connection.execute(text("SELECT 1"))
@@ -138,7 +138,7 @@ class AdvisoryLock:
 
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
-_LOCK: Final = 7_218_904_117_442_315
+_WRITE_LOCK: Final = 7_218_904_117_442_315
 """Id of our advisory lock in PostgreSQL."""
 _BUSY_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10
@@ -179,7 +179,7 @@ class Database:
         self._sqlite = engine.dialect.name == "sqlite"
         self._watchers: list[Callable[[], None]] = []
 
-    def watch(self, written: Callable[[], None]) -> None:
+    def on_write(self, written: Callable[[], None]) -> None:
         """Call *written* after every write of this process, on the writing thread; it must be fast."""
         self._watchers.append(written)
 
@@ -206,7 +206,7 @@ class Database:
                     if not self._sqlite:
                         most = {"most": f"{_BUSY_SECONDS * 1000:.0f}ms"}
                         connection.execute(text("SELECT set_config('lock_timeout', :most, true)"), most)
-                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITE_LOCK})
                     yield connection
             finally:
                 connection.info.pop("writing", None)
@@ -214,7 +214,7 @@ class Database:
             written()
 
     @contextmanager
-    def noting(self) -> Iterator[Connection]:
+    def writing_aside(self) -> Iterator[Connection]:
         """Begin a transaction on tables outside the registry proper; registry writers wait for it only with SQLite."""
         with self._engine.connect() as connection:
             connection.info["writing"] = True
@@ -224,15 +224,15 @@ class Database:
             finally:
                 connection.info.pop("writing", None)
 
-    def claim(self) -> ProcessLock | None:
+    def try_lock(self) -> ProcessLock | None:
         """Return a lock that one process holds at a time, None while another holds it.
 
         Raises:
             SQLAlchemyError, OSError: the database, or the folder of its file, is unavailable.
         """
         if self._sqlite:
-            return FileLock.of(self._engine.url.database)
-        return AdvisoryLock.of(self._engine.connect())
+            return FileLock.acquire(self._engine.url.database)
+        return AdvisoryLock.acquire(self._engine.connect())
 
     def close(self) -> None:
         """Close all connections; those in use are closed when they are returned."""
@@ -247,7 +247,7 @@ def open_database(url: str) -> Database:
     """
     try:
         address = make_url(url)
-        engine = _sqlite(url) if address.get_backend_name() == "sqlite" else _postgresql(url)
+        engine = _sqlite_engine(url) if address.get_backend_name() == "sqlite" else _postgresql_engine(url)
     except ArgumentError as error:
         raise StoreError("the URL of the store is not a valid SQLAlchemy URL") from error
     database = Database(engine)
@@ -256,16 +256,16 @@ def open_database(url: str) -> Database:
             _upgrade(connection)
     except CommandError as error:
         database.close()
-        raise StoreError(f"the store at {_place(url)} has a newer schema than this version", _NEWER_HINT) from error
+        raise StoreError(f"the store at {_locate(url)} has a newer schema than this version", _NEWER_HINT) from error
     except (SQLAlchemyError, psycopg.Error, OSError) as error:
         database.close()
         raise store_error(url, error, "cannot be opened") from error
     return database
 
 
-def store_error(url: str, error: Exception, what: str = "does not answer") -> StoreError:
+def store_error(url: str, error: Exception, problem: str = "does not answer") -> StoreError:
     """Return a database error for operators: one line, and a hint."""
-    message = f"the store at {_place(url)} {what}: {_cause(error)}"
+    message = f"the store at {_locate(url)} {problem}: {_driver_message(error)}"
     if make_url(url).get_backend_name() != "sqlite":
         return StoreError(message, _POSTGRESQL_HINT)
     name = getattr(getattr(error, "orig", None) or error, "sqlite_errorname", "")
@@ -278,7 +278,7 @@ def is_full(error: SQLAlchemyError) -> bool:
     return getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL" or getattr(cause, "sqlstate", "") == "53100"
 
 
-def _place(url: str) -> str:
+def _locate(url: str) -> str:
     """Return where a database is: the file, or the URL without possible secrets."""
     address = make_url(url)
     if address.get_backend_name() == "sqlite":
@@ -295,30 +295,30 @@ def _upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _sqlite(url: str) -> Engine:
+def _sqlite_engine(url: str) -> Engine:
     engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, pool_size=_POOL, max_overflow=_POOL)
 
     @event.listens_for(engine, "connect")
-    def _opened(connection: sqlite3.Connection, _record: Any) -> None:
+    def configure_connection(connection: sqlite3.Connection, _record: Any) -> None:
         # SQLAlchemy begins transactions below: sqlite3 would begin them only at the first write.
         connection.isolation_level = None
         for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "case_sensitive_like=ON"):
             connection.execute(f"PRAGMA {setting}")
 
     @event.listens_for(engine, "begin")
-    def _began(connection: Connection) -> None:
+    def begin_transaction(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.info.get("writing") else "BEGIN")
 
     return engine
 
 
-def _postgresql(url: str) -> Engine:
+def _postgresql_engine(url: str) -> Engine:
     return create_engine(
         url, pool_size=_POOL, max_overflow=_POOL, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS}
     )
 
 
-def _cause(error: Exception) -> str:
+def _driver_message(error: Exception) -> str:
     """Return the message of the database driver; SQLAlchemy's contains statements and values."""
     cause = getattr(error, "orig", None) or error
     words = type(error).__name__ if isinstance(cause, SQLAlchemyError) else str(cause)
@@ -333,7 +333,7 @@ def _cause(error: Exception) -> str:
 METADATA: Final = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
 # Both databases compare bytes, so that the entities below an xid are one range.
 _KEY_TYPE: Final = Text().with_variant(String(collation="C"), "postgresql")
-_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
+_NUMBER_TYPE: Final = BigInteger().with_variant(Integer, "sqlite")
 
 REGISTRY: Final = Table(
     "registry",
@@ -348,7 +348,7 @@ REGISTRY: Final = Table(
 )
 
 
-def _entities(name: str, *more: SchemaItem) -> Table:
+def _entity_table(name: str, *more: SchemaItem) -> Table:
     """Return the table of one kind of entity: the common columns, and *more* columns and indexes."""
     return Table(
         name,
@@ -366,8 +366,8 @@ def _entities(name: str, *more: SchemaItem) -> Table:
     )
 
 
-GROUPS: Final = _entities("groups")
-RESOURCES: Final = _entities(
+GROUPS: Final = _entity_table("groups")
+RESOURCES: Final = _entity_table(
     "resources",
     Column("xref", _KEY_TYPE, nullable=True),
     Column("defaultversionid", _KEY_TYPE, nullable=True),
@@ -375,22 +375,19 @@ RESOURCES: Final = _entities(
     Column("counter", BigInteger, nullable=False),
     Index(None, "xref"),
 )
-VERSIONS: Final = _entities(
+VERSIONS: Final = _entity_table(
     "versions",
     Column("ancestorid", _KEY_TYPE, nullable=False),
     Index(None, "parent", "ancestorid"),
     Index(None, "parent", "createdat"),
 )
 DOCUMENTS: Final = Table(
-    "documents",
-    METADATA,
-    Column("xid", _KEY_TYPE, primary_key=True),
-    Column("body", LargeBinary, nullable=False),
+    "documents", METADATA, Column("xid", _KEY_TYPE, primary_key=True), Column("body", LargeBinary, nullable=False)
 )
 HISTORY: Final = Table(
     "history",
     METADATA,
-    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("number", _NUMBER_TYPE, primary_key=True, autoincrement=True),
     Column("interaction", Text, nullable=False),
     Column("at", Text, nullable=False),
     Column("who", Text, nullable=False),
@@ -404,7 +401,7 @@ HISTORY: Final = Table(
 OUTBOX: Final = Table(
     "outbox",
     METADATA,
-    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("number", _NUMBER_TYPE, primary_key=True, autoincrement=True),
     Column("interaction", Text, nullable=False),
     Column("at", Text, nullable=False),
     Column("type", Text, nullable=False),
@@ -424,7 +421,7 @@ SUBSCRIBERS: Final = Table(
     Column("position", BigInteger, nullable=False),
     Column("expires", Text, nullable=True),
 )
-HELD: Final = Table(
+BLOCKED: Final = Table(
     "held",
     METADATA,
     Column("subscriber", _KEY_TYPE, primary_key=True),
@@ -458,7 +455,7 @@ PEERS: Final = Table(
     Column("catalog", Text, nullable=False),
     Column("position", BigInteger, nullable=False),
 )
-_SIZES: Final = (1, 2, 4, 8, 16, 24, 32, 64, 128, 250, 500)
+_KEY_COUNTS: Final = (1, 2, 4, 8, 16, 24, 32, 64, 128, 250, 500)
 """Numbers of key parameters for which statements are compiled."""
 Row = tuple[Any, ...]
 
@@ -474,21 +471,21 @@ class Statement:
         self._columns = columns
         self._compiled: dict[str, tuple[str, Sequence[str] | None, Mapping[str, Any]]] = {}
 
-    def rows(self, connection: Connection, values: Mapping[str, Any]) -> list[Row]:
+    def fetch_all(self, connection: Connection, values: Mapping[str, Any]) -> list[Row]:
         """Return all rows."""
-        return self._run(connection, [values], fetch=True)
+        return self._execute(connection, [values], fetch=True)
 
-    def first(self, connection: Connection, values: Mapping[str, Any]) -> Row | None:
+    def fetch_first(self, connection: Connection, values: Mapping[str, Any]) -> Row | None:
         """Return the first row, None if there is none."""
-        rows = self._run(connection, [values], fetch=True)
+        rows = self._execute(connection, [values], fetch=True)
         return rows[0] if rows else None
 
-    def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute it with the values of each row."""
         if rows:
-            self._run(connection, rows, fetch=False)
+            self._execute(connection, rows, fetch=False)
 
-    def _run(self, connection: Connection, rows: Sequence[Mapping[str, Any]], *, fetch: bool) -> list[Row]:
+    def _execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]], *, fetch: bool) -> list[Row]:
         dialect = connection.dialect
         text, names, fixed = self._compiled.get(dialect.name) or self._compile(connection)
         whole = [{**fixed, **each} for each in rows] if fixed else rows
@@ -514,27 +511,29 @@ class Statement:
         return found
 
 
-class Among:
+class InStatement:
     """A statement with any number of keys (``IN``); *build* is given their parameters."""
 
     def __init__(self, build: Callable[[list[BindParameter[str]]], ClauseElement]) -> None:
         self._build = build
         self._statements: dict[int, Statement] = {}
 
-    def rows(self, connection: Connection, keys: Collection[str], values: Mapping[str, Any]) -> Iterator[Row]:
+    def iter_rows(self, connection: Connection, keys: Collection[str], values: Mapping[str, Any]) -> Iterator[Row]:
         """Yield the rows, in as many statements as the keys need."""
-        for statement, given in self._parts(keys, values):
-            yield from statement.rows(connection, given)
+        for statement, given in self._iter_statements(keys, values):
+            yield from statement.fetch_all(connection, given)
 
-    def run(self, connection: Connection, keys: Collection[str]) -> None:
-        """Execute it."""
-        for statement, given in self._parts(keys, {}):
-            statement.run(connection, [given])
+    def execute(self, connection: Connection, keys: Collection[str]) -> None:
+        """Execute the statement."""
+        for statement, given in self._iter_statements(keys, {}):
+            statement.execute(connection, [given])
 
-    def _parts(self, keys: Collection[str], values: Mapping[str, Any]) -> Iterator[tuple[Statement, dict[str, Any]]]:
+    def _iter_statements(
+        self, keys: Collection[str], values: Mapping[str, Any]
+    ) -> Iterator[tuple[Statement, dict[str, Any]]]:
         left = iter(keys)
-        while part := list(islice(left, _SIZES[-1])):
-            size = next(each for each in _SIZES if each >= len(part))
+        while part := list(islice(left, _KEY_COUNTS[-1])):
+            size = next(each for each in _KEY_COUNTS if each >= len(part))
             statement = self._statements.get(size)
             if statement is None:
                 statement = Statement(

@@ -31,7 +31,7 @@ from registry.store.engine import (
     REGISTRY,
     RESOURCES,
     VERSIONS,
-    Among,
+    InStatement,
     Row,
     Statement,
 )
@@ -39,7 +39,7 @@ from registry.store.engine import (
 
 @dataclass(slots=True)
 class Entity:
-    """The common part of all kinds; ``parent`` is the path of the collection, such as ``/endpoints``."""
+    """The common part of all entities; ``parent`` is the path of the collection, such as ``/endpoints``."""
 
     parent: str
     id: str
@@ -50,7 +50,7 @@ class Entity:
 
     @property
     def xid(self) -> str:
-        """The path from the root."""
+        """The path from the root, such as ``/endpoints/e1``."""
         return f"{self.parent}/{self.id}"
 
 
@@ -107,7 +107,7 @@ class Version(Entity):
         return self.parent.rsplit("/", 1)[0]
 
 
-def text_of(tree: Mapping[str, Any]) -> str:
+def to_json_text(tree: Mapping[str, Any]) -> str:
     """Return the JSON text of a tree as stored."""
     return msgspec.json.encode(tree).decode("utf-8")
 
@@ -116,41 +116,41 @@ def text_of(tree: Mapping[str, Any]) -> str:
 
 Counted = tuple[Resource, Version | None, int]
 """A resource, its default version, and the number of its versions."""
-PAGE: Final = 500
+PAGE_ROWS: Final = 500
 """Rows fetched, and keys queried, at a time."""
-_FOLDED: Final = 3
-_OF_RESOURCE: Final = 12
-_OWN: Final = 8
+_FOLDED_COLUMN: Final = 3
+_RESOURCE_COLUMNS: Final = 12
+_COMMON_COLUMNS: Final = 8
 """Leading columns common to all entity tables. Access by index costs a third of access by name."""
 
 
-def _named(table: Table, keys: Sequence[BindParameter[str]]) -> Select[Any]:
+def _select_named(table: Table, keys: Sequence[BindParameter[str]]) -> Select[Any]:
     return select(table).where(table.c.xid.in_(keys))
 
 
-def _counted(table: Table, keys: Sequence[BindParameter[str]]) -> Select[Any]:
+def _select_counted(table: Table, keys: Sequence[BindParameter[str]]) -> Select[Any]:
     return select(table.c.parent, func.count()).where(table.c.parent.in_(keys)).group_by(table.c.parent)
 
 
 _KINDS: Final = (GROUPS, RESOURCES, VERSIONS)
 _REGISTRY: Final = Statement(select(REGISTRY))
 _BY_XID: Final = {each: Statement(select(each).where(each.c.xid == bindparam("xid"))) for each in _KINDS}
-_BY_XIDS: Final = {each: Among(partial(_named, each)) for each in _KINDS}
+_BY_XIDS: Final = {each: InStatement(partial(_select_named, each)) for each in _KINDS}
 _PAGE: Final = {
     each: Statement(
         select(each)
         .where(each.c.parent == bindparam("parent"), each.c.folded > bindparam("after"))
         .order_by(each.c.folded)
-        .limit(PAGE)
+        .limit(PAGE_ROWS)
     )
     for each in _KINDS
 }
 _COUNT: Final = {each: Statement(select(func.count()).where(each.c.parent == bindparam("parent"))) for each in _KINDS}
-_COUNTS: Final = {each: Among(partial(_counted, each)) for each in _KINDS}
+_COUNTS: Final = {each: InStatement(partial(_select_counted, each)) for each in _KINDS}
 _DOCUMENT: Final = Statement(select(DOCUMENTS.c.body).where(DOCUMENTS.c.xid == bindparam("xid")))
-_DEFAULT: Final = VERSIONS.alias("main")
-_WITH_DEFAULT: Final = select(RESOURCES, _DEFAULT).outerjoin_from(
-    RESOURCES, _DEFAULT, _DEFAULT.c.xid == RESOURCES.c.xid + "/versions/" + RESOURCES.c.defaultversionid
+_MAIN_VERSION: Final = VERSIONS.alias("main")
+_WITH_DEFAULT: Final = select(RESOURCES, _MAIN_VERSION).outerjoin_from(
+    RESOURCES, _MAIN_VERSION, _MAIN_VERSION.c.xid == RESOURCES.c.xid + "/versions/" + RESOURCES.c.defaultversionid
 )
 _WITH_COUNT: Final = _WITH_DEFAULT.add_columns(
     select(func.count()).where(VERSIONS.c.parent == RESOURCES.c.xid + "/versions").scalar_subquery()
@@ -159,22 +159,22 @@ _SHOWN_ONE: Final = Statement(_WITH_DEFAULT.where(RESOURCES.c.xid == bindparam("
 _SHOWN_PAGE: Final = Statement(
     _WITH_COUNT.where(RESOURCES.c.parent == bindparam("parent"), RESOURCES.c.folded > bindparam("after"))
     .order_by(RESOURCES.c.folded)
-    .limit(PAGE)
+    .limit(PAGE_ROWS)
 )
-_SHOWN_NAMED: Final = Among(lambda xids: _WITH_COUNT.where(RESOURCES.c.xid.in_(xids)))
+_SHOWN_NAMED: Final = InStatement(lambda xids: _WITH_COUNT.where(RESOURCES.c.xid.in_(xids)))
 _REFERRING: Final = Statement(select(RESOURCES).where(RESOURCES.c.xref == bindparam("xid")))
-_ID: Final = {
+_FIND_ID: Final = {
     each: Statement(select(each.c.id).where(each.c.parent == bindparam("parent"), each.c.folded == bindparam("folded")))
     for each in _KINDS
 }
-_LAST: Final = Statement(
+_LAST_ENTRY: Final = Statement(
     select(HISTORY.c.number, HISTORY.c.interaction, HISTORY.c.at).order_by(HISTORY.c.number.desc()).limit(1)
 )
 _CHILD: Final = VERSIONS.alias("child")
 _IS_LEAF: Final = ~exists().where(
     _CHILD.c.parent == VERSIONS.c.parent, _CHILD.c.ancestorid == VERSIONS.c.id, _CHILD.c.id != VERSIONS.c.id
 )
-_NEWEST_LEAF: Final = Among(
+_NEWEST_LEAF: Final = InStatement(
     lambda apart: (
         select(VERSIONS.c.createdat)
         .where(VERSIONS.c.parent == bindparam("parent"), VERSIONS.c.id.not_in(apart), _IS_LEAF)
@@ -182,7 +182,7 @@ _NEWEST_LEAF: Final = Among(
         .limit(1)
     )
 )
-_LEAVES: Final = Among(
+_LEAVES: Final = InStatement(
     lambda apart: select(VERSIONS).where(
         VERSIONS.c.parent == bindparam("parent"),
         VERSIONS.c.createdat >= bindparam("since"),
@@ -190,19 +190,19 @@ _LEAVES: Final = Among(
         _IS_LEAF,
     )
 )
-_CHILDREN: Final = Among(
+_CHILDREN: Final = InStatement(
     lambda names: select(VERSIONS).where(
         VERSIONS.c.parent == bindparam("parent"),
         VERSIONS.c.ancestorid.in_(names),
         VERSIONS.c.id != VERSIONS.c.ancestorid,
     )
 )
-_OTHER: Final = Among(
+_OTHER_VERSION: Final = InStatement(
     lambda apart: select(VERSIONS).where(VERSIONS.c.parent == bindparam("parent"), VERSIONS.c.id.not_in(apart)).limit(1)
 )
 
 
-def below(xid: str) -> tuple[str, str]:
+def bounds_below(xid: str) -> tuple[str, str]:
     """Return the bounds, from (inclusive) and to (exclusive), of the xids below *xid*."""
     return f"{xid}/", f"{xid}0"  # "0" is what follows "/"
 
@@ -215,11 +215,11 @@ class EntityReader:
 
     def registry(self) -> Registry | None:
         """Return the registry entity, None before it is created."""
-        row = _REGISTRY.first(self.connection, {})
+        row = _REGISTRY.fetch_first(self.connection, {})
         if row is None:
             return None
         name, epoch, createdat, modifiedat, attributes, source, capabilities = row
-        trees = _tree(attributes), _source(source), _tree(capabilities)
+        trees = _parse_tree(attributes), _parse_source(source), _parse_tree(capabilities)
         return Registry("", name, epoch, createdat, modifiedat, *trees)
 
     def last_change(self) -> tuple[int, str]:
@@ -227,136 +227,136 @@ class EntityReader:
 
         Without an entry they are 0 and the registry's creation time, so they identify the state of one registry.
         """
-        row = _LAST.first(self.connection, {})
+        row = _LAST_ENTRY.fetch_first(self.connection, {})
         if row is not None:
             return int(row[0]), str(row[1])
         return 0, str(self.connection.execute(select(REGISTRY.c.createdat)).scalar() or "")
 
-    def last_moment(self) -> str:
+    def last_change_time(self) -> str:
         """Return the time of the last history entry, '' before the first; times never decrease."""
-        row = _LAST.first(self.connection, {})
+        row = _LAST_ENTRY.fetch_first(self.connection, {})
         return "" if row is None else str(row[2])
 
     def group(self, xid: str) -> GroupEntity | None:
         """Return a group."""
-        row = _BY_XID[GROUPS].first(self.connection, {"xid": xid})
-        return None if row is None else _group(row)
+        row = _BY_XID[GROUPS].fetch_first(self.connection, {"xid": xid})
+        return None if row is None else _to_group(row)
 
     def resource(self, xid: str) -> Resource | None:
         """Return a resource."""
-        row = _BY_XID[RESOURCES].first(self.connection, {"xid": xid})
-        return None if row is None else _resource(row)
+        row = _BY_XID[RESOURCES].fetch_first(self.connection, {"xid": xid})
+        return None if row is None else _to_resource(row)
 
     def version(self, xid: str) -> Version | None:
         """Return a version."""
-        row = _BY_XID[VERSIONS].first(self.connection, {"xid": xid})
-        return None if row is None else _version(row)
+        row = _BY_XID[VERSIONS].fetch_first(self.connection, {"xid": xid})
+        return None if row is None else _to_version(row)
 
     def document(self, xid: str) -> bytes | None:
         """Return the document of a version, None if it has none."""
-        row = _DOCUMENT.first(self.connection, {"xid": xid})
+        row = _DOCUMENT.fetch_first(self.connection, {"xid": xid})
         return None if row is None else bytes(row[0])
 
-    def groups(self, parent: str, after: str = "") -> Iterator[GroupEntity]:
+    def iter_groups(self, parent: str, after: str = "") -> Iterator[GroupEntity]:
         """Yield the groups of a collection after *after*, in order of lower-case ids."""
-        return (_group(row) for row in self._paged(_PAGE[GROUPS], parent, after))
+        return (_to_group(row) for row in self._iter_rows(_PAGE[GROUPS], parent, after))
 
-    def resources(self, parent: str, after: str = "") -> Iterator[Resource]:
-        """Yield the resources of a collection, like :meth:`groups`."""
-        return (_resource(row) for row in self._paged(_PAGE[RESOURCES], parent, after))
+    def iter_resources(self, parent: str, after: str = "") -> Iterator[Resource]:
+        """Yield the resources of a collection, like :meth:`iter_groups`."""
+        return (_to_resource(row) for row in self._iter_rows(_PAGE[RESOURCES], parent, after))
 
-    def versions(self, parent: str, after: str = "") -> Iterator[Version]:
-        """Yield the versions of a collection, like :meth:`groups`."""
-        return (_version(row) for row in self._paged(_PAGE[VERSIONS], parent, after))
+    def iter_versions(self, parent: str, after: str = "") -> Iterator[Version]:
+        """Yield the versions of a collection, like :meth:`iter_groups`."""
+        return (_to_version(row) for row in self._iter_rows(_PAGE[VERSIONS], parent, after))
 
-    def leaves(self, parent: str, apart: Collection[str]) -> list[Version]:
-        """Return the newest versions of a collection without descendants, except those *apart*.
+    def newest_leaves(self, parent: str, excluded: Collection[str]) -> list[Version]:
+        """Return the newest versions of a collection without descendants, except those *excluded*.
 
         These are some of the last ones, which include the newest.
         """
-        connection, names = self.connection, apart or ("",)
-        last = next(_NEWEST_LEAF.rows(connection, names, {"parent": parent}), None)
+        connection, names = self.connection, excluded or ("",)
+        last = next(_NEWEST_LEAF.iter_rows(connection, names, {"parent": parent}), None)
         if last is None:
             return []
         # As text .51Z sorts before .5Z: a later time than the last text begins with that text without the Z.
-        rows = _LEAVES.rows(connection, names, {"parent": parent, "since": last[0].removesuffix("Z")})
-        return [_version(row) for row in rows]
+        rows = _LEAVES.iter_rows(connection, names, {"parent": parent, "since": last[0].removesuffix("Z")})
+        return [_to_version(row) for row in rows]
 
-    def children(self, parent: str, names: Collection[str]) -> list[Version]:
+    def child_versions(self, parent: str, names: Collection[str]) -> list[Version]:
         """Return the versions of a collection that descend directly from the named ones."""
-        return [_version(row) for row in _CHILDREN.rows(self.connection, names, {"parent": parent})]
+        return [_to_version(row) for row in _CHILDREN.iter_rows(self.connection, names, {"parent": parent})]
 
-    def other_version(self, parent: str, apart: Collection[str]) -> Version | None:
-        """Return any version of a collection that is not among those *apart*."""
-        row = next(_OTHER.rows(self.connection, apart or ("",), {"parent": parent}), None)
-        return None if row is None else _version(row)
+    def other_version(self, parent: str, excluded: Collection[str]) -> Version | None:
+        """Return any version of a collection that is not among those *excluded*."""
+        row = next(_OTHER_VERSION.iter_rows(self.connection, excluded or ("",), {"parent": parent}), None)
+        return None if row is None else _to_version(row)
 
-    def groups_of(self, xids: Sequence[str]) -> dict[str, GroupEntity]:
+    def groups_by_xid(self, xids: Sequence[str]) -> dict[str, GroupEntity]:
         """Return the groups that exist, by xid."""
-        return {each.xid: each for each in map(_group, _BY_XIDS[GROUPS].rows(self.connection, xids, {}))}
+        return {each.xid: each for each in map(_to_group, _BY_XIDS[GROUPS].iter_rows(self.connection, xids, {}))}
 
-    def versions_of(self, xids: Sequence[str]) -> dict[str, Version]:
+    def versions_by_xid(self, xids: Sequence[str]) -> dict[str, Version]:
         """Return the versions that exist, by xid."""
-        return {each.xid: each for each in map(_version, _BY_XIDS[VERSIONS].rows(self.connection, xids, {}))}
+        return {each.xid: each for each in map(_to_version, _BY_XIDS[VERSIONS].iter_rows(self.connection, xids, {}))}
 
-    def resources_of(self, xids: Sequence[str]) -> dict[str, Resource]:
+    def resources_by_xid(self, xids: Sequence[str]) -> dict[str, Resource]:
         """Return the resources that exist, by xid."""
-        return {each.xid: each for each in map(_resource, _BY_XIDS[RESOURCES].rows(self.connection, xids, {}))}
+        return {each.xid: each for each in map(_to_resource, _BY_XIDS[RESOURCES].iter_rows(self.connection, xids, {}))}
 
-    def with_default(self, xid: str) -> tuple[Resource, Version | None] | None:
+    def resource_with_default(self, xid: str) -> tuple[Resource, Version | None] | None:
         """Return a resource with its default version, None if the resource does not exist."""
-        row = _SHOWN_ONE.first(self.connection, {"xid": xid})
-        return None if row is None else (_resource(row[:_OF_RESOURCE]), _default(row))
+        row = _SHOWN_ONE.fetch_first(self.connection, {"xid": xid})
+        return None if row is None else (_to_resource(row[:_RESOURCE_COLUMNS]), _to_default_version(row))
 
-    def with_defaults(self, parent: str, after: str = "") -> Iterator[Counted]:
-        """Yield the resources of a collection, like :meth:`resources`, with default version and number of versions."""
-        return (_counted_of(row) for row in self._paged(_SHOWN_PAGE, parent, after))
+    def iter_with_defaults(self, parent: str, after: str = "") -> Iterator[Counted]:
+        """Yield the resources of a collection with default version and number of versions."""
+        return (_to_counted(row) for row in self._iter_rows(_SHOWN_PAGE, parent, after))
 
-    def with_defaults_of(self, xids: Sequence[str]) -> dict[str, Counted]:
+    def with_defaults_by_xid(self, xids: Sequence[str]) -> dict[str, Counted]:
         """Return the resources that exist, by xid, with default version and number of versions."""
-        return {row[0]: _counted_of(row) for row in _SHOWN_NAMED.rows(self.connection, xids, {})}
+        return {row[0]: _to_counted(row) for row in _SHOWN_NAMED.iter_rows(self.connection, xids, {})}
 
     def count(self, parent: str) -> int:
         """Return the number of entities of a collection."""
-        row = _COUNT[_table_of(parent)].first(self.connection, {"parent": parent})
+        row = _COUNT[_table_of(parent)].fetch_first(self.connection, {"parent": parent})
         return row[0] if row is not None else 0
 
-    def counts(self, parents: Sequence[str]) -> Mapping[str, int]:
+    def count_each(self, parents: Sequence[str]) -> Mapping[str, int]:
         """Return the number of entities of collections of one kind; empty ones are left out."""
         if not parents:
             return {}
-        return {row[0]: row[1] for row in _COUNTS[_table_of(parents[0])].rows(self.connection, parents, {})}
+        return {row[0]: row[1] for row in _COUNTS[_table_of(parents[0])].iter_rows(self.connection, parents, {})}
 
-    def referring(self, xid: str) -> list[Resource]:
+    def find_referring(self, xid: str) -> list[Resource]:
         """Return the resources whose ``xref`` is *xid*."""
-        return [_resource(row) for row in _REFERRING.rows(self.connection, {"xid": xid})]
+        return [_to_resource(row) for row in _REFERRING.fetch_all(self.connection, {"xid": xid})]
 
-    def id_of(self, parent: str, folded: str) -> str | None:
+    def find_id(self, parent: str, folded: str) -> str | None:
         """Return the id of a collection's entity by its lower-case id, None if there is none."""
-        row = _ID[_table_of(parent)].first(self.connection, {"parent": parent, "folded": folded})
+        row = _FIND_ID[_table_of(parent)].fetch_first(self.connection, {"parent": parent, "folded": folded})
         return None if row is None else str(row[0])
 
     def group_types(self) -> set[str]:
         """Return the plural names of group types that have groups."""
-        return {row[0].removeprefix("/") for row in self._all(select(GROUPS.c.parent).distinct())}
+        return {row[0].removeprefix("/") for row in self._fetch_all(select(GROUPS.c.parent).distinct())}
 
     def resource_types(self, group: str) -> set[str]:
         """Return the plural names of resource types that have resources in a group."""
-        first, last = below(group)
+        first, last = bounds_below(group)
         query = select(RESOURCES.c.parent).where(RESOURCES.c.xid >= first, RESOURCES.c.xid < last).distinct()
-        return {row[0].rpartition("/")[2] for row in self._all(query)}
+        return {row[0].rpartition("/")[2] for row in self._fetch_all(query)}
 
-    def _all(self, query: Select[Any]) -> Sequence[Any]:
+    def _fetch_all(self, query: Select[Any]) -> Sequence[Any]:
         return self.connection.execute(query).all()
 
-    def _paged(self, page: Statement, parent: str, after: str) -> Iterator[Row]:
+    def _iter_rows(self, page: Statement, parent: str, after: str) -> Iterator[Row]:
         """Fetch page by page, so that only one page is in memory."""
         while True:
-            rows = page.rows(self.connection, {"parent": parent, "after": after})
+            rows = page.fetch_all(self.connection, {"parent": parent, "after": after})
             yield from rows
-            if len(rows) < PAGE:
+            if len(rows) < PAGE_ROWS:
                 return
-            after = rows[-1][_FOLDED]
+            after = rows[-1][_FOLDED_COLUMN]
 
 
 def _table_of(parent: str) -> Table:
@@ -364,41 +364,41 @@ def _table_of(parent: str) -> Table:
     return (GROUPS, RESOURCES, VERSIONS)[parent.count("/") // 2]
 
 
-def _tree(text: str) -> dict[str, Any]:
+def _parse_tree(text: str) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.json.decode(text)
     return tree
 
 
 @lru_cache(4)
-def _source(text: str) -> dict[str, Any]:
+def _parse_source(text: str) -> dict[str, Any]:
     """Parse a model source; cached, since it is large and rarely changes. Callers must not modify it."""
-    return _tree(text)
+    return _parse_tree(text)
 
 
-def _group(row: Row) -> GroupEntity:
-    return GroupEntity(*_first(row))
+def _to_group(row: Row) -> GroupEntity:
+    return GroupEntity(*_common_fields(row))
 
 
-def _resource(row: Row) -> Resource:
-    xref, default, sticky, counter = row[_OWN:]
-    return Resource(*_first(row), xref, default, bool(sticky), counter)
+def _to_resource(row: Row) -> Resource:
+    xref, default, sticky, counter = row[_COMMON_COLUMNS:]
+    return Resource(*_common_fields(row), xref, default, bool(sticky), counter)
 
 
-def _default(row: Row) -> Version | None:
-    return None if row[_OF_RESOURCE] is None else _version(row[_OF_RESOURCE:])
+def _to_default_version(row: Row) -> Version | None:
+    return None if row[_RESOURCE_COLUMNS] is None else _to_version(row[_RESOURCE_COLUMNS:])
 
 
-def _counted_of(row: Row) -> Counted:
-    return _resource(row[:_OF_RESOURCE]), _default(row), row[-1]
+def _to_counted(row: Row) -> Counted:
+    return _to_resource(row[:_RESOURCE_COLUMNS]), _to_default_version(row), row[-1]
 
 
-def _version(row: Row) -> Version:
-    return Version(*_first(row), row[_OWN])
+def _to_version(row: Row) -> Version:
+    return Version(*_common_fields(row), row[_COMMON_COLUMNS])
 
 
-def _first(row: Row) -> tuple[str, str, int, str, str, dict[str, Any]]:
-    _, parent, name, _, epoch, createdat, modifiedat, attributes = row[:_OWN]
-    return parent, name, epoch, createdat, modifiedat, _tree(attributes)
+def _common_fields(row: Row) -> tuple[str, str, int, str, str, dict[str, Any]]:
+    _, parent, name, _, epoch, createdat, modifiedat, attributes = row[:_COMMON_COLUMNS]
+    return parent, name, epoch, createdat, modifiedat, _parse_tree(attributes)
 
 
 # One write: entities are looked up, changed in memory, and written together with their history and events.
@@ -409,7 +409,7 @@ def _first(row: Row) -> tuple[str, str, int, str, str, dict[str, Any]]:
 E = TypeVar("E", GroupEntity, Resource, Version)
 
 
-def _deleted(table: Table, keys: Sequence[BindParameter[str]]) -> Delete:
+def _delete_statement(table: Table, keys: Sequence[BindParameter[str]]) -> Delete:
     return delete(table).where(table.c.xid.in_(keys))
 
 
@@ -423,12 +423,12 @@ _INSERT: Final = {
     table: Statement(insert(table), [each for each in table.c.keys() if each != "number"])
     for table in (*_KINDS, DOCUMENTS, HISTORY, OUTBOX)
 }
-_DELETE: Final = {table: Among(partial(_deleted, table)) for table in (*_KINDS, DOCUMENTS)}
+_DELETE: Final = {table: InStatement(partial(_delete_statement, table)) for table in (*_KINDS, DOCUMENTS)}
 
 
 @dataclass(slots=True)
 class PendingWrites(Generic[E]):
-    """Loaded or changed entities of one kind: ``before`` the write and ``now``; None for not existing.
+    """Loaded or changed entities of one kind: ``before`` the write and ``now``; None if it does not exist.
 
     Attribute values are replaced, never modified in place, so that ``before`` can share them.
     """
@@ -437,26 +437,26 @@ class PendingWrites(Generic[E]):
     now: dict[str, E | None] = field(default_factory=dict)
     touched: dict[str, None] = field(default_factory=dict)
 
-    def met(self, xid: str, entity: E | None) -> E | None:
+    def add_loaded(self, xid: str, entity: E | None) -> E | None:
         """Record a loaded entity."""
         self.before[xid] = None if entity is None else replace(entity, attributes=dict(entity.attributes))
         self.now[xid] = entity
         return entity
 
-    def put(self, entity: E) -> None:
+    def record_changed(self, entity: E) -> None:
         """Record an entity as new or changed."""
         self.before.setdefault(entity.xid, None)
         self.now[entity.xid] = entity
         self.touched[entity.xid] = None
 
-    def drop(self, xid: str) -> None:
+    def record_deleted(self, xid: str) -> None:
         """Record an entity as deleted."""
         self.now[xid] = None
         self.touched[xid] = None
 
 
 class WriteTransaction:
-    """The entities of one write."""
+    """The entities that one write reads and changes."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -476,47 +476,47 @@ class WriteTransaction:
 
     def group(self, xid: str) -> GroupEntity | None:
         """Return the current state of a group."""
-        return self.groups.now[xid] if xid in self.groups.now else self.groups.met(xid, self.reader.group(xid))
+        return self.groups.now[xid] if xid in self.groups.now else self.groups.add_loaded(xid, self.reader.group(xid))
 
     def resource(self, xid: str) -> Resource | None:
         """Return the current state of a resource."""
         known = self.resources.now
-        return known[xid] if xid in known else self.resources.met(xid, self.reader.resource(xid))
+        return known[xid] if xid in known else self.resources.add_loaded(xid, self.reader.resource(xid))
 
-    def referring(self, xid: str) -> list[Resource]:
+    def find_referring(self, xid: str) -> list[Resource]:
         """Return the current resources whose ``xref`` is *xid*."""
-        kept = (self.resource(each.xid) for each in self.reader.referring(xid))
+        kept = (self.resource(each.xid) for each in self.reader.find_referring(xid))
         changed = (self.resources.now[each] for each in self.resources.touched)
         there = {each.xid: each for each in (*kept, *changed) if each is not None and each.xref == xid}
         return list(there.values())
 
-    def expect(self, xids: Sequence[str]) -> None:
+    def prefetch(self, xids: Sequence[str]) -> None:
         """Prefetch resources with their versions, which is faster than one by one."""
         wanted = [xid for xid in xids if xid not in self.resources.now]
-        resources = self.reader.resources_of(wanted)
+        resources = self.reader.resources_by_xid(wanted)
         for xid in wanted:
             each = resources.get(xid)
-            self.resources.met(xid, each)
+            self.resources.add_loaded(xid, each)
             if each is None:
                 self._complete[f"{xid}/versions"] = []
 
-    def put(self, entity: Registry | GroupEntity | Resource) -> None:
+    def record_changed(self, entity: Registry | GroupEntity | Resource) -> None:
         """Record an entity as changed or new."""
         if isinstance(entity, Registry):
             self.registry_touched = True
         elif isinstance(entity, GroupEntity):
-            self.groups.put(entity)
+            self.groups.record_changed(entity)
         else:
-            self.resources.put(entity)
+            self.resources.record_changed(entity)
 
     def versions_of(self, resource: Resource) -> dict[str, Version]:
         """Return all current versions of a resource, by id."""
         parent = resource.versions
         if parent not in self._complete:
-            versions = list(self.reader.versions(parent))
+            versions = list(self.reader.iter_versions(parent))
             for each in versions:
                 if each.xid not in self.versions.now:
-                    self.versions.met(each.xid, each)
+                    self.versions.add_loaded(each.xid, each)
             made = self._made.setdefault(parent, {})
             there = dict.fromkeys((*(each.xid for each in versions), *(f"{parent}/{name}" for name in made.values())))
             self._complete[parent] = list(there)
@@ -524,36 +524,36 @@ class WriteTransaction:
         kept = (self.versions.now[xid] for xid in self._complete[parent])
         return {each.id: each for each in kept if each is not None}
 
-    def has_all(self, resource: Resource) -> bool:
+    def has_all_versions(self, resource: Resource) -> bool:
         """Whether all versions of a resource are already loaded."""
         return resource.versions in self._complete
 
     def version(self, resource: Resource, name: str) -> Version | None:
         """Return the current state of a version of a resource."""
         xid, known = f"{resource.versions}/{name}", self.versions.now
-        if xid in known or self.has_all(resource):
+        if xid in known or self.has_all_versions(resource):
             return known.get(xid)
-        return self.versions.met(xid, self.reader.version(xid))
+        return self.versions.add_loaded(xid, self.reader.version(xid))
 
-    def version_like(self, resource: Resource, name: str) -> str | None:
+    def version_id_like(self, resource: Resource, name: str) -> str | None:
         """Return the id of a version that differs from *name* only in case, None if there is none."""
         like = self._made.get(resource.versions, {}).get(name.lower())
-        if like is None and not self.has_all(resource):
+        if like is None and not self.has_all_versions(resource):
             like = self.id_like(resource.versions, name)
         return like if like is not None and like != name and self.version(resource, like) is not None else None
 
-    def leaves(self, resource: Resource, apart: Collection[str]) -> list[Version]:
-        """Return the current :meth:`EntityReader.leaves`; requires that no version has changed its ancestor."""
-        return self._current(self.reader.leaves(resource.versions, apart))
+    def newest_leaves(self, resource: Resource, excluded: Collection[str]) -> list[Version]:
+        """Return the current :meth:`EntityReader.newest_leaves`; requires that no version has changed its ancestor."""
+        return self._current_versions(self.reader.newest_leaves(resource.versions, excluded))
 
-    def children(self, resource: Resource, names: Collection[str]) -> list[Version]:
-        """Return the current :meth:`EntityReader.children`; requires that no version has changed its ancestor."""
-        return self._current(self.reader.children(resource.versions, names))
+    def child_versions(self, resource: Resource, names: Collection[str]) -> list[Version]:
+        """Return the current :meth:`EntityReader.child_versions`; requires that no version has changed its ancestor."""
+        return self._current_versions(self.reader.child_versions(resource.versions, names))
 
-    def other_version(self, resource: Resource, apart: Collection[str]) -> Version | None:
-        """Return a version of a resource that is not among those *apart*, None if there is none."""
-        other = self.reader.other_version(resource.versions, apart)
-        return None if other is None else self._current([other])[0]
+    def other_version(self, resource: Resource, excluded: Collection[str]) -> Version | None:
+        """Return a version of a resource that is not among those *excluded*, None if there is none."""
+        other = self.reader.other_version(resource.versions, excluded)
+        return None if other is None else self._current_versions([other])[0]
 
     def versions_before(self, resource: Resource) -> dict[str, Version]:
         """Return the loaded versions of a resource as they were before the write, by id."""
@@ -570,7 +570,7 @@ class WriteTransaction:
         if known is not None and self.versions.now.get(version.xid) is None:
             known.append(version.xid)
         made[version.id.lower()] = version.id
-        self.versions.put(version)
+        self.versions.record_changed(version)
 
     def document(self, version: Version) -> bytes | None:
         """Return the current document of a version, None if it has none."""
@@ -586,22 +586,22 @@ class WriteTransaction:
 
     def id_like(self, parent: str, identifier: str) -> str | None:
         """Return the id in a collection that differs from *identifier* only in case, None if there is none."""
-        found = self.reader.id_of(parent, identifier.lower())
+        found = self.reader.find_id(parent, identifier.lower())
         return None if found == identifier else found
 
     def flush(self) -> None:
         """Write all changes, except history and events."""
         if self.registry_touched:
-            self._connection.execute(update(REGISTRY).values(_registry_row(self.registry)))
-        self._flush(GROUPS, self.groups)
-        self._flush(RESOURCES, self.resources)
-        self._flush(VERSIONS, self.versions)
+            self._connection.execute(update(REGISTRY).values(_to_registry_row(self.registry)))
+        self._flush_table(GROUPS, self.groups)
+        self._flush_table(RESOURCES, self.resources)
+        self._flush_table(VERSIONS, self.versions)
         gone = [xid for xid, body in self._documents.items() if body is None]
         written = self._written_documents()
         self._delete(DOCUMENTS, [*gone, *written])
         self._insert(DOCUMENTS, [{"xid": xid, "body": self._documents[xid]} for xid in written])
 
-    def record(self, history: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]) -> None:
+    def store_history(self, history: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]) -> None:
         """Store history and events."""
         self._insert(HISTORY, history)
         self._insert(OUTBOX, events)
@@ -609,53 +609,55 @@ class WriteTransaction:
     def add_resource(self, resource: Resource) -> None:
         """Record a resource as new, without versions."""
         self._complete.setdefault(resource.versions, [])
-        self.resources.put(resource)
+        self.resources.record_changed(resource)
 
-    def drop_group(self, xid: str) -> None:
+    def delete_group(self, xid: str) -> None:
         """Delete a group with everything in it."""
-        first, last = below(xid)
+        first, last = bounds_below(xid)
         for table, changes in ((RESOURCES, self.resources), (VERSIONS, self.versions)):
             query = select(table.c.xid).where(table.c.xid >= first, table.c.xid < last)
             there = [row[0] for row in self._connection.execute(query).all()]
-            self._meet(changes, [each for each in there if each not in changes.now])
+            self._add_loaded(changes, [each for each in there if each not in changes.now])
             for each in there:
-                changes.drop(each)
+                changes.record_deleted(each)
         for xid_of_version in list(self.versions.now):
             if first <= xid_of_version < last:
                 self._documents[xid_of_version] = None
-        self.groups.drop(xid)
+        self.groups.record_deleted(xid)
 
-    def drop_resource(self, resource: Resource) -> None:
+    def delete_resource(self, resource: Resource) -> None:
         """Delete a resource with its versions."""
         for version in self.versions_of(resource).values():
-            self.drop_version(version)
-        self.resources.drop(resource.xid)
+            self.delete_version(version)
+        self.resources.record_deleted(resource.xid)
 
-    def drop_version(self, version: Version) -> None:
+    def delete_version(self, version: Version) -> None:
         """Delete a version with its document."""
-        self.versions.drop(version.xid)
+        self.versions.record_deleted(version.xid)
         self._documents[version.xid] = None
 
-    def _current(self, versions: Iterable[Version]) -> list[Version]:
+    def _current_versions(self, versions: Iterable[Version]) -> list[Version]:
         """Return the current state of versions; those not loaded yet are recorded."""
         current = []
         for each in versions:
             if each.xid not in self.versions.now:
-                self.versions.met(each.xid, each)
+                self.versions.add_loaded(each.xid, each)
             now = self.versions.now[each.xid]
             if now is not None:
                 current.append(now)
         return current
 
-    def _meet(self, changes: PendingWrites[Any], xids: list[str]) -> None:
-        entities = self.reader.resources_of(xids) if changes is self.resources else self.reader.versions_of(xids)
+    def _add_loaded(self, changes: PendingWrites[Any], xids: list[str]) -> None:
+        entities = (
+            self.reader.resources_by_xid(xids) if changes is self.resources else self.reader.versions_by_xid(xids)
+        )
         for xid, each in entities.items():
-            changes.met(xid, each)
+            changes.add_loaded(xid, each)
 
     def _written_documents(self) -> list[str]:
         return [xid for xid, body in self._documents.items() if body is not None and self.versions.now.get(xid)]
 
-    def _flush(self, table: Table, changes: PendingWrites[Any]) -> None:
+    def _flush_table(self, table: Table, changes: PendingWrites[Any]) -> None:
         gone = [xid for xid in changes.touched if changes.now[xid] is None and changes.before.get(xid) is not None]
         self._delete(table, gone)
         new: list[dict[str, Any]] = []
@@ -663,32 +665,32 @@ class WriteTransaction:
             entity = changes.now[xid]
             if entity is None:
                 continue
-            row = _row(entity)
+            row = _to_row(entity)
             if changes.before.get(xid) is None:
                 new.append(row)
             else:
-                _UPDATE[table].run(self._connection, [{**row, "of": xid}])
+                _UPDATE[table].execute(self._connection, [{**row, "of": xid}])
         self._insert(table, new)
 
     def _delete(self, table: Table, xids: Sequence[str]) -> None:
-        _DELETE[table].run(self._connection, xids)
+        _DELETE[table].execute(self._connection, xids)
 
     def _insert(self, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-        _INSERT[table].run(self._connection, rows)
+        _INSERT[table].execute(self._connection, rows)
 
 
 def create_registry(connection: Connection, registry: Registry) -> None:
     """Create the registry in a database that has none."""
-    connection.execute(insert(REGISTRY).values(_registry_row(registry)))
+    connection.execute(insert(REGISTRY).values(_to_registry_row(registry)))
 
 
-def _registry_row(registry: Registry) -> dict[str, Any]:
+def _to_registry_row(registry: Registry) -> dict[str, Any]:
     times = {"epoch": registry.epoch, "createdat": registry.createdat, "modifiedat": registry.modifiedat}
-    texts = {name: text_of(getattr(registry, name)) for name in ("attributes", "modelsource", "capabilities")}
+    texts = {name: to_json_text(getattr(registry, name)) for name in ("attributes", "modelsource", "capabilities")}
     return {"id": registry.id, **times, **texts}
 
 
-def _row(entity: Entity) -> dict[str, Any]:
+def _to_row(entity: Entity) -> dict[str, Any]:
     row: dict[str, Any] = {
         "xid": entity.xid,
         "parent": entity.parent,
@@ -697,14 +699,11 @@ def _row(entity: Entity) -> dict[str, Any]:
         "epoch": entity.epoch,
         "createdat": entity.createdat,
         "modifiedat": entity.modifiedat,
-        "attributes": text_of(entity.attributes),
+        "attributes": to_json_text(entity.attributes),
     }
     if isinstance(entity, Resource):
         row.update(
-            xref=entity.xref,
-            defaultversionid=entity.defaultversionid,
-            sticky=entity.sticky,
-            counter=entity.counter,
+            xref=entity.xref, defaultversionid=entity.defaultversionid, sticky=entity.sticky, counter=entity.counter
         )
     if isinstance(entity, Version):
         row["ancestorid"] = entity.ancestorid

@@ -1,4 +1,4 @@
-"""History, replication marks, the event outbox, and subscribers: how each is read, written and pruned.
+"""History, replication marks, event outbox, and subscribers: reading, writing and pruning.
 
 The newest history entry of an existing entity is never pruned, nor is the newest of all: ETags and the next number
 depend on it.
@@ -16,27 +16,29 @@ import msgspec
 from sqlalchemy import Connection, Row, Table, and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from registry.store.engine import HELD, HISTORY, MARKS, OUTBOX, PEERS, REPLICA, SUBSCRIBERS, Among, Statement
-from registry.store.entities import below
+from registry.store.engine import BLOCKED, HISTORY, MARKS, OUTBOX, PEERS, REPLICA, SUBSCRIBERS, InStatement, Statement
+from registry.store.entities import bounds_below
 
 _PRUNE_SCANNED: Final = 1000
 """Entries that one pruning transaction scans, so that no write waits long for it."""
 _KEYS_PER_QUERY: Final = 500
-_FETCHED: Final = 50
+_FETCH_SIZE: Final = 50
 """Entries read at a time: each has its entity's state, and the previous one."""
 
 
-def newest(connection: Connection) -> int:
+def newest_number(connection: Connection) -> int:
     """Return the number of the newest entry, 0 before the first."""
     return connection.execute(select(func.max(HISTORY.c.number))).scalar() or 0
 
 
-def count(connection: Connection) -> int:
+def count_entries(connection: Connection) -> int:
     """Return how many entries there are."""
     return connection.execute(select(func.count()).select_from(HISTORY)).scalar_one()
 
 
-def entries(connection: Connection, xid: str, after: int | None, *, oldest: bool, deep: bool) -> Iterator[Row[Any]]:
+def iter_entries(
+    connection: Connection, xid: str, after: int | None, *, oldest: bool, deep: bool
+) -> Iterator[Row[Any]]:
     """Yield entries with number (``earlier``) and entity (``before``) of the previous entry of the same entity.
 
     Only of the entity *xid* unless that is '', with entities below it if *deep*; the newest first, or the *oldest*,
@@ -48,21 +50,21 @@ def entries(connection: Connection, xid: str, after: int | None, *, oldest: bool
     joined = HISTORY.outerjoin(former, former.c.number == found.scalar_subquery())
     query = select(HISTORY, former.c.number.label("earlier"), former.c.entity.label("before")).select_from(joined)
     if xid and deep:
-        first, end = below(xid.rstrip("/"))
+        first, end = bounds_below(xid.rstrip("/"))
         query = query.where(or_(HISTORY.c.xid == xid, and_(HISTORY.c.xid >= first, HISTORY.c.xid < end)))
     elif xid:
         query = query.where(HISTORY.c.xid == xid)
-    query = query.order_by(number.asc() if oldest else number.desc()).limit(_FETCHED)
+    query = query.order_by(number.asc() if oldest else number.desc()).limit(_FETCH_SIZE)
     while True:
         page = query if after is None else query.where(number > after if oldest else number < after)
         rows = connection.execute(page).all()
         yield from rows
-        if len(rows) < _FETCHED:
+        if len(rows) < _FETCH_SIZE:
             return
         after = rows[-1].number
 
 
-def beyond(connection: Connection, after: int, upto: int, before: str | None) -> tuple[list[int], int]:
+def find_prunable(connection: Connection, after: int, upto: int, before: str | None) -> tuple[list[int], int]:
     """Find prunable entries after number *after*: up to number *upto*, or older than *before* if given.
 
     Returns:
@@ -78,14 +80,14 @@ def beyond(connection: Connection, after: int, upto: int, before: str | None) ->
     last, at = looked_at[-1]
     later = HISTORY.alias()
     followed = exists().where(and_(later.c.xid == HISTORY.c.xid, later.c.number > HISTORY.c.number))
-    within = and_(HISTORY.c.number > after, HISTORY.c.number <= last, HISTORY.c.number < newest(connection))
+    within = and_(HISTORY.c.number > after, HISTORY.c.number <= last, HISTORY.c.number < newest_number(connection))
     removable = select(HISTORY.c.number).where(within, old, or_(HISTORY.c.action == "deleted", followed))
     # Numbers grow with time, so the first entry within both limits ends the scan.
     done = last > upto and (before is None or at >= before)
     return list(connection.execute(removable).scalars()), 0 if done else last
 
 
-def remove(connection: Connection, numbers: Sequence[int]) -> int:
+def delete_entries(connection: Connection, numbers: Sequence[int]) -> int:
     """Delete prunable entries; return how many existed."""
     gone = 0
     for start in range(0, len(numbers), _KEYS_PER_QUERY):
@@ -98,21 +100,21 @@ def remove(connection: Connection, numbers: Sequence[int]) -> int:
 #
 # ``position`` orders marks by when this catalog received their state. It and ``stamp`` come from one Lamport clock.
 
-SCOPE: Final = "/messagegroups/"
+MESSAGE_GROUPS: Final = "/messagegroups/"
 """Message groups, and versions of their messages, which have uids; everything else is marked by xid."""
 _MAX_SINGLE_LOOKUPS: Final = 16
 """Up to this many names are queried one by one."""
 
 
 _REPLICA: Final = Statement(select(REPLICA.c.id, REPLICA.c.clock))
-_TICK: Final = Statement(update(REPLICA).values(clock=bindparam("now")))
+_SET_CLOCK: Final = Statement(update(REPLICA).values(clock=bindparam("now")))
 _BY_KEY: Final = Statement(select(MARKS).where(MARKS.c.key == bindparam("key")))
-_BY_KEYS: Final = Among(lambda keys: select(MARKS).where(MARKS.c.key.in_(keys)))
-_BY_OWNER: Final = Among(lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners)))
-_BY_NAME: Final = Among(
+_BY_KEYS: Final = InStatement(lambda keys: select(MARKS).where(MARKS.c.key.in_(keys)))
+_BY_OWNER: Final = InStatement(lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners)))
+_BY_NAME: Final = InStatement(
     lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners), MARKS.c.name == bindparam("name"))
 )
-_DELETE: Final = Among(lambda keys: delete(MARKS).where(MARKS.c.key.in_(keys)))
+_DELETE: Final = InStatement(lambda keys: delete(MARKS).where(MARKS.c.key.in_(keys)))
 _INSERT: Final = Statement(insert(MARKS), MARKS.c.keys())
 
 
@@ -143,56 +145,56 @@ class Mark:
         return f"{self.owner}#{self.uid}" if self.owner else self.group
 
 
-class WriteMarks:
-    """The marks within one transaction; changes are written by :meth:`flush`."""
+class Marks:
+    """The replication marks in one transaction; changes are written by :meth:`flush`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        [(catalog, clock)] = _REPLICA.rows(connection, {})
+        [(catalog, clock)] = _REPLICA.fetch_all(connection, {})
         self.catalog: Final = str(catalog)
         self._clock = int(clock)
         self._put: dict[str, Mark] = {}
 
     @property
-    def latest(self) -> int:
+    def latest_stamp(self) -> int:
         """The last stamp that was issued or seen."""
         return self._clock
 
-    def tick(self, seen: int = 0) -> int:
+    def issue_stamp(self, seen: int = 0) -> int:
         """Issue the next stamp, higher than *seen*."""
         self._clock = max(self._clock, seen) + 1
         return self._clock
 
-    def named(self, xids: Sequence[str]) -> dict[str, Mark]:
+    def marks_by_xid(self, xids: Sequence[str]) -> dict[str, Mark]:
         """Return the marks of entities marked by xid."""
         found = {xid: self._put[xid] for xid in xids if xid in self._put}
-        for mark in map(_mark, _BY_KEYS.rows(self._connection, xids, {})):
+        for mark in map(_to_mark, _BY_KEYS.iter_rows(self._connection, xids, {})):
             found.setdefault(mark.group, mark)
         return found
 
-    def group(self, xid: str) -> Mark | None:
+    def mark_of(self, xid: str) -> Mark | None:
         """Return the mark of a group, or of another entity marked by xid."""
         if xid in self._put:
             return self._put[xid]
-        row = _BY_KEY.first(self._connection, {"key": xid})
-        return None if row is None else _mark(row)
+        row = _BY_KEY.fetch_first(self._connection, {"key": xid})
+        return None if row is None else _to_mark(row)
 
-    def versions(self, definitions: Sequence[str], names: Collection[str] = ()) -> dict[str, dict[str, Mark]]:
+    def version_marks(self, definitions: Sequence[str], names: Collection[str] = ()) -> dict[str, dict[str, Mark]]:
         """Return the marks of versions of definitions, by definition and uid: all, or at least those of *names*."""
         by_definition: dict[str, dict[str, Mark]] = {each: {} for each in definitions}
         connection = self._connection
         if 0 < len(names) <= _MAX_SINGLE_LOOKUPS:
-            found = chain.from_iterable(_BY_NAME.rows(connection, definitions, {"name": each}) for each in names)
+            found = chain.from_iterable(_BY_NAME.iter_rows(connection, definitions, {"name": each}) for each in names)
         else:
-            found = chain(_BY_OWNER.rows(connection, definitions, {}))
-        for mark in map(_mark, found):
+            found = chain(_BY_OWNER.iter_rows(connection, definitions, {}))
+        for mark in map(_to_mark, found):
             by_definition[mark.owner][mark.uid] = mark
         for mark in self._put.values():
             if mark.owner in by_definition:
                 by_definition[mark.owner][mark.uid] = mark
         return by_definition
 
-    def names(self, definition: str) -> list[str]:
+    def version_ids(self, definition: str) -> list[str]:
         """Return the current and former version ids of a definition."""
         query = select(MARKS.c.name).where(MARKS.c.owner == definition)
         return [str(row[0]) for row in self._connection.execute(query)]
@@ -208,39 +210,39 @@ class WriteMarks:
     def has_versions(self, group: str) -> bool:
         """Whether a group has versions or resources that were not deleted."""
         self.flush()
-        first, last = below(group)
+        first, last = bounds_below(group)
         query = select(MARKS.c.key).where(MARKS.c.key >= first, MARKS.c.key < last, MARKS.c.deleted.is_(False))
         return self._connection.execute(query.limit(1)).first() is not None
 
-    def put(self, mark: Mark) -> None:
+    def store_mark(self, mark: Mark) -> None:
         """Store a mark, new or changed, at the next position."""
-        mark.position = self.tick(mark.stamp)
+        mark.position = self.issue_stamp(mark.stamp)
         self._put[mark.key] = mark
 
     def flush(self) -> None:
         """Write the stored marks."""
         if not self._put:
             return
-        _DELETE.run(self._connection, self._put)
-        _INSERT.run(self._connection, [_row(each) for each in self._put.values()])
-        _TICK.run(self._connection, [{"now": self._clock}])
+        _DELETE.execute(self._connection, self._put)
+        _INSERT.execute(self._connection, [_to_row(each) for each in self._put.values()])
+        _SET_CLOCK.execute(self._connection, [{"now": self._clock}])
         self._put.clear()
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Discard the marks stored since the last flush."""
         self._put.clear()
 
-    def after(self, position: int, limit: int) -> list[Mark]:
+    def marks_after(self, position: int, limit: int) -> list[Mark]:
         """Return marks after a position, in order."""
         query = select(MARKS).where(MARKS.c.position > position).order_by(MARKS.c.position).limit(limit)
-        return [_mark(row) for row in self._connection.execute(query)]
+        return [_to_mark(row) for row in self._connection.execute(query)]
 
-    def reached(self, peer: str) -> tuple[str, int]:
+    def peer_position(self, peer: str) -> tuple[str, int]:
         """Return the catalog id of a peer, and the position reached with it."""
         row = self._connection.execute(select(PEERS).where(PEERS.c.name == peer)).first()
         return ("", 0) if row is None else (str(row._mapping["catalog"]), int(row._mapping["position"]))
 
-    def reach(self, peer: str, catalog: str, position: int) -> None:
+    def set_peer_position(self, peer: str, catalog: str, position: int) -> None:
         """Store the position reached with a peer."""
         self._connection.execute(delete(PEERS).where(PEERS.c.name == peer))
         self._connection.execute(insert(PEERS).values(name=peer, catalog=catalog, position=position))
@@ -252,29 +254,29 @@ def digest_of(attributes: Mapping[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
 
 
-MODEL: Final = "/modelsource"
+MODEL_XID: Final = "/modelsource"
 """The xid of the model's mark."""
 
 
 def is_by_xid(xid: str) -> bool:
     """Whether an entity is marked by xid: all except message groups and the versions of their messages."""
     parts = xid.split("/")
-    return parts[1] != SCOPE.strip("/") or (len(parts) > 3 and parts[3] != "messages")
+    return parts[1] != MESSAGE_GROUPS.strip("/") or (len(parts) > 3 and parts[3] != "messages")
 
 
-def marked(versions: Iterable[Mark]) -> dict[str, Mark]:
+def marks_by_version(versions: Iterable[Mark]) -> dict[str, Mark]:
     """Return the marks of existing versions, by version id."""
     return {each.name: each for each in versions if not each.deleted}
 
 
-def _mark(row: Sequence[Any]) -> Mark:
+def _to_mark(row: Sequence[Any]) -> Mark:
     key, owner, uid, name, position, stamp, origin, seen, digest, authority, deleted = row
     known = msgspec.json.decode(seen, type=dict[str, int])
     group = "" if owner else key
     return Mark(owner, uid, name, stamp, origin, known, digest, authority, bool(deleted), position, group)
 
 
-def _row(mark: Mark) -> dict[str, Any]:
+def _to_row(mark: Mark) -> dict[str, Any]:
     return {
         "key": mark.key,
         "owner": mark.owner,
@@ -292,7 +294,7 @@ def _row(mark: Mark) -> dict[str, Any]:
 
 # The outbox: events numbered in the order of their writes, until all subscribers have them.
 
-_PRUNED: Final = 5000
+_MAX_PRUNED: Final = 5000
 """Rows that one pruning transaction deletes, so that no write waits long for it."""
 
 
@@ -344,7 +346,7 @@ def newest_before(connection: Connection, at: str) -> int:
     return newest_outbox_row(connection) if first is None else first - 1
 
 
-def prune(connection: Connection) -> bool:
+def prune_outbox(connection: Connection) -> bool:
     """Delete the oldest events that no subscriber needs; return whether there may be more.
 
     The newest stays, since new subscribers begin there.
@@ -353,17 +355,17 @@ def prune(connection: Connection) -> bool:
     if first is None:
         return False
     reached = connection.execute(select(func.min(SUBSCRIBERS.c.position))).scalar()
-    upto = min(last - 1 if reached is None else min(reached, last - 1), _end(connection, first))
-    held = select(HELD.c.number)
+    upto = min(last - 1 if reached is None else min(reached, last - 1), _prunable_end(connection, first))
+    held = select(BLOCKED.c.number)
     done = connection.execute(delete(OUTBOX).where(OUTBOX.c.number <= upto, OUTBOX.c.number.not_in(held)))
-    return done.rowcount == _PRUNED
+    return done.rowcount == _MAX_PRUNED
 
 
-def _end(connection: Connection, first: int) -> int:
+def _prunable_end(connection: Connection, first: int) -> int:
     """Return the last number that one pruning transaction covers; skipped blocked events do not count."""
-    held = select(HELD.c.number)
+    held = select(BLOCKED.c.number)
     query = select(OUTBOX.c.number).where(OUTBOX.c.number >= first, OUTBOX.c.number.not_in(held))
-    numbers: Sequence[int] = connection.execute(query.order_by(OUTBOX.c.number).limit(_PRUNED)).scalars().all()
+    numbers: Sequence[int] = connection.execute(query.order_by(OUTBOX.c.number).limit(_MAX_PRUNED)).scalars().all()
     return numbers[-1] if numbers else first
 
 
@@ -396,25 +398,25 @@ class SubscriberRow:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryProgress:
-    """The progress of a subscriber: all events up to ``position``, except those in ``held``."""
+    """The progress of a subscriber: all events up to ``position``, except the ``blocked`` ones."""
 
     position: int
-    held: frozenset[int] = frozenset()
+    blocked: frozenset[int] = frozenset()
 
 
-def subscribers(connection: Connection) -> list[SubscriberRow]:
+def list_subscribers(connection: Connection) -> list[SubscriberRow]:
     """Return all subscribers, in order of ids."""
     query = select(*(SUBSCRIBERS.c[name] for name in _COLUMNS)).order_by(SUBSCRIBERS.c.id)
     return [SubscriberRow(*row) for row in connection.execute(query)]
 
 
-def revisions(connection: Connection) -> dict[str, tuple[int, str | None]]:
+def list_revisions(connection: Connection) -> dict[str, tuple[int, str | None]]:
     """Return revision and expiry of all subscribers, by id."""
     rows = connection.execute(select(SUBSCRIBERS.c.id, SUBSCRIBERS.c.revision, SUBSCRIBERS.c.expires))
     return {identifier: (revision, expires) for identifier, revision, expires in rows}
 
 
-def subscriber(connection: Connection, identifier: str, *, changing: bool = False) -> SubscriberRow | None:
+def find_subscriber(connection: Connection, identifier: str, *, changing: bool = False) -> SubscriberRow | None:
     """Return a subscriber, None if it does not exist; *changing* locks its row."""
     query = select(*(SUBSCRIBERS.c[name] for name in _COLUMNS)).where(SUBSCRIBERS.c.id == identifier)
     query = query.with_for_update() if changing else query
@@ -422,22 +424,22 @@ def subscriber(connection: Connection, identifier: str, *, changing: bool = Fals
     return None if row is None else SubscriberRow(*row)
 
 
-def add(connection: Connection, given: SubscriberRow) -> bool:
+def add_subscriber(connection: Connection, subscriber: SubscriberRow) -> bool:
     """Insert a subscriber unless it exists; return whether it was new."""
-    values = {name: getattr(given, name) for name in _COLUMNS}
+    values = {name: getattr(subscriber, name) for name in _COLUMNS}
     return connection.execute(_insert(connection, SUBSCRIBERS).values(values).on_conflict_do_nothing()).rowcount > 0
 
 
-def change(connection: Connection, given: SubscriberRow) -> None:
+def replace_subscriber(connection: Connection, subscriber: SubscriberRow) -> None:
     """Replace a subscriber's configuration, and raise its revision; its progress stays."""
-    values = {"body": given.body, "permission": given.permission, "expires": given.expires}
-    where = SUBSCRIBERS.c.id == given.id
+    values = {"body": subscriber.body, "permission": subscriber.permission, "expires": subscriber.expires}
+    where = SUBSCRIBERS.c.id == subscriber.id
     connection.execute(update(SUBSCRIBERS).where(where).values(revision=SUBSCRIBERS.c.revision + 1, **values))
 
 
-def permit(connection: Connection, given: SubscriberRow, permission: str) -> None:
-    """Replace a target's permission and raise the revision, unless the subscriber has changed since *given*."""
-    where = (SUBSCRIBERS.c.id == given.id) & (SUBSCRIBERS.c.permission == given.permission)
+def store_permission(connection: Connection, before: SubscriberRow, permission: str) -> None:
+    """Replace a target's permission and raise the revision, unless the subscriber has changed since *before*."""
+    where = (SUBSCRIBERS.c.id == before.id) & (SUBSCRIBERS.c.permission == before.permission)
     connection.execute(
         update(SUBSCRIBERS).where(where).values(revision=SUBSCRIBERS.c.revision + 1, permission=permission)
     )
@@ -450,36 +452,38 @@ def remove_subscriber(connection: Connection, identifier: str, revision: int | N
         where &= SUBSCRIBERS.c.revision == revision
     if not connection.execute(delete(SUBSCRIBERS).where(where)).rowcount:
         return False
-    connection.execute(delete(HELD).where(HELD.c.subscriber == identifier))
+    connection.execute(delete(BLOCKED).where(BLOCKED.c.subscriber == identifier))
     return True
 
 
-def held(connection: Connection, identifier: str) -> frozenset[int]:
+def blocked_events(connection: Connection, identifier: str) -> frozenset[int]:
     """Return the blocked events of a subscriber."""
-    return frozenset(connection.execute(select(HELD.c.number).where(HELD.c.subscriber == identifier)).scalars())
+    return frozenset(connection.execute(select(BLOCKED.c.number).where(BLOCKED.c.subscriber == identifier)).scalars())
 
 
-def record(connection: Connection, reached: Mapping[str, DeliveryProgress]) -> None:
+def store_progress(connection: Connection, by_subscriber: Mapping[str, DeliveryProgress]) -> None:
     """Store the progress of subscribers; deleted ones are skipped."""
-    for identifier in set(reached) & set(revisions(connection)):
-        progress, before = reached[identifier], held(connection, identifier)
+    for identifier in set(by_subscriber) & set(list_revisions(connection)):
+        progress, before = by_subscriber[identifier], blocked_events(connection, identifier)
         where = SUBSCRIBERS.c.id == identifier
         if not connection.execute(update(SUBSCRIBERS).where(where).values(position=progress.position)).rowcount:
             continue  # it was deleted meanwhile
-        _release(connection, identifier, sorted(before - progress.held))
-        more: Collection[int] = sorted(progress.held - before)
+        _delete_blocked(connection, identifier, sorted(before - progress.blocked))
+        more: Collection[int] = sorted(progress.blocked - before)
         if more:
             rows = [{"subscriber": identifier, "number": number} for number in more]
-            connection.execute(_insert(connection, HELD).on_conflict_do_nothing(), rows)
+            connection.execute(_insert(connection, BLOCKED).on_conflict_do_nothing(), rows)
 
 
-def advance(connection: Connection, identifier: str, upto: int) -> int:
+def skip_events(connection: Connection, identifier: str, upto: int) -> int:
     """Drop the events of a subscriber up to a number; return how many that is, matching or not."""
     where = SUBSCRIBERS.c.id == identifier
     position = connection.execute(select(SUBSCRIBERS.c.position).where(where)).scalar()
     if position is None:
         return 0
-    lost = connection.execute(delete(HELD).where(HELD.c.subscriber == identifier, HELD.c.number <= upto)).rowcount
+    lost = connection.execute(
+        delete(BLOCKED).where(BLOCKED.c.subscriber == identifier, BLOCKED.c.number <= upto)
+    ).rowcount
     if position < upto:
         lost += count_between(connection, position, upto)
         connection.execute(update(SUBSCRIBERS).where(where).values(position=upto))
@@ -490,7 +494,7 @@ def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
-def _release(connection: Connection, identifier: str, numbers: Sequence[int]) -> None:
+def _delete_blocked(connection: Connection, identifier: str, numbers: Sequence[int]) -> None:
     for start in range(0, len(numbers), 500):
-        few = HELD.c.number.in_(numbers[start : start + 500])
-        connection.execute(delete(HELD).where(HELD.c.subscriber == identifier, few))
+        few = BLOCKED.c.number.in_(numbers[start : start + 500])
+        connection.execute(delete(BLOCKED).where(BLOCKED.c.subscriber == identifier, few))

@@ -19,7 +19,7 @@ import httpx
 import yaml
 from sqlalchemy import delete
 
-from registry.apis.apis import APIS, apis_at
+from registry.apis.apis import APIS, apis_by_path
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.model.attributes import model_source
 from registry.store.engine import MARKS, Database
@@ -326,7 +326,7 @@ def served(store: str | Path, **given: Any) -> Iterator[httpx.Client]:
 
     Each face is at the path that is its name.
     """
-    given.setdefault("faces", apis_at({name: f"/{name}" for name in APIS}))
+    given.setdefault("faces", apis_by_path({name: f"/{name}" for name in APIS}))
     url = store if isinstance(store, str) else f"sqlite:///{store}/registry.db"
     settings = RegistrySettings(url, **{"port": 0, "writes_per_second": 1e6, "write_burst": 10**6, **given})
     with client_of(settings) as client:

@@ -288,7 +288,7 @@ class ScriptedSender:
         self.taken: list[str] = []
         self._most = most
 
-    def room(self) -> tuple[int, float]:
+    def send_allowance(self) -> tuple[int, float]:
         """Return how many at a time."""
         return self._most, 0.0
 

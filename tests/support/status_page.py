@@ -289,9 +289,9 @@ def _families_of_a_registry(store: str) -> Iterator[Metric]:
     service = RegistryService(database, Linter(), lambda *_: {})
     service.prepare("r")
     sources = sources_of("http://r", "")
-    subscriptions_of = SubscriptionApi(database, sources, DeliverySettings(), lambda: None).delivery
+    subscriptions_of = SubscriptionApi(database, sources, DeliverySettings(), lambda: None).build_delivery
     dispatch = Dispatch(database, {}, subscriptions_of, sources, DeliveryLimits())
-    dispatch.tallies.of("subscriber")
+    dispatch.tallies.tally_of("subscriber")
     for collector in (
         DeliveryCollector(dispatch),
         ReplicationCollector(Replication(service, [Peer("http://p")])),

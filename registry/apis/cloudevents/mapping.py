@@ -1,6 +1,6 @@
 """Conversion between stored entities and the older format, with the catalog's readers and writers of both dialects.
 
-``shown`` converts 1.0 attributes to the older format, ``read`` converts back; both without ids, epoch and times.
+``to_older`` converts 1.0 attributes to the older format, ``to_core`` back; both without ids, epoch and times.
 A reference to another message is the 1.0 attribute ``xref``.
 """
 
@@ -27,44 +27,43 @@ from catalog.dialects.reading import reference_of
 from catalog.dialects.registry import read
 from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
 from registry.core.ancestry import as_object
-from registry.core.requests import ABSENT, ResourcePath, place_of
+from registry.core.requests import ABSENT, ResourcePath, parse_resource_path
 from registry.core.views import CHECKS
-from registry.errors import Refusal, invalid
-from registry.http.access import ApiCall, limit_of, query_of, tree_of
-from registry.http.access import decoded_request as decoded
+from registry.errors import Refusal, invalid_value
+from registry.http.access import ApiCall, decode_text, parse_json, parse_limit, parse_query
 from registry.model.attributes import KEY, NAME, Model
 from registry.store.entities import Version
 
 # Older names of collections, and references.
 
-GROUPS: Final[Mapping[str, str]] = {
+OLDER_GROUPS: Final[Mapping[str, str]] = {
     "endpoints": "endpoints",
     "messagegroups": "definitionGroups",
     "schemagroups": "schemaGroups",
 }
 """Older names of group types, by 1.0 name."""
-RESOURCES: Final[Mapping[str, str]] = {"messages": "definitions", "schemas": "schemas"}
+OLDER_RESOURCES: Final[Mapping[str, str]] = {"messages": "definitions", "schemas": "schemas"}
 """Older names of resource types, by 1.0 name."""
-SINGULAR: Final[Mapping[str, str]] = {"messages": "definition", "schemas": "schema"}
-_NEWER: Final = {
-    **{older.lower(): newer for newer, older in (*GROUPS.items(), *RESOURCES.items())},
-    **{name: name for name in (*GROUPS, *RESOURCES)},
+OLDER_SINGULARS: Final[Mapping[str, str]] = {"messages": "definition", "schemas": "schema"}
+_CORE_COLLECTIONS: Final = {
+    **{older.lower(): newer for newer, older in (*OLDER_GROUPS.items(), *OLDER_RESOURCES.items())},
+    **{name: name for name in (*OLDER_GROUPS, *OLDER_RESOURCES)},
     "schema": "schemas",
     "versions": "versions",
 }
 """1.0 names by lower-case older names; the specification spells them in several ways."""
-_LENGTHS: Final = (2, 4, 6)
+_ENTITY_LENGTHS: Final = (2, 4, 6)
 
 
-def newer_name(name: str) -> str | None:
+def to_core_collection(name: str) -> str | None:
     """Return the 1.0 name of a collection, ignoring case; None if unknown."""
-    return _NEWER.get(name.lower())
+    return _CORE_COLLECTIONS.get(name.lower())
 
 
-def older_path(xid: str) -> str:
+def to_older_path(xid: str) -> str:
     """Return the path of an entity or a collection with older names."""
     parts = xid.split("/")
-    for place, names in ((1, GROUPS), (3, RESOURCES)):
+    for place, names in ((1, OLDER_GROUPS), (3, OLDER_RESOURCES)):
         if len(parts) > place:
             parts[place] = names.get(parts[place], parts[place])
     return "/".join(parts)
@@ -72,26 +71,26 @@ def older_path(xid: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Converts references for an API at *url*: to pointers in a *whole* document, else to URLs."""
+    """Converts references for an API at *url*: to pointers if *as_pointers*, else to URLs."""
 
     url: str
-    whole: bool = False
+    as_pointers: bool = False
 
-    def refer(self, reference: str) -> str:
+    def convert_reference(self, reference: str) -> str:
         """Convert a reference; external ones are unchanged."""
-        xid = self.local(reference)
-        return reference if xid is None else f"{'#' if self.whole else self.url}{older_path(xid)}"
+        xid = self.xid_of_reference(reference)
+        return reference if xid is None else f"{'#' if self.as_pointers else self.url}{to_older_path(xid)}"
 
-    def local(self, reference: str) -> str | None:
+    def xid_of_reference(self, reference: str) -> str | None:
         """Return the xid of a reference (a URL of this API, a pointer or an xid), None if it is external."""
         path = reference.removeprefix(self.url if reference.startswith(f"{self.url}/") else "#")
         parts = path.split("/")[1:]
-        if not path.startswith("/") or len(parts) not in _LENGTHS or not all(parts):
+        if not path.startswith("/") or len(parts) not in _ENTITY_LENGTHS or not all(parts):
             return None
-        names = [newer_name(name) for name in parts[::2]]
+        names = [to_core_collection(name) for name in parts[::2]]
         if (
-            names[0] not in GROUPS
-            or any(name not in RESOURCES for name in names[1:2])
+            names[0] not in OLDER_GROUPS
+            or any(name not in OLDER_RESOURCES for name in names[1:2])
             or names[2:] not in ([], ["versions"])
         ):
             return None
@@ -101,7 +100,7 @@ class Links:
 # Paths and flags of requests.
 
 MAX_SEGMENTS: Final = 6
-_METHODS: Final = {
+_METHODS_BY_LENGTH: Final = {
     "registry": ("GET", "HEAD"),
     "groups": ("GET", "HEAD", "POST", "DELETE"),
     "group": ("GET", "HEAD", "PUT", "DELETE"),
@@ -128,42 +127,42 @@ class ParsedRequest:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods allowed at the path."""
-        return _METHODS[self.place.kind]
+        return _METHODS_BY_LENGTH[self.place.kind]
 
 
-def asked(call: ApiCall, model: Model) -> ParsedRequest:
+def parse_request(call: ApiCall, model: Model) -> ParsedRequest:
     """Parse a request.
 
     Raises:
         Refusal: it is not valid, or the path does not exist.
     """
-    path = decoded(call.path, "/")
-    segments = [decoded(part, path) for part in call.path.split(b"/") if part]
+    path = decode_text(call.path, "/")
+    segments = [decode_text(part, path) for part in call.path.split(b"/") if part]
     if len(segments) > MAX_SEGMENTS:
         raise Refusal("api_not_found", path)
-    place = place_of(model, [_named(each, index, path) for index, each in enumerate(segments)], path)
-    given = query_of(call.head.query)
+    place = parse_resource_path(model, [_core_segment(each, index, path) for index, each in enumerate(segments)], path)
+    given = parse_query(call.head.query)
     flags = {name: values[-1] for name, values in given.items()}
     cursor = flags.get("cursor", "")
     if not (cursor.isascii() and cursor.isprintable()):
         raise Refusal("bad_request", path, error_detail="the cursor is not valid for this registry")
-    limit = min(limit_of(flags.get("limit"), path) or call.pages.usual, call.pages.most)
+    limit = min(parse_limit(flags.get("limit"), path) or call.pages.usual, call.pages.most)
     meta = "meta" in flags and place.kind in ("resource", "version")
-    epoch = _epoch(flags.get("epoch"), path)
+    epoch = _parse_epoch(flags.get("epoch"), path)
     return ParsedRequest(path, place, meta, "inline" in flags, "model" in flags, epoch, limit, cursor)
 
 
-def _named(segment: str, index: int, path: str) -> str:
+def _core_segment(segment: str, index: int, path: str) -> str:
     """Return a path segment of the core API: ids unchanged, collections by 1.0 name."""
     if index % 2:
         return segment
-    name = newer_name(segment)
-    if name is None or name not in ((*GROUPS,), (*RESOURCES,), ("versions",))[index // 2]:
+    name = to_core_collection(segment)
+    if name is None or name not in ((*OLDER_GROUPS,), (*OLDER_RESOURCES,), ("versions",))[index // 2]:
         raise Refusal("api_not_found", path)
     return name
 
 
-def _epoch(text: str | None, path: str) -> int | None:
+def _parse_epoch(text: str | None, path: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
@@ -177,7 +176,7 @@ _GROUP = {"endpoints": "endpoint", "messagegroups": "definitionGroup", "schemagr
 _VERSIONS = {"messages": 0, "schemas": -1}
 
 
-def model_of(model: Model) -> dict[str, Any]:
+def shown_model(model: Model) -> dict[str, Any]:
     """Return the registry's group types that this API shows, with their resource types."""
     return {
         "groups": [
@@ -185,12 +184,12 @@ def model_of(model: Model) -> dict[str, Any]:
                 "singular": _GROUP[plural],
                 "plural": older,
                 "resources": [
-                    {"singular": SINGULAR[name], "plural": RESOURCES[name], "versions": _VERSIONS[name]}
+                    {"singular": OLDER_SINGULARS[name], "plural": OLDER_RESOURCES[name], "versions": _VERSIONS[name]}
                     for name in model.groups[plural].resources
-                    if name in RESOURCES
+                    if name in OLDER_RESOURCES
                 ],
             }
-            for plural, older in GROUPS.items()
+            for plural, older in OLDER_GROUPS.items()
             if plural in model.groups
         ]
     }
@@ -202,22 +201,22 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,15}", re.ASCII)
 _DOTTED: Final = re.compile(r"([1-9][0-9]{0,15})((?:\.[0-9]{1,16}){1,3})", re.ASCII)
 
 
-def rank(version: str) -> tuple[int, str]:
+def version_sort_key(version: str) -> tuple[int, str]:
     """Return the sort key of a version id: shorter ids are lower."""
     return len(version), version
 
 
-def latest(versions: Iterable[Version]) -> Version | None:
+def latest_version(versions: Iterable[Version]) -> Version | None:
     """Return the latest version, None if there is none."""
-    return max(versions, key=lambda each: rank(each.id), default=None)
+    return max(versions, key=lambda each: version_sort_key(each.id), default=None)
 
 
-def number(version: str) -> int | str:
+def number_or_text(version: str) -> int | str:
     """Return a version id as a number if possible, else unchanged."""
     return int(version) if _NUMBER.fullmatch(version) else version
 
 
-def following(version: str, subject: str) -> str:
+def next_version_id(version: str, subject: str) -> str:
     """Return the version id after the latest one: the next number, or the next major of dotted numbers.
 
     Raises:
@@ -235,15 +234,17 @@ def following(version: str, subject: str) -> str:
 
 # Descriptive attributes under older and 1.0 names; those without a 1.0 equivalent are stored in one attribute.
 
-KEPT: Final = "cloudeventsregistry"
+OLDER_ATTRIBUTE: Final = "cloudeventsregistry"
 """The 1.0 attribute with tags and extension attributes whose names 1.0 does not allow."""
-_NEWER_ATTRIBUTES: Final = {"docs": "documentation"}
-_OWN: Final = frozenset(("labels", KEPT, "id", "tags", "version", "versions", "specversion", *_NEWER_ATTRIBUTES))
+_CORE_ATTRIBUTES: Final = {"docs": "documentation"}
+_RESERVED_NAMES: Final = frozenset(
+    ("labels", OLDER_ATTRIBUTE, "id", "tags", "version", "versions", "specversion", *_CORE_ATTRIBUTES)
+)
 """Names with another meaning than as 1.0 extension attributes, and names handled elsewhere."""
-_OLDER: Final = {newer: older for older, newer in _NEWER_ATTRIBUTES.items()}
+_OLDER_ATTRIBUTES: Final = {newer: older for older, newer in _CORE_ATTRIBUTES.items()}
 
 
-def newer_names(given: Mapping[str, Any]) -> dict[str, Any]:
+def to_core_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the descriptive attributes of an older body under 1.0 names.
 
     Raises:
@@ -254,29 +255,29 @@ def newer_names(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name == "tags":
             if not isinstance(value, Mapping):
-                raise invalid("/", name, "must be a map")
+                raise invalid_value("/", name, "must be a map")
             labels = {key: each for key, each in value.items() if KEY.fullmatch(key)}
             rest = {key: each for key, each in value.items() if key not in labels}
             renamed.update({"labels": labels} if labels else {})
             kept.update({name: rest} if rest else {})
         elif name == "deprecated" and isinstance(value, Mapping):
-            renamed[name] = {_NEWER_ATTRIBUTES.get(key, key): each for key, each in value.items()}
-        elif name in _NEWER_ATTRIBUTES or (NAME.fullmatch(name) and name not in ("labels", KEPT)):
-            renamed[_NEWER_ATTRIBUTES.get(name, name)] = value
+            renamed[name] = {_CORE_ATTRIBUTES.get(key, key): each for key, each in value.items()}
+        elif name in _CORE_ATTRIBUTES or (NAME.fullmatch(name) and name not in ("labels", OLDER_ATTRIBUTE)):
+            renamed[_CORE_ATTRIBUTES.get(name, name)] = value
         else:
             kept[name] = value
-    return {**renamed, **({KEPT: kept} if kept else {})}
+    return {**renamed, **({OLDER_ATTRIBUTE: kept} if kept else {})}
 
 
-def older_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return descriptive attributes of a 1.0 entity under older names: the inverse of :func:`newer_names`."""
+def to_older_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return descriptive attributes of a 1.0 entity under older names: the inverse of :func:`to_core_attributes`."""
     renamed: dict[str, Any] = {}
     for name, value in given.items():
         if name == "deprecated" and isinstance(value, Mapping):
-            renamed[name] = {_OLDER.get(key, key): each for key, each in value.items()}
-        elif name not in _OWN:
-            renamed[_OLDER.get(name, name)] = value
-    labels, kept = given.get("labels"), given.get(KEPT)
+            renamed[name] = {_OLDER_ATTRIBUTES.get(key, key): each for key, each in value.items()}
+        elif name not in _RESERVED_NAMES:
+            renamed[_OLDER_ATTRIBUTES.get(name, name)] = value
+    labels, kept = given.get("labels"), given.get(OLDER_ATTRIBUTE)
     rest = dict(kept) if isinstance(kept, Mapping) else {}
     tags = rest.pop("tags", None)
     united = {**(labels if isinstance(labels, Mapping) else {}), **(tags if isinstance(tags, Mapping) else {})}
@@ -287,7 +288,7 @@ def older_names(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def present(given: Mapping[str, Any]) -> dict[str, Any]:
+def drop_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members that are not None."""
     return {name: value for name, value in given.items() if value is not None}
 
@@ -295,60 +296,65 @@ def present(given: Mapping[str, Any]) -> dict[str, Any]:
 XREF: Final = "xref"
 _MAPPING_OLDER: Final = "0.4-wip"
 _MAPPING_NEWER: Final = "1.0-rc4"
-_IDENTITY: Final = ("endpointid", "schemaid", "versionid", "xid", "meta", "versions")
-_BASES: Final = ("basemessage", "basemessageuri", "basemessageurl", "basemessagexid")
+_IDENTITY_NAMES: Final = ("endpointid", "schemaid", "versionid", "xid", "meta", "versions")
+_BASE_ATTRIBUTES: Final = ("basemessage", "basemessageuri", "basemessageurl", "basemessagexid")
 _REFERENCES: Final = ("definitiongroups", "messagegroups")
 
 
 class EntityMapping(Protocol):
-    """Converts one kind of entity; ``read`` raises :class:`Refusal`."""
+    """Converts one kind of entity; ``to_core`` raises :class:`Refusal`."""
 
-    def shown(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+    def to_older(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the older format."""
 
-    def read(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def to_core(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the 1.0 attributes."""
 
 
 @dataclass(frozen=True, slots=True)
-class GroupForm:
+class GroupMapping:
     """Converts a group or an endpoint; *plural* is the 1.0 name of its type."""
 
     plural: str
     gid: str
     links: Links
 
-    def shown(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+    def to_older(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the older format."""
         if self.plural == "schemagroups":
-            return older_names(stored)
-        into = _declared({"specversion": _MAPPING_NEWER, self.plural: {self.gid: stored}})
+            return to_older_attributes(stored)
+        into = _parse_document({"specversion": _MAPPING_NEWER, self.plural: {self.gid: stored}})
         if self.plural == "messagegroups":
             group = into.groups[f"/messagegroups/{self.gid}"]
-            return {**older_names(group.other), **group_form(group)}
+            return {**to_older_attributes(group.other), **group_form(group)}
         endpoint = into.endpoints[f"/endpoints/{self.gid}"]
         other = {name: value for name, value in endpoint.other.items() if name != "protocoloptions"}
-        written = _references(stored)
-        return {**older_names(other), **config_form(endpoint, lambda each: self.links.refer(written.get(each, each)))}
+        written = _written_references(stored)
+        return {
+            **to_older_attributes(other),
+            **config_form(endpoint, lambda each: self.links.convert_reference(written.get(each, each))),
+        }
 
-    def read(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def to_core(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the 1.0 attributes."""
         if self.plural == "schemagroups":
-            return newer_names(body)
-        into = _declared({"specversion": _MAPPING_OLDER, GROUPS[self.plural]: {self.gid: body}}, strict=True)
+            return to_core_attributes(body)
+        into = _parse_document(
+            {"specversion": _MAPPING_OLDER, OLDER_GROUPS[self.plural]: {self.gid: body}}, strict=True
+        )
         if self.plural == "messagegroups":
             group = into.groups[f"/messagegroups/{self.gid}"]
             given = {"envelope": group.envelope, "protocol": group.protocol}
-            return {**newer_names(group.other), **present(given)}
+            return {**to_core_attributes(group.other), **drop_nulls(given)}
         endpoint = into.endpoints[f"/endpoints/{self.gid}"]
-        written = _references(body)
-        groups = [self.links.local(each) or written.get(each, each) for each in endpoint.messagegroups]
+        written = _written_references(body)
+        groups = [self.links.xid_of_reference(each) or written.get(each, each) for each in endpoint.messagegroups]
         form = endpoint_form(endpoint, groups)
-        return newer_names({name: value for name, value in form.items() if name not in _IDENTITY})
+        return to_core_attributes({name: value for name, value in form.items() if name not in _IDENTITY_NAMES})
 
 
 @dataclass(frozen=True, slots=True)
-class MessageForm:
+class MessageMapping:
     """Converts a message in a group with *defaults* (``envelope``, ``protocol``)."""
 
     plural: str
@@ -357,25 +363,28 @@ class MessageForm:
     defaults: Mapping[str, Any]
     links: Links
 
-    def shown(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+    def to_older(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the older format."""
         xref = stored.get(XREF)
         tree = {name: value for name, value in stored.items() if name != XREF}
         if xref:  # it shows another message, whose base does not apply here
-            tree = {**{name: value for name, value in tree.items() if name not in _BASES}, "meta": {XREF: xref}}
-        message = self._message(_MAPPING_NEWER, "messages", tree)
+            tree = {
+                **{name: value for name, value in tree.items() if name not in _BASE_ATTRIBUTES},
+                "meta": {XREF: xref},
+            }
+        message = self._parse_message(_MAPPING_NEWER, "messages", tree)
         other = {name: value for name, value in message.other.items() if name != "meta"}
         # Defaults of an endpoint apply only there; in a message they would apply everywhere.
         default = self.defaults.get("envelope") if self.plural == "messagegroups" else None
-        content = definition_form(message, default, self.links.refer)
-        if message.borrowed is not None and self.links.local(message.borrowed) is None and "uri" in stored:
+        content = definition_form(message, default, self.links.convert_reference)
+        if message.borrowed is not None and self.links.xid_of_reference(message.borrowed) is None and "uri" in stored:
             content["uri"] = stored["uri"]
-        return {**older_names(other), **content}
+        return {**to_older_attributes(other), **content}
 
-    def read(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def to_core(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the 1.0 attributes."""
         given = {name: value for name, value in body.items() if name not in ("versions", "meta")}
-        message = self._message(_MAPPING_OLDER, "definitions", given, strict=True)
+        message = self._parse_message(_MAPPING_OLDER, "definitions", given, strict=True)
         own = dict(message.attributes)
         if own.get("envelopemetadata") is not None:
             own["envelopemetadata"] = newer_constraints(own["envelopemetadata"])
@@ -383,54 +392,59 @@ class MessageForm:
             protocol = own.get("protocol") or self.defaults.get("protocol")
             own["protocoloptions"] = newer_options(own["protocoloptions"], protocol)
         other = {name: value for name, value in message.other.items() if name != "uri"}
-        return present(
-            {**newer_names(other), **own, **self._schema(own), **self._bases(message, given, alone=not other)}
+        return drop_nulls(
+            {
+                **to_core_attributes(other),
+                **own,
+                **self._schema_attributes(own),
+                **self._base_attributes(message, given, alone=not other),
+            }
         )
 
-    def _message(
+    def _parse_message(
         self, version: str, messages: str, body: Mapping[str, Any], *, strict: bool = False
     ) -> DeclaredMessage:
-        collection = self.plural if version == _MAPPING_NEWER else GROUPS[self.plural]
+        collection = self.plural if version == _MAPPING_NEWER else OLDER_GROUPS[self.plural]
         group = {**self.defaults, messages: {self.mid: body}}
-        into = _declared({"specversion": version, collection: {self.gid: group}}, strict=strict)
+        into = _parse_document({"specversion": version, collection: {self.gid: group}}, strict=strict)
         return into.messages[f"/{self.plural}/{self.gid}/messages/{self.mid}"]
 
-    def _schema(self, own: Mapping[str, Any]) -> dict[str, Any]:
+    def _schema_attributes(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """Refer to a schema of this registry by xid, or by a pointer if it is inside a document."""
         uri = own.get("dataschemauri")
-        xid = self.links.local(uri) if uri is not None else None
+        xid = self.links.xid_of_reference(uri) if uri is not None else None
         if xid is None or "/schemas/" not in xid:
             return {}
         if ":" in xid.rpartition("/")[2]:
             return {"dataschemauri": f"#{xid}"}
         return {"dataschemauri": None, "dataschemaxid": xid}
 
-    def _bases(self, message: DeclaredMessage, body: Mapping[str, Any], *, alone: bool) -> dict[str, Any]:
+    def _base_attributes(self, message: DeclaredMessage, body: Mapping[str, Any], *, alone: bool) -> dict[str, Any]:
         """Return the base of a message, or its ``xref`` if it has no content of its own."""
         if message.base is not None:
-            return {"basemessage": self.links.local(message.base) or message.base}
+            return {"basemessage": self.links.xid_of_reference(message.base) or message.base}
         if message.borrowed is None:
             return {"uri": body.get("uri")}
-        xid = self.links.local(message.borrowed)
+        xid = self.links.xid_of_reference(message.borrowed)
         if xid is None:
             return {"uri": body.get("uri")}
         return {XREF: xid} if alone and not message.attributes else {"basemessage": xid}
 
 
-class SchemaForm:
+class SchemaMapping:
     """Converts a version of a schema, except its document."""
 
-    def shown(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+    def to_older(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the older format."""
-        return older_names({name: value for name, value in stored.items() if name not in CHECKS})
+        return to_older_attributes({name: value for name, value in stored.items() if name not in CHECKS})
 
-    def read(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def to_core(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the 1.0 attributes, with the document as in the body (``schema``, ``schemabase64``)."""
         form = schema_form("/schemagroups/g/schemas/s", body)
-        return newer_names({name: value for name, value in form.items() if name not in _IDENTITY})
+        return to_core_attributes({name: value for name, value in form.items() if name not in _IDENTITY_NAMES})
 
 
-def _declared(tree: Mapping[str, Any], *, strict: bool = False) -> Declarations:
+def _parse_document(tree: Mapping[str, Any], *, strict: bool = False) -> Declarations:
     """Parse a document of one entity; with *strict* refuse invalid parts, which would be lost."""
     into, findings = Declarations(), Findings()
     read(tree, SourceLocation(""), into, findings)
@@ -440,7 +454,7 @@ def _declared(tree: Mapping[str, Any], *, strict: bool = False) -> Declarations:
     return into
 
 
-def _references(body: Mapping[str, Any]) -> dict[str, str]:
+def _written_references(body: Mapping[str, Any]) -> dict[str, str]:
     """Return references to groups as written, by their parsed form."""
     listed = (value for name, value in body.items() if name.lower() in _REFERENCES and isinstance(value, list))
     return {reference_of(each): each for value in listed for each in value if isinstance(each, str)}
@@ -449,51 +463,51 @@ def _references(body: Mapping[str, Any]) -> dict[str, str]:
 # Bodies of requests: identifiers and content.
 
 _IDENTIFIERS: Final = ("id", "version", "epoch", "self", "specversion", "versions", "versionsurl", "versionscount")
-_HELD: Final = tuple(f"{name}{end}" for name in RESOURCES.values() for end in ("", "url", "count"))
-_TIMES: Final = {"createdOn": "createdat", "modifiedOn": "modifiedat"}
+_RESOURCE_MEMBERS: Final = tuple(f"{name}{end}" for name in OLDER_RESOURCES.values() for end in ("", "url", "count"))
+_TIME_NAMES: Final = {"createdOn": "createdat", "modifiedOn": "modifiedat"}
 _TYPES: Final = frozenset(("definitiongroup", "endpoint", "schemagroup", "definition", "schema", "schemaversion"))
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """A parsed body: content (``said``) under older names, ``times`` under 1.0 names; ``given`` is the whole body."""
+class ParsedBody:
+    """A parsed body: ``content`` under older names, ``times`` under 1.0 names; ``given`` is the whole body."""
 
     given: Mapping[str, Any]
-    said: Mapping[str, Any]
+    content: Mapping[str, Any]
     times: Mapping[str, Any]
 
 
-def body_of(tree: Mapping[str, Any], *, held: bool = False) -> Body:
-    """Parse a body; *held* is for groups, whose body also has their resources."""
-    left_out = {*_IDENTIFIERS, *(_HELD if held else ())}
-    said = {name: value for name, value in tree.items() if name.lower() not in left_out and name not in _TIMES}
+def parse_body(tree: Mapping[str, Any], *, with_resources: bool = False) -> ParsedBody:
+    """Parse a body; *with_resources* is for groups, whose bodies include resources."""
+    left_out = {*_IDENTIFIERS, *(_RESOURCE_MEMBERS if with_resources else ())}
+    said = {name: value for name, value in tree.items() if name.lower() not in left_out and name not in _TIME_NAMES}
     kind = said.get("type")
     if isinstance(kind, str) and kind.lower() in _TYPES:
         said.pop("type")
-    times = {newer: tree[older] for older, newer in _TIMES.items() if tree.get(older) is not None}
-    return Body(tree, said, times)
+    times = {newer: tree[older] for older, newer in _TIME_NAMES.items() if tree.get(older) is not None}
+    return ParsedBody(tree, said, times)
 
 
-def definition_body(tree: Mapping[str, Any]) -> Body:
+def parse_definition_body(tree: Mapping[str, Any]) -> ParsedBody:
     """Parse the body of a definition, which may be nested in ``definition``, as in listings."""
     nested = tree.get("definition")
     rest = {name: value for name, value in tree.items() if name != "definition"}
-    return body_of({**nested, **rest} if isinstance(nested, Mapping) else tree)
+    return parse_body({**nested, **rest} if isinstance(nested, Mapping) else tree)
 
 
-def object_of(call: ApiCall, xid: str) -> Mapping[str, Any]:
+def parse_object(call: ApiCall, xid: str) -> Mapping[str, Any]:
     """Return the JSON object in the body of a call.
 
     Raises:
         Refusal: there is none.
     """
-    tree = tree_of(call.body, xid)
+    tree = parse_json(call.body, xid)
     if tree is ABSENT:
         raise Refusal("missing_body", xid)
     return as_object(tree, xid)
 
 
-def collection_of(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def collection_in_group(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a collection in the body of a group, empty if absent.
 
     Raises:
@@ -503,13 +517,13 @@ def collection_of(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return {} if collection is None else as_object(collection, name)
 
 
-def list_of(call: ApiCall, xid: str) -> list[Mapping[str, Any]] | None:
+def parse_deletion_list(call: ApiCall, xid: str) -> list[Mapping[str, Any]] | None:
     """Return the entities in the body of a deletion, None if there is no body.
 
     Raises:
         Refusal: it is not a list of objects with an ``id`` each.
     """
-    tree = tree_of(call.body, xid)
+    tree = parse_json(call.body, xid)
     if tree is ABSENT:
         return None
     if not isinstance(tree, list) or not all(isinstance(each, dict) for each in tree):
@@ -524,11 +538,11 @@ TEXT: Final = "text/plain; charset=utf-8"
 BYTES: Final = "application/octet-stream"
 
 
-def shown_document(document: bytes) -> dict[str, Any]:
+def document_member(document: bytes) -> dict[str, Any]:
     """Return the member with a document; none for an empty document."""
     if not document:
         return {}
-    tree = _tree(document)
+    tree = _parse_json(document)
     if tree is not None:
         return {"schema": tree}
     try:
@@ -537,23 +551,27 @@ def shown_document(document: bytes) -> dict[str, Any]:
         return {"schemaBase64": base64.b64encode(document).decode("ascii")}
 
 
-def content_type(document: bytes) -> str:
+def guess_content_type(document: bytes) -> str:
     """Return a content type for a document without one."""
-    shown = shown_document(document)
+    shown = document_member(document)
     return BYTES if "schemaBase64" in shown else TEXT if isinstance(shown.get("schema", ""), str) else JSON
 
 
-def taken_document(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def document_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the core attributes of a version: a text document becomes bytes and a content type."""
     schema = attributes.get("schema")
     if not isinstance(schema, str):
         return dict(attributes)
     document = schema.encode("utf-8", "surrogatepass")
     rest = {name: value for name, value in attributes.items() if name != "schema"}
-    return {"contenttype": content_type(document), **rest, "schemabase64": base64.b64encode(document).decode("ascii")}
+    return {
+        "contenttype": guess_content_type(document),
+        **rest,
+        "schemabase64": base64.b64encode(document).decode("ascii"),
+    }
 
 
-def _tree(document: bytes) -> Any:
+def _parse_json(document: bytes) -> Any:
     """Return the document as object or array, None if it is neither."""
     try:
         tree = msgspec.json.decode(document)
@@ -568,7 +586,7 @@ def _tree(document: bytes) -> Any:
 # with null to delete one.
 
 _BY_FORMAT: Final = frozenset(("protocol", "protocoloptions", "envelopemetadata", "envelopeoptions"))
-_NEWER_ONLY: Final[Mapping[str, frozenset[str]]] = {
+_CORE_ONLY: Final[Mapping[str, frozenset[str]]] = {
     "messages": _BY_FORMAT | {"basemessage", "datacontenttype", "dataschemaxid", "icon", "deprecated"},
     "messagegroups": frozenset(("protocol", "icon", "deprecated", "constraints")),
     "endpoints": frozenset(("envelopeoptions", "icon", "constraints")),
@@ -578,21 +596,23 @@ _NEWER_ONLY: Final[Mapping[str, frozenset[str]]] = {
 """Members that only 1.0 has, which clients of this API need not send back."""
 
 
-def replaced(plural: str, form: EntityMapping, stored: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+def replace_attributes(
+    plural: str, form: EntityMapping, stored: Mapping[str, Any], body: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the attributes to store when *body* replaces the older format of *stored*.
 
     Raises:
         Refusal: the body is not valid.
     """
-    shown = form.shown(stored)
+    shown = form.to_older(stored)
     # A new format has its own rules for messages: members of the old one are dropped.
     changed = body.get("format") is not None and body["format"] != shown.get("format")
-    spared = _NEWER_ONLY[plural] - (_BY_FORMAT if changed else frozenset())
+    spared = _CORE_ONLY[plural] - (_BY_FORMAT if changed else frozenset())
     if body.get("uri") is not None:
         spared -= {"basemessage"}  # replaced by xref
     kept = {name: value for name, value in shown.items() if name in spared and name not in body}
-    said = form.read({**kept, **{name: value for name, value in body.items() if value is not None}})
-    before = form.read(shown)
+    said = form.to_core({**kept, **{name: value for name, value in body.items() if value is not None}})
+    before = form.to_core(shown)
     if XREF in said or (XREF in stored and said != before):
         return said  # a reference has no content of its own
     if XREF in stored:

@@ -16,37 +16,37 @@ import msgspec
 
 from bindings.http.request import Reply, RequestHead
 from registry.apis.cloudevents.mapping import (
-    GROUPS,
-    RESOURCES,
-    SINGULAR,
+    OLDER_GROUPS,
+    OLDER_RESOURCES,
+    OLDER_SINGULARS,
     XREF,
-    GroupForm,
+    GroupMapping,
     Links,
-    MessageForm,
+    MessageMapping,
     ParsedRequest,
-    SchemaForm,
-    content_type,
-    latest,
-    model_of,
-    number,
-    older_path,
-    shown_document,
+    SchemaMapping,
+    document_member,
+    guess_content_type,
+    latest_version,
+    number_or_text,
+    shown_model,
+    to_older_path,
 )
 from registry.core.requests import ResourcePath
 from registry.core.service import RegistrySession
-from registry.core.views import ShownResource, shown_resources
+from registry.core.views import ShownResource, iter_shown
 from registry.errors import Refusal
-from registry.http.access import JSON, ApiCall, decode_header, encode_header, seen_before
-from registry.store.entities import PAGE, Entity, GroupEntity, Version
+from registry.http.access import JSON, ApiCall, decode_header, encode_header, matches_etag
+from registry.store.entities import PAGE_ROWS, Entity, GroupEntity, Version
 
 SPECVERSION: Final = "0.5-wip"
 Style = Literal["listed", "nested", "whole"]
 """Only metadata; with the resource nested in it; or as in a document of the whole registry."""
-_DESCRIBING: Final = ("name", "description", "tags", "docs", "format")
+_DESCRIPTIVE: Final = ("name", "description", "tags", "docs", "format")
 
 
 @dataclass(frozen=True, slots=True)
-class Edition:
+class ResourceEdition:
     """A resource with one of its versions; ``version`` is None if the target of an ``xref`` does not exist."""
 
     shown: ShownResource
@@ -69,15 +69,15 @@ class CloudEventsView:
         self._max_answer = max_answer
         self._weight = 0
 
-    def registry(self, *, inline: bool) -> dict[str, Any]:
+    def render_registry(self, *, inline: bool) -> dict[str, Any]:
         """Show the registry."""
         entity = self._session.registry
         model = self._session.model
-        own = GroupForm("schemagroups", "", self._links).shown(entity.attributes)
+        own = GroupMapping("schemagroups", "", self._links).to_older(entity.attributes)
         shown: dict[str, Any] = {"specVersion": SPECVERSION, "id": entity.id, **own, "self": f"{self._url}/"}
         if inline:
-            shown["model"] = model_of(model)
-        for plural, older in GROUPS.items():
+            shown["model"] = shown_model(model)
+        for plural, older in OLDER_GROUPS.items():
             if plural not in model.groups:
                 continue
             # Group collections have the names of documents; nested collections those of the API.
@@ -85,83 +85,83 @@ class CloudEventsView:
             shown[f"{older}Count"] = self._reader.count(f"/{plural}")
             if inline:
                 place = ResourcePath("groups", model.groups[plural])
-                shown[older] = {name: _json(each) for name, each in self.groups(place, "", "whole")}
+                shown[older] = {name: _to_json(each) for name, each in self.iter_groups(place, "", "whole")}
         return shown
 
-    def groups(self, place: ResourcePath, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
+    def iter_groups(self, place: ResourcePath, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the groups of a collection after a lower-case id."""
-        groups = self._reader.groups(place.xid, after)
-        while batch := list(islice(groups, PAGE)):
-            held = [place.child(each.id).collection(name).xid for each in batch for name in _held(place)]
-            counts = self._reader.counts(held)
+        groups = self._reader.iter_groups(place.xid, after)
+        while batch := list(islice(groups, PAGE_ROWS)):
+            held = [place.child(each.id).collection(name).xid for each in batch for name in _resource_types(place)]
+            counts = self._reader.count_each(held)
             for each in batch:
-                yield each.id, self.group(place.child(each.id), each, style, counts)
+                yield each.id, self.render_group(place.child(each.id), each, style, counts)
 
-    def group(
+    def render_group(
         self, place: ResourcePath, group: GroupEntity, style: Style, counts: Mapping[str, int] | None = None
     ) -> dict[str, Any]:
         """Show a group, with its resources unless *style* is ``listed``."""
-        form = GroupForm(place.group.plural, group.id, self._links).shown(group.attributes)
-        shown = {"id": group.id, **self._stamped(group, self._link(place.xid)), **form}
-        for plural in _held(place):
-            older, held = RESOURCES[plural], place.collection(plural)
+        form = GroupMapping(place.group.plural, group.id, self._links).to_older(group.attributes)
+        shown = {"id": group.id, **self._common_members(group, self._url_of(place.xid)), **form}
+        for plural in _resource_types(place):
+            older, held = OLDER_RESOURCES[plural], place.collection(plural)
             count = self._reader.count(held.xid) if counts is None else counts.get(held.xid, 0)
-            shown[f"{older}URL"] = self._link(held.xid)
+            shown[f"{older}URL"] = self._url_of(held.xid)
             shown[f"{older}Count"] = count
             if style != "listed":
-                members = self.resources(held, "", "whole")
-                shown[older] = {name: self.weighed(each) for name, each in members}
+                members = self.iter_resources(held, "", "whole")
+                shown[older] = {name: self.to_json(each) for name, each in members}
         return shown
 
-    def resources(self, place: ResourcePath, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
+    def iter_resources(self, place: ResourcePath, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the resources of a collection after a lower-case id."""
-        defaults = self.defaults(place)
-        for each in shown_resources(self._reader, place, after):
-            edition = self.edition(each)
-            yield each.resource.id, self.resource(place.child(each.resource.id), edition, style, defaults)
+        defaults = self.group_defaults(place)
+        for each in iter_shown(self._reader, place, after):
+            edition = self.choose_edition(each)
+            yield each.resource.id, self.render_resource(place.child(each.resource.id), edition, style, defaults)
 
-    def defaults(self, place: ResourcePath) -> Mapping[str, Any]:
+    def group_defaults(self, place: ResourcePath) -> Mapping[str, Any]:
         """Return the defaults that a group gives its messages."""
         group = self._reader.group(f"/{place.group.plural}/{place.gid}")
         attributes = group.attributes if group is not None else {}
         return {name: attributes[name] for name in ("envelope", "protocol") if isinstance(attributes.get(name), str)}
 
-    def stored(self, edition: Edition) -> dict[str, Any]:
+    def stored_attributes(self, edition: ResourceEdition) -> dict[str, Any]:
         """Return the 1.0 attributes of a resource."""
         own = {XREF: edition.shown.resource.xref} if edition.shown.resource.xref else {}
         return {**own, **(edition.version.attributes if edition.version is not None else {})}
 
-    def form(self, place: ResourcePath, defaults: Mapping[str, Any]) -> MessageForm | SchemaForm:
+    def mapping_of(self, place: ResourcePath, defaults: Mapping[str, Any]) -> MessageMapping | SchemaMapping:
         """Return the converter of a resource."""
         if place.resource.plural == "schemas":
-            return SchemaForm()
-        return MessageForm(place.group.plural, place.gid, place.rid, defaults, self._links)
+            return SchemaMapping()
+        return MessageMapping(place.group.plural, place.gid, place.rid, defaults, self._links)
 
-    def resource(
-        self, place: ResourcePath, edition: Edition, style: Style, defaults: Mapping[str, Any]
+    def render_resource(
+        self, place: ResourcePath, edition: ResourceEdition, style: Style, defaults: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Show a resource by its latest version."""
-        form = self.form(place, defaults).shown(self.stored(edition))
-        shown = {"id": place.rid, **self._versioned(place, edition)}
+        form = self.mapping_of(place, defaults).to_older(self.stored_attributes(edition))
+        shown = {"id": place.rid, **self._versions_of(place, edition)}
         if place.resource.plural == "schemas":
-            return {**shown, **form, **self._schema(place, edition, style)}
+            return {**shown, **form, **self._schema_members(place, edition, style)}
         if style == "whole":
             return {**shown, **form}
-        listed: dict[str, Any] = {name: form[name] for name in _DESCRIBING if name in form}
+        listed: dict[str, Any] = {name: form[name] for name in _DESCRIPTIVE if name in form}
         nested = {"id": place.rid, **form}
-        return {**shown, **listed, **({SINGULAR["messages"]: nested} if style == "nested" else {})}
+        return {**shown, **listed, **({OLDER_SINGULARS["messages"]: nested} if style == "nested" else {})}
 
-    def version(
-        self, place: ResourcePath, edition: Edition, defaults: Mapping[str, Any], *, inline: bool
+    def render_version(
+        self, place: ResourcePath, edition: ResourceEdition, defaults: Mapping[str, Any], *, inline: bool
     ) -> dict[str, Any]:
         """Show a version; *place* is the resource's."""
         if place.resource.plural == "messages":
-            return self.resource(place, edition, "nested" if inline else "listed", defaults)
-        form = SchemaForm().shown(self.stored(edition))
+            return self.render_resource(place, edition, "nested" if inline else "listed", defaults)
+        form = SchemaMapping().to_older(self.stored_attributes(edition))
         name = edition.version.id if edition.version is not None else ""
-        return {"id": name, **self._versioned(place, edition), **form, **(self._document(edition) if inline else {})}
+        return {"id": name, **self._versions_of(place, edition), **form, **(self._document(edition) if inline else {})}
 
-    def edition(self, shown: ShownResource, name: str = "") -> Edition:
+    def choose_edition(self, shown: ShownResource, name: str = "") -> ResourceEdition:
         """Return a resource with the named version, or with the latest.
 
         Raises:
@@ -170,7 +170,7 @@ class CloudEventsView:
         source = shown.source
         version = shown.default
         if source is not None and source.parent.endswith("/schemas") and shown.count > 1:
-            version = latest(self._reader.versions(source.versions))
+            version = latest_version(self._reader.iter_versions(source.versions))
         if name and source is not None and (version is None or version.id != name):
             wanted = self._reader.version(f"{source.versions}/{name}")
             if wanted is None or not source.parent.endswith("/schemas"):
@@ -178,82 +178,84 @@ class CloudEventsView:
             version = wanted
         elif name and version is None:
             raise Refusal("not_found", f"{shown.resource.xid}/versions/{name}")
-        return Edition(shown, version)
+        return ResourceEdition(shown, version)
 
-    def weighed(self, entity: Mapping[str, Any]) -> msgspec.Raw:
+    def to_json(self, entity: Mapping[str, Any]) -> msgspec.Raw:
         """Return an entity as JSON.
 
         Raises:
             Refusal: ``too_large``: the response would be too large.
         """
-        text = _json(entity)
+        text = _to_json(entity)
         self._weight += memoryview(text).nbytes
         if self._weight > self._max_answer:
             raise Refusal("too_large", "/")
         return text
 
-    def _schema(self, place: ResourcePath, edition: Edition, style: Style) -> dict[str, Any]:
+    def _schema_members(self, place: ResourcePath, edition: ResourceEdition, style: Style) -> dict[str, Any]:
         """Return the members for versions of a schema: their URL, all of them, or the latest document."""
         source = edition.shown.source
         if style == "whole" and source is not None:
-            each = (Edition(edition.shown, version) for version in self._reader.versions(source.versions))
-            versions = ((one.version.id, self.version(place, one, {}, inline=True)) for one in each if one.version)
-            return {"versions": {name: _json(one) for name, one in versions}}
-        more = {"versionsURL": self._link(f"{place.xid}/versions"), "versionsCount": edition.shown.count}
+            each = (ResourceEdition(edition.shown, version) for version in self._reader.iter_versions(source.versions))
+            versions = (
+                (one.version.id, self.render_version(place, one, {}, inline=True)) for one in each if one.version
+            )
+            return {"versions": {name: _to_json(one) for name, one in versions}}
+        more = {"versionsURL": self._url_of(f"{place.xid}/versions"), "versionsCount": edition.shown.count}
         return {**more, **(self._document(edition) if style == "nested" else {})}
 
-    def _document(self, edition: Edition) -> dict[str, Any]:
+    def _document(self, edition: ResourceEdition) -> dict[str, Any]:
         if edition.version is None or "schemaurl" in edition.version.attributes:
             return {}
-        return shown_document(self._reader.document(edition.version.xid) or b"")
+        return document_member(self._reader.document(edition.version.xid) or b"")
 
-    def _versioned(self, place: ResourcePath, edition: Edition) -> dict[str, Any]:
+    def _versions_of(self, place: ResourcePath, edition: ResourceEdition) -> dict[str, Any]:
         entity: Entity = edition.version or edition.shown.resource
         xid = place.xid if edition.version is None else f"{place.xid}/versions/{edition.version.id}"
-        shown: dict[str, Any] = {} if edition.version is None else {"version": number(edition.version.id)}
-        return {**shown, **self._stamped(entity, self._link(xid))}
+        shown: dict[str, Any] = {} if edition.version is None else {"version": number_or_text(edition.version.id)}
+        return {**shown, **self._common_members(entity, self._url_of(xid))}
 
-    def _stamped(self, entity: Entity, link: str) -> dict[str, Any]:
+    def _common_members(self, entity: Entity, link: str) -> dict[str, Any]:
         times = {"createdOn": entity.createdat, "modifiedOn": entity.modifiedat}
         return {"epoch": entity.epoch, "self": link, **times}
 
-    def _link(self, xid: str) -> str:
-        return f"{self._url}{older_path(xid)}"
+    def _url_of(self, xid: str) -> str:
+        return f"{self._url}{to_older_path(xid)}"
 
 
-def _json(entity: Mapping[str, Any]) -> msgspec.Raw:
+def _to_json(entity: Mapping[str, Any]) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(entity))
 
 
-def _held(place: ResourcePath) -> list[str]:
+def _resource_types(place: ResourcePath) -> list[str]:
     """Return the resource types of a group that this API shows."""
-    return [name for name in place.group.resources if name in RESOURCES]
+    return [name for name in place.group.resources if name in OLDER_RESOURCES]
 
 
 # Attributes as ``Registry-`` headers.
 
 PREFIX: Final = b"registry-"
-ELSEWHERE: Final = "schemaurl"
+DOCUMENT_URL: Final = "schemaurl"
 """The attribute with the URL of a document; its header is the singular name and ``URI``."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.ASCII)
-_SHARED: Final = ("id", "name", "description", "docs", "format", "version", "epoch", "self", "createdOn", "modifiedOn")
-_NOT_SHOWN: Final = ("contenttype", "versionsURL", "versionsCount")
+_MEMBERS: Final = ("id", "name", "description", "docs", "format", "version", "epoch", "self", "createdOn", "modifiedOn")
+_NO_HEADERS: Final = ("contenttype", "versionsURL", "versionsCount")
 """Members without a header."""
-_SPELLED: Final = {name.lower(): name for name in (*_SHARED, "createdBy", "modifiedBy", "schemaBase64")} | {
-    "schemauri": ELSEWHERE
+_SPELLINGS: Final = {name.lower(): name for name in (*_MEMBERS, "createdBy", "modifiedBy", "schemaBase64")} | {
+    "schemauri": DOCUMENT_URL
 }
 
 
-def header_fields(entity: Mapping[str, Any], *, alone: bool) -> Iterator[tuple[bytes, bytes]]:
+def iter_header_fields(entity: Mapping[str, Any], *, alone: bool) -> Iterator[tuple[bytes, bytes]]:
     """Yield the headers of an entity's scalars; without *alone* the body has the entity as well."""
     for name, value in entity.items():
         scalar = isinstance(value, str | int | float) and _NAME.fullmatch(name)
-        if scalar and (alone or name in _SHARED) and name not in _NOT_SHOWN:
-            header = "schemaURI" if name == ELSEWHERE else name
+        if scalar and (alone or name in _MEMBERS) and name not in _NO_HEADERS:
+            header = "schemaURI" if name == DOCUMENT_URL else name
             yield f"Registry-{header}".encode("ascii"), encode_header(value)
 
 
-def given(head: RequestHead, path: str) -> dict[str, str | None]:
+def attributes_in_headers(head: RequestHead, path: str) -> dict[str, str | None]:
     """Return the attributes in headers, None for those to delete.
 
     Raises:
@@ -267,23 +269,23 @@ def given(head: RequestHead, path: str) -> dict[str, str | None]:
         if name in ("definitionuri", "schemabase64", "schema"):
             why = "it is not an attribute that can be set by a header here"
             raise Refusal("extra_xregistry_header", path, name=f"Registry-{name}", error_detail=why)
-        said[_SPELLED.get(name, name)] = decode_header(value, name, path) or None
+        said[_SPELLINGS.get(name, name)] = decode_header(value, name, path) or None
     return said
 
 
 # Replies: entities with headers, documents, and pages.
 
 Headers = Iterable[tuple[bytes, bytes]]
-_PLAIN: Final = frozenset(chr(code) for code in range(0x20, 0x7F))
+_PRINTABLE: Final = frozenset(chr(code) for code in range(0x20, 0x7F))
 
 
-def entity(shown: Mapping[str, Any], status: int = 200, more: Headers = (), tag: str = "") -> Reply:
+def entity_reply(shown: Mapping[str, Any], status: int = 200, more: Headers = (), tag: str = "") -> Reply:
     """Return the reply with one entity, or a map of entities."""
     tags = ((b"ETag", tag.encode("ascii")),) if tag else ()
     return Reply(status, ((b"Content-Type", JSON), *tags, *more), msgspec.json.encode(shown))
 
 
-def tag_of(session: RegistrySession, subject: Edition | GroupEntity) -> str:
+def etag_of(session: RegistrySession, subject: ResourceEdition | GroupEntity) -> str:
     """Return the ETag of a resource or a group.
 
     A definition depends on the format of its group, and on the target of its ``xref``.
@@ -295,21 +297,21 @@ def tag_of(session: RegistrySession, subject: Edition | GroupEntity) -> str:
     return f'"{resource.epoch}-{subject.epoch}-{group.epoch if group is not None else 0}"'
 
 
-def page(call: ApiCall, asked: ParsedRequest, members: Mapping[str, msgspec.Raw], after: str, count: int) -> Reply:
+def page_reply(call: ApiCall, page: ParsedRequest, members: Mapping[str, msgspec.Raw], after: str, count: int) -> Reply:
     """Return the reply with a page of a collection and a link to the next."""
     more: list[tuple[bytes, bytes]] = []
     if after:
-        query = urlencode([*((("inline", "true"),) if asked.inline else ()), ("limit", asked.limit), ("cursor", after)])
-        link = f"<{call.url}{older_path(asked.place.xid)}?{query}>;rel=next;count={count}"
+        query = urlencode([*((("inline", "true"),) if page.inline else ()), ("limit", page.limit), ("cursor", after)])
+        link = f"<{call.url}{to_older_path(page.place.xid)}?{query}>;rel=next;count={count}"
         more.append((b"Link", link.encode("ascii", "replace")))
     return Reply(200, ((b"Content-Type", JSON), *more), msgspec.json.encode(dict(members)))
 
 
-def resource(
+def resource_reply(
     session: RegistrySession,
     viewer: CloudEventsView,
     place: ResourcePath,
-    edition: Edition,
+    edition: ResourceEdition,
     status: int = 200,
     more: Headers = (),
     *,
@@ -319,24 +321,24 @@ def resource(
 
     *place* is the resource's; *redirect* is for readers.
     """
-    defaults, tag = viewer.defaults(place), tag_of(session, edition)
+    defaults, tag = viewer.group_defaults(place), etag_of(session, edition)
     if place.resource.plural == "messages":
-        shown = viewer.resource(place, edition, "whole", defaults)
-        fields = (*header_fields(shown, alone=False), (b"Content-Location", encode_header(shown["self"])), *more)
-        return entity(shown, status, fields, tag)
-    shown = {**viewer.version(place, edition, defaults, inline=False), "id": place.rid}
+        shown = viewer.render_resource(place, edition, "whole", defaults)
+        fields = (*iter_header_fields(shown, alone=False), (b"Content-Location", encode_header(shown["self"])), *more)
+        return entity_reply(shown, status, fields, tag)
+    shown = {**viewer.render_version(place, edition, defaults, inline=False), "id": place.rid}
     location = (b"Content-Location", encode_header(shown["self"]))
-    fields = ((b"ETag", tag.encode("ascii")), *header_fields(shown, alone=True), location, *more)
-    elsewhere = shown.get(ELSEWHERE)
+    fields = ((b"ETag", tag.encode("ascii")), *iter_header_fields(shown, alone=True), location, *more)
+    elsewhere = shown.get(DOCUMENT_URL)
     if elsewhere is not None:
         return Reply(307, (*fields, (b"Location", encode_header(elsewhere)))) if redirect else Reply(status, fields)
     document = (session.reader.document(edition.version.xid) if edition.version is not None else None) or b""
-    media = str(shown.get("contenttype") or content_type(document))
-    plain = "".join(each if each in _PLAIN else "?" for each in media)
+    media = str(shown.get("contenttype") or guess_content_type(document))
+    plain = "".join(each if each in _PRINTABLE else "?" for each in media)
     return Reply(status, ((b"Content-Type", plain.encode("ascii")), *fields), document)
 
 
-def allow(methods: Iterable[str]) -> tuple[bytes, bytes]:
+def allow_header(methods: Iterable[str]) -> tuple[bytes, bytes]:
     """Return the ``Allow`` header."""
     return b"Allow", ", ".join((*methods, "OPTIONS")).encode("ascii")
 
@@ -347,89 +349,93 @@ def allow(methods: Iterable[str]) -> tuple[bytes, bytes]:
 class ReadRequest:
     """A GET request. All methods raise :class:`Refusal`."""
 
-    def __init__(self, session: RegistrySession, call: ApiCall, asked: ParsedRequest) -> None:
+    def __init__(self, session: RegistrySession, call: ApiCall, request: ParsedRequest) -> None:
         self._session = session
         self._call = call
-        self._asked = asked
-        whole = asked.inline and asked.place.kind == "registry"
+        self._asked = request
+        whole = request.inline and request.place.kind == "registry"
         self._viewer = CloudEventsView(session, call.url, call.max_answer, whole=whole)
 
     def reply(self) -> Reply:
         """Return the reply; 304 if the client's copy is current."""
         asked, kind = self._asked, self._asked.place.kind
         if kind == "registry":
-            given = model_of(self._session.model) if asked.model else self._viewer.registry(inline=asked.inline)
-            return entity(given)
+            given = (
+                shown_model(self._session.model) if asked.model else self._viewer.render_registry(inline=asked.inline)
+            )
+            return entity_reply(given)
         if asked.place.is_collection:
-            return self._page()
-        reply = self._group() if kind == "group" else self._resource()
+            return self._page_reply()
+        reply = self._group_reply() if kind == "group" else self._resource_reply()
         tag = next((value for name, value in reply.headers if name == b"ETag"), b"").decode("ascii")
-        return Reply(304, reply.headers) if reply.status == 200 and seen_before(self._call.head, tag) else reply
+        return Reply(304, reply.headers) if reply.status == 200 and matches_etag(self._call.head, tag) else reply
 
-    def _group(self) -> Reply:
+    def _group_reply(self) -> Reply:
         group = self._session.reader.group(self._asked.place.xid)
         if group is None:
             raise Refusal("not_found", self._asked.place.xid)
         if self._asked.inline:  # its resources change without its epoch
-            return entity(self._viewer.group(self._asked.place, group, "whole"))
-        shown = self._viewer.group(self._asked.place, group, "listed")
-        return entity(shown, tag=tag_of(self._session, group))
+            return entity_reply(self._viewer.render_group(self._asked.place, group, "whole"))
+        shown = self._viewer.render_group(self._asked.place, group, "listed")
+        return entity_reply(shown, tag=etag_of(self._session, group))
 
-    def _resource(self) -> Reply:
+    def _resource_reply(self) -> Reply:
         asked, viewer = self._asked, self._viewer
         owner = asked.place if asked.place.kind == "resource" else asked.place.owner
-        edition = viewer.edition(resource_at(self._session, owner), asked.place.vid)
+        edition = viewer.choose_edition(require_resource(self._session, owner), asked.place.vid)
         if not asked.meta:
-            return resource(self._session, viewer, owner, edition)
-        defaults = viewer.defaults(owner)
+            return resource_reply(self._session, viewer, owner, edition)
+        defaults = viewer.group_defaults(owner)
         if asked.place.kind == "version":
-            return entity(viewer.version(owner, edition, defaults, inline=asked.inline))
-        return entity(viewer.resource(owner, edition, "nested" if asked.inline else "listed", defaults))
+            return entity_reply(viewer.render_version(owner, edition, defaults, inline=asked.inline))
+        return entity_reply(viewer.render_resource(owner, edition, "nested" if asked.inline else "listed", defaults))
 
-    def _page(self) -> Reply:
+    def _page_reply(self) -> Reply:
         place, asked = self._asked.place, self._asked
         members: dict[str, msgspec.Raw] = {}
         last = ""
-        for name, each in self._members(place, asked.cursor):
+        for name, each in self._iter_members(place, asked.cursor):
             if len(members) == asked.limit:
-                return page(self._call, asked, members, last.lower(), self._count(place))
-            members[name], last = self._viewer.weighed(each), name
-        return page(self._call, asked, members, "", 0)
+                return page_reply(self._call, asked, members, last.lower(), self._count_members(place))
+            members[name], last = self._viewer.to_json(each), name
+        return page_reply(self._call, asked, members, "", 0)
 
-    def _members(self, place: ResourcePath, after: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _iter_members(self, place: ResourcePath, after: str) -> Iterator[tuple[str, dict[str, Any]]]:
         viewer, inline = self._viewer, self._asked.inline
         if place.kind == "groups":
-            return viewer.groups(place, after, "whole" if inline else "listed")
+            return viewer.iter_groups(place, after, "whole" if inline else "listed")
         if place.kind == "resources":
             if self._session.reader.group(place.owner.xid) is None:
                 raise Refusal("not_found", place.owner.xid)
-            return viewer.resources(place, after, "nested" if inline else "listed")
-        return self._versions(resource_at(self._session, place.owner), place.owner, after)
+            return viewer.iter_resources(place, after, "nested" if inline else "listed")
+        return self._iter_versions(require_resource(self._session, place.owner), place.owner, after)
 
-    def _versions(self, shown: ShownResource, place: ResourcePath, after: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _iter_versions(
+        self, shown: ShownResource, place: ResourcePath, after: str
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         viewer, inline = self._viewer, self._asked.inline
-        defaults = viewer.defaults(place)
+        defaults = viewer.group_defaults(place)
         if place.resource.plural == "messages" or shown.source is None:
             latest = [] if shown.default is None else [shown.default]
             versions = iter([each for each in latest if each.id.lower() > after])
         else:
-            versions = self._session.reader.versions(shown.source.versions, after)
+            versions = self._session.reader.iter_versions(shown.source.versions, after)
         for each in versions:
-            yield each.id, viewer.version(place, Edition(shown, each), defaults, inline=inline)
+            yield each.id, viewer.render_version(place, ResourceEdition(shown, each), defaults, inline=inline)
 
-    def _count(self, place: ResourcePath) -> int:
+    def _count_members(self, place: ResourcePath) -> int:
         if place.kind == "versions":
-            return resource_at(self._session, place.owner).count
+            return require_resource(self._session, place.owner).count
         return self._session.reader.count(place.xid)
 
 
-def resource_at(session: RegistrySession, place: ResourcePath) -> ShownResource:
+def require_resource(session: RegistrySession, place: ResourcePath) -> ShownResource:
     """Return a resource.
 
     Raises:
         Refusal: ``not_found``.
     """
-    shown = next(shown_resources(session.reader, place, "", place.rid), None)
+    shown = next(iter_shown(session.reader, place, "", place.rid), None)
     if shown is None:
         raise Refusal("not_found", place.xid)
     return shown

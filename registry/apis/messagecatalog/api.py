@@ -15,40 +15,40 @@ from registry.apis.messagecatalog.documents import (
     FILTERS,
     GROUPS,
     MESSAGES,
-    OWN,
+    VERSION_ATTRIBUTES,
     CatalogPath,
     CatalogReader,
     ListRequest,
     Representation,
     check_new_id,
-    definitions_of,
+    definitions_in,
     group_attributes,
+    iter_versions_in,
+    parse_catalog_path,
     split_uri,
-    target_of,
     version_attributes,
-    versions_in,
 )
-from registry.core.ancestry import number_of
+from registry.core.ancestry import parse_number
 from registry.core.requests import ABSENT, RegistryRequest, Response, Verb
 from registry.core.service import RegistryService, RegistrySession
-from registry.errors import Refusal, invalid
+from registry.errors import Refusal, invalid_value
 from registry.http.access import (
     JSON,
     MAX_FINDINGS,
-    PROBLEM,
+    PROBLEM_TYPE,
     ApiCall,
     finding_header,
-    limit_of,
-    query_of,
-    seen_before,
-    tags,
-    tree_of,
+    matches_etag,
+    parse_etags,
+    parse_json,
+    parse_limit,
+    parse_query,
 )
-from registry.replication.applying import Applier, ChangeAuthor
-from registry.replication.entities import decoded, encoded
-from registry.replication.peers import PAGE, changes_after
+from registry.replication.applying import ChangeApplier, ChangeAuthor
+from registry.replication.entities import encode_page, parse_page
+from registry.replication.peers import PAGE_CHANGES, changes_after
 from registry.store.entities import GroupEntity, Version
-from registry.store.history import WriteMarks
+from registry.store.history import Marks
 
 # Writes: one core request each, in one transaction with its lookups.
 
@@ -59,7 +59,7 @@ _MAX_NUMBER: Final = 10**18
 class CatalogWriteResult:
     """The result of a write: the core's response, the path to show, and whether it is new."""
 
-    answer: Response
+    response: Response
     target: CatalogPath
     created: bool = False
 
@@ -73,20 +73,20 @@ class CatalogWriter:
         self._call = call
         self._catalog = CatalogReader(session, authority)
         self._authority = authority
-        self._marks = WriteMarks(session.reader.connection)
+        self._marks = Marks(session.reader.connection)
         self._highest: dict[str, int] = {}
 
     def put_groups(self, body: Mapping[str, Any]) -> CatalogWriteResult:
         """Write the groups of a catalog's document."""
         listed = body.get("groups")
         if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
-            raise invalid("/", "groups", "must be a list of objects")
+            raise invalid_value("/", "groups", "must be a list of objects")
         given: dict[str, Any] = {}
         for each in listed:
             name = check_new_id(each.get("id"), "/")
             if name in given:
-                raise invalid("/", "groups", f"contains {name} twice")
-            given[name] = self._group_body(CatalogPath("group", name), each)
+                raise invalid_value("/", "groups", f"contains {name} twice")
+            given[name] = self._core_group_body(CatalogPath("group", name), each)
         answer = self._perform("patch", CatalogPath("catalog"), given)
         self._check_relations(given)
         return CatalogWriteResult(answer, CatalogPath("catalog"))
@@ -95,16 +95,16 @@ class CatalogWriter:
         """Create or update a group, with the definitions in its document."""
         check_new_id(target.group, target.path)
         created = self._reader.group(f"/{GROUPS}/{target.group}") is None
-        given = self._group_body(target, body)
+        given = self._core_group_body(target, body)
         answer = self._perform("patch", target, given)
         self._check_relations({target.group: given})
         return CatalogWriteResult(answer, target, created)
 
     def put_definition(self, target: CatalogPath, body: Mapping[str, Any]) -> CatalogWriteResult:
         """Write a whole definition with its versions; existing ones must be equal."""
-        group = self._catalog.group_of(target)
-        created = self._catalog.latest(target) is None
-        versions = self._versions(target, group, body)
+        group = self._catalog.find_group(target)
+        created = self._catalog.latest_version(target) is None
+        versions = self._new_versions(target, group, body)
         if versions:
             answer = self._perform("patch", target, {"versions": versions})
         else:
@@ -115,13 +115,13 @@ class CatalogWriter:
     def post_version(self, target: CatalogPath, body: Mapping[str, Any]) -> CatalogWriteResult:
         """Add a version to a definition, which may be new; its number is the next one."""
         name = check_new_id(body.get("id"), target.path)
-        group = self._catalog.group_of(target)
-        where = target.below("definition", definition=name)
-        latest = self._catalog.latest(where)
-        given = self._inherited(version_attributes(body, name, group, where.path), latest, where)
-        number = str(self._next(where))
-        place = where.below("version", version=number)
-        self._hold(where, latest)
+        group = self._catalog.find_group(target)
+        where = target.child_path("definition", definition=name)
+        latest = self._catalog.latest_version(where)
+        given = self._inherit_attributes(version_attributes(body, name, group, where.path), latest, where)
+        number = str(self._next_number(where))
+        place = where.child_path("version", version=number)
+        self._check_conditions(where, latest)
         answer = self._perform("replace", place, given, conditional=False)
         self._check_relations({target.group: {MESSAGES: {name: {"versions": {number: given}}}}})
         return CatalogWriteResult(answer, place, True)
@@ -129,9 +129,9 @@ class CatalogWriter:
     def delete(self, target: CatalogPath) -> CatalogWriteResult:
         """Delete the entity at the path, with everything in it."""
         if target.version or target.definition:
-            self._catalog.shown(target)
+            self._catalog.find_definition(target)
         elif target.group:
-            self._catalog.group_of(target)
+            self._catalog.find_group(target)
         return CatalogWriteResult(self._perform("delete", target, ABSENT), target)
 
     def _perform(self, verb: Verb, target: CatalogPath, body: Any, *, conditional: bool = True) -> Response:
@@ -143,45 +143,45 @@ class CatalogWriter:
                 target.path or "/",
                 call.registry,
                 body=body,
-                who=call.writer.name,
-                administrator=call.writer.administrator,
-                may_write=call.writer.may_write,
-                matches=tags(call.head.header(b"if-match")) if conditional else None,
+                who=call.sender.name,
+                administrator=call.sender.administrator,
+                may_write=call.sender.may_write,
+                matches=parse_etags(call.head.header(b"if-match")) if conditional else None,
                 max_answer=call.max_answer,
-                known=tags(call.head.header(b"if-none-match")) or () if conditional else (),
+                known=parse_etags(call.head.header(b"if-none-match")) or () if conditional else (),
             )
         )
 
-    def _hold(self, target: CatalogPath, latest: Version | None) -> None:
+    def _check_conditions(self, target: CatalogPath, latest: Version | None) -> None:
         """Check the conditions for a new version against the current definition."""
         head = self._call.head
-        matches, known = (tags(head.header(name)) for name in (b"if-match", b"if-none-match"))
+        matches, known = (parse_etags(head.header(name)) for name in (b"if-match", b"if-none-match"))
         if matches is None and known is None:
             return
         there: set[str] = set()
         if latest is not None:
-            there = {"*", self._catalog.definition(target, self._call.max_answer, whole=False).etag}
+            there = {"*", self._catalog.show_definition(target, self._call.max_answer, whole=False).etag}
         if (matches is not None and not there & set(matches)) or there & set(known or ()):
             raise Refusal("precondition_failed", target.path)
 
-    def _group_body(self, target: CatalogPath, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _core_group_body(self, target: CatalogPath, body: Mapping[str, Any]) -> dict[str, Any]:
         known = self._reader.group(f"/{GROUPS}/{target.group}")
         given = group_attributes(body, target.group, known)
         if known is not None:
-            given = self._formatted(target, known, given)
+            given = self._check_format(target, known, given)
         group = known or GroupEntity(
             f"/{GROUPS}", target.group, 0, "", "", {k: v for k, v in given.items() if v is not None}
         )
         messages: dict[str, Any] = {}
-        for each in definitions_of(body, target.path):
+        for each in definitions_in(body, target.path):
             name = check_new_id(each.get("id"), target.path)
-            where = target.below("definition", definition=name)
+            where = target.child_path("definition", definition=name)
             versions = messages.setdefault(name, {"versions": {}})["versions"]
-            versions |= self._versions(where, group, each, versions)
+            versions |= self._new_versions(where, group, each, versions)
         messages = {name: each for name, each in messages.items() if each["versions"]}
         return {**given, **({MESSAGES: messages} if messages else {})}
 
-    def _formatted(self, target: CatalogPath, known: GroupEntity, given: dict[str, Any]) -> dict[str, Any]:
+    def _check_format(self, target: CatalogPath, known: GroupEntity, given: dict[str, Any]) -> dict[str, Any]:
         """Check the format; it may change only while the group has no definitions."""
         if not {"envelope", "protocol"} & given.keys():
             return given
@@ -189,11 +189,11 @@ class CatalogWriter:
         if format_of(given.get("envelope"), given.get("protocol")) == now:
             return {name: value for name, value in given.items() if name not in ("envelope", "protocol")}
         wanted = format_of(given.get("envelope"), given.get("protocol"))
-        if not all(wanted == each and not now for each in self._catalog.formats(target)):
+        if not all(wanted == each and not now for each in self._catalog.iter_formats(target)):
             raise Refusal("conflict", target.path, error_detail="the group has definitions of another format")
         return {"envelope": None, "protocol": None, **given}
 
-    def _versions(
+    def _new_versions(
         self, target: CatalogPath, group: GroupEntity, body: Mapping[str, Any], before: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Return the new versions of a document, by number.
@@ -203,16 +203,16 @@ class CatalogWriter:
         check_new_id(target.definition, target.path)
         versions: dict[str, Any] = dict(before or {})
         new: dict[str, Any] = {}
-        latest = self._catalog.latest(target)
-        for each in versions_in(body, target.path):
+        latest = self._catalog.latest_version(target)
+        for each in iter_versions_in(body, target.path):
             given = version_attributes(each, target.definition, group, target.path)
             given = {name: value for name, value in given.items() if value is not None}
             if latest is not None or versions:
                 first = latest.attributes if latest is not None else next(iter(versions.values()))
-                self._same_authority(given, first.get("authority"), target)
+                self._check_authority(given, first.get("authority"), target)
             elif given.get("authority") in ("", self._authority):
                 del given["authority"]
-            number = self._number(each, target, versions)
+            number = self._version_number(each, target, versions)
             known = self._reader.version(f"{target.xid}/versions/{number}")
             there = known.attributes if known is not None else versions.get(number)
             if there is not None and there != given:
@@ -222,42 +222,42 @@ class CatalogWriter:
                 versions[number] = new[number] = given
         return new
 
-    def _number(self, body: Mapping[str, Any], target: CatalogPath, versions: Mapping[str, Any]) -> str:
+    def _version_number(self, body: Mapping[str, Any], target: CatalogPath, versions: Mapping[str, Any]) -> str:
         given = body.get("version")
         if given is None:
-            taken = [number_of(name) or 0 for name in versions]
-            return str(max([self._next(target) - 1, *taken]) + 1)
-        if isinstance(given, str) and number_of(given) is None:
+            taken = [parse_number(name) or 0 for name in versions]
+            return str(max([self._next_number(target) - 1, *taken]) + 1)
+        if isinstance(given, str) and parse_number(given) is None:
             return given  # ids created by the core API are accepted
-        number = number_of(given) if isinstance(given, str) else given
+        number = parse_number(given) if isinstance(given, str) else given
         if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < _MAX_NUMBER:
-            raise invalid(target.path, "version", "must be a positive integer")
+            raise invalid_value(target.path, "version", "must be a positive integer")
         return str(number)
 
-    def _next(self, target: CatalogPath) -> int:
+    def _next_number(self, target: CatalogPath) -> int:
         """Return the next version number of a definition: above all existing and all former ones.
 
         Former ones are known from marks, which remain after deletions.
         """
         if target.xid not in self._highest:
             resource = self._reader.resource(target.xid)
-            named = [each.id for each in self._reader.versions(resource.versions)] if resource is not None else []
-            named += self._marks.names(target.xid)
+            named = [each.id for each in self._reader.iter_versions(resource.versions)] if resource is not None else []
+            named += self._marks.version_ids(target.xid)
             given = resource.counter if resource is not None else 0
-            self._highest[target.xid] = max([given, *(number_of(each) or 0 for each in named)])
+            self._highest[target.xid] = max([given, *(parse_number(each) or 0 for each in named)])
         return self._highest[target.xid] + 1
 
-    def _inherited(self, given: dict[str, Any], latest: Version | None, target: CatalogPath) -> dict[str, Any]:
+    def _inherit_attributes(self, given: dict[str, Any], latest: Version | None, target: CatalogPath) -> dict[str, Any]:
         """Overlay attributes of the latest version that belong to the definition, or that 0.1 cannot express."""
         if latest is not None:
-            self._same_authority(given, latest.attributes.get("authority"), target)
-            kept = {name: value for name, value in latest.attributes.items() if name not in OWN}
+            self._check_authority(given, latest.attributes.get("authority"), target)
+            kept = {name: value for name, value in latest.attributes.items() if name not in VERSION_ATTRIBUTES}
             given = {**kept, **given}
         elif given.get("authority") in ("", self._authority):
             del given["authority"]
         return {name: value for name, value in given.items() if value is not None}
 
-    def _same_authority(self, given: dict[str, Any], known: object, target: CatalogPath) -> None:
+    def _check_authority(self, given: dict[str, Any], known: object, target: CatalogPath) -> None:
         """Raise if a version has another authority than its definition; it is immutable (section 2.2.4)."""
         asked = given.get("authority") or known or self._authority
         if asked != (known or self._authority):
@@ -276,9 +276,9 @@ class CatalogWriter:
                     where = CatalogPath("definition", group, name)
                     if (
                         other is not None
-                        and self._reader.resource(where.below("definition", definition=other).xid) is None
+                        and self._reader.resource(where.child_path("definition", definition=other).xid) is None
                     ):
-                        raise invalid(where.path, "relatedto", f"names {other}, which is not in this group")
+                        raise invalid_value(where.path, "relatedto", f"names {other}, which is not in this group")
 
 
 METHODS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -304,46 +304,52 @@ class MessageCatalogApi:
 
     def reply(self, call: ApiCall) -> Reply:
         """Carry out a request."""
-        target, method = target_of(call.path), call.head.method
+        target, method = parse_catalog_path(call.path), call.head.method
         if method not in METHODS[target.kind]:
-            raise Refusal("action_not_supported", target.path or "/", action=method, allow=_allow(target).decode())
+            raise Refusal("action_not_supported", target.path or "/", action=method, allow=_methods_at(target).decode())
         if method == "OPTIONS":
-            return self._options(call, target)
+            return self._options_reply(call, target)
         if method in ("GET", "HEAD"):
-            changes = target.kind == "catalog" and "changes" in query_of(call.head.query)
-            return self._give(call) if changes else self._read(call, target)
-        return self._take(call) if target.kind == "catalog" and method == "POST" else self._write(call, target)
+            changes = target.kind == "catalog" and "changes" in parse_query(call.head.query)
+            return self._send_changes(call) if changes else self._reply_to_read(call, target)
+        return (
+            self._apply_changes(call)
+            if target.kind == "catalog" and method == "POST"
+            else self._reply_to_write(call, target)
+        )
 
-    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Return the problem (RFC 9457) of a refusal; violated policies and authorities are conflicts."""
-        return refusal_reply(refusal)
+        return problem_reply(refusal)
 
-    def _authority(self, call: ApiCall) -> str:
+    def _default_authority(self, call: ApiCall) -> str:
         return self._service.authority or call.url
 
-    def _give(self, call: ApiCall) -> Reply:
+    def _send_changes(self, call: ApiCall) -> Reply:
         """Return the changes after a position, for other catalogs (:mod:`registry.replication`)."""
-        query = query_of(call.head.query)
+        query = parse_query(call.head.query)
         position = query["changes"][0]
         if not (position.isascii() and position.isdecimal() and len(position) < 19):
             raise Refusal("bad_request", "/", error_detail="changes must be a position")
-        limit = limit_of(query["limit"][0] if "limit" in query else None, "/") or PAGE
+        limit = parse_limit(query["limit"][0] if "limit" in query else None, "/") or PAGE_CHANGES
         with self._service.session(writing=False) as session:
-            page = changes_after(session.reader, int(position), self._authority(call), limit, whole="whole" in query)
-        return Reply(200, ((b"Content-Type", JSON),), encoded(page))
+            page = changes_after(
+                session.reader, int(position), self._default_authority(call), limit, whole="whole" in query
+            )
+        return Reply(200, ((b"Content-Type", JSON),), encode_page(page))
 
-    def _take(self, call: ApiCall) -> Reply:
+    def _apply_changes(self, call: ApiCall) -> Reply:
         """Apply the changes of another catalog; senders without any write permission are refused before locking."""
-        if not call.writer.writes:
+        if not call.sender.writes:
             raise Refusal("forbidden", "/", error_detail="only writers may send changes")
-        page = decoded(call.body)
+        page = parse_page(call.body)
         if page is None:
             raise Refusal("parsing_data", "/", error_detail="the body is not a valid page of changes")
-        if len(page.changes) > PAGE:
-            raise Refusal("bad_request", "/", error_detail=f"a page must not exceed {PAGE} changes")
+        if len(page.changes) > PAGE_CHANGES:
+            raise Refusal("bad_request", "/", error_detail=f"a page must not exceed {PAGE_CHANGES} changes")
         with self._service.session(writing=True) as session:
-            author = ChangeAuthor(call.writer.name, call.writer.administrator, call.writer.may_write)
-            applier = Applier(session, author, self._authority(call))
+            author = ChangeAuthor(call.sender.name, call.sender.administrator, call.sender.may_write)
+            applier = ChangeApplier(session, author, self._default_authority(call))
             taken = applier.apply(page)
             catalog = applier.marks.catalog
         summary = {
@@ -355,25 +361,25 @@ class MessageCatalogApi:
         }
         return Reply(200, ((b"Content-Type", JSON),), msgspec.json.encode(summary))
 
-    def _options(self, call: ApiCall, target: CatalogPath) -> Reply:
-        headers = ((b"Allow", _allow(target)), (b"Content-Type", JSON))
+    def _options_reply(self, call: ApiCall, target: CatalogPath) -> Reply:
+        headers = ((b"Allow", _methods_at(target)), (b"Content-Type", JSON))
         if target.kind != "catalog":
             return Reply(200, headers[:1])
         with self._service.session(writing=False) as session:
-            writer = call.writer
+            writer = call.sender
             update = writer.administrator or writer.may_write(f"/{GROUPS}/*")
-            groups = session.reader.groups(f"/{GROUPS}")
+            groups = session.reader.iter_groups(f"/{GROUPS}")
             update = update or any(writer.may_write(each.xid) for _, each in zip(range(1000), groups, strict=False))
         features = {"filterattributes": list(FILTERS), "pagination": True, "update": update, "changes": True}
         return Reply(200, headers, msgspec.json.encode(features))
 
-    def _read(self, call: ApiCall, target: CatalogPath) -> Reply:
-        query = query_of(call.head.query)
-        page = _page(call, query, target)
+    def _reply_to_read(self, call: ApiCall, target: CatalogPath) -> Reply:
+        query = parse_query(call.head.query)
+        page = _parse_list_request(call, query, target)
         with self._service.session(writing=False) as session:
-            reader = CatalogReader(session, self._authority(call))
-            shown = _shown(reader, target, page, query)
-        if shown.etag and seen_before(call.head, shown.etag):
+            reader = CatalogReader(session, self._default_authority(call))
+            shown = _read_target(reader, target, page, query)
+        if shown.etag and matches_etag(call.head, shown.etag):
             return Reply(304, ((b"ETag", shown.etag.encode("ascii")),))
         headers: _Headers = [(b"Content-Type", JSON)]
         if shown.etag:
@@ -385,19 +391,19 @@ class MessageCatalogApi:
             headers.append((b"Link", f'<{call.url}{target.path}?{more}>;rel="next"'.encode("ascii", "replace")))
         return Reply(200, tuple(headers), msgspec.json.encode(shown.body))
 
-    def _write(self, call: ApiCall, target: CatalogPath) -> Reply:
-        body = tree_of(call.body, target.path or "/")
+    def _reply_to_write(self, call: ApiCall, target: CatalogPath) -> Reply:
+        body = parse_json(call.body, target.path or "/")
         with self._service.session(writing=True) as session:
-            writer = CatalogWriter(session, call, self._authority(call))
-            done = _written(writer, call, target, body)
-            headers: _Headers = [(b"xRegistry-xregcorrelationid", done.answer.interaction.encode("ascii"))]
-            headers = [] if not done.answer.interaction else headers
-            headers += [finding_header(each) for each in done.answer.findings[:MAX_FINDINGS]]
+            writer = CatalogWriter(session, call, self._default_authority(call))
+            done = _write_target(writer, call, target, body)
+            headers: _Headers = [(b"xRegistry-xregcorrelationid", done.response.interaction.encode("ascii"))]
+            headers = [] if not done.response.interaction else headers
+            headers += [finding_header(each) for each in done.response.findings[:MAX_FINDINGS]]
             if call.head.method == "DELETE" or done.target.kind == "catalog":
                 return Reply(204, tuple(headers))
-            reader = CatalogReader(session, self._authority(call))
+            reader = CatalogReader(session, self._default_authority(call))
             whole = done.target.kind == "definition"
-            shown = _show(reader, done.target, call.max_answer, whole=whole)
+            shown = _read_entity(reader, done.target, call.max_answer, whole=whole)
         if shown.etag:
             headers.append((b"ETag", shown.etag.encode("ascii")))
         if done.created:
@@ -421,65 +427,69 @@ class DefinitionLookup:
             return Reply(200, (allow,))
         if call.head.method not in ("GET", "HEAD"):
             raise Refusal("action_not_supported", "/", action=call.head.method, allow=allow[1].decode())
-        values = query_of(call.head.query).get("uri", [])
+        values = parse_query(call.head.query).get("uri", [])
         if len(values) != 1:
             raise Refusal("bad_request", "/", error_detail="uri must occur exactly once")
         with self._service.session(writing=False) as session:
-            shown = _looked_up(
+            shown = _find_by_uri(
                 CatalogReader(session, self._service.authority or f"{call.registry}{self._catalog}"), values[0]
             )
         etag = (b"ETag", shown.etag.encode("ascii"))
-        if seen_before(call.head, shown.etag):
+        if matches_etag(call.head, shown.etag):
             return Reply(304, (etag,))
         return Reply(200, ((b"Content-Type", JSON), etag), msgspec.json.encode(shown.body))
 
-    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Return the problem of a refusal."""
-        return refusal_reply(refusal)
+        return problem_reply(refusal)
 
 
-def refusal_reply(refusal: Refusal) -> Reply:
+def problem_reply(refusal: Refusal) -> Reply:
     """Return the problem reply of a refusal."""
     status = 409 if refusal.name in _CONFLICTS else refusal.status
-    headers: _Headers = [(b"Content-Type", PROBLEM)]
+    headers: _Headers = [(b"Content-Type", PROBLEM_TYPE)]
     allow = refusal.title_args.pop("allow", "")
     if allow:
         headers.append((b"Allow", allow.encode("ascii")))
     if refusal.name in ("server_busy", "rate_limited"):
         headers.append((b"Retry-After", refusal.title_args.get("seconds", "1").encode("ascii")))
-    return Reply(status, tuple(headers), msgspec.json.encode({**refusal.body(), "status": status}))
+    return Reply(status, tuple(headers), msgspec.json.encode({**refusal.problem_json(), "status": status}))
 
 
-def _looked_up(reader: CatalogReader, uri: str) -> Representation:
+def _find_by_uri(reader: CatalogReader, uri: str) -> Representation:
     split = split_uri(uri)
     if split is not None:
         authority, target = split
-        version = reader.version(target) if target.version else reader.definition(target, 2**63, whole=False)
+        version = reader.show_version(target) if target.version else reader.show_definition(target, 2**63, whole=False)
         if version.body["authority"].rstrip("/") == authority:
             return version
     raise Refusal("not_found", uri)
 
 
-def _shown(
+def _read_target(
     reader: CatalogReader, target: CatalogPath, page: ListRequest, query: Mapping[str, list[str]]
 ) -> Representation:
     if target.kind == "catalog":
-        return reader.groups(page, whole="definitions" in query)
+        return reader.list_groups(page, whole="definitions" in query)
     if target.kind == "definitions":
-        return reader.definitions(target, page)
+        return reader.list_definitions(target, page)
     if target.kind == "versions":
-        return reader.versions(target, page)
+        return reader.list_versions(target, page)
     flag = {"group": "definitions", "definition": "versions"}.get(target.kind, "")
-    return _show(reader, target, page.weight, whole=flag in query)
+    return _read_entity(reader, target, page.max_bytes, whole=flag in query)
 
 
-def _show(reader: CatalogReader, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
+def _read_entity(reader: CatalogReader, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
     if target.kind == "group":
-        return reader.group(target, weight, whole=whole)
-    return reader.definition(target, weight, whole=whole) if target.kind == "definition" else reader.version(target)
+        return reader.show_group(target, weight, whole=whole)
+    return (
+        reader.show_definition(target, weight, whole=whole)
+        if target.kind == "definition"
+        else reader.show_version(target)
+    )
 
 
-def _written(writer: CatalogWriter, call: ApiCall, target: CatalogPath, body: Any) -> CatalogWriteResult:
+def _write_target(writer: CatalogWriter, call: ApiCall, target: CatalogPath, body: Any) -> CatalogWriteResult:
     if call.head.method == "DELETE":
         return writer.delete(target)
     if not isinstance(body, Mapping):
@@ -491,12 +501,12 @@ def _written(writer: CatalogWriter, call: ApiCall, target: CatalogPath, body: An
     )()
 
 
-def _page(call: ApiCall, query: Mapping[str, list[str]], target: CatalogPath) -> ListRequest:
+def _parse_list_request(call: ApiCall, query: Mapping[str, list[str]], target: CatalogPath) -> ListRequest:
     path = target.path or "/"
     for name in ("limit", "cursor", *FILTERS):
         if len(query.get(name, ())) > 1:
             raise Refusal("bad_request", path, error_detail=f"{name} occurs more than once")
-    limit = limit_of(query["limit"][0] if "limit" in query else None, path)
+    limit = parse_limit(query["limit"][0] if "limit" in query else None, path)
     cursor = query.get("cursor", [""])[0]
     if not (cursor.isascii() and (cursor.isprintable())):
         raise Refusal("bad_request", path, error_detail="the cursor is not valid for this registry")
@@ -504,5 +514,5 @@ def _page(call: ApiCall, query: Mapping[str, list[str]], target: CatalogPath) ->
     return ListRequest(min(limit or call.pages.usual, call.pages.most), cursor, wanted, call.max_answer)
 
 
-def _allow(target: CatalogPath) -> bytes:
+def _methods_at(target: CatalogPath) -> bytes:
     return ", ".join(METHODS[target.kind]).encode("ascii")

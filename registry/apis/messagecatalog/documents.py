@@ -16,13 +16,13 @@ from catalog.dialects.messages import CONTENT, SELECTORS, format_of, read_messag
 from catalog.dialects.reading import DocumentReader, Format, read_format
 from catalog.findings import Declarations, Findings, SourceLocation
 from catalog.model import CLOUDEVENTS
-from registry.core.ancestry import number_of, rank
-from registry.core.requests import ResourcePath, place_of
+from registry.core.ancestry import parse_number, version_sort_key
+from registry.core.requests import ResourcePath, parse_resource_path
 from registry.core.service import RegistrySession
-from registry.core.views import ShownResource, shown_resources
-from registry.errors import Refusal, invalid
-from registry.http.access import decoded_request as decoded
-from registry.model.attributes import ModelAttribute, fault_of
+from registry.core.views import ShownResource, iter_shown
+from registry.errors import Refusal, invalid_value
+from registry.http.access import decode_text
+from registry.model.attributes import ModelAttribute, find_fault
 from registry.store.entities import GroupEntity, Version
 
 # Stored entities as documents of Message Catalog 0.1.
@@ -33,62 +33,62 @@ from registry.store.entities import GroupEntity, Version
 SPECVERSION: Final = "0.1"
 LONG_TEXT: Final = "documentationtext"
 """The attribute for documentation that is not a URL: 0.1 has text, 1.0 a URL."""
-COMMON: Final = ("description", "documentation", "tags", "relatedto", "relatedvia", "relation")
+COMMON_ATTRIBUTES: Final = ("description", "documentation", "tags", "relatedto", "relatedvia", "relation")
 """Attributes of a definition in 0.1, besides id, format and authority."""
-OWN: Final = frozenset((*CONTENT, *SELECTORS, "definition"))
+VERSION_ATTRIBUTES: Final = frozenset((*CONTENT, *SELECTORS, "definition"))
 """1.0 attributes with the content of a version."""
-_LAST: Final = ("version", "createdtimeutc", "definition")
+_LAST_MEMBERS: Final = ("version", "createdtimeutc", "definition")
 
 
-def shown_group(group: GroupEntity) -> dict[str, Any]:
+def group_document(group: GroupEntity) -> dict[str, Any]:
     """Return a group without its definitions; it may lack a format if it was written by the core API."""
     given = dict(group.attributes)
     form = format_of(given.pop("envelope", None), protocol := given.pop("protocol", None))
     if group.attributes.get("envelope") is not None and protocol is not None:
         given["protocol"] = protocol
     shown: dict[str, Any] = {"id": group.id, "specversion": SPECVERSION, **({"format": form} if form else {})}
-    shown |= _described(given)
+    shown |= _pop_known(given)
     return {**shown, **given, "createdtimeutc": group.createdat, "updatedtimeutc": group.modifiedat}
 
 
-def shown_version(name: str, version: Version, group: GroupEntity, authority: str) -> dict[str, Any]:
+def version_document(name: str, version: Version, group: GroupEntity, authority: str) -> dict[str, Any]:
     """Return a single version of the definition *name*; *authority* is the default."""
     given = dict(version.attributes)
-    text = written({key: value for key, value in given.items() if key in OWN})
-    given = {key: value for key, value in given.items() if key not in OWN}
+    text = written({key: value for key, value in given.items() if key in VERSION_ATTRIBUTES})
+    given = {key: value for key, value in given.items() if key not in VERSION_ATTRIBUTES}
     form = text.format or format_of(group.attributes.get("envelope"), group.attributes.get("protocol"))
-    number = number_of(version.id)
+    number = parse_number(version.id)
     own = given.pop("authority", None)
     shown: dict[str, Any] = {"id": name, "specversion": SPECVERSION, "authority": own or authority}
     shown |= {"format": form} if form else {}
-    shown |= _described(given)
+    shown |= _pop_known(given)
     shown |= {"version": version.id if number is None else number, "createdtimeutc": version.createdat}
     return {**shown, **given, **text.beside, "definition": text.definition}
 
 
-def shown_definition(versions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def definition_document(versions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a definition from its single versions, the latest last: common attributes are moved to the definition."""
     listed = list(versions)
-    common = {key: value for key, value in listed[-1].items() if key not in _LAST}
+    common = {key: value for key, value in listed[-1].items() if key not in _LAST_MEMBERS}
     own: list[dict[str, Any]] = []
     for each in listed:
-        less = {key: value for key, value in each.items() if key in _LAST or common.get(key, value) != value}
+        less = {key: value for key, value in each.items() if key in _LAST_MEMBERS or common.get(key, value) != value}
         less |= {key: value for key, value in each.items() if key not in common}
         own.append({**less, **{key: None for key in common if key not in each}})
     return {**common, "versions": own}
 
 
-def _described(given: dict[str, Any]) -> dict[str, Any]:
+def _pop_known(given: dict[str, Any]) -> dict[str, Any]:
     """Remove and return the attributes of *given* that 0.1 knows."""
     text = given.pop(LONG_TEXT, None)
-    attributes: dict[str, Any] = {name: given.pop(name) for name in COMMON if name in given}
+    attributes: dict[str, Any] = {name: given.pop(name) for name in COMMON_ATTRIBUTES if name in given}
     return {**attributes, "documentation": text} if text is not None else attributes
 
 
 _URL: Final = ModelAttribute("documentation", "url")
 _URI: Final = ModelAttribute("authority", "uriabsolute")
 _IDS: Final = frozenset(("id", "specversion"))
-_SERVED: Final = frozenset(
+_READONLY: Final = frozenset(
     (
         *("epoch", "self", "shortself", "xid", "createdat", "modifiedat", "isdefault", "ancestorid", "versionid"),
         *("messageid", "messagegroupid", "meta", "metaurl", "versions", "versionsurl", "versionscount"),
@@ -96,7 +96,7 @@ _SERVED: Final = frozenset(
     )
 )
 """Members that only the server sets; they are ignored in requests."""
-_LISTS: Final = ("definitions", "messagedefinitions")
+_LIST_MEMBERS: Final = ("definitions", "messagedefinitions")
 
 
 def group_attributes(body: Mapping[str, Any], name: str, known: GroupEntity | None) -> dict[str, Any]:
@@ -106,31 +106,31 @@ def group_attributes(body: Mapping[str, Any], name: str, known: GroupEntity | No
         Refusal: something is missing or not valid.
     """
     check_identity(body, name, f"/{name}")
-    given = {key: value for key, value in body.items() if key not in (*_IDS, *_SERVED, *_LISTS, "format")}
+    given = {key: value for key, value in body.items() if key not in (*_IDS, *_READONLY, *_LIST_MEMBERS, "format")}
     form = body.get("format")
     if form is None and known is None:
         raise Refusal("required_attribute_missing", f"/{name}", list="format")
     if form is not None:
         given |= _selectors({"format": form, "protocol": given.pop("protocol", None)}, f"/{name}")
-    return {**dict.fromkeys(("description", "tags")), **given, **_documented(body, f"/{name}")}
+    return {**dict.fromkeys(("description", "tags")), **given, **_documentation(body, f"/{name}")}
 
 
-def definitions_of(body: Mapping[str, Any], subject: str) -> list[Mapping[str, Any]]:
+def definitions_in(body: Mapping[str, Any], subject: str) -> list[Mapping[str, Any]]:
     """Return the definitions in a group's document.
 
     Raises:
         Refusal: they are not a list of objects.
     """
     definitions: list[Mapping[str, Any]] = []
-    for name in _LISTS:
+    for name in _LIST_MEMBERS:
         listed = body.get(name) if body.get(name) is not None else []
         if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
-            raise invalid(subject, name, "must be a list of objects")
+            raise invalid_value(subject, name, "must be a list of objects")
         definitions += listed
     return definitions
 
 
-def versions_in(body: Mapping[str, Any], subject: str) -> Iterator[Mapping[str, Any]]:
+def iter_versions_in(body: Mapping[str, Any], subject: str) -> Iterator[Mapping[str, Any]]:
     """Yield the versions in a definition's document with common attributes; or the document itself as a version.
 
     Raises:
@@ -141,12 +141,12 @@ def versions_in(body: Mapping[str, Any], subject: str) -> Iterator[Mapping[str, 
         return
     listed = body["versions"]
     if not isinstance(listed, list) or not listed or not all(isinstance(each, Mapping) for each in listed):
-        raise invalid(subject, "versions", "must be a non-empty list of objects")
+        raise invalid_value(subject, "versions", "must be a non-empty list of objects")
     common = {name: value for name, value in body.items() if name not in ("versions", "version", "definition")}
     for each in listed:
         for name in ("id", "format"):
             if name in each and name in common and each[name] != common[name]:
-                raise invalid(subject, name, "must be the same in all versions")
+                raise invalid_value(subject, name, "must be the same in all versions")
         yield {**common, **each}
 
 
@@ -162,18 +162,20 @@ def version_attributes(body: Mapping[str, Any], name: str, group: GroupEntity, s
         raise Refusal("required_attribute_missing", subject, list="definition")
     findings = Findings()
     reader = DocumentReader(MESSAGE_CATALOG, Declarations(), findings)
-    form = read_format({name: group.attributes.get(name) for name in SELECTORS}, SourceLocation(subject), _silent())
-    document = _formatted(body, form, subject)
+    form = read_format(
+        {name: group.attributes.get(name) for name in SELECTORS}, SourceLocation(subject), _quiet_reader()
+    )
+    document = _with_group_format(body, form, subject)
     *_, message = read_message(subject, "", document, SourceLocation(subject), form, reader)
-    wrong = next((each for each in findings.sorted() if _is_wrong(each.severity, each.rule)), None)
+    wrong = next((each for each in findings.sorted() if _is_error(each.severity, each.rule)), None)
     if wrong is not None:
-        raise invalid(subject, wrong.pointer.lstrip("/") or "definition", wrong.message)
+        raise invalid_value(subject, wrong.pointer.lstrip("/") or "definition", wrong.message)
     attributes = {**message.attributes, **({"basemessage": message.base} if message.base is not None else {})}
-    given = {key: value for key, value in message.other.items() if key not in (*_IDS, *_SERVED, "version")}
-    given |= {key: None for key, value in body.items() if value is None and key not in (*_IDS, *_SERVED, "version")}
+    given = {key: value for key, value in message.other.items() if key not in (*_IDS, *_READONLY, "version")}
+    given |= {key: None for key, value in body.items() if value is None and key not in (*_IDS, *_READONLY, "version")}
     _check_texts(given, subject)
     if "documentation" in body:
-        given |= _documented(body, subject)
+        given |= _documentation(body, subject)
     if attributes.get("envelope") not in (None, CLOUDEVENTS) and attributes.get("protocol") is None:
         attributes = {key: value for key, value in attributes.items() if key != "envelopemetadata"}
         attributes["definition"] = dict(content)  # of another format: stored unchanged
@@ -199,17 +201,17 @@ def check_identity(body: Mapping[str, Any], name: str, subject: str) -> None:
 def _selectors(holder: Mapping[str, Any], subject: str) -> dict[str, str]:
     form = holder["format"]
     if not isinstance(form, str) or not form.strip():
-        raise invalid(subject, "format", "must be a non-empty string")
-    read = read_format(holder, SourceLocation(subject), _silent())
+        raise invalid_value(subject, "format", "must be a non-empty string")
+    read = read_format(holder, SourceLocation(subject), _quiet_reader())
     selectors = {"envelope": read.envelope, "protocol": read.protocol}
     return {name: value for name, value in selectors.items() if value is not None}
 
 
-def _silent() -> DocumentReader:
+def _quiet_reader() -> DocumentReader:
     return DocumentReader(MESSAGE_CATALOG, Declarations(), Findings())
 
 
-def _formatted(body: Mapping[str, Any], form: Format, subject: str) -> dict[str, Any]:
+def _with_group_format(body: Mapping[str, Any], form: Format, subject: str) -> dict[str, Any]:
     """Return a definition without its versions, with the format of its group if that has one."""
     document = {key: value for key, value in body.items() if key != "versions"}
     wanted = format_of(form.envelope, form.protocol)
@@ -224,17 +226,17 @@ def _formatted(body: Mapping[str, Any], form: Format, subject: str) -> dict[str,
     return document if alone else {**document, "format": wanted}
 
 
-def _is_wrong(severity: str, rule: str) -> bool:
+def _is_error(severity: str, rule: str) -> bool:
     """Whether a finding is an error in 0.1: fields of AMQP, MQTT and NATS are not extensible (section 3)."""
     return severity == "error" or rule == "unknown-option"
 
 
 def _check_texts(given: Mapping[str, Any], subject: str) -> None:
-    for name in (*COMMON, "authority"):
+    for name in (*COMMON_ATTRIBUTES, "authority"):
         if given.get(name) is not None and not isinstance(given[name], str):
-            raise invalid(subject, name, "must be a string")
-    if given.get("authority") and (why := fault_of(given["authority"], _URI)):
-        raise invalid(subject, "authority", why)
+            raise invalid_value(subject, name, "must be a string")
+    if given.get("authority") and (why := find_fault(given["authority"], _URI)):
+        raise invalid_value(subject, "authority", why)
 
 
 def _check_event(attributes: Mapping[str, Any], name: str, subject: str) -> None:
@@ -244,15 +246,15 @@ def _check_event(attributes: Mapping[str, Any], name: str, subject: str) -> None
     if value is None:
         raise Refusal("required_attribute_missing", subject, list="definition.attributes.type")
     if value != name:
-        raise invalid(subject, "definition.attributes.type", f"must be the id of the definition, {name}")
+        raise invalid_value(subject, "definition.attributes.type", f"must be the id of the definition, {name}")
 
 
-def _documented(body: Mapping[str, Any], subject: str) -> dict[str, Any]:
+def _documentation(body: Mapping[str, Any], subject: str) -> dict[str, Any]:
     """Return documentation as stored: a URL under its name, other text in LONG_TEXT."""
     text = body.get("documentation")
     if text is not None and not isinstance(text, str):
-        raise invalid(subject, "documentation", "must be a string")
-    url = bool(text) and not fault_of(text, _URL)
+        raise invalid_value(subject, "documentation", "must be a string")
+    url = bool(text) and not find_fault(text, _URL)
     return {"documentation": text if url else None, LONG_TEXT: None if url else text}
 
 
@@ -298,7 +300,7 @@ class CatalogPath:
 
     @property
     def path(self) -> str:
-        """The path below the catalog, '' or with a leading slash."""
+        """The path below the catalog: '' or with a leading slash."""
         parts = [self.group]
         if self.kind != "group" and self.group:
             parts.append(DEFINITIONS)
@@ -308,19 +310,19 @@ class CatalogPath:
         parts.append(self.version)
         return "".join(f"/{quote(part, safe='@:!$&()*+,;=~')}" for part in parts if part)
 
-    def below(self, kind: Kind, *, definition: str = "", version: str = "") -> CatalogPath:
+    def child_path(self, kind: Kind, *, definition: str = "", version: str = "") -> CatalogPath:
         """Return a path below, in the same group."""
         return CatalogPath(kind, self.group, definition or self.definition, version)
 
 
-def target_of(path: bytes) -> CatalogPath:
+def parse_catalog_path(path: bytes) -> CatalogPath:
     """Parse the raw path below the catalog.
 
     Raises:
         Refusal: there is no such path.
     """
-    text = decoded(path, "/")
-    parts = [decoded(part, text) for part in path.split(b"/")]
+    text = decode_text(path, "/")
+    parts = [decode_text(part, text) for part in path.split(b"/")]
     if parts and not parts[0]:
         parts = parts[1:]
     if parts and not parts[-1]:
@@ -338,7 +340,7 @@ def target_of(path: bytes) -> CatalogPath:
 
 
 def check_new_id(name: object, subject: str) -> str:
-    """Return *name* if it is valid as a new id.
+    """Return *name*, which must be valid as a new id.
 
     Raises:
         Refusal: it is not a ``segment-nz-nc`` of RFC 3986; the core checks the rest.
@@ -357,7 +359,7 @@ def split_uri(uri: str) -> tuple[str, CatalogPath] | None:
     if not marker or cut <= 0 or not head[cut + 1 :]:
         return None
     try:
-        target = target_of(f"/{head[cut + 1 :]}/{DEFINITIONS}/{tail}".encode())
+        target = parse_catalog_path(f"/{head[cut + 1 :]}/{DEFINITIONS}/{tail}".encode())
     except Refusal:
         return None
     return (head[:cut], target) if len(parts) in (1, 3) and target.kind in ("definition", "version") else None
@@ -369,17 +371,17 @@ FILTERS: Final = ("id", "format", "description", "tags", "authority", "relatedto
 
 @dataclass(frozen=True, slots=True)
 class ListRequest:
-    """A page of a list: entries at most, cursor, and filters; ``weight`` is the maximum size of the JSON."""
+    """A page of a list: maximum number of entries, cursor, filters, and maximum size of the JSON."""
 
     limit: int
     after: str
-    wanted: Mapping[str, str]
-    weight: int
+    filters: Mapping[str, str]
+    max_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """The content of a response, and its ETag ('' for none). ``after`` is the cursor of the next page, '' for none."""
+    """The content of a response, its ETag, and in ``after`` the cursor of the next page; '' for none."""
 
     body: Any
     etag: str = ""
@@ -387,76 +389,80 @@ class Representation:
 
 
 class CatalogReader:
-    """Reads within one transaction; *authority* is the default of definitions. All methods raise Refusal."""
+    """Reads within one transaction; *authority* is the default authority of definitions. All methods raise Refusal."""
 
     def __init__(self, session: RegistrySession, authority: str) -> None:
         self._session = session
         self._reader = session.reader
         self._authority = authority
 
-    def groups(self, page: ListRequest, *, whole: bool) -> Representation:
+    def list_groups(self, page: ListRequest, *, whole: bool) -> Representation:
         """List groups; with *whole* including all definitions."""
-        left = _Weight(page.weight)
-        show = (lambda each: self._whole_group(each, left)) if whole else shown_group
-        entries = ((each.id, show(each)) for each in self._reader.groups(f"/{GROUPS}", page.after))
-        return _listed(entries, page, left, "/")
+        left = _ResponseBudget(page.max_bytes)
+        show = (lambda each: self._whole_group(each, left)) if whole else group_document
+        entries = ((each.id, show(each)) for each in self._reader.iter_groups(f"/{GROUPS}", page.after))
+        return _list_page(entries, page, left, "/")
 
-    def group(self, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
+    def show_group(self, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
         """Show a group; with *whole* including all definitions."""
-        group = self.group_of(target)
+        group = self.find_group(target)
         if whole:
-            return Representation(self._whole_group(group, _Weight(weight)))
-        return Representation(shown_group(group), f'"{group.epoch}"')
+            return Representation(self._whole_group(group, _ResponseBudget(weight)))
+        return Representation(group_document(group), f'"{group.epoch}"')
 
-    def definitions(self, target: CatalogPath, page: ListRequest) -> Representation:
+    def list_definitions(self, target: CatalogPath, page: ListRequest) -> Representation:
         """List the latest versions of a group's definitions."""
-        group = self.group_of(target)
-        left = _Weight(page.weight)
+        group = self.find_group(target)
+        left = _ResponseBudget(page.max_bytes)
         entries = (
-            (each.resource.id, shown_version(each.resource.id, latest, group, self._authority))
-            for each in shown_resources(self._reader, self._place(target.below("definitions")), page.after)
-            if (latest := self._latest(each)) is not None
+            (each.resource.id, version_document(each.resource.id, latest, group, self._authority))
+            for each in iter_shown(self._reader, self._core_path(target.child_path("definitions")), page.after)
+            if (latest := self._latest_of(each)) is not None
         )
-        return _listed(entries, page, left, target.path)
+        return _list_page(entries, page, left, target.path)
 
-    def definition(self, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
+    def show_definition(self, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
         """Show the latest version of a definition; with *whole* the definition with all versions."""
-        group, shown = self.group_of(target), self.shown(target)
-        latest = self._latest(shown)
+        group, shown = self.find_group(target), self.find_definition(target)
+        latest = self._latest_of(shown)
         if latest is None or shown.source is None:
             raise Refusal("not_found", target.path)
         if whole:
-            return Representation(self._whole(shown, group, _Weight(weight)))
-        body = shown_version(target.definition, latest, group, self._authority)
+            return Representation(self._whole_definition(shown, group, _ResponseBudget(weight)))
+        body = version_document(target.definition, latest, group, self._authority)
         return Representation(body, f'"{shown.source.epoch}-{latest.epoch}"')
 
-    def versions(self, target: CatalogPath, page: ListRequest) -> Representation:
+    def list_versions(self, target: CatalogPath, page: ListRequest) -> Representation:
         """List the versions of a definition, by number."""
-        group, shown = self.group_of(target), self.shown(target)
-        listed = self._versions(shown)
+        group, shown = self.find_group(target), self.find_definition(target)
+        listed = self._sorted_versions(shown)
         start = next((at for at, each in enumerate(listed, 1) if each.id == page.after), 0) if page.after else 0
-        entries = ((each.id, shown_version(target.definition, each, group, self._authority)) for each in listed[start:])
-        return _listed(entries, page, _Weight(page.weight), target.path, folded=False)
+        entries = (
+            (each.id, version_document(target.definition, each, group, self._authority)) for each in listed[start:]
+        )
+        return _list_page(entries, page, _ResponseBudget(page.max_bytes), target.path, folded=False)
 
-    def version(self, target: CatalogPath) -> Representation:
+    def show_version(self, target: CatalogPath) -> Representation:
         """Show one version."""
-        group, shown = self.group_of(target), self.shown(target)
+        group, shown = self.find_group(target), self.find_definition(target)
         version = (
             self._reader.version(f"{shown.source.versions}/{target.version}") if shown.source is not None else None
         )
         if version is None:
             raise Refusal("not_found", target.path)
-        return Representation(shown_version(target.definition, version, group, self._authority), f'"{version.epoch}"')
+        return Representation(
+            version_document(target.definition, version, group, self._authority), f'"{version.epoch}"'
+        )
 
-    def shown(self, target: CatalogPath) -> ShownResource:
+    def find_definition(self, target: CatalogPath) -> ShownResource:
         """Return a definition, with the target of its ``xref``."""
-        place = self._place(target.below("definitions"))
-        shown = next(shown_resources(self._reader, place, "", target.definition), None)
+        place = self._core_path(target.child_path("definitions"))
+        shown = next(iter_shown(self._reader, place, "", target.definition), None)
         if shown is None:
             raise Refusal("not_found", target.path)
         return shown
 
-    def group_of(self, target: CatalogPath) -> GroupEntity:
+    def find_group(self, target: CatalogPath) -> GroupEntity:
         """Return the group of a path.
 
         Raises:
@@ -467,73 +473,78 @@ class CatalogReader:
             raise Refusal("not_found", f"/{target.group}")
         return group
 
-    def latest(self, target: CatalogPath) -> Version | None:
+    def latest_version(self, target: CatalogPath) -> Version | None:
         """Return the latest version of a definition, None if it does not exist."""
         try:
-            return self._latest(self.shown(target))
+            return self._latest_of(self.find_definition(target))
         except Refusal:
             return None
 
-    def formats(self, target: CatalogPath) -> Iterator[str]:
+    def iter_formats(self, target: CatalogPath) -> Iterator[str]:
         """Yield the formats of the latest versions of a group's definitions."""
-        group = self.group_of(target)
-        for each in shown_resources(self._reader, self._place(target.below("definitions"))):
-            latest = self._latest(each)
+        group = self.find_group(target)
+        for each in iter_shown(self._reader, self._core_path(target.child_path("definitions"))):
+            latest = self._latest_of(each)
             if latest is not None:
-                yield str(shown_version(each.resource.id, latest, group, self._authority).get("format", ""))
+                yield str(version_document(each.resource.id, latest, group, self._authority).get("format", ""))
 
-    def _place(self, target: CatalogPath) -> ResourcePath:
-        return place_of(self._session.model, target.segments, target.path)
+    def _core_path(self, target: CatalogPath) -> ResourcePath:
+        return parse_resource_path(self._session.model, target.segments, target.path)
 
-    def _versions(self, shown: ShownResource) -> list[Version]:
+    def _sorted_versions(self, shown: ShownResource) -> list[Version]:
         if shown.source is None:
             return []
-        return sorted(self._reader.versions(shown.source.versions), key=lambda each: rank(each.id))
+        return sorted(self._reader.iter_versions(shown.source.versions), key=lambda each: version_sort_key(each.id))
 
-    def _latest(self, shown: ShownResource) -> Version | None:
+    def _latest_of(self, shown: ShownResource) -> Version | None:
         """Return the latest version, which may differ from the core's default version."""
         if shown.count < 2:
             return shown.default
-        return self._versions(shown)[-1]
+        return self._sorted_versions(shown)[-1]
 
-    def _whole(self, shown: ShownResource, group: GroupEntity, left: _Weight) -> dict[str, Any]:
-        versions = self._versions(shown)
-        texts = [shown_version(shown.resource.id, each, group, self._authority) for each in versions]
-        definition = shown_definition(texts)
-        left.take(definition, f"/{group.id}/{DEFINITIONS}/{shown.resource.id}")
+    def _whole_definition(self, shown: ShownResource, group: GroupEntity, budget: _ResponseBudget) -> dict[str, Any]:
+        versions = self._sorted_versions(shown)
+        texts = [version_document(shown.resource.id, each, group, self._authority) for each in versions]
+        definition = definition_document(texts)
+        budget.spend(definition, f"/{group.id}/{DEFINITIONS}/{shown.resource.id}")
         return definition
 
-    def _whole_group(self, group: GroupEntity, left: _Weight) -> dict[str, Any]:
+    def _whole_group(self, group: GroupEntity, budget: _ResponseBudget) -> dict[str, Any]:
         target = CatalogPath("definitions", group.id)
         definitions = [
-            self._whole(each, group, left)
-            for each in shown_resources(self._reader, self._place(target))
+            self._whole_definition(each, group, budget)
+            for each in iter_shown(self._reader, self._core_path(target))
             if each.default is not None
         ]
-        return {**shown_group(group), "definitions": definitions}
+        return {**group_document(group), "definitions": definitions}
 
 
-class _Weight:
+class _ResponseBudget:
     """Limits the size of one response."""
 
-    def __init__(self, most: int) -> None:
-        self._left = most
+    def __init__(self, max_bytes: int) -> None:
+        self._left = max_bytes
 
-    def take(self, entry: Any, path: str) -> None:
+    def spend(self, entry: Any, path: str) -> None:
         self._left -= len(msgspec.json.encode(entry))
         if self._left < 0:
             raise Refusal("too_large", path)
 
 
-def _listed(
-    entries: Iterator[tuple[str, dict[str, Any]]], page: ListRequest, left: _Weight, path: str, *, folded: bool = True
+def _list_page(
+    entries: Iterator[tuple[str, dict[str, Any]]],
+    page: ListRequest,
+    budget: _ResponseBudget,
+    path: str,
+    *,
+    folded: bool = True,
 ) -> Representation:
-    def fits(each: Mapping[str, Any]) -> bool:
-        return all(str(each.get(name, "")) == value for name, value in page.wanted.items())
+    def matches_filters(each: Mapping[str, Any]) -> bool:
+        return all(str(each.get(name, "")) == value for name, value in page.filters.items())
 
-    chosen = list(islice(((name, each) for name, each in entries if fits(each)), page.limit + 1))
+    chosen = list(islice(((name, each) for name, each in entries if matches_filters(each)), page.limit + 1))
     shown = chosen[: page.limit]
     for _, each in shown:
-        left.take(each, path)
+        budget.spend(each, path)
     last = shown[-1][0] if len(chosen) > page.limit else ""
     return Representation([each for _, each in shown], after=last.lower() if folded else last)

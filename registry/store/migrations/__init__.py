@@ -1,1 +1,1 @@
-"""Steps from one form of the tables to the next, run by Alembic at the start."""
+"""Migrations of the tables, which Alembic runs at startup."""

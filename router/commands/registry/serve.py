@@ -21,7 +21,7 @@ from catalog.documents.connecting import Trust, origin_of
 from catalog.documents.documents import read_documents
 from catalog.documents.fetching import is_url
 from catalog.findings import DocumentError, Findings
-from registry.backup import back_up, put_back
+from registry.backup import back_up, restore_backup
 from registry.core import changes
 from registry.core.requests import Flags, RegistryRequest, Response, Verb
 from registry.core.service import RegistrySession
@@ -70,7 +70,7 @@ def serve(config: ConfigArgument) -> None:
     log.info("registry listening", address=f"{scheme}://{settings.host}:{server.port}")
     try:
         while not stop.wait(_TICK):
-            if not server.alive:
+            if not server.is_alive:
                 raise RouterError("the registry's server stopped unexpectedly", hint="see its log for the cause")
     finally:
         server.stop(_GRACE)
@@ -151,7 +151,7 @@ def history(
         return
     with opened(Path(source), lint=False) as service, service.session(writing=False) as session:
         connection = session.reader.connection
-        _write(_pages(asked, lambda each: changes.page(connection, each, _PAGE_BYTES)[0]), form)
+        _write(_pages(asked, lambda each: changes.history_page(connection, each, _PAGE_BYTES)[0]), form)
 
 
 def _entries_at_url(url: str, asked: changes.HistoryQuery, logins: Path | None) -> Iterator[Mapping[str, Any]]:
@@ -250,7 +250,7 @@ def restore(
     """
     _, settings = load_registry(config)
     with _reported(file):
-        put_back(settings.store, file, force=force)
+        restore_backup(settings.store, file, force=force)
     print_text(f"registry restored from {file}")
 
 
@@ -329,7 +329,7 @@ def import_document(
     """
     tree = _read(file)
     with opened(config) as service, service.session(writing=True) as session:
-        if exact and any(next(session.reader.groups(f"/{plural}"), None) for plural in session.model.groups):
+        if exact and any(next(session.reader.iter_groups(f"/{plural}"), None) for plural in session.model.groups):
             hint = "import without --exact, or into a new registry"
             raise RouterError("epochs and times can only be kept in a registry without groups", hint=hint)
         configured = _configured(tree, session, file, model)

@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bindings.protocols import Binding
 from catalog.documents.connecting import Logins, Reach
-from registry.apis.apis import APIS, apis_at
+from registry.apis.apis import APIS, apis_by_path
 from registry.backup import HistoryLimits
 from registry.core.service import RegistryService
 from registry.delivery.service import PERMISSIONS
@@ -397,7 +397,7 @@ def _faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
 
 def _faces(given: Mapping[str, str], path: Path) -> dict[str, RegistryApiFactory]:
     try:
-        return apis_at(given)
+        return apis_by_path(given)
     except ValueError as error:
         hint = f"write faces as NAME: /PATH; the names are {', '.join(APIS) or 'none'}"
         raise ConfigError(f"{path}: {error}", file=str(path), key="faces", hint=hint) from None

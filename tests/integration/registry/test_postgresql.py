@@ -68,7 +68,7 @@ def meanwhile(database: Database, first: Callable[[Connection], object], then: C
     waits = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
 
     def second() -> T:
-        with database.noting() as connection:
+        with database.writing_aside() as connection:
             return then(connection)
 
     def waiting() -> bool:
@@ -76,7 +76,7 @@ def meanwhile(database: Database, first: Callable[[Connection], object], then: C
             return bool(connection.execute(waits).scalar())
 
     with ThreadPoolExecutor(1) as pool:
-        with database.noting() as connection:
+        with database.writing_aside() as connection:
             first(connection)
             ended = pool.submit(second)
             wait_until(lambda: waiting() or ended.done(), 30, "a transaction that waits")
@@ -85,33 +85,37 @@ def meanwhile(database: Database, first: Callable[[Connection], object], then: C
 
 def test_two_processes_may_enter_one_subscriber(database: Database) -> None:
     given = SubscriberRow("entered", "settings", "", "", "{}", 1, 0)
-    assert not meanwhile(database, lambda first: history.add(first, given), lambda then: history.add(then, given))
+    assert not meanwhile(
+        database, lambda first: history.add_subscriber(first, given), lambda then: history.add_subscriber(then, given)
+    )
 
 
 def test_nothing_is_held_for_a_subscriber_that_is_removed_meanwhile(database: Database) -> None:
-    with database.noting() as connection:
-        history.add(connection, SubscriberRow("removed", "settings", "", "", "{}", 1, 0))
+    with database.writing_aside() as connection:
+        history.add_subscriber(connection, SubscriberRow("removed", "settings", "", "", "{}", 1, 0))
     reached = {"removed": DeliveryProgress(4, frozenset((3,)))}
     meanwhile(
-        database, lambda first: history.remove_subscriber(first, "removed"), lambda then: history.record(then, reached)
+        database,
+        lambda first: history.remove_subscriber(first, "removed"),
+        lambda then: history.store_progress(then, reached),
     )
     with database.reading() as connection:
-        assert not history.held(connection, "removed")
+        assert not history.blocked_events(connection, "removed")
 
 
 def test_a_permission_and_a_replacement_at_once_both_count(database: Database) -> None:
     given = SubscriberRow("changed", "api", "", "{}", "{}", 1, 0)
-    with database.noting() as connection:
-        history.add(connection, given)
+    with database.writing_aside() as connection:
+        history.add_subscriber(connection, given)
 
     def replace(connection: Connection) -> None:
-        found = history.subscriber(connection, "changed", changing=True)
+        found = history.find_subscriber(connection, "changed", changing=True)
         assert found is not None
-        history.change(connection, found)
+        history.replace_subscriber(connection, found)
 
-    meanwhile(database, replace, lambda then: history.permit(then, given, '{"granted":true}'))
+    meanwhile(database, replace, lambda then: history.store_permission(then, given, '{"granted":true}'))
     with database.reading() as connection:
-        found = history.subscriber(connection, "changed")
+        found = history.find_subscriber(connection, "changed")
     assert found is not None and (found.revision, found.permission) == (3, '{"granted":true}')
 
 

@@ -217,8 +217,8 @@ def test_strangers_have_a_pace_of_their_own_for_each_address(tmp_path: Path) -> 
 def test_of_very_many_senders_the_latest_are_counted() -> None:
     pace = WriteRateLimiter(0.001, 1)
     for number in range(MAX_SENDERS + 1):
-        pace.take(str(number), stranger=True)
-    pace.take("0", stranger=True)
-    pace.take(str(MAX_SENDERS))
+        pace.count_write(str(number), stranger=True)
+    pace.count_write("0", stranger=True)
+    pace.count_write(str(MAX_SENDERS))
     with pytest.raises(Refusal):
-        pace.take(str(MAX_SENDERS), stranger=True)
+        pace.count_write(str(MAX_SENDERS), stranger=True)

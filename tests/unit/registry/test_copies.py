@@ -102,8 +102,8 @@ def test_postgresql_is_copied_and_put_back_by_its_own_tools(postgresql: str, tmp
         before = everything(client)
         client.delete("/endpoints").raise_for_status()
     with pytest.raises(StoreError, match="has a registry"):
-        upkeep.put_back(postgresql, copy, force=False)
-    upkeep.put_back(postgresql, copy, force=True)
+        upkeep.restore_backup(postgresql, copy, force=False)
+    upkeep.restore_backup(postgresql, copy, force=True)
     with served(postgresql) as client:
         assert everything(client) == before
         client.put("/endpoints/later", json={}).raise_for_status()

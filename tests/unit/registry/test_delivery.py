@@ -90,13 +90,13 @@ def test_an_orderly_end_leaves_nothing_that_could_be_delivered(tmp_path: Path) -
 def test_a_registry_that_ends_before_it_took_delivery_up_delivers_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim, asked = Database.claim, []
+    claim, asked = Database.try_lock, []
 
     def busy_at_first(database: Database) -> ProcessLock | None:
         asked.append(database)
         return None if len(asked) == 1 else claim(database)
 
-    monkeypatch.setattr(Database, "claim", busy_at_first)
+    monkeypatch.setattr(Database, "try_lock", busy_at_first)
     monkeypatch.setattr("registry.delivery.subscriber_worker._CLAIM_SECONDS", LIMIT)
     with Webhook(agreeable) as hook:
         delivery = DeliverySettings(configured(hook), limits=NO_PAUSE)
@@ -202,14 +202,14 @@ def test_a_position_never_goes_back_nor_passes_what_waits_for_its_first_try() ->
     for number, entity in enumerate("abab", 1):
         lanes.add(event(number, entity))
     assert lanes.progress(9, 0).position == 0
-    first, second = lanes.wave(0.0, 10)
-    lanes.hold(first, 0.0, 5.0)
-    lanes.done(second)
-    assert lanes.progress(9, 0).position == 3 and lanes.progress(9, 0).held == {1, 3}
-    (fourth,) = lanes.wave(0.0, 10)
-    lanes.done(fourth)
+    first, second = lanes.due_events(0.0, 10)
+    lanes.delay(first, 0.0, 5.0)
+    lanes.remove_first(second)
+    assert lanes.progress(9, 0).position == 3 and lanes.progress(9, 0).blocked == {1, 3}
+    (fourth,) = lanes.due_events(0.0, 10)
+    lanes.remove_first(fourth)
     assert lanes.progress(9, 3).position == 9
-    (first,) = lanes.wave(6.0, 10)
-    lanes.done(first)
-    assert lanes.progress(9, 9).position == 9 and lanes.progress(9, 9).held == {3}
-    assert [each.number for each in lanes.wave(0.0, 10)] == [3]
+    (first,) = lanes.due_events(6.0, 10)
+    lanes.remove_first(first)
+    assert lanes.progress(9, 9).position == 9 and lanes.progress(9, 9).blocked == {3}
+    assert [each.number for each in lanes.due_events(0.0, 10)] == [3]

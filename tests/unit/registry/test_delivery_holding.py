@@ -49,11 +49,11 @@ def test_those_that_failed_before_come_last_and_are_not_left_out() -> None:
     lanes = EntityQueues(1.0)
     for number in range(20):
         lanes.add(OutboxEvent(number, f"e{number}", "", {}, None))
-    for event in lanes.wave(0.0, 10):
-        assert lanes.hold(event, 0.0, 0.5) is False
-    assert [each.number for each in lanes.wave(0.4, 8)] == list(range(10, 18))
-    assert [each.number for each in lanes.wave(9.0, 8)] == [10, 11, 12, 13, 14, 15, 0, 1]
-    assert [each.number for each in lanes.wave(9.0, 1)] == [10]
-    assert [each.number for each in lanes.wave(9.0, 99)] == [*range(10, 20), *range(10)]
-    assert lanes.hold(lanes.wave(9.0, 99)[-1], 9.0, 0.5) is True
-    assert lanes.give_up(lambda event: event.number < 15) == 15 and len(lanes) == 5
+    for event in lanes.due_events(0.0, 10):
+        assert lanes.delay(event, 0.0, 0.5) is False
+    assert [each.number for each in lanes.due_events(0.4, 8)] == list(range(10, 18))
+    assert [each.number for each in lanes.due_events(9.0, 8)] == [10, 11, 12, 13, 14, 15, 0, 1]
+    assert [each.number for each in lanes.due_events(9.0, 1)] == [10]
+    assert [each.number for each in lanes.due_events(9.0, 99)] == [*range(10, 20), *range(10)]
+    assert lanes.delay(lanes.due_events(9.0, 99)[-1], 9.0, 0.5) is True
+    assert lanes.drop_leading(lambda event: event.number < 15) == 15 and len(lanes) == 5

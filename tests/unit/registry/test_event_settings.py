@@ -36,8 +36,8 @@ def delivery(folder: Path, **subscriber: Any) -> SubscriberDelivery:
 
 def test_a_message_for_kafka_has_its_topic_and_the_entity_as_key(tmp_path: Path) -> None:
     made = delivery(tmp_path, to=KAFKA)
-    (event,) = made.wants.events(ROW, SOURCES)
-    message = made.composer.message(event)
+    (event,) = made.event_filter.matching_events(ROW, SOURCES)
+    message = made.composer.build_message(event)
     assert message.address == "changes.io.xregistry.resource.created"
     assert {"key": ROW.subject.encode(), "headers.ce_type": ROW.type.encode()}.items() <= {
         part.key: part.value for part in message.parts
@@ -64,7 +64,7 @@ def test_a_message_for_kafka_has_its_topic_and_the_entity_as_key(tmp_path: Path)
     ],
 )
 def test_what_a_subscriber_wants(tmp_path: Path, wanted: dict[str, Any], count: int) -> None:
-    assert len(delivery(tmp_path, to=KAFKA, **wanted).wants.events(ROW, SOURCES)) == count
+    assert len(delivery(tmp_path, to=KAFKA, **wanted).event_filter.matching_events(ROW, SOURCES)) == count
 
 
 @pytest.mark.parametrize(

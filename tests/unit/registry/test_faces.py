@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bindings.http.request import Access, Reply, RequestHead
-from registry.apis.apis import apis_at
+from registry.apis.apis import apis_by_path
 from registry.core.requests import RegistryRequest
 from registry.core.service import RegistryService
 from registry.errors import Refusal
@@ -38,7 +38,7 @@ class Told:
             assert session.reader.group("/endpoints/first") is not None
         return Reply(204, ())
 
-    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+    def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         return Reply(refusal.status, (), f"{url} says {refusal.name}".encode())
 
 
@@ -87,11 +87,11 @@ def test_access_sizes_and_paces_are_those_of_the_core(tmp_path: Path) -> None:
 )
 def test_paths_that_are_none(paths: dict[str, str]) -> None:
     with pytest.raises(ValueError):
-        apis_at(paths)
+        apis_by_path(paths)
 
 
 def test_the_lookup_of_message_catalogs_is_beside_the_catalog(tmp_path: Path) -> None:
-    with served(tmp_path, faces=apis_at({"messagecatalog": "/old/messagecatalog"})) as client:
+    with served(tmp_path, faces=apis_by_path({"messagecatalog": "/old/messagecatalog"})) as client:
         assert client.put("/old/messagecatalog/g", json={"format": "CloudEvents"}).status_code == 201
         definition = {"attributes": {"type": {"value": "m"}}}
         made = client.post("/old/messagecatalog/g/messagedefinitions", json={"id": "m", "definition": definition})

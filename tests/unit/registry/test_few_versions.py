@@ -21,7 +21,7 @@ from registry.errors import Refusal
 from registry.http.server import RegistrySettings, open_service
 
 SEED = 35
-MANY, FEW = 1_000, settling.FEW
+MANY, FEW = 1_000, settling.MAX_LOOKUPS
 FORMAT = "JsonSchema/draft-07"
 MODES = ("manual", "createdat", "modifiedat", "semver")
 MODEL: dict[str, Any] = {
@@ -71,7 +71,7 @@ def ask(service: RegistryService, verb: Any, path: str, body: Any = ABSENT, **fl
     try:
         return msgspec.json.decode(msgspec.json.encode(service.perform(request).body))
     except Refusal as refusal:
-        return tuple(map(str, refusal.body().items()))
+        return tuple(map(str, refusal.problem_json().items()))
 
 
 @pytest.mark.parametrize("verb", ["add", "patch"])
@@ -96,7 +96,7 @@ def test_few_versions_come_to_the_same_as_all_of_them(
     """Random writes to two registries, of which one always looks at all versions."""
     draw = random.Random(SEED)
     moment = ""
-    monkeypatch.setattr(serving, "now", lambda: moment)
+    monkeypatch.setattr(serving, "current_time", lambda: moment)
     one, other = opened("few"), opened("all")
     for service in (one, other):
         moment = "2026-01-01T00:00:00Z"
@@ -108,8 +108,8 @@ def test_few_versions_come_to_the_same_as_all_of_them(
         given = write(draw)
         answers = []
         for service, few in ((one, FEW), (other, -1)):
-            monkeypatch.setattr(settling, "FEW", few)
-            monkeypatch.setattr(writing, "FEW", few)
+            monkeypatch.setattr(settling, "MAX_LOOKUPS", few)
+            monkeypatch.setattr(writing, "MAX_LOOKUPS", few)
             answers.append(ask(service, *given[:3], **given[3]))
         looked += not isinstance(answers[0], tuple)
         assert answers[0] == answers[1], given

@@ -71,9 +71,9 @@ def pruned(database: Database, upto: int, before: str | None = None) -> tuple[in
     """Take away all that may go; return how much that was, and in how many transactions."""
     gone, at, steps = 0, 0, 0
     while True:
-        with database.noting() as connection:
-            found, at = history.beyond(connection, at, upto, before)
-            gone, steps = gone + history.remove(connection, found), steps + 1
+        with database.writing_aside() as connection:
+            found, at = history.find_prunable(connection, at, upto, before)
+            gone, steps = gone + history.delete_entries(connection, found), steps + 1
         if not at:
             return gone, steps
 
@@ -132,7 +132,7 @@ def test_nobody_waits_for_a_look_that_finds_nothing(tmp_path: Path) -> None:
             wait_until(lambda: keeper.entries >= 2500, LIMIT / 4, "a look beside a writer")
             assert keeper.pruned == 0
     finally:
-        keeper.end()
+        keeper.request_stop()
         keeper.join(LIMIT)
         database.close()
 
@@ -280,7 +280,7 @@ def test_an_update_whose_former_entry_is_gone_claims_no_change(tmp_path: Path) -
             client.put("/endpoints/e", json={"name": name}).raise_for_status()
         numbers = [each["number"] for each in client.get("/history.json?xid=/endpoints/e").json()]
         with database.writing() as connection:
-            history.remove(connection, numbers[1:])
+            history.delete_entries(connection, numbers[1:])
         (entry,) = client.get("/history.json?xid=/endpoints/e").json()
         assert entry["action"] == "updated" and "changed" not in entry
 

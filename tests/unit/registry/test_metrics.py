@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from registry.apis.apis import apis_at
+from registry.apis.apis import apis_by_path
 from registry.http.server import MetricsServer, RegistryServer, RegistrySettings
 from registry.replication.peers import Peer
 from tests.support.ports import free_ports
@@ -78,7 +78,7 @@ def test_a_registry_that_serves_no_more_is_not_ready() -> None:
 
 @pytest.mark.slow
 def test_replication_tells_how_it_goes_with_each_peer(tmp_path: Path) -> None:
-    faces, port = apis_at({"messagecatalog": "/messagecatalog"}), free_ports(1)[0]
+    faces, port = apis_by_path({"messagecatalog": "/messagecatalog"}), free_ports(1)[0]
     url = f"http://127.0.0.1:{port}/messagecatalog"
     peers = (Peer(url, interval=0.05),)
     begun = time.time()

@@ -116,14 +116,14 @@ def test_a_store_that_fails_as_delivery_begins_leaves_nothing_undone(
     target = ScriptedSender(lambda _: DeliveryResult("away", "no"))
     with registry(tmp_path, delivery={"subscribers": {"audit": target.delivery(EventFilter())}}) as client:
         change(client, "m", "n")
-    listed, failures = history.subscribers, [OperationalError("", {}, Exception())]
+    listed, failures = history.list_subscribers, [OperationalError("", {}, Exception())]
 
     def failing(connection: Connection) -> list[SubscriberRow]:
         if failures:
             raise failures.pop()
         return listed(connection)
 
-    monkeypatch.setattr(history, "subscribers", failing)
+    monkeypatch.setattr(history, "list_subscribers", failing)
     with registry(tmp_path) as client:
         change(client, "m", "o")
         wait_until(lambda: left(tmp_path) == 1, LIMIT, lambda: f"one event; there are {left(tmp_path)}")
@@ -138,5 +138,5 @@ def test_couriers_end_though_the_store_fails_at_the_end(tmp_path: Path, monkeypa
         def failing(_: Connection) -> dict[str, tuple[int, str | None]]:
             raise OperationalError("", {}, Exception())
 
-        monkeypatch.setattr(history, "revisions", failing)
+        monkeypatch.setattr(history, "list_revisions", failing)
     assert not [thread for thread in threading.enumerate() if thread.name == "courier-audit"]

@@ -146,12 +146,18 @@ def test_versions_are_compared(shop: httpx.Client) -> None:
 
 
 def test_texts_are_compared_line_by_line_within_bounds() -> None:
-    assert looking.compared(list("abcd"), list("axcd")) == [(" ", "a"), ("-", "b"), ("+", "x"), (" ", "c"), (" ", "d")]
-    assert looking.compared([], ["a"]) == [("+", "a")] and looking.compared(["a"], []) == [("-", "a")]
+    assert looking.diff_lines(list("abcd"), list("axcd")) == [
+        (" ", "a"),
+        ("-", "b"),
+        ("+", "x"),
+        (" ", "c"),
+        (" ", "d"),
+    ]
+    assert looking.diff_lines([], ["a"]) == [("+", "a")] and looking.diff_lines(["a"], []) == [("-", "a")]
     many = [str(number) for number in range(looking.MAX_LINES)]
-    assert looking.compared(many, [*many, "more"]) is None
-    assert looking.compared(many, ["x" + line for line in many]) is None  # too many differ
-    assert looking.compared(many, many[1:]) is not None
+    assert looking.diff_lines(many, [*many, "more"]) is None
+    assert looking.diff_lines(many, ["x" + line for line in many]) is None  # too many differ
+    assert looking.diff_lines(many, many[1:]) is not None
 
 
 def test_findings_of_an_entity_and_of_all(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_what_was_there_before_marks_is_replicated_too(tmp_path: Path) -> None:
         page = changes_after(EntityReader(connection), 0, "urn:corp")
     database.close()
     assert [(each.group, each.definition, each.name) for each in page.changes] == [("g", "", ""), ("g", "m", "1")]
-    assert [each.fault(0) for each in page.changes] == ["", ""]
+    assert [each.find_fault(0) for each in page.changes] == ["", ""]
 
 
 def test_rounds_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

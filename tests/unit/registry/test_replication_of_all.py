@@ -113,7 +113,7 @@ def test_what_comes_late_is_ordered_as_it_is_at_the_source(
     for version in ("3", "1"):
         schema(one.client, version, f"{version} again")
     for page in (1, 2, 3):
-        monkeypatch.setattr(peers, "PAGE", page)
+        monkeypatch.setattr(peers, "PAGE_CHANGES", page)
         with side(tmp_path / f"fresh-{page}") as fresh:
             done = fresh.pull(one)
             assert not done.refused, done.reported

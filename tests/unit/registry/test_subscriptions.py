@@ -13,7 +13,7 @@ import pytest
 
 from bindings.http.client import SubscriptionManager
 from bindings.http.request import Access
-from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, SubscriptionFilterError, filter_of
+from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, SubscriptionFilterError, parse_filter
 from registry.http.access import Roles
 from tests.support.registry import served
 from tests.support.subscriptions import LIMIT, agreeable, change, registry, subscribe, until_taken
@@ -248,7 +248,7 @@ EVENT = {"type": "a.b", "subject": "/x/y", "source": "s"}
     ],
 )
 def test_filters_hold_as_their_dialects_say(given: Any, holds: bool) -> None:
-    assert filter_of(given)(EVENT) is holds
+    assert parse_filter(given)(EVENT) is holds
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_filters_hold_as_their_dialects_say(given: Any, holds: bool) -> None:
 )
 def test_filters_that_cannot_be_are_refused(given: Any) -> None:
     with pytest.raises(SubscriptionFilterError):
-        filter_of(given)
+        parse_filter(given)
 
 
 def test_strangers_at_permissions_have_a_pace(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ _NOT_MESSAGES = (
 
 
 def upgrade() -> None:
-    """Mark the model and all entities as written here; digests are computed later."""
+    """Mark the model and all entities as written by this catalog; digests are computed later."""
     connection = op.get_bind()
     row = connection.execute(sa.text("SELECT id, clock FROM replica")).one()
     origin, clock = str(row[0]), int(row[1])

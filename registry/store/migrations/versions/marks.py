@@ -20,7 +20,7 @@ def _key() -> sa.types.TypeEngine[str]:
 
 
 def upgrade() -> None:
-    """Create the tables, and mark existing entities as written here."""
+    """Create the tables, and mark existing entities as written by this catalog."""
     marks = op.create_table(
         "marks",
         sa.Column("key", _key(), primary_key=True),

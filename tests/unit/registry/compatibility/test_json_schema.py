@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from catalog.schemas.contract import SchemaSource
-from registry.compatibility.json_schema import Proof, Root, unreadable, witness
+from registry.compatibility.json_schema import RootSchema, SubsetProof, find_json_gap, find_witness
 from registry.compatibility.schemas import Budget, Undecided
 from tests.support.cases import examples, read_cases
 
@@ -26,7 +26,7 @@ def source(document: Any, draft: str = "draft/2020-12") -> SchemaSource:
 
 def verdict(reader: SchemaSource, writer: SchemaSource) -> str:
     try:
-        return "no" if unreadable(reader, writer, Budget()) else "yes"
+        return "no" if find_json_gap(reader, writer, Budget()) else "yes"
     except Undecided:
         return "unknown"
 
@@ -66,7 +66,7 @@ MANY = 60_000
 def test_looking_for_a_proof_ends_soon(reader: Any, writer: Any) -> None:
     before = time.process_time()
     try:
-        Proof(Root(writer, ""), Root(reader, ""), Budget()).gap([writer], reader, "")
+        SubsetProof(RootSchema(writer, ""), RootSchema(reader, ""), Budget()).find_gap([writer], reader, "")
     except Undecided:
         pass
     assert time.process_time() - before < 5
@@ -131,11 +131,11 @@ def _whole(schema: Any, defined: Any) -> Any:
 def test_no_value_refutes_a_proof(one: Any, other: Any, defined: Any) -> None:
     smaller, larger = _whole(one, defined), _whole(other, defined)
     try:
-        gap = Proof(Root(smaller, ""), Root(larger, ""), Budget()).gap([smaller], larger, "")
+        gap = SubsetProof(RootSchema(smaller, ""), RootSchema(larger, ""), Budget()).find_gap([smaller], larger, "")
     except Undecided:
         return
     if not gap:
-        assert not witness(source(smaller), source(larger))
+        assert not find_witness(source(smaller), source(larger))
 
 
 @pytest.mark.slow
@@ -144,6 +144,8 @@ def test_no_value_refutes_a_proof(one: Any, other: Any, defined: Any) -> None:
 def test_a_schema_is_within_itself_and_with_more_choices(schema: Any, other: Any) -> None:
     document = _whole(schema, True)
     hypothesis.assume(not any(name in repr(schema) for name in ("'not'", "'oneOf'", "'contains'")))
-    assert not Proof(Root(document, ""), Root(document, ""), Budget()).gap([document], document, "")
+    assert not SubsetProof(RootSchema(document, ""), RootSchema(document, ""), Budget()).find_gap(
+        [document], document, ""
+    )
     wider = {"anyOf": [other, schema], "$defs": document["$defs"]}
-    assert not Proof(Root(document, ""), Root(wider, ""), Budget()).gap([document], wider, "")
+    assert not SubsetProof(RootSchema(document, ""), RootSchema(wider, ""), Budget()).find_gap([document], wider, "")

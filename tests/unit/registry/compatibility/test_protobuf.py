@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.protobuf.validating import open_message
-from registry.compatibility.schemas import Budget, NoLibrary, Undecided, messages_of, unreadable_protobuf
+from registry.compatibility.schemas import Budget, EmptyLibrary, Undecided, find_protobuf_gap, parse_messages
 from tests.support.cases import examples
 
 FILE = Path(__file__).parents[3] / "cases" / "compatibility" / "protobuf.yaml"
@@ -26,7 +26,7 @@ def source(text: str) -> SchemaSource:
 
 
 def fault(reader: str, writer: str) -> str:
-    return unreadable_protobuf(messages_of(source(reader)), messages_of(source(writer)), Budget())
+    return find_protobuf_gap(parse_messages(source(reader)), parse_messages(source(writer)), Budget())
 
 
 def verdict(reader: str, writer: str) -> str:
@@ -58,10 +58,10 @@ def test_comparing_ends_soon(messages: int, fields: int) -> None:
         return 'syntax = "proto3"; ' + " ".join(inner)
 
     assert not fault(circle(messages), circle(messages))
-    reader, writer = (messages_of(source(circle(length))) for length in (messages - 2, messages))
+    reader, writer = (parse_messages(source(circle(length))) for length in (messages - 2, messages))
     before = time.process_time()
     with pytest.raises(Undecided, match="too large to compare"):
-        unreadable_protobuf(reader, writer, Budget())
+        find_protobuf_gap(reader, writer, Budget())
     assert time.process_time() - before < 5
 
 
@@ -126,10 +126,10 @@ def test_what_is_called_readable_is_read_as_it_was_written(
     reader, writer = text_of(one), text_of(other)
     if verdict(reader, writer) != "yes":
         return
-    message = open_message(source(writer), NoLibrary()).message()
+    message = open_message(source(writer), EmptyLibrary()).message()
     for number, (kind, label) in other.items():
         written(message, kind, label, f"f{number}", chosen)
-    validator = open_message(source(reader), NoLibrary())
+    validator = open_message(source(reader), EmptyLibrary())
     body = message.SerializeToString()
     assert validator.fault(body, None) is None
     again = validator.message.FromString(body)

@@ -31,9 +31,9 @@ class Counted:
 
         def unreadable(reader: Any, writer: Any, budget: Budget) -> str:
             self.pairs.append((reader["doc"], writer["doc"]))
-            return own.unreadable(reader, writer, budget)
+            return own.find_gap(reader, writer, budget)
 
-        self.checker = replace(own, prepare=prepare, unreadable=unreadable)
+        self.checker = replace(own, prepare=prepare, find_gap=unreadable)
 
     def taken(self) -> list[tuple[str, str]]:
         """Return the pairs since it was asked last, in order; none was compared or prepared twice."""
@@ -92,7 +92,7 @@ def test_what_all_versions_cost_is_bounded(
 ) -> None:
     filled(client, "backward")
     counted.taken()
-    monkeypatch.setattr(rules, "WHOLE", 12 * rules.PAIR)
+    monkeypatch.setattr(rules, "MAX_STEPS", 12 * rules.MIN_PAIR_STEPS)
     answer = client.patch(f"{SCHEMA}/meta", json={"compatibility": "backward_transitive"})
     assert (answer.status_code, answer.json()["type"].rpartition("#")[2]) == (400, "compatibility_unknown")
     assert "the schemas are too large to compare" in answer.json()["detail"]
