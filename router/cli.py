@@ -77,10 +77,10 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit; *arguments* default to ``sys.argv``."""
     _open_closed_streams()
-    sys.exit(status_of(arguments))
+    sys.exit(run_command_line(arguments))
 
 
-def status_of(arguments: Sequence[str] | None = None) -> int:
+def run_command_line(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; raise nothing but ``SystemExit``."""
     try:
         status = app(args=None if arguments is None else list(arguments), prog_name="xrouter", standalone_mode=False)
@@ -97,15 +97,15 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get(DEBUG):
             traceback.print_exc()
         for each in (error, *getattr(error, "others", ())):
-            message, hint, _ = _described(each)
-            for line in _lines(each, message):
-                print_text(_flat(f"xrouter: error: {line}"), err=True)
+            message, hint, _ = _describe_error(each)
+            for line in _iter_error_lines(each, message):
+                print_text(_to_one_line(f"xrouter: error: {line}"), err=True)
             if hint:
-                print_text(_flat(f"hint: {hint}"), err=True)
-        return _described(error)[2]
+                print_text(_to_one_line(f"hint: {hint}"), err=True)
+        return _describe_error(error)[2]
 
 
-def _lines(error: Exception, message: str) -> Iterator[str]:
+def _iter_error_lines(error: Exception, message: str) -> Iterator[str]:
     """Yield one line per settings error, with its location; for other errors, the message."""
     if not isinstance(error, ConfigError) or not error.places:
         yield message
@@ -115,7 +115,7 @@ def _lines(error: Exception, message: str) -> Iterator[str]:
         yield problem if error.file and problem.startswith(error.file) else f"{place}: {problem}"
 
 
-def _described(error: Exception) -> tuple[str, str, int]:
+def _describe_error(error: Exception) -> tuple[str, str, int]:
     """Return message, hint and exit code of an error."""
     if isinstance(error, RouterError):
         return error.message, error.hint, error.exit_code
@@ -131,17 +131,13 @@ def _described(error: Exception) -> tuple[str, str, int]:
     if isinstance(error, KafkaUnreachable):
         return str(error), "check the address and that the broker is running", BrokerUnreachable("").exit_code
     if isinstance(error, UsageError):
-        return str(getattr(error, "format_message", error.__str__)()), _usage_hint(error), USAGE
+        hint = f"see `{getattr(getattr(error, 'ctx', None), 'command_path', 'xrouter')} --help`"
+        return str(getattr(error, "format_message", error.__str__)()), hint, USAGE
     hint = f"this is a bug in xrouter; please report it with the traceback that {DEBUG}=1 shows"
     return f"unexpected {type(error).__name__}: {error}", hint, 1
 
 
-def _usage_hint(error: Exception) -> str:
-    command = getattr(getattr(error, "ctx", None), "command_path", "xrouter")
-    return f"see `{command} --help`"
-
-
-def _flat(text: str) -> str:
+def _to_one_line(text: str) -> str:
     return " ".join(text.split())
 
 

@@ -38,7 +38,7 @@ class RouterError(Exception):
     @property
     def exit_code(self) -> int:
         """The exit code of the process."""
-        return exit_code(self)
+        return exit_code_for(self)
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -122,7 +122,7 @@ EXIT_CODES: Final[Mapping[type[BaseException], int]] = {
 """Exit code of each error; 0 is success, 2 wrong usage (typer's), and 1 anything that is not in this table."""
 
 
-def exit_code(error: BaseException) -> int:
+def exit_code_for(error: BaseException) -> int:
     """Return the exit code of the nearest class of *error* in :data:`EXIT_CODES`, else 1."""
     for kind in type(error).__mro__:
         if kind in EXIT_CODES:
@@ -208,25 +208,25 @@ def fault_of(error: BaseException) -> Fault | None:
         return None
     chain = list(_java_chain(error))
     if not chain:
-        return None if _is_world(type(error), error) else _fault("error", type(error).__name__, str(error))
+        return None if _is_environment(type(error), error) else _make_fault("error", type(error).__name__, str(error))
     for name, message in chain:
         if name.startswith("org.apache.spark.api.python.PythonException"):
-            return _of_worker(message)
+            return _worker_fault(message)
         if message.startswith(_CRASHED):
-            return _fault("worker", "", "a Python worker died (signal or out of memory)")
+            return _make_fault("worker", "", "a Python worker died (signal or out of memory)")
         if _EXECUTOR.match(message):
-            return _fault("worker", "", "executors died repeatedly while running a task")
+            return _make_fault("worker", "", "executors died repeatedly while running a task")
         if message.startswith(_IDLE):
-            return _fault("time", "", "a Python worker made no progress within worker_timeout")
+            return _make_fault("time", "", "a Python worker made no progress within worker_timeout")
         if CANCELLED in message:
-            return _fault("time", "", "batch_limit exceeded")
+            return _make_fault("time", "", "batch_limit exceeded")
     if any(name in _RECORDS_JAVA for name, _ in chain):
         name, message = next(each for each in chain if each[0] in _RECORDS_JAVA)
-        return _fault("error", name, message)
-    if any(name.startswith(_WORLD_JAVA) or _stopped(message) for name, message in chain):
+        return _make_fault("error", name, message)
+    if any(name.startswith(_WORLD_JAVA) or _is_context_stopped(message) for name, message in chain):
         return None
     name, message = chain[-1]
-    return _fault("error", name, message)
+    return _make_fault("error", name, message)
 
 
 def is_unreadable(error: BaseException) -> bool:
@@ -245,20 +245,20 @@ def unreachable_registry(error: BaseException) -> str:
     return ""
 
 
-def _is_world(kind: type[Exception], error: Exception) -> bool:
+def _is_environment(kind: type[Exception], error: Exception) -> bool:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return False  # A name that a record gave.
     names = {each.__name__ for each in kind.__mro__}
     return bool(names & _WORLD_PYTHON) or bool(names & set(_GONE))
 
 
-def _of_worker(message: str) -> Fault | None:
+def _worker_fault(message: str) -> Fault | None:
     """Return the fault in the traceback of a Python worker: its last line that begins with a class."""
     last = _last_line(message)
     name = last.partition(":")[0].rpartition(".")[2]
     if name in _WORLD_PYTHON:
         return None
-    return _fault("error", name, last.partition(":")[2])
+    return _make_fault("error", name, last.partition(":")[2])
 
 
 def _last_line(message: str) -> str:
@@ -266,7 +266,7 @@ def _last_line(message: str) -> str:
     return next((line for line in reversed(lines) if _LAST_LINE.match(line)), lines[-1] if lines else "")
 
 
-def _fault(kind: FaultKind, name: str, message: str) -> Fault:
+def _make_fault(kind: FaultKind, name: str, message: str) -> Fault:
     line = " ".join(message.split("\n", 1)[0].split())
     short = name.rpartition(".")[2]
     text = (f"{short}: {line}" if short and line else short or line)[:TEXT_CAP]
@@ -274,7 +274,7 @@ def _fault(kind: FaultKind, name: str, message: str) -> Fault:
     return Fault(kind, text, hashlib.sha256(f"{kind}|{alike}".encode("utf-8", "replace")).hexdigest()[:16])
 
 
-def _stopped(message: str) -> bool:
+def _is_context_stopped(message: str) -> bool:
     return "SparkContext was shut down" in message[:500] or "stopped SparkContext" in message[:500]
 
 
@@ -287,7 +287,7 @@ def _java_chain(error: BaseException) -> Iterator[tuple[str, str]]:
         java, depth = java.getCause(), depth + 1
 
 
-def cause_of(text: str) -> str:
+def extract_cause(text: str) -> str:
     """Return the line with the cause from a failed query's error text."""
     lines = [line.strip() for line in text.split("\n") if line.strip() and not line.strip().startswith("at ")]
     causes = [line for line in lines if line.startswith("Caused by:") or "Exception:" in line or "Error:" in line]
@@ -299,15 +299,15 @@ def is_data_loss(text: str) -> bool:
     return any(sign in text for sign in _LOST)
 
 
-def permanent_error(query: str, text: str) -> StateError | None:
+def find_permanent_error(query: str, text: str) -> StateError | None:
     """Return the error of a failed query that a restart does not fix; None if the query may be restarted."""
     if is_data_loss(text):
         which = _WHICH.search(text)
-        lost = (which[1].strip(" .") if which else "") or cause_of(text)
+        lost = (which[1].strip(" .") if which else "") or extract_cause(text)
         return StateError(
             f"query {query}: records were lost at the broker before they were read: {lost}",
             hint="find out which; `on_data_loss: continue` continues with the remaining records",
         )
     if any(sign in text for sign in _DAMAGED):
-        return StateError(f"query {query}: {cause_of(text)}", hint="see the operations notes on damaged state")
+        return StateError(f"query {query}: {extract_cause(text)}", hint="see the operations notes on damaged state")
     return None

@@ -32,11 +32,11 @@ class PlainHelp:
             if getattr(each, "is_bool_flag", False):
                 each.metavar = ""
             elif each.metavar is None or each.param_type_name == "argument":
-                each.display_type_rich = _Shown(each)
+                each.display_type_rich = _PlainValueType(each)
         return params
 
 
-class _Shown:
+class _PlainValueType:
     """Render a parameter's value type in help, in place of typer's own text."""
 
     def __init__(self, param: Any) -> None:
@@ -76,7 +76,7 @@ def lazy_group(commands: Mapping[str, str]) -> type[TyperGroup]:
             place = commands.get(cmd_name)
             if place is not None and self._only_names:
                 return _STAND_IN
-            return None if place is None else _command(cmd_name, place)
+            return None if place is None else _load_command(cmd_name, place)
 
         def resolve_command(self, ctx: _Context, args: list[str]) -> Any:
             try:
@@ -98,7 +98,7 @@ def lazy_group(commands: Mapping[str, str]) -> type[TyperGroup]:
     return LazyGroup
 
 
-def _command(name: str, place: str) -> _Command:
+def _load_command(name: str, place: str) -> _Command:
     module, _, attribute = place.partition(":")
     target = getattr(importlib.import_module(module), attribute)
     app = target
@@ -110,11 +110,11 @@ def _command(name: str, place: str) -> _Command:
     return command
 
 
-def _stand_in() -> _Command:
+def _make_stand_in() -> _Command:
     app = typer.Typer(add_completion=False)
     app.command()(lambda: None)
     return get_command(app)
 
 
-_STAND_IN: Final = _stand_in()
+_STAND_IN: Final = _make_stand_in()
 """Placeholder for a command of which completion needs only the name."""

@@ -1,7 +1,7 @@
 """Logs: one line for each event on standard error, for people or as JSON, the same for our code and for libraries.
 
 Values under names such as ``password`` or ``token`` are masked, times are UTC, and no text can break out of its line.
-The JVM has its own logger, which prints to the same place; :func:`jvm_log_conf` configures what it leaves out.
+The JVM has its own logger, which prints to the same place; :func:`make_jvm_log_conf` configures what it leaves out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     not when ``NO_COLOR`` is set.
     """
     out = sys.stderr if stream is None else stream
-    shared = _shared()
+    shared = _shared_processors()
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, ProcessorFormatter.wrap_for_formatter],
         wrapper_class=BoundLogger,
@@ -58,13 +58,13 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     handler.setFormatter(
         ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
-            processors=[ProcessorFormatter.remove_processors_meta, *_rendering(settings, out)],
+            processors=[ProcessorFormatter.remove_processors_meta, *_make_renderers(settings, out)],
         )
     )
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.filters[:] = [_not_of_the_bridge]
+    root.filters[:] = [_is_not_py4j]
     root.setLevel(max(level, logging.WARNING))
     for name in OURS:
         logging.getLogger(name).setLevel(level)
@@ -73,7 +73,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     logging.captureWarnings(True)
 
 
-def _not_of_the_bridge(record: logging.LogRecord) -> bool:
+def _is_not_py4j(record: logging.LogRecord) -> bool:
     """Drop what py4j logs through the root logger, for the same reason that its own logger is quiet."""
     return "py4j" not in Path(record.pathname).parts
 
@@ -92,10 +92,10 @@ def get_logger(name: str | None = None) -> BoundLogger:
 
 def mask_secrets(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Replace the value of every field whose name looks like a secret's, also inside maps and lists."""
-    return {name: MASKED if _is_secret(name) else _masked(value) for name, value in event.items()}
+    return {name: MASKED if _is_secret(name) else _mask_value(value) for name, value in event.items()}
 
 
-def jvm_log_conf(conf: Mapping[str, str] | None = None, *, json: bool = False) -> dict[str, str]:
+def make_jvm_log_conf(conf: Mapping[str, str] | None = None, *, json: bool = False) -> dict[str, str]:
     """Return the Spark configuration that has the JVM print only errors, each as one line, and no progress bars.
 
     The lines are *json*, or texts like our own. *conf* is the configuration to be added to: Java options in it are
@@ -112,7 +112,7 @@ def log4j2_file(*, json: bool = False) -> Path:
     return Path(__file__).resolve().with_name("log4j2.json.properties" if json else "log4j2.properties")
 
 
-def _shared() -> list[Processor]:
+def _shared_processors() -> list[Processor]:
     """What every event goes through, ours or a library's, before it is rendered."""
     return [
         structlog.contextvars.merge_contextvars,
@@ -125,16 +125,16 @@ def _shared() -> list[Processor]:
     ]
 
 
-def _rendering(settings: LogSettings, out: TextIO) -> list[Processor]:
+def _make_renderers(settings: LogSettings, out: TextIO) -> list[Processor]:
     # Neither form shows the local variables of a traceback: they hold whole settings, secrets included.
     if settings.format == "json":
-        return [structlog.processors.format_exc_info, _with_former_event, structlog.processors.JSONRenderer()]
+        return [structlog.processors.format_exc_info, _add_former_event, structlog.processors.JSONRenderer()]
     colours = out.isatty() and not os.environ.get("NO_COLOR")
-    console = structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_traceback)
-    return [_one_line, console]
+    console = structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_write_traceback)
+    return [_escape_fields, console]
 
 
-def _with_former_event(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+def _add_former_event(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Add the event's name in the release before, for filters that still look for it; for one release."""
     former = _former_events().get(event["event"])
     return event if former is None else {**event, "formerly": former}
@@ -146,19 +146,19 @@ def _former_events() -> Mapping[str, str]:
     return names
 
 
-def _traceback(stream: TextIO, exc_info: ExcInfo) -> None:
+def _write_traceback(stream: TextIO, exc_info: ExcInfo) -> None:
     """Write a traceback, whose last line may hold text of a record."""
     plain = io.StringIO()
     structlog.dev.plain_traceback(plain, exc_info)
     stream.write(escaped(plain.getvalue()))
 
 
-def _one_line(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+def _escape_fields(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Escape what a terminal acts upon, so that text out of a record can neither forge a line nor hide one."""
-    return {name: _harmless(name, value) for name, value in event.items()}
+    return {name: _escape_value(name, value) for name, value in event.items()}
 
 
-def _harmless(name: str, value: Any) -> Any:
+def _escape_value(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value  # lists and maps are shown as Python writes them, which escapes
     return escaped(value) if name in _MULTILINE else one_line(value)
@@ -168,11 +168,11 @@ def _is_secret(name: object) -> bool:
     return isinstance(name, str) and _SECRET.search(name) is not None
 
 
-def _masked(value: Any) -> Any:
+def _mask_value(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: MASKED if _is_secret(name) else _masked(inner) for name, inner in value.items()}
+        return {name: MASKED if _is_secret(name) else _mask_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(_masked(inner) for inner in value)
+        return type(value)(_mask_value(inner) for inner in value)
     return value
 
 

@@ -25,13 +25,13 @@ GIB: Final = 2**30
 HEAP_OPTION: Final = "spark.driver.memory"
 TASKS_EACH: Final = 2
 """Tasks at a time for each core, of a local Spark whose master is not set."""
-LEAST_HEAP: Final = 512 * MIB
+MIN_HEAP: Final = 512 * MIB
 """Below about this Spark does not start."""
-_HEAP_MOST: Final = 4 * GIB
-_WORKER_LEAST: Final = 512 * MIB
-_WORKER_MOST: Final = GIB
-_BATCH_LEAST: Final = 16 * MIB
-_BATCH_MOST: Final = 128 * MIB
+_MAX_HEAP: Final = 4 * GIB
+_MIN_WORKER: Final = 512 * MIB
+_MAX_WORKER: Final = GIB
+_MIN_BATCH: Final = 16 * MIB
+_MAX_BATCH: Final = 128 * MIB
 _COPIES: Final = 16
 """A batch is at most this part of the heap: its rows are there several times over while they go to a table."""
 _LOCAL_TASKS: Final = re.compile(r"local\[([1-9][0-9]{0,5})(?:,\s*[0-9]+)?\]")
@@ -41,7 +41,7 @@ _UNLIMITED: Final = 2**60
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class MemoryBudget:
     """Bytes for each part.
 
     ``machine`` is what there is, ``heap`` the JVM's, ``worker`` what each Python worker may take besides the compiled
@@ -65,20 +65,20 @@ class Division:
     def log_fields(self) -> dict[str, str]:
         """The shares for a line of the log, by the keys of the settings that change them."""
         shares = {"machine": self.machine, "memory.heap": self.heap, "memory.worker": self.worker}
-        return {name: _text(size) for name, size in (shares | {"max_bytes_per_batch": self.batch}).items()}
+        return {name: _mib(size) for name, size in (shares | {"max_bytes_per_batch": self.batch}).items()}
 
     @property
     def heap_remedy(self) -> str:
         """What to do when the JVM ran out of memory."""
         return (
-            f"raise memory.heap, now {_text(self.heap)}, or lower max_bytes_per_batch, now {_text(self.batch)}; "
+            f"raise memory.heap, now {_mib(self.heap)}, or lower max_bytes_per_batch, now {_mib(self.batch)}; "
             "a batch that was begun is then read in parts"
         )
 
     @property
     def worker_remedy(self) -> str:
         """What to do when a Python worker ran out of memory."""
-        return f"raise memory.worker, now {_text(self.worker)}; the machine has {_text(self.machine)}"
+        return f"raise memory.worker, now {_mib(self.worker)}; the machine has {_mib(self.machine)}"
 
     def remedy(self, fault: str, *, worker: bool = False) -> str:
         """Return what to do about a fault that comes of too little memory; empty for another.
@@ -90,22 +90,23 @@ class Division:
         return self.worker_remedy if worker or fault.startswith("MemoryError") else ""
 
 
-def divided(settings: Settings, machine: int | None = None, cores: int | None = None) -> Division:
+def divided(settings: Settings, machine: int | None = None, cores: int | None = None) -> MemoryBudget:
     """Divide *machine* bytes among the Python workers of *cores* and the rest; unset takes what is there.
 
     Raises:
         ConfigError: `spark.conf` has a ``spark.driver.memory`` that is no size.
     """
-    machine = machine or memory_of_machine()
+    machine = machine or measure_memory()
     cores = cores or len(os.sched_getaffinity(0))
     given = plain_options(settings.spark.conf).get(HEAP_OPTION)
-    heap = _jvm_size(given) if given is not None else settings.memory.heap or _heap(machine)
-    worker = settings.memory.worker or _within(machine // 8 // cores, _WORKER_LEAST, _WORKER_MOST)
-    batch = settings.max_bytes_per_batch or _within(heap // _COPIES, _BATCH_LEAST, _BATCH_MOST)
-    return Division(machine, heap, worker, batch, cores, _tasks(settings, (machine - heap) // 2 // worker, cores))
+    heap = _parse_jvm_size(given) if given is not None else settings.memory.heap or _default_heap(machine)
+    worker = settings.memory.worker or _clamp(machine // 8 // cores, _MIN_WORKER, _MAX_WORKER)
+    batch = settings.max_bytes_per_batch or _clamp(heap // _COPIES, _MIN_BATCH, _MAX_BATCH)
+    workers = (machine - heap) // 2 // worker
+    return MemoryBudget(machine, heap, worker, batch, cores, _count_tasks(settings, workers, cores))
 
 
-def _tasks(settings: Settings, workers: int, cores: int) -> int:
+def _count_tasks(settings: Settings, workers: int, cores: int) -> int:
     """Return how many tasks run at a time where there is memory for so many workers."""
     master = settings.spark.master
     if master is not None:
@@ -117,26 +118,26 @@ def _tasks(settings: Settings, workers: int, cores: int) -> int:
     return tasks if tasks <= workers and not settings.is_real_time else cores
 
 
-def memory_of_machine(root: Path = Path("/")) -> int:
+def measure_memory(root: Path = Path("/")) -> int:
     """Return the bytes of memory that this process may count on: the machine's, or its control group's limit."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_group_limits(root)]
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_iter_group_limits(root)]
     return min(limits)
 
 
-def _text(size: int) -> str:
+def _mib(size: int) -> str:
     return f"{size // MIB} MiB"
 
 
-def _heap(machine: int) -> int:
+def _default_heap(machine: int) -> int:
     # Small machines give a larger part: a JVM of less than a gigabyte spends its time collecting garbage.
-    return _within(max(machine // 8, min(GIB, machine * 2 // 5)), LEAST_HEAP, _HEAP_MOST)
+    return _clamp(max(machine // 8, min(GIB, machine * 2 // 5)), MIN_HEAP, _MAX_HEAP)
 
 
-def _within(size: int, least: int, most: int) -> int:
+def _clamp(size: int, least: int, most: int) -> int:
     return min(max(size, least), most)
 
 
-def _jvm_size(text: str) -> int:
+def _parse_jvm_size(text: str) -> int:
     match = _JVM_SIZE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
@@ -149,7 +150,7 @@ def _jvm_size(text: str) -> int:
     return int(match[1]) << 10 * exponent
 
 
-def _group_limits(root: Path) -> Iterator[int]:
+def _iter_group_limits(root: Path) -> Iterator[int]:
     """Yield the limits of this process's control groups and of all around them, in both versions of those."""
     try:
         lines = (root / "proc/self/cgroup").read_text().split("\n")
@@ -167,12 +168,12 @@ def _group_limits(root: Path) -> Iterator[int]:
         # In a container the file system begins at the container's own group, whatever the place says.
         inner = folder / place.lstrip("/")
         for each in (folder, inner, *(above for above in inner.parents if folder in above.parents)):
-            limit = _limit(each / name)
+            limit = _read_limit(each / name)
             if limit is not None:
                 yield limit
 
 
-def _limit(file: Path) -> int | None:
+def _read_limit(file: Path) -> int | None:
     try:
         text = file.read_text().strip()
     except OSError:
@@ -189,21 +190,21 @@ def _limit(file: Path) -> int | None:
 # in parts. The local inbox needs no estimate: its source knows bytes.
 #
 # While a query is behind, a batch is as large as its limits allow, unless its work takes long: then it has what was
-# done in :data:`AIM` seconds lately. While it is not behind, batches are smaller than any limit, and only the trigger
-# counts. A limit changes by a factor that a steady pace does not ask for twice, so that it does not swing. What Spark
-# has planned stays as it is: a limit is for batches to come.
+# done in :data:`TARGET_SECONDS` lately. While it is not behind, batches are smaller than any limit, and only the
+# trigger counts. A limit changes by a factor that a steady pace does not ask for twice, so that it does not swing. What
+# Spark has planned stays as it is: a limit is for batches to come.
 
-SURE: Final = 2.0
+SIZE_TOLERANCE: Final = 2.0
 """Batches may be larger than their bound by this factor before they are cut: there is room for it in the heap, and
 an estimate that is a little off must not cost a second reading."""
-STALE: Final = 4.0
+LIMIT_TOLERANCE: Final = 4.0
 """The factor by which an estimate must be off for the query to be started again with a better one."""
-LARGEST: Final = 2**20
+DEFAULT_RECORD_BYTES: Final = 2**20
 """Bytes that a record is taken for while nothing is known of its topic: what brokers take by default."""
-LEAST_RECORDS: Final = 10
-AIM: Final = 20.0
+MIN_RECORDS: Final = 10
+TARGET_SECONDS: Final = 20.0
 """Seconds of work that a full batch is meant to take at most: so much is repeated after a crash."""
-OFF: Final = 2.0
+PACE_TOLERANCE: Final = 2.0
 """The factor by which the time of full batches must be off for the query to be started again."""
 _FORGET: Final = 0.9
 _OLD_PACE: Final = 0.5
@@ -220,7 +221,7 @@ class BatchSizing:
     bound: int
     most: int
     mean: float | None = None
-    aim: float = AIM
+    aim: float = TARGET_SECONDS
     pace: float | None = None
     exact: bool = False
     """Whether the source bounds bytes itself, so that their size does not limit records."""
@@ -231,7 +232,7 @@ class BatchSizing:
     @classmethod
     def of(cls, settings: Settings) -> BatchSizing:
         """Return what is known before anything was seen."""
-        aim, limit = max(AIM, settings.between_batches.total_seconds()), settings.batch_limit.total_seconds()
+        aim, limit = max(TARGET_SECONDS, settings.between_batches.total_seconds()), settings.batch_limit.total_seconds()
         aim = min(aim, limit / 2) if limit else aim
         return cls(divided(settings).batch, settings.max_records_per_batch, aim=aim)
 
@@ -245,18 +246,18 @@ class BatchSizing:
         """
         if self.mean is None:
             self.mean = sampled
-        self.limit = self._limit()
+        self.limit = self._compute_limit()
         self.relimit = False
         return self.limit
 
     def suspects(self, records: int) -> bool:
         """Whether so many records may be too large a batch, so that they must be measured."""
-        size = LARGEST if self.mean is None else self.mean
-        return records * size > self.bound * SURE
+        size = DEFAULT_RECORD_BYTES if self.mean is None else self.mean
+        return records * size > self.bound * SIZE_TOLERANCE
 
     def pieces(self, size: int) -> int:
         """Return in how many parts a batch of so many bytes is written; 1 is whole."""
-        return 1 if size <= self.bound * SURE else -(-size // self.bound)
+        return 1 if size <= self.bound * SIZE_TOLERANCE else -(-size // self.bound)
 
     def worked(self, records: int, seconds: float) -> None:
         """Take in how long a batch took; one that is far from full shows nothing, since every batch takes a moment."""
@@ -264,8 +265,8 @@ class BatchSizing:
             return
         pace = records / seconds
         self.pace = pace if self.pace is None else self.pace * _OLD_PACE + pace * (1 - _OLD_PACE)
-        better = self._limit()
-        self.relimit |= better * OFF < self.limit or self.limit * OFF <= better
+        better = self._compute_limit()
+        self.relimit |= better * PACE_TOLERANCE < self.limit or self.limit * PACE_TOLERANCE <= better
 
     def learn(self, records: int, size: int) -> None:
         """Take in the size of a batch or a part."""
@@ -274,24 +275,24 @@ class BatchSizing:
         mean = size / records
         # A larger size counts at once, a smaller one little by little.
         self.mean = mean if self.mean is None else max(mean, self.mean * _FORGET + mean * (1 - _FORGET))
-        better = self._limit()
+        better = self._compute_limit()
         binds = records >= self.limit // 2
-        self.relimit |= better * STALE < self.limit or (binds and self.limit * STALE < better)
+        self.relimit |= better * LIMIT_TOLERANCE < self.limit or (binds and self.limit * LIMIT_TOLERANCE < better)
 
-    def _limit(self) -> int:
+    def _compute_limit(self) -> int:
         limits = [float(self.most)]
         if self.mean is not None and not self.exact:
             limits.append(self.bound / max(1.0, self.mean))
         if self.pace is not None:
             limits.append(self.pace * self.aim)
-        return max(min(LEAST_RECORDS, self.most), int(min(limits)))
+        return max(min(MIN_RECORDS, self.most), int(min(limits)))
 
 
 # How many files, and so connections, this process may open.
 
-ENOUGH: Final = 4096
+AMPLE_FILES: Final = 4096
 """Descriptors with which the defaults of all limits can be reached, with room for Spark, inbox and tables."""
-LEAST: Final = 512
+MIN_FILES: Final = 512
 """Descriptors below which no router starts: the JVM alone opens some 300 files."""
 
 
@@ -302,7 +303,7 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def descriptor_limit() -> int:
+def get_descriptor_limit() -> int:
     """Return how many files this process may open once it has raised its limit; a very large number for no limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return 2**31 if hard == resource.RLIM_INFINITY else hard

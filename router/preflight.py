@@ -32,18 +32,18 @@ from router.errors import BrokerUnreachable, ConfigError, JvmError, RouterError,
 from router.evaluation.plan import Plan
 from router.intake.intake import connections_of
 from router.logs import get_logger, shorten_list
-from router.machine import ENOUGH, LEAST, descriptor_limit, divided
+from router.machine import AMPLE_FILES, MIN_FILES, divided, get_descriptor_limit
 from router.overview.picture import sink_topics
 from router.schemaids.cache import Damaged, SchemaIdCache
 from router.schemaids.framing import IDS, address_of, folder_of, unidentified_text
 from router.settings import HttpSettings, KafkaSink, Settings
-from router.settings.checks import event_sinks, executor_warnings, inbox_faults
+from router.settings.checks import event_sinks, iter_executor_warnings, iter_inbox_faults
 from router.settings.sinks.contract import RemoteSink
 from router.sinks.messages.definitions import endpoint_of
 from router.sinks.tables.head import local_folder
 from router.sources import INBOX, Source, by_query, inbox_client, source_client
 from router.spark.connectors import KAFKA, MANIFEST, JavaMissing, cache_root, find_java
-from router.terminal import counted
+from router.terminal import plural
 
 # Checks and their findings: all checks run concurrently, each with a time limit.
 
@@ -65,7 +65,7 @@ class CheckResult:
     remedy: str = ""
     error: type[RouterError] = RouterError
 
-    def refusal(self) -> RouterError:
+    def to_error(self) -> RouterError:
         """Return the error with which a start fails because of this finding."""
         if issubclass(self.error, SinkError):
             return SinkError(self.name.removeprefix("sink "), self.observation, hint=self.remedy)
@@ -77,7 +77,7 @@ class PreflightCheck:
     """One check, which changes nothing. ``seconds`` is its time limit."""
 
     name: str
-    look: Callable[[], Iterable[CheckResult]]
+    run: Callable[[], Iterable[CheckResult]]
     seconds: float = SECONDS
 
 
@@ -87,7 +87,7 @@ def run_checks(checks: Sequence[PreflightCheck]) -> Iterator[CheckResult]:
     A check that exceeds its time limit is abandoned with a warning: it does not prevent a start.
     """
     began = time.monotonic()
-    pending = [(check, _started(check)) for check in checks]
+    pending = [(check, _start_check(check)) for check in checks]
     for check, future in pending:
         try:
             yield from future.result(max(0.0, began + check.seconds - time.monotonic()))
@@ -96,9 +96,9 @@ def run_checks(checks: Sequence[PreflightCheck]) -> Iterator[CheckResult]:
             yield CheckResult(check.name, "warn", f"no result after {check.seconds:g} s", remedy)
 
 
-def refusal(findings: Iterable[CheckResult]) -> RouterError | None:
+def combine_errors(findings: Iterable[CheckResult]) -> RouterError | None:
     """Return the error with which a start fails, with all others attached; None when nothing prevents a start."""
-    errors = [each.refusal() for each in findings if each.state == "fail"]
+    errors = [each.to_error() for each in findings if each.state == "fail"]
     if not errors:
         return None
     first, *others = errors
@@ -106,13 +106,13 @@ def refusal(findings: Iterable[CheckResult]) -> RouterError | None:
     return first
 
 
-def _started(check: PreflightCheck) -> Future[list[CheckResult]]:
+def _start_check(check: PreflightCheck) -> Future[list[CheckResult]]:
     """Start a check in a daemon thread."""
     future: Future[list[CheckResult]] = Future()
 
     def look() -> None:
         try:
-            future.set_result(list(check.look()))
+            future.set_result(list(check.run()))
         except BaseException as error:
             future.set_exception(error)
 
@@ -129,7 +129,7 @@ MASTER_SECONDS: Final = 5.0
 _JAVA_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
-def java() -> Iterator[CheckResult]:
+def check_java() -> Iterator[CheckResult]:
     """Check for a Java that Spark supports, where Spark looks for it."""
     remedy = f"install Java {' or '.join(map(str, JAVA_VERSIONS))}, or set JAVA_HOME to one"
     try:
@@ -155,7 +155,7 @@ def java() -> Iterator[CheckResult]:
         yield CheckResult("java", "fail", f"{command} is {found}", remedy, JvmError)
 
 
-def spark() -> Iterator[CheckResult]:
+def check_spark() -> Iterator[CheckResult]:
     """Check for the Spark version that the connectors are built for."""
     remedy = "install the locked versions: make install"
     try:
@@ -169,7 +169,7 @@ def spark() -> Iterator[CheckResult]:
         yield CheckResult("pyspark", "fail", f"{installed}; {SPARK_VERSION}x is required", remedy)
 
 
-def connectors() -> Iterator[CheckResult]:
+def check_connectors() -> Iterator[CheckResult]:
     """Check that the Kafka connector is in the jar cache; fetch nothing."""
     folder = cache_root() / "jars" / KAFKA.digest
     if (folder / MANIFEST).is_file():
@@ -179,20 +179,20 @@ def connectors() -> Iterator[CheckResult]:
     yield CheckResult("connectors", "warn", f"the jars for Kafka are not yet in {folder.parent}", remedy)
 
 
-def open_files() -> Iterator[CheckResult]:
+def check_open_files() -> Iterator[CheckResult]:
     """Check how many files, and so connections, a router may open."""
-    limit = descriptor_limit()
-    if limit >= ENOUGH:
+    limit = get_descriptor_limit()
+    if limit >= AMPLE_FILES:
         yield CheckResult("open files", "ok", "no limit" if limit >= 2**31 else f"up to {limit}")
         return
-    remedy = f"raise the hard limit to {ENOUGH} or more (ulimit -Hn, LimitNOFILE of systemd, --ulimit nofile)"
-    if limit < LEAST:
-        yield CheckResult("open files", "fail", f"up to {limit}; Spark needs {LEAST}", remedy)
+    remedy = f"raise the hard limit to {AMPLE_FILES} or more (ulimit -Hn, LimitNOFILE of systemd, --ulimit nofile)"
+    if limit < MIN_FILES:
+        yield CheckResult("open files", "fail", f"up to {limit}; Spark needs {MIN_FILES}", remedy)
     else:
         yield CheckResult("open files", "warn", f"up to {limit}; this limits concurrent connections", remedy)
 
 
-def memory(settings: Settings) -> Iterator[CheckResult]:
+def check_memory(settings: Settings) -> Iterator[CheckResult]:
     """Check that the machine has enough memory."""
     try:
         division = divided(settings)
@@ -202,18 +202,18 @@ def memory(settings: Settings) -> Iterator[CheckResult]:
     yield CheckResult("memory", "ok", ", ".join(f"{name} {share}" for name, share in division.log_fields.items()))
 
 
-def cluster(settings: Settings, *, pushed: bool) -> Iterator[CheckResult]:
+def check_cluster(settings: Settings, *, pushed: bool) -> Iterator[CheckResult]:
     """Check that executors can reach the inbox and sinks, as far as settings and this machine show."""
     chosen = settings.spark
     if chosen.master is None or chosen.is_local:
         return
-    for key, fault in inbox_faults(settings) if pushed else ():
+    for key, fault in iter_inbox_faults(settings) if pushed else ():
         yield CheckResult("cluster", "fail", f"{key} {fault}", "correct the settings", ConfigError)
-    for key, caution in executor_warnings(settings):
+    for key, caution in iter_executor_warnings(settings):
         yield CheckResult("cluster", "warn", f"{key} {caution}", "correct the settings")
     scheme, _, rest = chosen.master.partition("://")
     places = rest.split(",") if scheme == "spark" else []
-    if places and not any(map(_listens, places)):
+    if places and not any(map(_is_listening, places)):
         remedy = "start the master, or correct spark.master"
         yield CheckResult("cluster", "fail", f"nothing listens at {chosen.master}", remedy, BrokerUnreachable)
         return
@@ -221,7 +221,7 @@ def cluster(settings: Settings, *, pushed: bool) -> Iterator[CheckResult]:
     yield CheckResult("cluster", "ok", f"{chosen.master} {result}; packages of executors are checked at startup")
 
 
-def _listens(place: str) -> bool:
+def _is_listening(place: str) -> bool:
     host, _, port = place.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), MASTER_SECONDS).close()
@@ -236,13 +236,13 @@ _TABLES: Final = 1_000
 """Tables of a sink that are checked."""
 
 
-def state_folder(settings: Settings) -> Iterator[CheckResult]:
+def check_state_folder(settings: Settings) -> Iterator[CheckResult]:
     """Check that the state folder is writable and has more free space than the inbox reserves."""
     folder = Path(settings.state)
-    if fault := unwritable(folder):
+    if fault := why_unwritable(folder):
         yield CheckResult("state", "fail", fault, "fix its permissions, or set `state` to another folder", StateError)
         return
-    free = shutil.disk_usage(_existing(folder)).free
+    free = shutil.disk_usage(_nearest_existing(folder)).free
     room = f"{folder}, {free / 2**30:.1f} GiB free"
     if free <= settings.inbox.min_free_bytes:
         yield CheckResult(
@@ -254,7 +254,7 @@ def state_folder(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("state", "ok", room)
 
 
-def sink_folders(settings: Settings) -> Iterator[CheckResult]:
+def check_sink_folders(settings: Settings) -> Iterator[CheckResult]:
     """Check that local folders of sinks are writable; object stores are not checked.
 
     A folder that is not writable blocks only the batches for its sink; the router starts anyway.
@@ -264,8 +264,8 @@ def sink_folders(settings: Settings) -> Iterator[CheckResult]:
         folder = local_folder(place) if place else None
         if folder is not None:
             # A table also has a log folder.
-            fault = unwritable(folder) or unwritable(folder / "_delta_log")
-            refused = "" if fault or not sink.tabular else next(_refused_tables(folder), "")
+            fault = why_unwritable(folder) or why_unwritable(folder / "_delta_log")
+            refused = "" if fault or not sink.tabular else next(_iter_refused_tables(folder), "")
             if refused:
                 remedy = (
                     "ALTER TABLE ... DROP FEATURE, or set another path for the sink; its batches are blocked until then"
@@ -278,7 +278,7 @@ def sink_folders(settings: Settings) -> Iterator[CheckResult]:
                 yield CheckResult(f"sink {name}", "ok", str(folder))
 
 
-def _refused_tables(folder: Path) -> Iterator[str]:
+def _iter_refused_tables(folder: Path) -> Iterator[str]:
     """Yield why tables in and below a folder cannot be written, as far as they can be read."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -295,50 +295,50 @@ def _refused_tables(folder: Path) -> Iterator[str]:
             yield f"{log.parent}: {refused}"
 
 
-def metrics_port(settings: Settings) -> Iterator[CheckResult]:
+def check_metrics_port(settings: Settings) -> Iterator[CheckResult]:
     """Check that metrics and status page can be served; not for a process that serves them already."""
     chosen = settings.metrics
-    yield from _port("metrics port", settings, chosen.host, chosen.port, "metrics.port", beside=True)
+    yield from _try_port("metrics port", settings, chosen.host, chosen.port, "metrics.port", beside=True)
 
 
-def http_port(settings: Settings, *, beside: bool = False) -> Iterator[CheckResult]:
+def check_http_port(settings: Settings, *, beside: bool = False) -> Iterator[CheckResult]:
     """Check that the HTTP port is free and that its certificates can be read.
 
     With *beside*, the port may be in use by a router that runs on the same state folder.
     """
     chosen = settings.http
     try:
-        _certificates(chosen)
+        _load_certificates(chosen)
     except GatewayError as error:
         yield CheckResult("http port", "fail", str(error), "correct http.tls", ConfigError)
         return
-    yield from _port("http port", settings, chosen.host, chosen.port, "http.port", beside=beside)
+    yield from _try_port("http port", settings, chosen.host, chosen.port, "http.port", beside=beside)
 
 
-def unwritable(folder: Path) -> str:
+def why_unwritable(folder: Path) -> str:
     """Return why a folder, which need not exist, is not writable; empty when it is."""
-    existing = _existing(folder)
+    existing = _nearest_existing(folder)
     if not existing.is_dir():
         return f"{folder} is not writable: {existing} is not a folder"
     return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable"
 
 
-def _existing(folder: Path) -> Path:
+def _nearest_existing(folder: Path) -> Path:
     """Return the folder itself, or its nearest existing parent."""
     return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
 
 
-def _certificates(chosen: HttpSettings) -> None:
+def _load_certificates(chosen: HttpSettings) -> None:
     if chosen.tls is not None:
         clients = Path(chosen.tls.ca) if chosen.tls.ca else None
         server_tls(Path(chosen.tls.cert), Path(chosen.tls.key), clients)
 
 
-def _port(name: str, settings: Settings, host: str, port: int, key: str, *, beside: bool) -> Iterator[CheckResult]:
+def _try_port(name: str, settings: Settings, host: str, port: int, key: str, *, beside: bool) -> Iterator[CheckResult]:
     try:
         listen(host, port, "nobody").close()
     except GatewayError as error:
-        if beside and _answers(host, port) and is_locked(Path(settings.state) / "lock"):
+        if beside and _accepts_connection(host, port) and is_locked(Path(settings.state) / "lock"):
             yield CheckResult(name, "ok", f"{host}:{port} is in use by the router that runs on {settings.state}")
             return
         fault = str(error).removeprefix("nobody ").partition("; ")[0]
@@ -348,7 +348,7 @@ def _port(name: str, settings: Settings, host: str, port: int, key: str, *, besi
     yield CheckResult(name, "ok", f"{host}:{port} is free" if port else f"any free port at {host}")
 
 
-def _answers(host: str, port: int) -> bool:
+def _accepts_connection(host: str, port: int) -> bool:
     try:
         socket.create_connection((host, port), 1.0).close()
     except OSError:
@@ -375,7 +375,7 @@ class _KafkaQuery:
     optional: bool = False
 
 
-def server_checks(
+def iter_server_checks(
     settings: Settings,
     catalog: Catalog,
     sources: Sequence[Source],
@@ -405,29 +405,29 @@ def server_checks(
         greets = broker.protocol == "NATS"
         name = f"source {broker.name}"
         others.append(
-            PreflightCheck(name, partial(_servers, name, form, broker.connection, away, ConfigError, greets=greets))
+            PreflightCheck(name, partial(_try_servers, name, form, broker.connection, away, ConfigError, greets=greets))
         )
     for name, sink in settings.sinks.items() if sinks else ():
         if sink.remote is not None:
-            looked = _sink(name, sink.remote, catalog)
+            looked = _make_sink_check(name, sink.remote, catalog)
             (asked if isinstance(looked, _KafkaQuery) else others).append(looked)  # type: ignore[arg-type]
-    yield from (PreflightCheck(group[0].name, partial(_kafka, group, once=once)) for group in _by_cluster(asked))
+    yield from (PreflightCheck(group[0].name, partial(_check_kafka, group, once=once)) for group in _group_kafka(asked))
     yield from others
     plan = Plan(catalog, settings)
     for name, sink in settings.sinks.items() if sinks else ():
         if sink.framed is not None:
             called = f"sink {name} schemas"
-            yield PreflightCheck(called, partial(_written, called, name, plan))
+            yield PreflightCheck(called, partial(_check_frames, called, name, plan))
     if sinks and (unknown := tuple(plan.unidentified())):
-        yield PreflightCheck("schema ids", partial(_unidentified, unknown))
+        yield PreflightCheck("schema ids", partial(_report_unidentified, unknown))
     for name in settings.schema_registries if sinks else ():
         called = f"schema registry {name}"
-        yield PreflightCheck(called, partial(_schema_registry, called, settings, name))
+        yield PreflightCheck(called, partial(_check_schema_registry, called, settings, name))
     if sinks and any(sink.topics is not None for sink in settings.sinks.values()):
-        yield PreflightCheck("topics of sinks", partial(_sink_topics, plan))
+        yield PreflightCheck("topics of sinks", partial(_check_sink_topics, plan))
 
 
-def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[CheckResult]:
+def _check_schema_registry(called: str, settings: Settings, name: str) -> Iterator[CheckResult]:
     """Check that a schema registry accepts our login; without it a router uses the ids cached on disk."""
     address = address_of(settings, name)
     kept = SchemaIdCache(folder_of(settings, name), address.url)
@@ -437,7 +437,7 @@ def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[Che
             ids += kept.schema(schema_id) is not None
         except Damaged as damage:
             damaged = damaged or str(damage)
-    on_disk = f"{counted(ids, 'id')} on disk"
+    on_disk = f"{plural(ids, 'id')} on disk"
     try:
         address.client().check()
     except RegistryUnavailableError as error:
@@ -451,14 +451,14 @@ def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[Che
     yield CheckResult(called, "ok", f"{address.url} responds; {on_disk}")
 
 
-def _unidentified(unknown: Sequence[tuple[Source, Sequence[str]]]) -> Iterator[CheckResult]:
+def _report_unidentified(unknown: Sequence[tuple[Source, Sequence[str]]]) -> Iterator[CheckResult]:
     """Report topics whose schema ids identify no definition; a router runs, and matches without them."""
     for source, xids in unknown:
         state: State = "ok" if source.settings.framing == "auto" else "warn"
         yield CheckResult("schema ids", state, unidentified_text(source.settings, xids), IDS)
 
 
-def _written(called: str, name: str, plan: Plan) -> Iterator[CheckResult]:
+def _check_frames(called: str, name: str, plan: Plan) -> Iterator[CheckResult]:
     """Check that the schemas of a sink's messages have ids; register nothing."""
     try:
         frames = plan.written_frames(name, register=False)
@@ -468,10 +468,10 @@ def _written(called: str, name: str, plan: Plan) -> Iterator[CheckResult]:
         remedy = "start it, or correct schema_registries; batches for the sink are blocked until it responds"
         yield CheckResult(called, "warn" if away else "fail", text, remedy if away else error.hint, SinkError)
         return
-    yield CheckResult(called, "ok", f"{counted(len(frames), 'definition')} with the ids of their schemas")
+    yield CheckResult(called, "ok", f"{plural(len(frames), 'definition')} with the ids of their schemas")
 
 
-def _sink(name: str, sink: RemoteSink, catalog: Catalog) -> PreflightCheck | _KafkaQuery:
+def _make_sink_check(name: str, sink: RemoteSink, catalog: Catalog) -> PreflightCheck | _KafkaQuery:
     called = f"sink {name}"
     try:
         endpoint = endpoint_of(name, sink, catalog)
@@ -485,11 +485,11 @@ def _sink(name: str, sink: RemoteSink, catalog: Catalog) -> PreflightCheck | _Ka
     away = "start the server, or correct the address; batches are blocked until it responds"
     greets = sink.family == "nats"
     return PreflightCheck(
-        called, partial(_servers, called, sink.sending.form, connection, away, SinkError, greets=greets)
+        called, partial(_try_servers, called, sink.sending.form, connection, away, SinkError, greets=greets)
     )
 
 
-def _by_cluster(asked: Iterable[_KafkaQuery]) -> list[list[_KafkaQuery]]:
+def _group_kafka(asked: Iterable[_KafkaQuery]) -> list[list[_KafkaQuery]]:
     """Group the queries by cluster and login."""
     groups: list[list[_KafkaQuery]] = []
     for each in asked:
@@ -501,7 +501,7 @@ def _by_cluster(asked: Iterable[_KafkaQuery]) -> list[list[_KafkaQuery]]:
     return groups
 
 
-def _kafka(group: Sequence[_KafkaQuery], *, once: bool) -> Iterator[CheckResult]:
+def _check_kafka(group: Sequence[_KafkaQuery], *, once: bool) -> Iterator[CheckResult]:
     """Query a cluster once for all. If it refuses our login, the start fails; if it is unavailable, it can wait."""
     client = group[0].client
     try:
@@ -522,7 +522,7 @@ def _kafka(group: Sequence[_KafkaQuery], *, once: bool) -> Iterator[CheckResult]
             yield CheckResult(each.name, "ok", observation)
 
 
-def _sink_topics(plan: Plan) -> Iterator[CheckResult]:
+def _check_sink_topics(plan: Plan) -> Iterator[CheckResult]:
     """Check that the fixed topics of routes exist and accept our records."""
     for name, topics in sink_topics(plan).items():
         sink = plan.settings.sinks[name]
@@ -533,11 +533,11 @@ def _sink_topics(plan: Plan) -> Iterator[CheckResult]:
             takes = KafkaOffsets(client).takes(topics)
         except KafkaUnreachable:
             continue  # The check of the cluster reports it.
-        problems = list(_topic_problems(f"sink {name}", sink.topics, client.servers, topics, takes))
-        yield from problems or (CheckResult(f"sink {name}", "ok", f"{counted(len(topics), 'topic')} writable"),)
+        problems = list(_iter_topic_problems(f"sink {name}", sink.topics, client.servers, topics, takes))
+        yield from problems or (CheckResult(f"sink {name}", "ok", f"{plural(len(topics), 'topic')} writable"),)
 
 
-def _topic_problems(
+def _iter_topic_problems(
     called: str, sink: KafkaSink, servers: str, topics: Sequence[str], takes: Mapping[str, TopicCapabilities]
 ) -> Iterator[CheckResult]:
     """Yield why topics cannot be written; this blocks batches, not a start."""
@@ -559,7 +559,7 @@ def _topic_problems(
         yield CheckResult(called, "warn", observation, remedy, SinkError)
 
 
-def _servers(
+def _try_servers(
     name: str, form: AddressForm, connection: Connection, away: str, error: type[RouterError], *, greets: bool
 ) -> Iterator[CheckResult]:
     """Check that one of the servers of a connection accepts connections.
@@ -567,14 +567,14 @@ def _servers(
     ``fail`` is what waiting does not fix: a malformed address, an unreadable certificate.
     """
     try:
-        addresses = addresses_of(form, _bare(connection))
+        addresses = addresses_of(form, _cut_placeholders(connection))
         context = tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
     except GatewayError as wrong:
         yield CheckResult(name, "fail", str(wrong), "correct its address, or its tls", error)
         return
     faults: list[str] = []
     for address in addresses:
-        if fault := _fault(address, None if greets else context):
+        if fault := _find_connect_fault(address, None if greets else context):
             faults.append(f"{address.url}: {fault}")
         else:
             yield CheckResult(name, "ok", f"{address.url} accepts connections")
@@ -582,12 +582,12 @@ def _servers(
     yield CheckResult(name, "warn", "; ".join(faults) or "it has no address", away)
 
 
-def _bare(connection: Connection) -> Connection:
+def _cut_placeholders(connection: Connection) -> Connection:
     """Return the connection with each address cut before its first placeholder."""
     return Connection(tuple(uri.partition("{")[0] for uri in connection.uris), tls=connection.tls)
 
 
-def _fault(address: Address, context: ssl.SSLContext | None) -> str:
+def _find_connect_fault(address: Address, context: ssl.SSLContext | None) -> str:
     """Return why a server does not accept a connection; empty when it does. No login is sent."""
     try:
         with socket.create_connection((address.host, address.port), CONNECT_SECONDS) as plain:
@@ -604,27 +604,27 @@ def _fault(address: Address, context: ssl.SSLContext | None) -> str:
 _log = get_logger()
 
 
-def machine_checks() -> list[PreflightCheck]:
+def list_machine_checks() -> list[PreflightCheck]:
     """Return the checks that need no settings."""
     return [
-        PreflightCheck("java", java),
-        PreflightCheck("pyspark", spark),
-        PreflightCheck("connectors", connectors),
-        PreflightCheck("open files", open_files),
+        PreflightCheck("java", check_java),
+        PreflightCheck("pyspark", check_spark),
+        PreflightCheck("connectors", check_connectors),
+        PreflightCheck("open files", check_open_files),
     ]
 
 
-def local_checks(settings: Settings) -> list[PreflightCheck]:
+def list_local_checks(settings: Settings) -> list[PreflightCheck]:
     """Return the checks that need only the settings."""
     return [
-        PreflightCheck("memory", partial(memory, settings)),
-        PreflightCheck("state", partial(state_folder, settings)),
-        PreflightCheck("sinks", partial(sink_folders, settings)),
-        PreflightCheck("metrics port", partial(metrics_port, settings)),
+        PreflightCheck("memory", partial(check_memory, settings)),
+        PreflightCheck("state", partial(check_state_folder, settings)),
+        PreflightCheck("sinks", partial(check_sink_folders, settings)),
+        PreflightCheck("metrics port", partial(check_metrics_port, settings)),
     ]
 
 
-def remote_checks(
+def iter_remote_checks(
     settings: Settings,
     catalog: Catalog,
     sources: Sequence[Source],
@@ -640,14 +640,14 @@ def remote_checks(
     with *listens*, also that of HTTP; with *beside*, another process may use the HTTP port.
     """
     if listens and gateways and any(source.served for source in sources):
-        yield PreflightCheck("http port", partial(http_port, settings, beside=beside))
-    yield PreflightCheck("queries", partial(_queries, settings, sources))
+        yield PreflightCheck("http port", partial(check_http_port, settings, beside=beside))
+    yield PreflightCheck("queries", partial(_report_shared_queries, settings, sources))
     pushed = any(source.pushed for source in sources)
-    yield PreflightCheck("cluster", partial(cluster, settings, pushed=pushed))
-    yield from server_checks(settings, catalog, sources, gateways=gateways, once=once)
+    yield PreflightCheck("cluster", partial(check_cluster, settings, pushed=pushed))
+    yield from iter_server_checks(settings, catalog, sources, gateways=gateways, once=once)
 
 
-def _queries(settings: Settings, sources: Sequence[Source]) -> Iterator[CheckResult]:
+def _report_shared_queries(settings: Settings, sources: Sequence[Source]) -> Iterator[CheckResult]:
     """Report which sources share a query, so that one blocked sink blocks them all."""
     idle = [source.endpoint for source in sources if source.pushed and source.settings.lane]
     if idle:
@@ -670,7 +670,7 @@ def require_checks(checks: Iterable[PreflightCheck]) -> None:
         RouterError: a check failed; ``others`` has the other failures.
     """
     findings = list(run_checks(list(checks)))
-    error = refusal(findings)
+    error = combine_errors(findings)
     if error is not None:
         raise error
     for each in findings:
@@ -678,21 +678,21 @@ def require_checks(checks: Iterable[PreflightCheck]) -> None:
             _log.warning("preflight check failed", what=each.name, problem=each.observation, hint=each.remedy)
 
 
-def router_checks(
+def iter_router_checks(
     settings: Settings, catalog: Catalog, sources: Sequence[Source], *, once: bool = False
 ) -> Iterator[PreflightCheck]:
     """Yield the checks of ``run``, which already serves its metrics."""
     # A start fetches missing connectors itself.
-    every = [*machine_checks(), *local_checks(settings)]
+    every = [*list_machine_checks(), *list_local_checks(settings)]
     yield from (check for check in every if check.name not in ("connectors", "metrics port"))
     apart = settings.inbox.kafka is not None
-    yield from remote_checks(settings, catalog, sources, gateways=not apart, listens=not once, once=once)
+    yield from iter_remote_checks(settings, catalog, sources, gateways=not apart, listens=not once, once=once)
 
 
-def gateway_checks(settings: Settings, catalog: Catalog, sources: Sequence[Source]) -> Iterator[PreflightCheck]:
+def iter_gateway_checks(settings: Settings, catalog: Catalog, sources: Sequence[Source]) -> Iterator[PreflightCheck]:
     """Yield the checks of ``gateway``, which uses neither Spark nor sinks."""
-    yield PreflightCheck("open files", open_files)
+    yield PreflightCheck("open files", check_open_files)
     pushed = [source for source in sources if source.pushed]
     if any(source.served for source in pushed):
-        yield PreflightCheck("http port", partial(http_port, settings))
-    yield from server_checks(settings, catalog, pushed, gateways=True, sinks=False)
+        yield PreflightCheck("http port", partial(check_http_port, settings))
+    yield from iter_server_checks(settings, catalog, pushed, gateways=True, sinks=False)

@@ -24,7 +24,7 @@ from catalog.templates import parse
 from router.errors import ConfigError
 from router.settings import Settings, SourceSettings, event_sinks, plain_options
 from router.settings.model import KafkaInboxSettings
-from router.settings.spark import kafka_client
+from router.settings.spark import make_kafka_client
 
 Start = Literal["earliest", "latest"]
 INBOX: Final = "inbox"
@@ -104,24 +104,24 @@ def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
     # Where to begin is the operator's choice first, for all sources or for one, and the catalog's after that.
     start = settings.start if "start" in settings.model_fields_set else None
     resolved = (
-        _source(catalog.endpoints[source.endpoint], source, catalog, start)
+        _resolve_source(catalog.endpoints[source.endpoint], source, catalog, start)
         for source in chosen
         if source.endpoint in catalog.endpoints
     )
-    sources = _merged(list(resolved))
-    _check_connections(sources)
-    _check_isolation(sources)
+    sources = _share_channels(list(resolved))
+    _require_connections(sources)
+    _require_one_isolation(sources)
     return tuple(sources)
 
 
-def _check_isolation(sources: Iterable[Source]) -> None:
+def _require_one_isolation(sources: Iterable[Source]) -> None:
     """Make sure that one query reads all of its topics in one way: what is committed, or everything.
 
     Raises:
         ConfigError: the settings of two sources differ in it.
     """
     for members in by_query(source for source in sources if not source.pushed).values():
-        levels = {_isolation(source): source.endpoint for source in members}
+        levels = {_isolation_level(source): source.endpoint for source in members}
         if len(levels) > 1:
             raise ConfigError(
                 f"sources {' and '.join(sorted(levels.values()))} are read together, with unlike isolation.level",
@@ -130,13 +130,13 @@ def _check_isolation(sources: Iterable[Source]) -> None:
             )
 
 
-def _isolation(source: Source) -> str:
+def _isolation_level(source: Source) -> str:
     """Return which records of transactions a source shows."""
     level = source.settings.kafka.get("isolation.level")
     return "read_committed" if level is None else level.get_secret_value()
 
 
-def missing_sources(catalog: Catalog, settings: Settings) -> dict[str, str]:
+def find_missing_sources(catalog: Catalog, settings: Settings) -> dict[str, str]:
     """Return the endpoints that settings name and the catalog lacks, each with the remedy."""
     near = Suggestions(catalog.endpoints)
     return {
@@ -146,7 +146,7 @@ def missing_sources(catalog: Catalog, settings: Settings) -> dict[str, str]:
     }
 
 
-def _source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog, start: Start | None) -> Source:
+def _resolve_source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog, start: Start | None) -> Source:
     binding = BINDINGS.get(endpoint.protocol or "")
     if binding is None:
         raise ConfigError(
@@ -171,11 +171,11 @@ def _source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog, star
             hint=exemption.hint,
         )
     if binding.receiving is not None:
-        return _broker(endpoint, kind, binding.receiving, settings, catalog)
+        return _resolve_broker(endpoint, kind, binding.receiving, settings, catalog)
     return _WITHOUT_GATEWAY[kind](endpoint, settings, start)
 
 
-def _kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) -> Source:
+def _resolve_kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) -> Source:
     topic = topic_of(endpoint.options)
     if not topic:
         raise ConfigError(
@@ -191,7 +191,7 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) ->
             key="sources",
             hint="set context of the source, with a value for each placeholder",
         ) from error
-    brokers = _brokers(endpoint, settings)
+    brokers = _find_brokers(endpoint, settings)
     if not brokers.servers:
         raise ConfigError(
             f"source {endpoint.xid}: no Kafka brokers are known",
@@ -234,7 +234,7 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) ->
     )
 
 
-def _brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
+def _find_brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
     """Return the brokers of the settings, else those of the endpoint.
 
     Raises:
@@ -252,7 +252,7 @@ def _brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
     return brokers
 
 
-def _http(endpoint: Endpoint, settings: SourceSettings, _start: Start | None) -> Source:
+def _resolve_http(endpoint: Endpoint, settings: SourceSettings, _start: Start | None) -> Source:
     chosen = settings.subscription
     manager = "" if chosen is None else chosen.manager or next(iter(endpoint.uris), "")
     if chosen is not None and not manager:
@@ -277,7 +277,7 @@ def _http(endpoint: Endpoint, settings: SourceSettings, _start: Start | None) ->
     )
 
 
-def _broker(
+def _resolve_broker(
     endpoint: Endpoint, kind: str, receiving: ReceivingBinding, settings: SourceSettings, catalog: Catalog
 ) -> Source:
     uris = settings.uris or endpoint.uris
@@ -316,7 +316,7 @@ def _broker(
 
 
 _Resolver = Callable[[Endpoint, SourceSettings, Start | None], Source]
-_WITHOUT_GATEWAY: Final[Mapping[str, _Resolver]] = {"kafka": _kafka, "http": _http}
+_WITHOUT_GATEWAY: Final[Mapping[str, _Resolver]] = {"kafka": _resolve_kafka, "http": _resolve_http}
 """Kinds without a gateway that connects to a broker: Spark reads Kafka, and our own server takes HTTP."""
 
 
@@ -352,7 +352,7 @@ def _connection_key(source: Source) -> str:
     return hashlib.sha256(repr((source.protocol, source.uris, who, options)).encode()).hexdigest()[:12]
 
 
-def _check_connections(sources: Sequence[Source]) -> None:
+def _require_connections(sources: Sequence[Source]) -> None:
     """Make sure that what one connection subscribes to can be had as the catalog says, and together.
 
     Raises:
@@ -368,18 +368,18 @@ def _check_connections(sources: Sequence[Source]) -> None:
             raise ConfigError(f"source {error}", key="sources", hint=hint) from error
 
 
-def _merged(sources: list[Source]) -> list[Source]:
+def _share_channels(sources: list[Source]) -> list[Source]:
     """Give sources of one broker whose subscriptions overlap the channel of the first of them."""
     channels = {source.channel: source.channel for source in sources}
     for at, source in enumerate(sources):
         for earlier in sources[:at]:
-            if source.brokered and _meet(source, earlier):
+            if source.brokered and _can_share_message(source, earlier):
                 old, new = channels[source.channel], channels[earlier.channel]
                 channels |= {name: new for name, known in channels.items() if known == old}
     return [replace(source, channel=channels[source.channel]) for source in sources]
 
 
-def _meet(one: Source, other: Source) -> bool:
+def _can_share_message(one: Source, other: Source) -> bool:
     """Return whether one message may belong to both."""
     receiving = BINDINGS[one.protocol].receiving
     return (
@@ -394,14 +394,14 @@ def _meet(one: Source, other: Source) -> bool:
 
 def source_client(source: Source) -> KafkaClient:
     """Return how to reach the cluster of a Kafka source."""
-    client = kafka_client(Brokers(source.servers, source.security), source.settings, source.settings.kafka)
+    client = make_kafka_client(Brokers(source.servers, source.security), source.settings, source.settings.kafka)
     # Spark assigns partitions and commits nothing, so that queries and tasks of one group do not disturb each other.
     return replace(client, options={**client.options, "group.id": source.group}) if source.group else client
 
 
 def inbox_client(inbox: KafkaInboxSettings) -> KafkaClient:
     """Return how to reach the cluster of an inbox topic."""
-    return kafka_client(brokers_of([inbox.bootstrap_servers]), inbox, inbox.options)
+    return make_kafka_client(brokers_of([inbox.bootstrap_servers]), inbox, inbox.options)
 
 
 def rest_client(settings: Settings) -> KafkaClient:

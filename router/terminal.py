@@ -81,19 +81,19 @@ def leave_output() -> None:
         close_output()
 
 
-def counted(number: int, what: str) -> str:
+def plural(number: int, what: str) -> str:
     """Return a number with its noun: ``1 error``, ``2 errors``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def shown_value(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a value of a document for display: strings unchanged, everything else as JSON."""
     if value is None:
         return "(none)"
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def styled(*parts: str | tuple[str, str]) -> Text:
+def to_text(*parts: str | tuple[str, str]) -> Text:
     """Return a text made of parts, each a string or a pair of string and style, such as ``("error", "red")``."""
     return Text.assemble(*(escaped(part) if isinstance(part, str) else (escaped(part[0]), part[1]) for part in parts))
 

@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from router.spark.connectors import kafka_jars
-from router.spark.session import DAEMON_CONF, import_as_driver, seek_no_data_sources
+from router.spark.connectors import resolve_kafka_jars
+from router.spark.session import DAEMON_CONF, skip_data_source_search, use_driver_pyspark
 from tests.support.apicurio import Apicurio
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
 from tests.support.cases import FULL, QUICK
@@ -182,7 +182,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("xrouter-tests")
     options = {
-        "spark.jars": ",".join(map(str, kafka_jars())),
+        "spark.jars": ",".join(map(str, resolve_kafka_jars())),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": router_options(),
@@ -197,8 +197,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for key, value in options.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    import_as_driver(session)
-    seek_no_data_sources(session)
+    use_driver_pyspark(session)
+    skip_data_source_search(session)
     session.sparkContext.setLogLevel("ERROR")
     try:
         yield session

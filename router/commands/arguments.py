@@ -71,7 +71,7 @@ def schema_option(files: str, schema: Callable[[], bytes]) -> Any:
     return typer.Option("--schema", callback=write, is_eager=True, help=text)
 
 
-def usable_catalog(
+def load_usable(
     sources: list[str], fetcher: Fetcher, *, base_uri: str = "", declarations: Declarations | None = None
 ) -> Catalog:
     """Load a catalog to work with; the arguments are those of :func:`catalog.load.load`.
@@ -88,7 +88,7 @@ def usable_catalog(
     return catalog
 
 
-def name_values(given: list[str], option: str) -> dict[str, str]:
+def parse_name_values(given: list[str], option: str) -> dict[str, str]:
     """Return ``name=value`` arguments as a dict.
 
     Raises:
@@ -113,10 +113,10 @@ class DocumentFormat(StrEnum):
     yaml = "yaml"
 
 
-def document_format(asked: DocumentFormat | None, output: Path | None) -> DocumentFormat:
+def choose_document_format(requested: DocumentFormat | None, output: Path | None) -> DocumentFormat:
     """Return the requested format, else that of the file's suffix, else JSON."""
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     return (
         DocumentFormat.yaml
         if output is not None and output.suffix.lower() in (".yaml", ".yml")
@@ -124,7 +124,7 @@ def document_format(asked: DocumentFormat | None, output: Path | None) -> Docume
     )
 
 
-def document_text(document: Mapping[str, Any], form: DocumentFormat) -> str:
+def format_document(document: Mapping[str, Any], form: DocumentFormat) -> str:
     """Return a document as text.
 
     Raises:
@@ -133,7 +133,7 @@ def document_text(document: Mapping[str, Any], form: DocumentFormat) -> str:
     return yaml_text(document) if form is DocumentFormat.yaml else json_text(document)
 
 
-def require_absent(output: Path | None, *, force: bool) -> None:
+def refuse_overwriting(output: Path | None, *, force: bool) -> None:
     """Raise if *output* exists, unless *force* allows overwriting it.
 
     Raises:
@@ -178,17 +178,17 @@ LoginsOption = Annotated[
 _VARIABLES: Final = "XROUTER_CATALOG__LOGINS"
 
 
-def fetcher(logins: Path | None, allow: Sequence[str] = ()) -> Fetcher:
+def make_fetcher(logins: Path | None, allow: Sequence[str] = ()) -> Fetcher:
     """Return the fetcher of a command; *allow* is passed to :class:`catalog.documents.connecting.Reach`.
 
     Raises:
         ConfigError: the logins are invalid.
         ValueError: a network in *allow* is invalid.
     """
-    return Fetcher(network=True, reach=Reach(allow), logins=_logins(logins))
+    return Fetcher(network=True, reach=Reach(allow), logins=_read_logins(logins))
 
 
-def _logins(file: Path | None) -> Logins:
+def _read_logins(file: Path | None) -> Logins:
     if file is None and not any(name.startswith(_VARIABLES) for name in os.environ):
         return Logins()
     # Imported here: most catalogs need no login, and loading settings is slow.

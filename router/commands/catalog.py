@@ -35,22 +35,22 @@ from router.commands.arguments import (
     LoginsOption,
     OutputFormat,
     Sources,
-    document_format,
-    document_text,
-    fetcher,
-    require_absent,
+    choose_document_format,
+    format_document,
+    make_fetcher,
+    refuse_overwriting,
     write_text,
 )
 from router.errors import CatalogUnavailable, RouterError
 from router.lazy_commands import lazy_group
-from router.terminal import counted, print_json, print_json_lines, print_row, print_text, shown_value, styled, terminal
+from router.terminal import plural, print_json, print_json_lines, print_row, print_text, terminal, to_text, value_text
 
-# ``xrouter catalog show``: one thing of a catalog, with where every value of it comes from.
+# ``xrouter catalog show``: one entity of a catalog, with the origin of each of its values.
 
-_MEMBERS: Final = ("type", "value", "required")
-_TABLES: Final = {"cloudevents": "CloudEvents", "protocol": "protocol table", "default": "default"}
+_SHOWN_MEMBERS: Final = ("type", "value", "required")
+_SOURCE_NAMES: Final = {"cloudevents": "CloudEvents", "protocol": "protocol table", "default": "default"}
 Row = tuple[str, str, str]
-"""What, its value, and where it comes from."""
+"""Name of a value, the value, and its origin."""
 
 
 def show(
@@ -64,22 +64,22 @@ def show(
     Example: xrouter catalog show /messagegroups/Garden/messages/Garden.Moisture catalog.xreg.json
     """
     declarations = Declarations()
-    catalog = load(sources, fetcher=fetcher(logins), declarations=declarations)
+    catalog = load(sources, fetcher=make_fetcher(logins), declarations=declarations)
     form = entity_to_json(xid, catalog, declarations)
     if form is None:
-        raise _unknown(xid, catalog, declarations, sources)
+        raise _unknown_xid_error(xid, catalog, declarations, sources)
     if format is OutputFormat.json:
         print_json(form)
         return
-    rows = list(_message_rows(form) if form["kind"] == "message" else _rows(form))
+    rows = list(_iter_message_rows(form) if form["kind"] == "message" else _iter_entity_rows(form))
     if sys.stdout.isatty():
-        terminal().print(_table(form, rows))
+        terminal().print(_make_entity_table(form, rows))
     else:
-        for row in ((form["kind"], form["xid"], _place(form)), *rows):
+        for row in ((form["kind"], form["xid"], _format_location(form)), *rows):
             print_row(row if any(row[2:]) else row[: 2 if row[1] else 1])
 
 
-def _unknown(xid: str, catalog: Catalog, declarations: Declarations, sources: list[str]) -> RouterError:
+def _unknown_xid_error(xid: str, catalog: Catalog, declarations: Declarations, sources: list[str]) -> RouterError:
     """Return the error for an unknown xid, or for one of an entity with an error."""
     declared = declarations.messages.get(xid)
     if declared is not None:
@@ -93,21 +93,21 @@ def _unknown(xid: str, catalog: Catalog, declarations: Declarations, sources: li
     return RouterError(f"the catalog has no {xid}", hint=hint)
 
 
-def _message_rows(form: Mapping[str, Any]) -> Iterator[Row]:
+def _iter_message_rows(form: Mapping[str, Any]) -> Iterator[Row]:
     for name in ("envelope", "protocol"):
         if form[name]:
             suffix = "" if form[name].get("declared", True) else " (a default, which only restricts)"
-            yield name, form[name]["value"] + suffix, _origin(form[name])
+            yield name, form[name]["value"] + suffix, _describe_origin(form[name])
     for prop in form["properties"]:
         name = f"{prop['section']}.{prop['name']}"
-        for member in _MEMBERS:
+        for member in _SHOWN_MEMBERS:
             origin = prop["from"].get(member)
             if origin is not None and (member != "required" or origin["value"] or origin["source"] != "default"):
-                yield f"{name} {member}", shown_value(origin["value"]), _origin(origin)
+                yield f"{name} {member}", value_text(origin["value"]), _describe_origin(origin)
     for section in ("envelopeoptions", "attributes"):
         for name, origin in form[section].items():
-            shown = "inline" if name == "dataschema" else shown_value(origin["value"])
-            yield f"envelopeoptions.{name}" if section == "envelopeoptions" else name, shown, _origin(origin)
+            shown = "inline" if name == "dataschema" else value_text(origin["value"])
+            yield f"envelopeoptions.{name}" if section == "envelopeoptions" else name, shown, _describe_origin(origin)
     schema = form["schema"]
     if schema is not None:
         yield "schema", schema["key"] or schema["reference"] or "inline", "" if schema["resolved"] else "not loaded"
@@ -122,48 +122,48 @@ def _message_rows(form: Mapping[str, Any]) -> Iterator[Row]:
         yield "expected by", endpoint["xid"], ", ".join(defaults)
 
 
-def _rows(form: Mapping[str, Any]) -> Iterator[Row]:
+def _iter_entity_rows(form: Mapping[str, Any]) -> Iterator[Row]:
     for name, value in form.items():
         if name in ("kind", "xid", "file", "pointer") or value in (None, [], {}):
             continue
         if name == "versions":
             for version in value:
-                yield from _version_rows(version)
+                yield from _iter_version_rows(version)
         elif isinstance(value, dict):
-            yield from ((f"{name}.{key}", shown_value(member), "") for key, member in value.items())
+            yield from ((f"{name}.{key}", value_text(member), "") for key, member in value.items())
         else:
-            yield from ((name, shown_value(member), "") for member in (value if isinstance(value, list) else [value]))
+            yield from ((name, value_text(member), "") for member in (value if isinstance(value, list) else [value]))
 
 
-def _version_rows(version: Mapping[str, Any]) -> Iterator[Row]:
+def _iter_version_rows(version: Mapping[str, Any]) -> Iterator[Row]:
     name = f"version {version['versionid']}".rstrip()
     states = [state for state in ("default", "embedded", "loaded") if version[state]]
     document = version["address"] or " ".join(filter(None, (version["format"], ", ".join(states))))
-    yield name, document, _place(version)
+    yield name, document, _format_location(version)
     for definition in version["definitions"]:
         yield f"{name} used by", definition, ""
 
 
-def _origin(origin: Mapping[str, Any]) -> str:
+def _describe_origin(origin: Mapping[str, Any]) -> str:
     """Return where a value comes from, and which other values it overrides."""
-    source = _TABLES.get(origin["source"]) or _where(origin)
+    source = _SOURCE_NAMES.get(origin["source"]) or _format_origin(origin)
     other = [each for each in origin.get("overrides", ()) if each["value"] != origin["value"]]
-    over = [f"{shown_value(each['value'])} of {_where(each)}" for each in other]
+    over = [f"{value_text(each['value'])} of {_format_origin(each)}" for each in other]
     return f"{source}; overrides {', '.join(over)}" if over else source
 
 
-def _where(origin: Mapping[str, Any]) -> str:
+def _format_origin(origin: Mapping[str, Any]) -> str:
     named = origin["xid"] if origin["source"] in ("base", "group", "endpoint") else "itself"
-    place = _place(origin)
+    place = _format_location(origin)
     return f"{named} ({place})" if place else named
 
 
-def _place(form: Mapping[str, Any]) -> str:
+def _format_location(form: Mapping[str, Any]) -> str:
     return f"{form['file']}#{form['pointer']}" if form.get("file") else ""
 
 
-def _table(form: Mapping[str, Any], rows: list[Row]) -> Table:
-    table = Table("", "value", "from", title=f"{form['kind']} {form['xid']}", caption=_place(form))
+def _make_entity_table(form: Mapping[str, Any], rows: list[Row]) -> Table:
+    table = Table("", "value", "from", title=f"{form['kind']} {form['xid']}", caption=_format_location(form))
     for row in rows:
         table.add_row(*row)
     return table
@@ -183,17 +183,17 @@ def list_definitions(
 
     Example: xrouter catalog list catalog.xreg.json --format json
     """
-    catalog = load(sources, fetcher=fetcher(logins))
+    catalog = load(sources, fetcher=make_fetcher(logins))
     if format is OutputFormat.json:
         print_json_lines(listing(definition, catalog) for definition in catalog.definitions.values())
     elif sys.stdout.isatty():
-        terminal().print(_definition_table(catalog))
+        terminal().print(_make_definition_table(catalog))
     else:
-        for xid, row in _definition_rows(catalog).items():
+        for xid, row in _make_definition_rows(catalog).items():
             print_row((xid, *row))
 
 
-def _definition_rows(catalog: Catalog) -> dict[str, tuple[str, str, str]]:
+def _make_definition_rows(catalog: Catalog) -> dict[str, tuple[str, str, str]]:
     rows = {}
     for xid, definition in catalog.definitions.items():
         endpoints = [each.xid for each in catalog.endpoints.values() if xid in each.candidates]
@@ -201,9 +201,9 @@ def _definition_rows(catalog: Catalog) -> dict[str, tuple[str, str, str]]:
     return rows
 
 
-def _definition_table(catalog: Catalog) -> Table:
+def _make_definition_table(catalog: Catalog) -> Table:
     table = Table("message", "envelope", "protocol", "endpoints", title=f"{len(catalog.definitions)} definitions")
-    for xid, row in _definition_rows(catalog).items():
+    for xid, row in _make_definition_rows(catalog).items():
         table.add_row(xid, *row)
     return table
 
@@ -230,25 +230,25 @@ def convert_catalog(
 
     Example: xrouter catalog convert catalog.cereg --output catalog.xreg.json
     """
-    require_absent(output, force=force)
+    refuse_overwriting(output, force=force)
     declarations = Declarations()
-    catalog = load(sources, fetcher=fetcher(logins), declarations=declarations)
+    catalog = load(sources, fetcher=make_fetcher(logins), declarations=declarations)
     if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
         hint = f"`xrouter check {sources[0]}` shows what it is"
         raise CatalogUnavailable(f"{', '.join(sources)} holds nothing to convert", hint=hint)
-    done = convert(catalog, declarations, flatten=flatten)
-    write_text(document_text(done.document, document_format(to, output)), output)
-    _warn(done)
+    converted = convert(catalog, declarations, flatten=flatten)
+    write_text(format_document(converted.document, choose_document_format(to, output)), output)
+    _warn_about_omissions(converted)
 
 
-def _warn(done: Converted) -> None:
+def _warn_about_omissions(done: Converted) -> None:
     for xid in done.left_out:
         print_text(f"xrouter: warning: {xid} has an error and is left out", err=True)
     for xid in done.not_flat:
         print_text(f"xrouter: warning: {xid} keeps its base, whose group gives its protocol", err=True)
 
 
-# ``xrouter catalog diff``: what changed between two catalogs, and whether one can go on with the second.
+# ``xrouter catalog diff``: what changed between two catalogs, and whether the second is compatible.
 
 COMPATIBLE: Final = 0
 INCOMPATIBLE: Final = 1
@@ -272,7 +272,7 @@ def diff(
     Example: xrouter catalog diff old.xreg.json new.xreg.json
     """
     try:
-        before, after = _loaded(old, logins), _loaded(new, logins)
+        before, after = (load([each], fetcher=make_fetcher(logins)) for each in (old, new))
     except DocumentError as error:
         print_text(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
         raise typer.Exit(UNREADABLE) from error
@@ -284,10 +284,6 @@ def diff(
     raise typer.Exit(COMPATIBLE if difference.compatible else INCOMPATIBLE)
 
 
-def _loaded(source: str, logins: Path | None) -> Catalog:
-    return load([source], fetcher=fetcher(logins))
-
-
 def write_difference(difference: CatalogDiff) -> None:
     """Write what changed for consumers, by definition, and how much of it is incompatible."""
     console = terminal(soft_wrap=True)
@@ -295,26 +291,26 @@ def write_difference(difference: CatalogDiff) -> None:
     for change in difference.changes:
         if change.xid != shown:
             shown = change.xid
-            console.print(styled((shown, "bold")))
+            console.print(to_text((shown, "bold")))
         colour = "green" if change.compatible else "red"
-        console.print(styled("  ", (change.kind, colour), description(change)))
+        console.print(to_text("  ", (change.kind, colour), describe_change(change)))
     wrong = sum(not change.compatible for change in difference.changes)
-    changes = counted(len(difference.changes), "change")
+    changes = plural(len(difference.changes), "change")
     console.print(f"{changes}, {wrong} incompatible" if difference.changes else "nothing changed for consumers")
 
 
-def description(change: CatalogChange) -> str:
-    """Write all of a change but kind and xid: name, relation, values and detail."""
+def describe_change(change: CatalogChange) -> str:
+    """Return the name, relation, values and detail of a change as text; its kind and xid are left out."""
     words = [change.name] if change.name else []
     if change.relation is not None:
         words.append(f"({change.relation})")
     if change.before is not None or change.after is not None:
-        words.append(f"{shown_value(change.before)} -> {shown_value(change.after)}")
+        words.append(f"{value_text(change.before)} -> {value_text(change.after)}")
     text = " ".join(words)
     return f" {text}{': ' if text and change.detail else ''}{change.detail}".rstrip()
 
 
-# ``xrouter catalog``: looking into catalogs; each command has a module of its own.
+# ``xrouter catalog``: the command group.
 
 COMMANDS: Final = {
     "list": "router.commands.catalog:list_definitions",
@@ -334,92 +330,92 @@ def _catalog() -> None:
     """Inspect, convert, diff and sync catalogs."""
 
 
-# ``xrouter catalog pull``: a registry's catalog as one file, which means what the registry means.
+# ``xrouter catalog pull``: download a registry's catalog as one equivalent file.
 
-# A registry read whole, as one document that stands by itself.
+# Reading a whole registry as one self-contained document.
 
-NAMED: Final = 5
-"""Definitions that a warning names."""
+MAX_NAMED: Final = 5
+"""Maximum definitions that a warning names."""
 
 
-def read_registry(url: str, by: Fetcher) -> Document:
-    """Read a registry with everything that it links to.
+def read_registry(url: str, fetcher: Fetcher) -> Document:
+    """Read a registry, including everything that it links to.
 
     Raises:
-        CatalogUnavailable: something of it cannot be read, or nothing of it is a catalog.
+        CatalogUnavailable: a part of it cannot be read, or it contains no catalog.
         DocumentError: the registry itself cannot be read.
     """
     findings = Findings()
-    (read,) = read_documents([url], findings, fetcher=by)
-    following = AddressFollower(by, findings)
-    document = following.completed(read)
+    (read,) = read_documents([url], findings, fetcher=fetcher)
+    follower = AddressFollower(fetcher, findings)
+    document = follower.completed(read)
     for finding in findings.sorted():
         if finding.severity == "error" or (finding.rule, finding.severity) == ("unreadable-document", "warning"):
             raise CatalogUnavailable(f"{url} is not read whole: {finding.message}", hint=finding.hint)
-    if following.pending:
-        away = ", ".join(following.pending)
-        raise CatalogUnavailable(f"{url} is not read whole: {away} cannot be reached now", hint="try again")
+    if follower.pending:
+        unreachable = ", ".join(follower.pending)
+        raise CatalogUnavailable(f"{url} is not read whole: {unreachable} cannot be reached now", hint="try again")
     if not isinstance(document.tree, dict) or detect(document.tree) is None:
         hint = "give the address of a registry, of a part of one, or of a message catalog's API"
         raise CatalogUnavailable(f"{url} holds no catalog", hint=hint)
     return document
 
 
-def named(xids: Sequence[str]) -> str:
-    """Name the first definitions of many in a warning."""
-    return ", ".join(xids[:NAMED]) + (f" and {len(xids) - NAMED} more" if len(xids) > NAMED else "")
+def name_first(xids: Sequence[str]) -> str:
+    """Return the first names as text, and how many more there are."""
+    return ", ".join(xids[:MAX_NAMED]) + (f" and {len(xids) - MAX_NAMED} more" if len(xids) > MAX_NAMED else "")
 
 
-# A document that was read from a registry, made to stand by itself: nothing in it has to be fetched there again.
+# Making a document from a registry self-contained, so that nothing has to be fetched from the registry again.
 
-_ENDS: Final = ("url", "count")
+_SUFFIXES: Final = ("url", "count")
 _SCHEMA_GROUPS: Final = "schemagroups"
-_HELD: Final = ("schema", "schemabase64")
-_ELSEWHERE: Final = ("schemaurl", "schemauri")
+_EMBEDDED_MEMBERS: Final = ("schema", "schemabase64")
+_ADDRESS_MEMBERS: Final = ("schemaurl", "schemauri")
 
 
-def standalone(document: Document, fetcher: Fetcher) -> dict[str, Any]:
-    """Return the tree of a *document* whose collections are all shown, with the schemas of its registry in it.
+def inline_collections(document: Document, fetcher: Fetcher) -> dict[str, Any]:
+    """Return the tree of a *document* with all collections and the schemas of its registry inline.
 
-    Addresses and counts of collections that it shows are left out, since they are the registry's to say.
+    The addresses and counts of inline collections are removed.
 
     Raises:
         DocumentError: a schema of the registry cannot be read.
     """
     origin = origin_of(document.file)
-    tree = _plain(document.tree)
+    tree = _copy(document.tree)
     for name, groups in tree.items():
         if name.lower() == _SCHEMA_GROUPS and isinstance(groups, dict):
             for group in groups.values():
-                for schema in _members(group, "schemas"):
-                    for holder in (schema, *_members(schema, "versions")):
-                        _embed(holder, origin, fetcher)
+                for schema in _list_members(group, "schemas"):
+                    for holder in (schema, *_list_members(schema, "versions")):
+                        _embed_schema(holder, origin, fetcher)
     return tree
 
 
-def _plain(entity: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Copy an entity; its collections are at even depths, and a registry has no more than three levels of them."""
+def _copy(entity: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Copy an entity and its inline collections, which are nested at most three levels deep."""
     shown = {key.lower() for key, value in entity.items() if key.lower() in NESTED and isinstance(value, dict)}
     plain: dict[str, Any] = {}
     for key, value in entity.items():
         lower = key.lower()
-        if any(lower.endswith(end) and lower.removesuffix(end) in shown for end in _ENDS):
+        if any(lower.endswith(end) and lower.removesuffix(end) in shown for end in _SUFFIXES):
             continue
         if lower in shown and depth < 3:
-            value = {name: _plain(each, depth + 1) if isinstance(each, dict) else each for name, each in value.items()}
+            value = {name: _copy(each, depth + 1) if isinstance(each, dict) else each for name, each in value.items()}
         plain[key] = value
     return plain
 
 
-def _members(holder: Any, name: str) -> list[dict[str, Any]]:
+def _list_members(holder: Any, name: str) -> list[dict[str, Any]]:
     collection = holder.get(name) if isinstance(holder, dict) else None
     return [each for each in collection.values() if isinstance(each, dict)] if isinstance(collection, dict) else []
 
 
-def _embed(holder: dict[str, Any], origin: str, fetcher: Fetcher) -> None:
-    """Put the document of a schema in the place of its address, when that is the registry's own."""
-    named = next((name for name in _ELSEWHERE if isinstance(holder.get(name), str)), None)
-    if named is None or any(holder.get(name) is not None for name in _HELD):
+def _embed_schema(holder: dict[str, Any], origin: str, fetcher: Fetcher) -> None:
+    """Replace the address of a schema by its document, if the address is at the same registry."""
+    named = next((name for name in _ADDRESS_MEMBERS if isinstance(holder.get(name), str)), None)
+    if named is None or any(holder.get(name) is not None for name in _EMBEDDED_MEMBERS):
         return
     address = holder[named]
     if not is_url(address) or "#" in address or origin_of(address) != origin:
@@ -454,122 +450,123 @@ def pull(
     if not is_url(url):
         hint = f"`xrouter catalog convert {url}` converts files"
         raise RouterError(f"{url} is not an http or https URL of a registry", hint=hint)
-    require_absent(file, force=force)
-    by = fetcher(logins, allow or ())
-    document = read_registry(url, by)
-    pulled = standalone(document, by)
-    write_text(document_text(pulled, document_format(to, file)), file)
-    _compare(
-        build([document], Findings(), fetcher=by),
-        build([Document(str(file or "-"), pulled)], Findings(), fetcher=by),
+    refuse_overwriting(file, force=force)
+    fetcher = make_fetcher(logins, allow or ())
+    document = read_registry(url, fetcher)
+    pulled = inline_collections(document, fetcher)
+    write_text(format_document(pulled, choose_document_format(to, file)), file)
+    _warn_if_file_differs(
+        build([document], Findings(), fetcher=fetcher),
+        build([Document(str(file or "-"), pulled)], Findings(), fetcher=fetcher),
     )
 
 
-def _compare(registry: Catalog, file: Catalog) -> None:
-    """Warn when the file means something else; schemas that only the file has, unreferenced, do not count."""
+def _warn_if_file_differs(registry: Catalog, file: Catalog) -> None:
+    """Warn if the file differs from the registry; unreferenced schemas that only the file has do not count."""
     before, after = registry.definitions, file.definitions
-    other = [xid for xid in {**before, **after} if before.get(xid) != after.get(xid)]
+    differing = [xid for xid in {**before, **after} if before.get(xid) != after.get(xid)]
     rest = (registry.groups, registry.endpoints) != (file.groups, file.endpoints)
-    if not other and not rest and all(file.schemas.get(key) == held for key, held in registry.schemas.items()):
+    if not differing and not rest and all(file.schemas.get(key) == held for key, held in registry.schemas.items()):
         return
-    text = f"the file differs from the registry: {named(other) or 'its endpoints or schemas'}"
+    text = f"the file differs from the registry: {name_first(differing) or 'its endpoints or schemas'}"
     print_text(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
 
 
-# ``xrouter catalog push``: a checked catalog into a registry, after a look at what that changes.
+# ``xrouter catalog push``: upload a checked catalog to a registry, after showing what changes.
 
-# A catalog laid over what a registry has: what is sent to it, and what it has then.
+# Merging a catalog into a registry: what is sent, and what the registry contains afterwards.
 #
-# Entities of the catalog become what the catalog says, with all that it says; all others stay. A resource that the
-# registry has already keeps the names of its versions: what the catalog gives without versions is its default version.
+# Entities of the catalog replace those of the registry; all others stay. A resource that already exists in the registry
+# keeps the names of its versions: a resource without versions in the catalog becomes its default version.
 
 RESOURCES: Final[Mapping[str, str]] = {"endpoints": "messages", "messagegroups": "messages", "schemagroups": "schemas"}
-"""Collections of a registry's groups, each with that of their resources."""
+"""Names of group collections, each with the name of its resource collection."""
 Tree = Mapping[str, Any]
 
 
-def groups_of(catalog: Tree, registry: Tree) -> dict[str, Any]:
-    """Return the groups of a *catalog*, which is an xRegistry 1.0 document, as they are sent to a *registry*."""
+def groups_to_send(catalog: Tree, registry: Tree) -> dict[str, Any]:
+    """Return the groups of a *catalog* (an xRegistry 1.0 document) as they are sent to a *registry*."""
     overlay: dict[str, Any] = {}
-    for plural, resources in RESOURCES.items():
+    for plural_name, resources in RESOURCES.items():
         groups = {}
-        for name, group in _push_members(catalog, plural):
-            there = _member(registry, plural, name)
+        for name, group in _iter_members(catalog, plural_name):
+            there = _find_member(registry, plural_name, name)
             sent = {
-                each: _sent(body, _member(there, resources, each)) for each, body in _push_members(group, resources)
+                each: _to_send(body, _find_member(there, resources, each))
+                for each, body in _iter_members(group, resources)
             }
             groups[name] = {**group, **({resources: sent} if sent else {})}
         if groups:
-            overlay[plural] = groups
+            overlay[plural_name] = groups
     return overlay
 
 
-def overlay(registry: Tree, groups: Tree) -> dict[str, Any]:
-    """Return the document of a *registry* that has taken in *groups*."""
+def overlay_groups(registry: Tree, groups: Tree) -> dict[str, Any]:
+    """Return the document of a *registry* after *groups* were uploaded to it."""
     tree = dict(registry)
-    for plural, resources in RESOURCES.items():
-        there = dict(_push_members(registry, plural))
-        for name, group in _push_members(groups, plural):
-            kept = {**dict(_push_members(there.get(name), resources)), **dict(_push_members(group, resources))}
+    for plural_name, resources in RESOURCES.items():
+        there = dict(_iter_members(registry, plural_name))
+        for name, group in _iter_members(groups, plural_name):
+            kept = {**dict(_iter_members(there.get(name), resources)), **dict(_iter_members(group, resources))}
             there[name] = {**group, **({resources: kept} if kept else {})}
         if there:
-            tree[plural] = there
+            tree[plural_name] = there
     return tree
 
 
-def _sent(body: Tree, there: Tree) -> dict[str, Any]:
-    versions = dict(_push_members(body, "versions"))
+def _to_send(body: Tree, there: Tree) -> dict[str, Any]:
+    versions = dict(_iter_members(body, "versions"))
     meta = body.get("meta")
-    # What refers to another has no version of its own.
+    # A resource that refers to another has no version of its own.
     unnamed = there or (isinstance(meta, Mapping) and meta.get("xref") is not None)
     kept = {name: value for name, value in body.items() if name != "versionid" or not unnamed}
     if not versions:
         return kept
     known = there.get("versionid")
-    sent = _chained(versions, {*dict(_push_members(there, "versions")), known}, known, body.get("versionid"))
+    sent = _set_ancestors(versions, {*dict(_iter_members(there, "versions")), known}, known, body.get("versionid"))
     if known is not None and known not in versions:
         # The attributes beside ``versions`` would become those of the version that is the default one until now.
-        sent[known] = dict(_member(there, "versions", known)) or _alone(there)
+        sent[known] = dict(_find_member(there, "versions", known)) or _extract_default_version(there)
     return {**kept, "versions": sent}
 
 
-def _alone(resource: Tree) -> dict[str, Any]:
-    """Return the default version of a resource that is shown without its versions."""
+def _extract_default_version(resource: Tree) -> dict[str, Any]:
+    """Return the attributes of the default version from a resource without inline versions."""
     return {name: value for name, value in resource.items() if name not in ("meta", "versions", "xid", "self")}
 
 
-def _chained(versions: Mapping[str, Any], there: Collection[Any], known: Any, default: Any) -> dict[str, Any]:
-    """Let each new version descend from the one before it, unless the catalog says itself from which.
+def _set_ancestors(versions: Mapping[str, Any], there: Collection[Any], known: Any, default: Any) -> dict[str, Any]:
+    """Set the ancestor of each new version to the previous one, unless the catalog sets ancestors itself.
 
-    *there* are the versions that the registry has, of which *known* is the default one. The default one of the catalog
-    comes last, since what nothing descends from becomes the default one.
+    *there* are the versions in the registry, and *known* is the default one of them. The catalog's default version
+    comes last, since the version without descendants becomes the default one.
     """
     chained = dict(versions)
     if any("ancestorid" in each for each in versions.values()):
         return chained
-    new = sorted((name for name in versions if name not in there), key=lambda name: (name == default, _number(name)))
+    new = sorted((name for name in versions if name not in there), key=lambda name: (name == default, _to_number(name)))
     for name in new:
         chained[name] = {**versions[name], "ancestorid": known if known is not None else name}
         known = name
     return chained
 
 
-def _number(name: str) -> int:
+def _to_number(name: str) -> int:
     return int(name) if name.isascii() and name.isdecimal() and len(name) < 19 else 0
 
 
-def _push_members(holder: Any, plural: str) -> Iterator[tuple[str, Tree]]:
-    collection = holder.get(plural) if isinstance(holder, Mapping) else None
+def _iter_members(holder: Any, plural_name: str) -> Iterator[tuple[str, Tree]]:
+    collection = holder.get(plural_name) if isinstance(holder, Mapping) else None
     if isinstance(collection, Mapping):
         yield from ((name, each) for name, each in collection.items() if isinstance(each, Mapping))
 
 
-def _member(holder: Any, plural: str, name: str) -> Tree:
-    return next((each for one, each in _push_members(holder, plural) if one == name), {})
+def _find_member(holder: Any, plural_name: str, name: str) -> Tree:
+    return next((each for one, each in _iter_members(holder, plural_name) if one == name), {})
 
 
 FLAGS: Final = "?ignore=epoch,readonly"
-"""Epochs in a document are those of where it came from."""
+"""Query that ignores epochs, which a document has from its own source."""
 NOTE: Final = "xRouter-Finding"
 
 
@@ -592,63 +589,63 @@ def push(
     if not is_url(url):
         hint = f"`xrouter catalog convert {path}` writes files"
         raise RouterError(f"{url} is not an http or https URL of a registry", hint=hint)
-    by = fetcher(logins, allow or ())
-    catalog, document = _checked(path, by)
-    registry = read_registry(url, by)
-    tree = standalone(registry, by)
-    groups = groups_of(document, tree)
-    before, after = (_built(Document(registry.file, each), by) for each in (tree, overlay(tree, groups)))
+    fetcher = make_fetcher(logins, allow or ())
+    catalog, document = _load_and_convert(path, fetcher)
+    registry = read_registry(url, fetcher)
+    tree = inline_collections(registry, fetcher)
+    groups = groups_to_send(document, tree)
+    before, after = (_build(Document(registry.file, each), fetcher) for each in (tree, overlay_groups(tree, groups)))
     write_difference(compare(before, after))
     if dry_run:
         return
-    _ask(url, yes=yes)
-    _send(url, groups, by)
+    _ask_for_confirmation(url, yes=yes)
+    _send_groups(url, groups, fetcher)
     # Another fetcher: this one remembers what the registry was.
-    _push_compare(catalog, load([url], fetcher=fetcher(logins, allow or ())))
+    _warn_if_registry_differs(catalog, load([url], fetcher=make_fetcher(logins, allow or ())))
 
 
-def _push_compare(catalog: Catalog, registry: Catalog) -> None:
-    """Warn when definitions mean something else in the registry, but for where their schemas are."""
+def _warn_if_registry_differs(catalog: Catalog, registry: Catalog) -> None:
+    """Warn about definitions that differ in the registry, apart from the addresses of their schemas."""
     there = registry.definitions
-    other = [
+    differing = [
         xid
         for xid, each in catalog.definitions.items()
         if xid not in there or replace(each, schemauri=None) != replace(there[xid], schemauri=None)
     ]
-    if other:
-        text = f"the registry differs from the catalog: {named(other)}"
+    if differing:
+        text = f"the registry differs from the catalog: {name_first(differing)}"
         print_text(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
 
 
-def _checked(path: str, by: Fetcher) -> tuple[Catalog, Mapping[str, Any]]:
-    """Return a catalog, and the same as an xRegistry 1.0 document.
+def _load_and_convert(path: str, fetcher: Fetcher) -> tuple[Catalog, Mapping[str, Any]]:
+    """Load a catalog; return it, and its form as an xRegistry 1.0 document.
 
     Raises:
         CatalogUnavailable: it has errors, or nothing to push.
         DocumentError: it cannot be read.
     """
     declarations = Declarations()
-    catalog = load([path], fetcher=by, declarations=declarations)
+    catalog = load([path], fetcher=fetcher, declarations=declarations)
     errors = rejecting_errors(catalog.findings)
     for each in errors:
         print_text(f"error: {each.file}{each.pointer}: {each.message}", err=True)
     hint = f"`xrouter check {path}` shows more"
     if errors:
-        raise CatalogUnavailable(f"{path} has {counted(len(errors), 'error')} and is not pushed", hint=hint)
+        raise CatalogUnavailable(f"{path} has {plural(len(errors), 'error')} and is not pushed", hint=hint)
     if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
         raise CatalogUnavailable(f"{path} holds nothing to push", hint=hint)
     return catalog, convert(catalog, declarations).document
 
 
-def _built(document: Document, by: Fetcher) -> Catalog:
-    return build([document], Findings(), fetcher=by)
+def _build(document: Document, fetcher: Fetcher) -> Catalog:
+    return build([document], Findings(), fetcher=fetcher)
 
 
-def _ask(url: str, *, yes: bool) -> None:
-    """Go on only when the user says so.
+def _ask_for_confirmation(url: str, *, yes: bool) -> None:
+    """Ask the user for confirmation, unless *yes*.
 
     Raises:
-        RouterError: there is nobody to ask.
+        RouterError: standard input is not a terminal.
         typer.Abort: the answer is no.
     """
     if yes:
@@ -658,23 +655,23 @@ def _ask(url: str, *, yes: bool) -> None:
     typer.confirm(f"push this to {url}?", abort=True, err=True)
 
 
-def _send(url: str, groups: Mapping[str, Any], by: Fetcher) -> None:
-    """Write all groups by one request.
+def _send_groups(url: str, groups: Mapping[str, Any], fetcher: Fetcher) -> None:
+    """Upload all groups in one request.
 
     Raises:
-        RouterError: the registry refuses it.
-        DocumentError: it is not known what came of it.
+        RouterError: the registry rejects it.
+        DocumentError: the result is unknown.
     """
-    receipt = post(url.partition("?")[0].rstrip("/") + "/" + FLAGS, msgspec.json.encode(groups), by, note=NOTE)
+    receipt = post(url.partition("?")[0].rstrip("/") + "/" + FLAGS, msgspec.json.encode(groups), fetcher, note=NOTE)
     if not 200 <= receipt.status < 300:
-        raise _refused(by.address(url), receipt.status, receipt.data)
+        raise _rejection_error(fetcher.address(url), receipt.status, receipt.data)
     for note in receipt.notes:
         print_text(f"the registry notes: {unquote(note)}", err=True)
-    numbers = ", ".join(counted(len(each), plural.removesuffix("s")) for plural, each in groups.items())
+    numbers = ", ".join(plural(len(each), plural_name.removesuffix("s")) for plural_name, each in groups.items())
     print_text(f"pushed {numbers}")
 
 
-def _refused(url: str, status: int, data: bytes) -> RouterError:
+def _rejection_error(url: str, status: int, data: bytes) -> RouterError:
     try:
         problem = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.MsgspecError:

@@ -13,65 +13,65 @@ from catalog.findings import DocumentError
 from catalog.load import load, new_errors
 from catalog.model import Catalog
 from router.errors import ConfigError, StateError
-from router.preflight import CheckResult, local_checks, machine_checks, remote_checks, run_checks
+from router.preflight import CheckResult, iter_remote_checks, list_local_checks, list_machine_checks, run_checks
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
-from router.sources import missing_sources, sources_of
+from router.sources import find_missing_sources, sources_of
 from router.state.durable import Pins, clients_of, distrusted
-from router.terminal import counted, print_text, styled, terminal
+from router.terminal import plural, print_text, terminal, to_text
 
 # The checks of ``doctor``: those of startup, plus settings and catalog.
 
 
-def examine(config: Path | None = None) -> Iterator[CheckResult]:
+def run_doctor(config: Path | None = None) -> Iterator[CheckResult]:
     """Yield the findings; without *config*, those of the machine only. No check waits longer than 30 s."""
     if config is None:
-        yield from run_checks(machine_checks())
+        yield from run_checks(list_machine_checks())
         return
     try:
         settings = load_settings(config)
     except ConfigError as error:
-        yield from run_checks(machine_checks())
+        yield from run_checks(list_machine_checks())
         yield CheckResult("settings", "fail", "; ".join(error.problems), error.hint or f"correct {config}")
         return
-    yield from run_checks([*machine_checks(), *local_checks(settings)])
+    yield from run_checks([*list_machine_checks(), *list_local_checks(settings)])
     yield CheckResult("settings", "ok", str(config))
-    read = settings.catalog
+    chosen = settings.catalog
     try:
-        catalog = _load(read.source, settings)
+        catalog = _load_catalog(chosen.source, settings)
     except DocumentError as error:
         yield CheckResult("catalog", "fail", str(error), error.hint or "correct catalog.source")
         return
-    yield _catalog(catalog, settings)
-    if read.shadow:
-        yield _shadow(catalog, settings)
-    yield from _others(catalog, settings)
+    yield _check_catalog(catalog, settings)
+    if chosen.shadow:
+        yield _check_shadow(catalog, settings)
+    yield from _check_servers(catalog, settings)
 
 
-def _load(sources: Sequence[str], settings: Settings) -> Catalog:
+def _load_catalog(sources: Sequence[str], settings: Settings) -> Catalog:
     return load(sources, fetcher=fetcher_of(settings), base_uri=settings.catalog.base_uri)
 
 
-def _catalog(catalog: Catalog, settings: Settings) -> CheckResult:
+def _check_catalog(catalog: Catalog, settings: Settings) -> CheckResult:
     summary = f"{len(catalog.definitions)} definitions, {len(catalog.endpoints)} endpoints, epoch {catalog.epoch}"
     sources = " ".join(map(str, settings.catalog.source))
     if not catalog.definitions:
         return CheckResult("catalog", "fail", "no usable definition", f"see `xrouter check {sources}`")
-    if missing := missing_sources(catalog, settings):
+    if missing := find_missing_sources(catalog, settings):
         return CheckResult("catalog", "warn", f"{summary}; missing: {', '.join(missing)}", next(iter(missing.values())))
     errors = [finding for finding in catalog.findings if finding.severity == "error"]
     if errors:
-        text = f"{summary}; {counted(len(errors), 'error')}, first: {errors[0].message}"
+        text = f"{summary}; {plural(len(errors), 'error')}, first: {errors[0].message}"
         return CheckResult("catalog", "warn", text, f"see `xrouter check {sources}`")
     return CheckResult("catalog", "ok", summary)
 
 
-def _shadow(catalog: Catalog, settings: Settings) -> CheckResult:
+def _check_shadow(catalog: Catalog, settings: Settings) -> CheckResult:
     """Check the shadow catalog; a router runs without a usable one."""
     read = settings.catalog
     sources = " ".join(map(str, read.shadow))
     try:
-        shadow = _load(read.shadow, settings)
+        shadow = _load_catalog(read.shadow, settings)
     except DocumentError as error:
         return CheckResult("shadow", "warn", str(error), error.hint or "correct catalog.shadow")
     errors = new_errors(shadow, catalog.findings, elsewhere=True)
@@ -81,7 +81,7 @@ def _shadow(catalog: Catalog, settings: Settings) -> CheckResult:
     return CheckResult("shadow", "ok", f"{len(shadow.definitions)} definitions, epoch {shadow.epoch}")
 
 
-def _others(catalog: Catalog, settings: Settings) -> Iterator[CheckResult]:
+def _check_servers(catalog: Catalog, settings: Settings) -> Iterator[CheckResult]:
     """Yield the findings about brokers and servers; those that must not see our credentials are not contacted."""
     try:
         sources = sources_of(catalog, settings)
@@ -101,7 +101,7 @@ def _others(catalog: Catalog, settings: Settings) -> Iterator[CheckResult]:
         return
     for name, addresses in known.items():
         yield CheckResult("addresses", "ok", f"{name}: credentials are sent to {', '.join(addresses)}")
-    yield from run_checks(list(remote_checks(settings, catalog, sources, beside=True)))
+    yield from run_checks(list(iter_remote_checks(settings, catalog, sources, beside=True)))
 
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -118,10 +118,10 @@ def doctor(
 
     Example: xrouter doctor router.yaml
     """
-    diagnoses = list(examine(config))
+    diagnoses = list(run_doctor(config))
     console = terminal()
     if console.is_terminal:
-        console.print(_table(diagnoses))
+        console.print(_make_table(diagnoses))
     else:
         for each in diagnoses:
             remedy = f" (remedy: {each.remedy})" if each.remedy else ""
@@ -129,8 +129,8 @@ def doctor(
     raise typer.Exit(1 if any(each.state == "fail" for each in diagnoses) else 0)
 
 
-def _table(diagnoses: list[CheckResult]) -> Table:
+def _make_table(diagnoses: list[CheckResult]) -> Table:
     table = Table("", "check", "result", "remedy")
     for each in diagnoses:
-        table.add_row(styled((each.state, _COLOURS[each.state])), each.name, each.observation, each.remedy)
+        table.add_row(to_text((each.state, _COLOURS[each.state])), each.name, each.observation, each.remedy)
     return table

@@ -43,11 +43,11 @@ class ProtocolTemplate:
         return f"garden-{self.name}"
 
 
-def _template(value: str) -> dict[str, str]:
+def _uri_template(value: str) -> dict[str, str]:
     return {"value": value, "type": "uritemplate"}
 
 
-def _loopback(port: int) -> list[str]:
+def _loopback_ports(port: int) -> list[str]:
     return [f"127.0.0.1:{port}:{port}"]
 
 
@@ -57,7 +57,7 @@ _TOPIC: Final = (
 )
 PROTOCOLS: Final[Sequence[ProtocolTemplate]] = (
     ProtocolTemplate(
-        "http", "HTTP", {"path": "/beds/{bed}/{what}"}, message={"path": _template("/beds/{bed}/moisture")}
+        "http", "HTTP", {"path": "/beds/{bed}/{what}"}, message={"path": _uri_template("/beds/{bed}/moisture")}
     ),
     ProtocolTemplate(
         "kafka",
@@ -65,7 +65,7 @@ PROTOCOLS: Final[Sequence[ProtocolTemplate]] = (
         {"topic": "garden"},
         "kafka://localhost:9092",
         services={
-            "kafka": {"image": KAFKA_IMAGE, "ports": _loopback(9092)},
+            "kafka": {"image": KAFKA_IMAGE, "ports": _loopback_ports(9092)},
             # In the broker's network, since the broker advertises localhost.
             "topic": {
                 "image": KAFKA_IMAGE,
@@ -81,12 +81,12 @@ PROTOCOLS: Final[Sequence[ProtocolTemplate]] = (
         "MQTT/5.0",
         {"topic": "garden/+/moisture"},
         "mqtt://localhost:1883",
-        {"topic_name": _template("garden/{bed}/moisture")},
+        {"topic_name": _uri_template("garden/{bed}/moisture")},
         {
             "mqtt": {
                 "image": "eclipse-mosquitto:2.0.22",
                 "command": ["mosquitto", "-c", "/mosquitto-no-auth.conf"],
-                "ports": _loopback(1883),
+                "ports": _loopback_ports(1883),
             }
         },
     ),
@@ -99,7 +99,7 @@ PROTOCOLS: Final[Sequence[ProtocolTemplate]] = (
             "amqp": {
                 "image": "apache/activemq-artemis:2.42.0",
                 "environment": {"ANONYMOUS_LOGIN": "true"},
-                "ports": _loopback(5672),
+                "ports": _loopback_ports(5672),
             }
         },
     ),
@@ -108,33 +108,33 @@ PROTOCOLS: Final[Sequence[ProtocolTemplate]] = (
         "NATS",
         {"subject": "garden.*.moisture"},
         "nats://localhost:4222",
-        {"subject": _template("garden.{bed}.moisture")},
-        {"nats": {"image": "nats:2.11.8-alpine", "command": ["-js"], "ports": _loopback(4222)}},
+        {"subject": _uri_template("garden.{bed}.moisture")},
+        {"nats": {"image": "nats:2.11.8-alpine", "command": ["-js"], "ports": _loopback_ports(4222)}},
     ),
 )
 
 
-def catalog_of(chosen: Sequence[ProtocolTemplate]) -> dict[str, Any]:
+def make_catalog(chosen: Sequence[ProtocolTemplate]) -> dict[str, Any]:
     """Return a catalog with an endpoint per protocol, and one event that all of them carry."""
     return {
         "specversion": "1.0-rc4",
-        "endpoints": {each.endpoint: _endpoint(each) for each in chosen},
+        "endpoints": {each.endpoint: _make_endpoint(each) for each in chosen},
         "messagegroups": {
-            GROUP: {"messages": {f"{GROUP}.Moisture": _event()}},
-            **{_group(each): {"messages": _native(each)} for each in chosen if each.message is not None},
+            GROUP: {"messages": {f"{GROUP}.Moisture": _make_event()}},
+            **{_group_id(each): {"messages": _make_native(each)} for each in chosen if each.message is not None},
         },
     }
 
 
-def compose_of(chosen: Sequence[ProtocolTemplate]) -> dict[str, Any]:
+def make_compose(chosen: Sequence[ProtocolTemplate]) -> dict[str, Any]:
     """Return a compose file with the brokers of the protocols; empty when none needs a broker."""
     services = {name: service for each in chosen for name, service in each.services.items()}
     return {"services": services} if services else {}
 
 
-def _endpoint(first: ProtocolTemplate) -> dict[str, Any]:
+def _make_endpoint(first: ProtocolTemplate) -> dict[str, Any]:
     where = {"endpoints": [{"uri": first.address}]} if first.address else {}
-    groups = [GROUP] if first.message is None else [GROUP, _group(first)]
+    groups = [GROUP] if first.message is None else [GROUP, _group_id(first)]
     return {
         "usage": ["consumer"],
         "protocol": first.protocol,
@@ -143,26 +143,26 @@ def _endpoint(first: ProtocolTemplate) -> dict[str, Any]:
     }
 
 
-def _group(first: ProtocolTemplate) -> str:
+def _group_id(first: ProtocolTemplate) -> str:
     return f"{GROUP}.{first.name.capitalize()}"
 
 
-def _event() -> dict[str, Any]:
+def _make_event() -> dict[str, Any]:
     schema = {"type": "object", "required": ["percent"], "properties": {"percent": {"type": "number"}}}
     return {
         "description": "How wet a bed is, sent as a CloudEvent.",
         "envelope": "CloudEvents/1.0",
-        "envelopemetadata": {"type": {"value": MOISTURE}, "source": _template("/beds/{bed}")},
+        "envelopemetadata": {"type": {"value": MOISTURE}, "source": _uri_template("/beds/{bed}")},
         "datacontenttype": "application/json",
         "dataschemaformat": "JsonSchema/draft-07",
         "dataschema": schema,
     }
 
 
-def _native(first: ProtocolTemplate) -> dict[str, Any]:
+def _make_native(first: ProtocolTemplate) -> dict[str, Any]:
     """Return a definition, by id, that maps plain messages to the same event."""
     return {
-        f"{_group(first)}.Moisture": {
+        f"{_group_id(first)}.Moisture": {
             "description": f"The same, as a plain {first.name.upper()} message; the placeholder goes into the source.",
             "basemessage": f"/messagegroups/{GROUP}/messages/{GROUP}.Moisture",
             "envelope": "CloudEvents/1.0",
@@ -221,22 +221,22 @@ _COMPOSE: Final = """\
 """
 
 
-def settings_text(chosen: Sequence[ProtocolTemplate]) -> str:
+def format_settings(chosen: Sequence[ProtocolTemplate]) -> str:
     """Return the settings of a router that consumes the endpoints of these protocols."""
     sources = "\n".join(f"  - {{endpoint: /endpoints/{each.endpoint}}}" for each in chosen)
     return _SETTINGS.format(schema=SCHEMA_COPY, name=SETTINGS_NAME, catalog=CATALOG_NAME, sources=sources)
 
 
-def compose_text(chosen: Sequence[ProtocolTemplate]) -> str:
+def format_compose(chosen: Sequence[ProtocolTemplate]) -> str:
     """Return the compose file; empty when no protocol needs a broker."""
-    document = compose_of(chosen)
+    document = make_compose(chosen)
     return _COMPOSE.format(settings=SETTINGS_NAME) + yaml_text(document) if document else ""
 
 
-def _settings_schema() -> bytes:
-    from router.settings.load import packaged_schema
+def _read_settings_schema() -> bytes:
+    from router.settings.load import read_packaged_schema
 
-    return packaged_schema()
+    return read_packaged_schema()
 
 
 def init(
@@ -246,7 +246,7 @@ def init(
     mqtt: Annotated[bool, typer.Option("--mqtt", help="Subscribe to MQTT topics.")] = False,
     amqp: Annotated[bool, typer.Option("--amqp", help="Receive from an AMQP 1.0 node.")] = False,
     nats: Annotated[bool, typer.Option("--nats", help="Subscribe to NATS subjects.")] = False,
-    _schema: Annotated[bool, schema_option("settings files", _settings_schema)] = False,
+    _schema: Annotated[bool, schema_option("settings files", _read_settings_schema)] = False,
 ) -> None:
     """Create settings, a first catalog and a compose file with the brokers, and print the next steps.
 
@@ -254,33 +254,33 @@ def init(
 
     Example: xrouter init garden --mqtt --http
     """
-    asked = {"http": http, "kafka": kafka, "mqtt": mqtt, "amqp": amqp, "nats": nats}
-    chosen = [each for each in PROTOCOLS if asked[each.name]] or [each for each in PROTOCOLS if each.name == "http"]
-    written = _files(chosen)
-    taken = [name for name in written if (folder / name).exists()]
-    if taken:
+    requested = {"http": http, "kafka": kafka, "mqtt": mqtt, "amqp": amqp, "nats": nats}
+    chosen = [each for each in PROTOCOLS if requested[each.name]] or [each for each in PROTOCOLS if each.name == "http"]
+    written = _make_files(chosen)
+    existing = [name for name in written if (folder / name).exists()]
+    if existing:
         hint = "use another folder, or move the file away: no file is overwritten"
-        raise RouterError(f"{folder / taken[0]} already exists", hint=hint)
+        raise RouterError(f"{folder / existing[0]} already exists", hint=hint)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RouterError(f"{folder} cannot be created: {error.strerror}", hint="use another folder") from error
     for name, text in written.items():
         write_text(text, folder / name)
-    print_text(_next(folder, chosen, written))
+    print_text(_format_next_steps(folder, chosen, written))
 
 
-def _files(chosen: list[ProtocolTemplate]) -> dict[str, str]:
+def _make_files(chosen: list[ProtocolTemplate]) -> dict[str, str]:
     texts = {
-        SETTINGS_NAME: settings_text(chosen),
-        CATALOG_NAME: json_text(catalog_of(chosen)),
-        COMPOSE_NAME: compose_text(chosen),
-        SCHEMA_COPY: _settings_schema().decode("utf-8"),
+        SETTINGS_NAME: format_settings(chosen),
+        CATALOG_NAME: json_text(make_catalog(chosen)),
+        COMPOSE_NAME: format_compose(chosen),
+        SCHEMA_COPY: _read_settings_schema().decode("utf-8"),
     }
     return {name: text for name, text in texts.items() if text}
 
 
-def _next(folder: Path, chosen: list[ProtocolTemplate], written: dict[str, str]) -> str:
+def _format_next_steps(folder: Path, chosen: list[ProtocolTemplate], written: dict[str, str]) -> str:
     program = Path(sys.argv[0]).name if Path(sys.argv[0]).name == "xrouter" else "python -m router"
     steps = [(f"cd {folder}", "")] if folder != Path() else []
     if COMPOSE_NAME in written:

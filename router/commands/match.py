@@ -24,16 +24,16 @@ from router.commands.arguments import (
     CatalogOption,
     LoginsOption,
     MorePaths,
-    fetcher,
-    usable_catalog,
+    load_usable,
+    make_fetcher,
 )
-from router.commands.test.cases import LINES, MAX_BYTES, outcome_faults
-from router.commands.test.runner import ValueMismatch, differences
+from router.commands.test.cases import LINES, MAX_BYTES, iter_outcome_faults
+from router.commands.test.runner import ValueMismatch, iter_differences
 from router.errors import RouterError
 from router.matching.explanation import BEST, FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.nearest import ConstraintResult
 from router.matching.records import RecordMatcher, to_line
-from router.terminal import counted, print_text, shown_value, styled, terminal
+from router.terminal import plural, print_text, terminal, to_text, value_text
 
 # Output of ``xrouter match --explain``: colored on a terminal, plain elsewhere.
 
@@ -56,92 +56,92 @@ class ExplanationWriter:
         self._output = output if output is not None else sys.stdout
         self._console = terminal(file=self._output, soft_wrap=True)
         self._encoding = self._output.encoding or "utf-8"
-        fancy = self._shows("✓✗…")
+        fancy = self._can_encode("✓✗…")
         self._yes, self._no, self._cut = ("✓", "✗", "…") if fancy else ("+", "-", "...")
 
     def write(self, explained: RecordExplanation) -> None:
         """Write one record's explanation, and an empty line."""
-        for text, style in (*self._record(explained), ("", "")):
+        for text, style in (*self._iter_record(explained), ("", "")):
             safe = one_line(text).encode(self._encoding, "backslashreplace").decode(self._encoding)
-            self._console.print(styled((safe, style)))
+            self._console.print(to_text((safe, style)))
 
-    def _shows(self, signs: str) -> bool:
+    def _can_encode(self, signs: str) -> bool:
         try:
             signs.encode(self._encoding)
         except UnicodeEncodeError:
             return False
         return True
 
-    def _record(self, explained: RecordExplanation) -> Iterator[Line]:
-        at = f" at {self._text(explained.endpoint)}" if explained.endpoint else ""
-        yield f"record {explained.number}: {self._text(explained.protocol) or 'no record'}{at}", "bold"
+    def _iter_record(self, explained: RecordExplanation) -> Iterator[Line]:
+        at = f" at {self._shorten(explained.endpoint)}" if explained.endpoint else ""
+        yield f"record {explained.number}: {self._shorten(explained.protocol) or 'no record'}{at}", "bold"
         if explained.error:
-            yield f"  {self._no} {self._text(explained.error)}", "red"
+            yield f"  {self._no} {self._shorten(explained.error)}", "red"
             return
-        main = [f"{name.rpartition('.')[2]} {self._quoted(text)}" for name, text in explained.main]
+        main = [f"{name.rpartition('.')[2]} {self._quote(text)}" for name, text in explained.main]
         size = "no body" if explained.size is None else f"{explained.size} bytes of body"
         yield "  " + ", ".join((*main, size)), ""
         if not explained.events:
             yield "  a batch without events", ""
         for event in explained.events:
-            yield from self._event(event)
+            yield from self._iter_event(event)
 
-    def _event(self, event: EventExplanation) -> Iterator[Line]:
+    def _iter_event(self, event: EventExplanation) -> Iterator[Line]:
         if event.place >= 0:
             yield f"  event {event.place} of the batch", "bold"
         yield f"  envelope: {_MODES.get(event.mode, event.mode)}", ""
         for fault in event.faults:
-            yield f"    {self._no} {self._text(fault)}", "red"
+            yield f"    {self._no} {self._shorten(fault)}", "red"
         for candidate in event.candidates:
-            yield from self._candidate(candidate)
+            yield from self._iter_candidate(candidate)
         if event.more:
             yield f"  and {event.more} more candidate{'' if event.more == 1 else 's'} (--all shows all)", "dim"
         if event.why:
             yield f"  why: {event.why}", ""
-        yield from self._outcome(event.outcome)
+        yield from self._iter_outcome(event.outcome)
 
-    def _candidate(self, candidate: ExplainedCandidate) -> Iterator[Line]:
+    def _iter_candidate(self, candidate: ExplainedCandidate) -> Iterator[Line]:
         good = candidate.matches and candidate.schema in ((), FITS)
         style = "bold green" if candidate.wins else "green" if good else "yellow"
         sign = self._yes if good else self._no
-        specific = f" ({counted(candidate.literals, 'literal')}, {counted(candidate.characters, 'character')})"
+        specific = f" ({plural(candidate.literals, 'literal')}, {plural(candidate.characters, 'character')})"
         yield f"  {sign} {candidate.message}: {candidate.verdict}{specific if candidate.matches else ''}", style
         for check in candidate.checks:
-            yield self._check(check)
+            yield self._format_check(check)
         fits = candidate.schema == FITS
         for verdict in candidate.schema:
-            yield f"      {self._yes if fits else self._no} schema: {self._text(verdict)}", "" if fits else "red"
+            yield f"      {self._yes if fits else self._no} schema: {self._shorten(verdict)}", "" if fits else "red"
 
-    def _check(self, check: ConstraintResult) -> Line:
-        name, value = self._text(check.property), self._value(check)
+    def _format_check(self, check: ConstraintResult) -> Line:
+        name, value = self._shorten(check.property), self._format_value(check)
         # ``expected`` is a description there, and the value or template elsewhere.
         described = check.constraint is not None and check.constraint.kind in ("present", "optional")
-        expected = check.expected or "" if described else self._quoted(check.expected or "")
+        expected = check.expected or "" if described else self._quote(check.expected or "")
         if not check.holds:
             return f"      {self._no} {name}: expected {expected}, found {value}", "red"
         as_expected = "" if check.actual in (None, check.expected) else f", as {expected}"
         return f"      {self._yes} {name}: {value}{as_expected}", ""
 
-    def _value(self, check: ConstraintResult) -> str:
+    def _format_value(self, check: ConstraintResult) -> str:
         if check.actual is None:
             return "absent (optional)" if check.holds else "nothing"
-        return self._quoted(check.actual)
+        return self._quote(check.actual)
 
-    def _outcome(self, outcome: Mapping[str, Any]) -> Iterator[Line]:
+    def _iter_outcome(self, outcome: Mapping[str, Any]) -> Iterator[Line]:
         if outcome["outcome"] != "routed":
             # The candidates above already show the detail of this reason.
-            detail = "" if outcome["reason"] == "no-match" else f": {self._text(outcome['detail'])}"
+            detail = "" if outcome["reason"] == "no-match" else f": {self._shorten(outcome['detail'])}"
             yield f"  dead letter, {outcome['reason']}{detail}", "bold red"
             return
         yield f"  routed to {outcome['message']}", "bold green"
         for name in ("context", "cloudevent"):
-            pairs = [f"{self._text(key)}={self._quoted(text)}" for key, text in outcome[name].items()]
+            pairs = [f"{self._shorten(key)}={self._quote(text)}" for key, text in outcome[name].items()]
             yield f"    {name}: {', '.join(pairs) or 'none'}", ""
 
-    def _quoted(self, text: str) -> str:
-        return f"'{self._text(text)}'"
+    def _quote(self, text: str) -> str:
+        return f"'{self._shorten(text)}'"
 
-    def _text(self, text: str | None) -> str:
+    def _shorten(self, text: str | None) -> str:
         """Return an untrusted text without control characters, truncated."""
         shown = text or ""
         if len(shown) > _SHOWN:
@@ -172,39 +172,39 @@ class Expectation:
         self._records = 0
         self._wrong = 0
 
-    def compare(self, outcome: Mapping[str, Any]) -> Iterator[str]:
+    def compare_next(self, outcome: Mapping[str, Any]) -> Iterator[str]:
         """Compare the outcome of the next record, and yield a line per difference."""
         number = self._records
         self._records += 1
-        wrong = tuple(self._of(number, outcome))
+        wrong = tuple(self._iter_mismatches(number, outcome))
         self._wrong += bool(wrong)
         if wrong and self._wrong <= MAX_SHOWN:
-            yield from (f"record {number + 1}: {_text(each)}" for each in wrong)
+            yield from (f"record {number + 1}: {_format_mismatch(each)}" for each in wrong)
 
-    def summary(self) -> tuple[str, bool]:
+    def summarize(self) -> tuple[str, bool]:
         """Return a summary line, and whether all outcomes and the number of records are as expected."""
         missing = 0 if self._each else max(0, len(self._forms) - self._records)
         good = self._records - self._wrong
-        text = f"{good} of {counted(self._records, 'record')} as expected"
+        text = f"{good} of {plural(self._records, 'record')} as expected"
         if missing:
-            text += f"; {counted(missing, 'record')} missing"
+            text += f"; {plural(missing, 'record')} missing"
         return text, bool(self._records) and not self._wrong and not missing
 
-    def _of(self, number: int, outcome: Mapping[str, Any]) -> Iterator[ValueMismatch]:
+    def _iter_mismatches(self, number: int, outcome: Mapping[str, Any]) -> Iterator[ValueMismatch]:
         if not self._each and number >= len(self._forms):
             yield ValueMismatch("/", None, {"outcome": outcome["outcome"]})
             return
-        yield from differences(self._forms[0 if self._each else number], outcome, "")
+        yield from iter_differences(self._forms[0 if self._each else number], outcome, "")
 
 
-def expectation_of(text: str) -> Expectation:
+def parse_expectation(text: str) -> Expectation:
     """Parse ``--expect``: an outcome or a list of outcomes, inline or in a file.
 
     Raises:
         ExpectationUnreadable: it is none; names each fault and its place.
     """
     try:
-        tree = parse_yaml(OPTION, text).tree if text.lstrip()[:1] in ("{", "[") else _tree_of(Path(text))
+        tree = parse_yaml(OPTION, text).tree if text.lstrip()[:1] in ("{", "[") else _read_tree(Path(text))
     except DocumentError as error:
         raise ExpectationUnreadable(str(error)) from error
     forms = tree if isinstance(tree, list) else [tree]
@@ -213,14 +213,14 @@ def expectation_of(text: str) -> Expectation:
     faults = [
         f"{f'/{number}' if isinstance(tree, list) else ''}{at or '/'} {fault}"
         for number, form in enumerate(forms)
-        for at, fault in outcome_faults(form)
+        for at, fault in iter_outcome_faults(form)
     ]
     if faults:
         raise ExpectationUnreadable("\n".join(faults[:MAX_SHOWN]))
     return Expectation(forms, each=not isinstance(tree, list))
 
 
-def _tree_of(path: Path) -> Any:
+def _read_tree(path: Path) -> Any:
     try:
         with open_input(path) as file:
             data = file.read(MAX_BYTES + 1)
@@ -237,12 +237,12 @@ def _tree_of(path: Path) -> Any:
     return [parse_text(f"{path}:{number}", line.strip()).tree for number, line in lines if line.strip()]
 
 
-def _text(each: ValueMismatch) -> str:
-    return one_line(f"{each.pointer}: expected {_shown(each.expected)}, found {_shown(each.actual)}")
+def _format_mismatch(each: ValueMismatch) -> str:
+    return one_line(f"{each.pointer}: expected {_shorten_value(each.expected)}, found {_shorten_value(each.actual)}")
 
 
-def _shown(value: Any) -> str:
-    text = shown_value(value)
+def _shorten_value(value: Any) -> str:
+    text = value_text(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
@@ -326,53 +326,53 @@ def match(
         raise typer.BadParameter("--all requires --explain")
     if explain and expect is not None:
         raise typer.BadParameter(f"--explain and {OPTION} exclude each other; give one of them")
-    expected = None if expect is None else _expected(expect)
-    loaded = usable_catalog([*catalog, *(more or [])], fetcher(logins, allow or ()), base_uri=base_uri)
+    expected = None if expect is None else _parse_expect_option(expect)
+    loaded = load_usable([*catalog, *(more or [])], make_fetcher(logins, allow or ()), base_uri=base_uri)
     if endpoint is not None:
-        _require(endpoint, loaded.endpoints, "endpoint")
-    how = partial(RecordMatcher, validation=validate.value, frames=Frames(framing.value), ambiguous=ambiguous.value)
-    matcher = _matcher(how, loaded, endpoint, group or [])
+        _require_xid(endpoint, loaded.endpoints, "endpoint")
+    factory = partial(RecordMatcher, validation=validate.value, frames=Frames(framing.value), ambiguous=ambiguous.value)
+    matcher = _make_matcher(factory, loaded, endpoint, group or [])
     if explain:
-        _explain(Explainer(matcher, everything=everything))
+        _explain_stdin(Explainer(matcher, everything=everything))
         return
     output = sys.stdout.buffer
     for outcome in matcher.outcomes(sys.stdin.buffer):
         output.write(escaped_json(to_line(outcome)))
-        for line in () if expected is None else expected.compare(outcome):
+        for line in () if expected is None else expected.compare_next(outcome):
             print_text(line, err=True)
     output.flush()
     if expected is not None:
-        text, good = expected.summary()
+        text, good = expected.summarize()
         print_text(text, err=True)
         raise typer.Exit(0 if good else NOT_AS_EXPECTED)
 
 
-def _expected(given: str) -> Expectation:
+def _parse_expect_option(given: str) -> Expectation:
     try:
-        return expectation_of(given)
+        return parse_expectation(given)
     except ExpectationUnreadable as error:
         raise typer.BadParameter(f"{OPTION}: {error}") from error
 
 
-def _explain(explainer: Explainer) -> None:
+def _explain_stdin(explainer: Explainer) -> None:
     writer = ExplanationWriter()
     for number, line in enumerate((line for line in sys.stdin.buffer if line.strip()), 1):
         writer.write(explainer.explain(number, line))
 
 
-def _matcher(
-    how: Callable[..., RecordMatcher], catalog: Catalog, endpoint: str | None, groups: list[str]
+def _make_matcher(
+    factory: Callable[..., RecordMatcher], catalog: Catalog, endpoint: str | None, groups: list[str]
 ) -> RecordMatcher:
     """Return the matcher; the candidates of several groups are combined."""
     for xid in groups:
-        _require(xid, catalog.groups, "message group")
+        _require_xid(xid, catalog.groups, "message group")
     if len(groups) < 2:
-        return how(catalog, endpoint=endpoint, group=groups[0] if groups else None)
+        return factory(catalog, endpoint=endpoint, group=groups[0] if groups else None)
     union = tuple(dict.fromkeys(member for xid in groups for member in catalog.groups[xid]))
-    return how(replace(catalog, groups={groups[0]: union}), group=groups[0])
+    return factory(replace(catalog, groups={groups[0]: union}), group=groups[0])
 
 
-def _require(xid: str, among: Mapping[str, Any], what: str) -> None:
+def _require_xid(xid: str, among: Mapping[str, Any], what: str) -> None:
     if xid in among:
         return
     near = get_close_matches(xid, among, 1)

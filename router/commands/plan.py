@@ -26,10 +26,10 @@ from catalog.documents.fetching import CASES
 from catalog.findings import Declarations, RecordError, one_line
 from catalog.model import Catalog
 from catalog.parsing.regular import open_input
-from router.commands.arguments import OutputFormat, usable_catalog
-from router.commands.catalog import description
+from router.commands.arguments import OutputFormat, load_usable
+from router.commands.catalog import describe_change
 from router.commands.test.cases import read_cases
-from router.commands.test.runner import letter_of_entry
+from router.commands.test.runner import entry_to_dead_letter
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import latest_letters, moment_of
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, marks_of, marks_of_settings, redactor_of
@@ -57,7 +57,7 @@ from router.settings.catalogs import fetcher_of
 from router.sources import Source, inbox_client, source_client
 from router.state.durable import Pins, clients_of, require_trusted
 from router.state.ledger import LetterLedger
-from router.terminal import counted, print_json, shown_value, styled, terminal
+from router.terminal import plural, print_json, terminal, to_text, value_text
 
 # Changes by a new catalog: records to evaluate, counts, and samples with their first cause.
 
@@ -65,10 +65,10 @@ from router.terminal import counted, print_json, shown_value, styled, terminal
 
 # Sources that records are read from, in chunks with the columns of the source.
 
-ROWS: Final = 5_000
-"""Records that are evaluated together."""
-BYTES: Final = 256 << 20
-"""Bytes of records that are read from one source."""
+CHUNK_ROWS: Final = 5_000
+"""Maximum records that are evaluated together."""
+MAX_FEED_BYTES: Final = 256 << 20
+"""Approximate maximum bytes of records that are read from one source."""
 
 
 @dataclass(slots=True)
@@ -80,26 +80,26 @@ class RecordFeed:
     records: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def chunks(self) -> Iterator[Chunk]:
-        """Yield the records, at most :data:`ROWS` at a time, and not many more bytes than :data:`BYTES` in all."""
+    def iter_chunks(self) -> Iterator[Chunk]:
+        """Yield at most :data:`CHUNK_ROWS` records at a time, and about :data:`MAX_FEED_BYTES` in all."""
         size = 0
         for chunk in self.read(self):
-            for start in range(0, chunk.rows.num_rows, ROWS):
-                some = chunk.rows.slice(start, ROWS)
+            for start in range(0, chunk.rows.num_rows, CHUNK_ROWS):
+                some = chunk.rows.slice(start, CHUNK_ROWS)
                 self.records += some.num_rows
                 yield Chunk(chunk.kind, some)
             size += chunk.rows.nbytes
-            if size > BYTES:
+            if size > MAX_FEED_BYTES:
                 self.notes.append(f"stopped reading after {size >> 20} MiB")
                 return
 
 
-def inbox_chunk(batch: pa.RecordBatch) -> Chunk:
+def make_inbox_chunk(batch: pa.RecordBatch) -> Chunk:
     """Return rows of an inbox."""
     return Chunk("inbox", batch.select(list(INBOX_COLUMNS)))
 
 
-def letter_of(chunk: Chunk, row: int, reason: str) -> DeadLetter:
+def to_dead_letter(chunk: Chunk, row: int, reason: str) -> DeadLetter:
     """Return a record as a dead letter, so that it can be redacted."""
     binding, parts, body = chunk.taken_apart(row)
     return DeadLetter(
@@ -119,9 +119,9 @@ def letter_of(chunk: Chunk, row: int, reason: str) -> DeadLetter:
     )
 
 
-CUT: Final = 200
+MAX_VALUE: Final = 200
 """Characters of one value."""
-VALUES: Final = 20
+MAX_SHOWN: Final = 20
 """Attributes of one kind that a sample shows."""
 _OF_EVENTS: Final = ("context-", "mapped-attribute-")
 _VIOLATION: Final = "schema-violation"
@@ -149,84 +149,88 @@ class ChangeSampler:
         self._old, self._new, self._redactor = old, new, redactor
 
     @cached_property
-    def _changes(self) -> dict[str, list[CatalogChange]]:
+    def _changes_by_xid(self) -> dict[str, list[CatalogChange]]:
         changes: dict[str, list[CatalogChange]] = {}
         for change in sorted(compare(self._old, self._new).changes, key=lambda each: each.compatible):
             for xid in {change.xid, *([change.before] if change.kind == "definition-renamed" else [])}:
                 changes.setdefault(xid, []).append(change)
         return changes
 
-    def sample(self, chunk: Chunk, changed: ChangedRecord) -> ChangedSample:
+    def make_sample(self, chunk: Chunk, changed: ChangedRecord) -> ChangedSample:
         """Return the redacted sample of one record."""
         before, after = changed.verdicts()
         reasons = (before.reason, after.reason)
         reason = _VIOLATION if _VIOLATION in reasons else next(filter(None, reasons), "")
-        redaction = self._redactor.redact(letter_of(chunk, changed.row, reason))
-        shown = [_shown(one, other, redaction) for one, other in ((before, after), (after, before))]
+        redaction = self._redactor.redact(to_dead_letter(chunk, changed.row, reason))
+        shown = [_redact_outcome(one, other, redaction) for one, other in ((before, after), (after, before))]
         cause = _cut(self._cause(changed.kinds[0], before, after, redaction))
         return ChangedSample(chunk.position(changed.row), changed.kinds, shown[0], shown[1], cause)
 
     def _cause(self, kind: DifferenceKind, before: CatalogOutcome, after: CatalogOutcome, redaction: Redaction) -> str:
         if kind == "dead-letter" and before.message in self._new.definitions:
-            return _mismatch(after, before.message, redaction) or self._change(before) or _detail(after, redaction)
+            return (
+                _describe_mismatch(after, before.message, redaction)
+                or self._find_change(before)
+                or _redact_detail(after, redaction)
+            )
         if kind == "matched" and after.message in self._old.definitions:
-            cause = _mismatch(before, after.message, redaction) or _detail(before, redaction)
-            return f"before: {cause}" if cause else self._change(after)
+            cause = _describe_mismatch(before, after.message, redaction) or _redact_detail(before, redaction)
+            return f"before: {cause}" if cause else self._find_change(after)
         if kind == "event":
-            return self._change(before, _OF_EVENTS) or self._change(before)
-        return self._change(before) or self._change(after) or _detail(after, redaction)
+            return self._find_change(before, _OF_EVENTS) or self._find_change(before)
+        return self._find_change(before) or self._find_change(after) or _redact_detail(after, redaction)
 
-    def _change(self, verdict: CatalogOutcome, kinds: tuple[str, ...] = ("",)) -> str:
+    def _find_change(self, verdict: CatalogOutcome, kinds: tuple[str, ...] = ("",)) -> str:
         """Return the first change of the definition of an outcome, incompatible ones first."""
-        known = self._changes.get(verdict.message or "", ())
+        known = self._changes_by_xid.get(verdict.message or "", ())
         change = next((each for each in known if each.kind.startswith(kinds)), None)
-        return "" if change is None else f"{change.xid}: {change.kind}{description(change)}"
+        return "" if change is None else f"{change.xid}: {change.kind}{describe_change(change)}"
 
 
-def _mismatch(verdict: CatalogOutcome, message: str | None, redaction: Redaction) -> str:
+def _describe_mismatch(verdict: CatalogOutcome, message: str | None, redaction: Redaction) -> str:
     """Return the first requirement of a definition that a record does not meet."""
     near = next((each for each in verdict.nearest if each.get("message") == message), None)
     wrong = (near and redaction.near(near).get("mismatches")) or ()
     if not wrong:
         return ""
-    asked, there = shown_value(wrong[0].get("expected")), shown_value(wrong[0].get("found"))
+    asked, there = value_text(wrong[0].get("expected")), value_text(wrong[0].get("found"))
     if wrong[0].get("property") == DATA:
         return f"the data is invalid against {asked}, the schema of {message}: {there}"
     return f"{message} requires {wrong[0].get('property')} {asked}, and the record has {there}"
 
 
-def _detail(verdict: CatalogOutcome, redaction: Redaction) -> str:
+def _redact_detail(verdict: CatalogOutcome, redaction: Redaction) -> str:
     return redaction.detail(verdict.reason, verdict.detail)
 
 
-def _shown(verdict: CatalogOutcome, other: CatalogOutcome, redaction: Redaction) -> dict[str, Any]:
+def _redact_outcome(verdict: CatalogOutcome, other: CatalogOutcome, redaction: Redaction) -> dict[str, Any]:
     """Return an outcome, without attributes and destinations that equal those of *other*."""
     shown: dict[str, Any] = {"message": verdict.message} if verdict.message else {"reason": verdict.reason or ""}
     if verdict.detail:
-        shown["detail"] = _cut(_detail(verdict, redaction))
+        shown["detail"] = _cut(_redact_detail(verdict, redaction))
     shown["sinks"] = list(verdict.sinks)
     if verdict.topics != other.topics:
         shown["topics"] = {name: _cut(redaction.text(topic)) for name, topic in verdict.topics.items()}
     if verdict.message and other.message:
         for name in ("context", "attributes"):
-            differing = _differing(getattr(verdict, name), getattr(other, name), redaction)
+            differing = _redact_changed(getattr(verdict, name), getattr(other, name), redaction)
             if differing:
                 shown[name] = differing
     return shown
 
 
-def _differing(mine: Mapping[str, str], others: Mapping[str, str], redaction: Redaction) -> dict[str, str | None]:
+def _redact_changed(mine: Mapping[str, str], others: Mapping[str, str], redaction: Redaction) -> dict[str, str | None]:
     names = sorted(name for name in {*mine, *others} if mine.get(name) != others.get(name))
-    return {name: None if name not in mine else _cut(redaction.derived(name, mine[name])) for name in names[:VALUES]}
+    return {name: None if name not in mine else _cut(redaction.derived(name, mine[name])) for name in names[:MAX_SHOWN]}
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= CUT else f"{text[:CUT]}..."
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
 
 
 # Totals of changes: counts by kind and definition, and samples, all bounded.
 
-GROUPS: Final = 1_000
+MAX_PAIRS: Final = 1_000
 """Pairs of outcomes before and after that are counted separately; others are counted together."""
 OTHERS: Final = ("others", "others")
 
@@ -252,7 +256,7 @@ class ChangeTally:
         self.changed += len(compared.changed)
         for group, number in count_groups(compared.changed).items():
             self.kinds[group[0]] += number
-            known = group in self.groups or len(self.groups) < GROUPS
+            known = group in self.groups or len(self.groups) < MAX_PAIRS
             self.groups[group if known else (group[0], *OTHERS)] += number
         for each in compared.changed:
             # Under its worst kind: the sample names the others.
@@ -262,7 +266,7 @@ class ChangeTally:
                 self._sampled[group] += 1
                 kept.append(sample(chunk, each))
 
-    def fails(self, kinds: Iterable[DifferenceKind]) -> bool:
+    def has_changes(self, kinds: Iterable[DifferenceKind]) -> bool:
         """Whether there is a change of one of these kinds."""
         return any(self.kinds[kind] for kind in kinds)
 
@@ -289,41 +293,41 @@ MAX_LINE: Final = 64 * 1024 * 1024
 _HINT: Final = "records are lines as `xrouter emit` writes and `xrouter match` reads them, or cases"
 
 
-def file_of(path: Path, most: int, since: datetime | None) -> RecordFeed:
+def make_file_feed(path: Path, max_records: int, since: datetime | None) -> RecordFeed:
     """Return a file of records, or of cases (``*.cases.yaml``), as a source.
 
     Reading it raises:
         RouterError: it cannot be read, or a line is not a record; names the line.
     """
-    return RecordFeed(f"file {path}", partial(_chunks, path, most, since))
+    return RecordFeed(f"file {path}", partial(_iter_file_chunks, path, max_records, since))
 
 
-def _chunks(path: Path, most: int, since: datetime | None, place: RecordFeed) -> Iterator[Chunk]:
-    letters = _letters(path, _last(path, most, place))
+def _iter_file_chunks(path: Path, max_records: int, since: datetime | None, feed: RecordFeed) -> Iterator[Chunk]:
+    letters = _iter_file_letters(path, _read_newest(path, max_records, feed))
     if since is not None:
         letters = (each for each in letters if each.received is not None and each.received >= since)
-    while some := list(islice(letters, ROWS)):
+    while some := list(islice(letters, CHUNK_ROWS)):
         yield from (Chunk("letters", batch) for batch in rows_of(some).select(list(INBOX_COLUMNS)).to_batches())
 
 
-def _last(path: Path, most: int, place: RecordFeed) -> Iterable[tuple[str, bytes]]:
+def _read_newest(path: Path, max_records: int, feed: RecordFeed) -> Iterable[tuple[str, bytes]]:
     """Return the newest records of a file, each with its position."""
-    kept: deque[tuple[str, bytes]] = deque()
-    there = size = 0
-    for position, line in _records(path):
-        there += 1
-        kept.append((position, line))
+    newest: deque[tuple[str, bytes]] = deque()
+    total = size = 0
+    for position, line in _iter_file_records(path):
+        total += 1
+        newest.append((position, line))
         size += len(line)
-        while len(kept) > most or (size > BYTES and len(kept) > 1):
-            size -= len(kept.popleft()[1])
-    if there > len(kept):
-        place.notes.append(f"the last {len(kept)} of its {there} records were read")
-    elif there < most:
-        place.notes.append(f"it has no more than {there}" if there else "it is empty")
-    return kept
+        while len(newest) > max_records or (size > MAX_FEED_BYTES and len(newest) > 1):
+            size -= len(newest.popleft()[1])
+    if total > len(newest):
+        feed.notes.append(f"the last {len(newest)} of its {total} records were read")
+    elif total < max_records:
+        feed.notes.append(f"it has no more than {total}" if total else "it is empty")
+    return newest
 
 
-def _records(path: Path) -> Iterator[tuple[str, bytes]]:
+def _iter_file_records(path: Path) -> Iterator[tuple[str, bytes]]:
     if CASES in path.suffixes:
         for case in (case for file in read_cases([path]) for case in file.cases):
             yield f"{path}: {case.name}", case.record
@@ -341,17 +345,17 @@ def _records(path: Path) -> Iterator[tuple[str, bytes]]:
         raise RouterError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error
 
 
-def _letters(path: Path, records: Iterable[tuple[str, bytes]]) -> Iterator[DeadLetter]:
+def _iter_file_letters(path: Path, records: Iterable[tuple[str, bytes]]) -> Iterator[DeadLetter]:
     for number, (position, line) in enumerate(records):
         try:
-            yield replace(letter_of_entry(entry_of(number, line)[0]), position=position)
+            yield replace(entry_to_dead_letter(entry_of(number, line)[0]), position=position)
         except RecordError as error:
             raise RouterError(f"{position}: {error}", hint=_HINT) from error
 
 
 # The newest records of a router: of its topics, inbox and dead letters.
 
-MOST_LETTERS: Final = 10_000
+MAX_LETTERS: Final = 10_000
 """Maximum dead letters to read: all are in memory."""
 _NO_STATE_HINT: Final = (
     "start the broker, or correct bootstrap_servers and credentials; `--from inbox` or `--records FILE` does without it"
@@ -363,33 +367,33 @@ _INBOX: Final = "inbox"
 class RecordSelection:
     """Select the newest ``most`` records per source, or those since ``since`` (at most ``most``)."""
 
-    most: int
+    max_records: int
     since: datetime | None = None
     _seen: set[str] = field(default_factory=set)
 
-    def topics(self, plan: Plan) -> Iterator[RecordFeed]:
+    def iter_topic_feeds(self, plan: Plan) -> Iterator[RecordFeed]:
         """Yield the topics that a plan reads."""
         known: set[tuple[str, str]] = set()
         for source in plan.sources:
             if not source.pushed and (source.servers, source.topic) not in known:
                 known.add((source.servers, source.topic))
-                yield RecordFeed(f"topic {source.topic}", partial(self._topic, source))
+                yield RecordFeed(f"topic {source.topic}", partial(self._iter_topic_chunks, source))
 
-    def inbox(self, settings: Settings) -> Iterator[RecordFeed]:
+    def iter_inbox_feeds(self, settings: Settings) -> Iterator[RecordFeed]:
         """Yield the inbox, if it exists."""
         folder = Path(settings.state) / _INBOX
         if settings.inbox.kafka is not None or folder.is_dir():
-            yield RecordFeed(_INBOX, partial(self._inbox, settings, folder))
+            yield RecordFeed(_INBOX, partial(self._iter_inbox_chunks, settings, folder))
 
-    def letters(self, settings: Settings) -> Iterator[RecordFeed]:
+    def iter_letter_feeds(self, settings: Settings) -> Iterator[RecordFeed]:
         """Yield the dead letters; read them last, since those already read from topics and inbox are skipped."""
-        yield RecordFeed("dead letters", partial(self._letters, settings))
+        yield RecordFeed("dead letters", partial(self._iter_letter_chunks, settings))
 
-    def _topic(self, source: Source, place: RecordFeed) -> Iterator[Chunk]:
-        chunks = map(partial(Chunk, "kafka"), self._records(source_client(source), source.topic, place))
-        return self._answered(f"source {source.endpoint}", chunks)
+    def _iter_topic_chunks(self, source: Source, feed: RecordFeed) -> Iterator[Chunk]:
+        chunks = map(partial(Chunk, "kafka"), self._iter_topic_rows(source_client(source), source.topic, feed))
+        return self._require_response(f"source {source.endpoint}", chunks)
 
-    def _answered(self, name: str, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    def _require_response(self, name: str, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Yield the chunks; raise BrokerUnreachable if brokers do not respond."""
         try:
             for chunk in chunks:
@@ -398,55 +402,55 @@ class RecordSelection:
         except (KafkaUnreachable, RangeUnreadable) as error:
             raise BrokerUnreachable(f"{name}: {error}", hint=_NO_STATE_HINT) from error
 
-    def _records(self, client: KafkaClient, topic: str, place: RecordFeed) -> Iterator[pa.RecordBatch]:
+    def _iter_topic_rows(self, client: KafkaClient, topic: str, feed: RecordFeed) -> Iterator[pa.RecordBatch]:
         since = None if self.since is None else int(self.since.timestamp() * 1000)
-        tail = tail_of(client, topic, self.most, since)
+        tail = tail_of(client, topic, self.max_records, since)
         if tail is None:
-            place.notes.append("the topic does not exist")
+            feed.notes.append("the topic does not exist")
             return
         yield from tail.read()
         if self.since is None and tail.whole:
-            self._note(place, tail.records)
+            self._note_record_count(feed, tail.records)
         elif self.since is not None and not tail.whole:
-            self._note(place, self.most + 1)
+            self._note_record_count(feed, self.max_records + 1)
 
-    def _inbox(self, settings: Settings, folder: Path, place: RecordFeed) -> Iterator[Chunk]:
+    def _iter_inbox_chunks(self, settings: Settings, folder: Path, feed: RecordFeed) -> Iterator[Chunk]:
         topic = settings.inbox.kafka
         if topic is not None:
-            batches = self._records(inbox_client(topic), topic.topic, place)
-            yield from self._answered("inbox", (inbox_chunk(inbox_rows_of(batch)) for batch in batches))
+            batches = self._iter_topic_rows(inbox_client(topic), topic.topic, feed)
+            yield from self._require_response("inbox", (make_inbox_chunk(inbox_rows_of(batch)) for batch in batches))
             return
         try:
             view = InboxView(folder)
             spans = {number: (view.first(number), view.end(number)) for number in view.partitions}
             rows = {number: view.count(number, *span) for number, span in spans.items()}
-            self._note(place, sum(rows.values()))
-            for number, share in share_equally(rows, self.most).items():
+            self._note_record_count(feed, sum(rows.values()))
+            for number, share in share_equally(rows, self.max_records).items():
                 first, end = spans[number]
                 start = view.advance(number, first, rows[number] - share, end)
                 for batch in view.read(number, view.spans(number, start, end)):
-                    chunk = inbox_chunk(self._from_then_on(batch))
+                    chunk = make_inbox_chunk(self._filter_since(batch))
                     self._seen.update(chunk.positions())
                     yield chunk
         except (InboxDamaged, InboxFormatError) as error:
             # A running router may remove routed segments while they are read here.
-            place.notes.append(f"reading stopped: {error}")
+            feed.notes.append(f"reading stopped: {error}")
 
-    def _from_then_on(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _filter_since(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.since is None:
             return batch
         moment = pa.scalar(self.since, pa.timestamp("us", tz="UTC"))
         return batch.filter(pc.greater_equal(batch.column("received"), moment))
 
-    def _letters(self, settings: Settings, place: RecordFeed) -> Iterator[Chunk]:
+    def _iter_letter_chunks(self, settings: Settings, feed: RecordFeed) -> Iterator[Chunk]:
         try:
-            letters = latest_letters(settings, min(self.most, MOST_LETTERS))
+            letters = latest_letters(settings, min(self.max_records, MAX_LETTERS))
         except ConfigError as error:
-            place.notes.append(error.message)
+            feed.notes.append(error.message)
             return
-        if len(letters) < self.most:
-            place.notes.append(
-                f"{counted(len(letters), 'letter')} found among the newest" if letters else "there are none"
+        if len(letters) < self.max_records:
+            feed.notes.append(
+                f"{plural(len(letters), 'letter')} found among the newest" if letters else "there are none"
             )
         with LetterLedger.open(Path(settings.state), create=False) as ledger:
             standing = ledger.standing(each.id for each in letters)
@@ -458,17 +462,17 @@ class RecordSelection:
             and each.position.partition("#")[0] not in self._seen
         ]
         if len(mine) < len(letters):
-            left = counted(len(letters) - len(mine), "letter")
-            place.notes.append(f"{left}skipped: replayed, older than --since, or already read from their source")
+            left = plural(len(letters) - len(mine), "letter")
+            feed.notes.append(f"{left}skipped: replayed, older than --since, or already read from their source")
         for batch in rows_of(mine).select(list(INBOX_COLUMNS)).to_batches():
             yield Chunk("letters", batch)
 
-    def _note(self, place: RecordFeed, there: int) -> None:
+    def _note_record_count(self, feed: RecordFeed, found: int) -> None:
         """Add a note if the number of records is not the requested one."""
-        if self.since is None and there < self.most:
-            place.notes.append(f"it has no more than {there}" if there else "it is empty")
-        elif self.since is not None and there > self.most:
-            place.notes.append(f"only the last {self.most} were read")
+        if self.since is None and found < self.max_records:
+            feed.notes.append(f"it has no more than {found}" if found else "it is empty")
+        elif self.since is not None and found > self.max_records:
+            feed.notes.append(f"only the last {self.max_records} were read")
 
 
 # The text report.
@@ -479,39 +483,39 @@ _STYLES: Final = {"dead-letter": "bold red", "definition": "bold red", "matched"
 
 
 def write_report(tally: ChangeTally, places: Iterable[RecordFeed], notes: Iterable[str]) -> None:
-    """Print the changes by kind, and the sources."""
+    """Print the sources, and the changes by kind."""
     console = terminal(soft_wrap=True)
-    for place in places:
-        summary = "; ".join([counted(place.records, "record"), *place.notes])
-        console.print(styled(one_line(f"{place.name}: {summary}")))
+    for feed in places:
+        summary = "; ".join([plural(feed.records, "record"), *feed.notes])
+        console.print(to_text(one_line(f"{feed.name}: {summary}")))
     for note in notes:
-        console.print(styled(("note", "yellow"), one_line(f": {note}")))
+        console.print(to_text(("note", "yellow"), one_line(f": {note}")))
     for kind, words in KINDS.items():
         if not tally.kinds[kind]:
             continue
-        console.print(styled((f"{words}: {tally.kinds[kind]}", _STYLES.get(kind, "bold yellow"))))
+        console.print(to_text((f"{words}: {tally.kinds[kind]}", _STYLES.get(kind, "bold yellow"))))
         groups = [(each, number) for each, number in tally.groups.most_common() if each[0] == kind]
         for (_, before, after), number in groups[:SHOWN_GROUPS]:
-            console.print(styled(one_line(f"  {number}  {before if before == after else f'{before} -> {after}'}")))
+            console.print(to_text(one_line(f"  {number}  {before if before == after else f'{before} -> {after}'}")))
         if len(groups) > SHOWN_GROUPS:
             console.print(f"  and {len(groups) - SHOWN_GROUPS} more pairs, which --format json has")
         for sample in tally.samples.get(kind, ()):
-            for line in _lines(sample):
-                console.print(styled(one_line(line)))
-    total = counted(tally.outcomes, "outcome")
+            for line in _iter_sample_lines(sample):
+                console.print(to_text(one_line(line)))
+    total = plural(tally.outcomes, "outcome")
     console.print(f"{total}: {tally.outcomes - tally.changed} unchanged, {tally.changed} changed")
 
 
-def _lines(sample: ChangedSample) -> Iterator[str]:
+def _iter_sample_lines(sample: ChangedSample) -> Iterator[str]:
     others = f" (also {', '.join(KINDS[kind] for kind in sample.kinds[1:])})" if sample.kinds[1:] else ""
     yield f"    {sample.position}{others}"
-    yield f"      before: {_verdict_line(sample.before)}"
-    yield f"      after:  {_verdict_line(sample.after)}"
+    yield f"      before: {_format_outcome(sample.before)}"
+    yield f"      after:  {_format_outcome(sample.after)}"
     if sample.cause:
         yield f"      cause:  {sample.cause}"
 
 
-def _verdict_line(verdict: Mapping[str, Any]) -> str:
+def _format_outcome(verdict: Mapping[str, Any]) -> str:
     """Return one side of a sample as a line."""
     if "message" in verdict:
         text = str(verdict["message"])
@@ -526,12 +530,12 @@ def _verdict_line(verdict: Mapping[str, Any]) -> str:
     return text
 
 
-LAST: Final = 1_000
-MOST: Final = 100_000
+DEFAULT_RECORDS: Final = 1_000
+MAX_RECORDS: Final = 100_000
 FAILED: Final = 1
-PENDING: Final = 3
+MAX_PENDING_NAMED: Final = 3
 """Unreachable references that are named."""
-_AGAIN: Final = "retry when it responds; a reload waits for it too"
+_RETRY: Final = "retry when it responds; a reload waits for it too"
 
 
 class RecordSource(StrEnum):
@@ -561,14 +565,18 @@ def plan(
     last: Annotated[
         int | None,
         typer.Option(
-            "--last", metavar="N", min=1, max=MOST, help=f"The newest N records per source; {LAST} by default."
+            "--last",
+            metavar="N",
+            min=1,
+            max=MAX_RECORDS,
+            help=f"The newest N records per source; {DEFAULT_RECORDS} by default.",
         ),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help=f"Records since then (2026-01-02T03:04:05Z, a date, 2h); at most {MOST} per source.",
+            help=f"Records since then (2026-01-02T03:04:05Z, a date, 2h); at most {MAX_RECORDS} per source.",
         ),
     ] = None,
     origins: Annotated[
@@ -603,54 +611,54 @@ def plan(
         raise typer.BadParameter("--fail-on none cannot be combined with others")
     settings = load_settings(config)
     configure_logs(settings.log)
-    old, old_marks = _loaded(list(settings.catalog.source), settings)
-    coming, new_marks = _loaded(new, settings)
-    before, after = Plan(old, settings), Plan(coming, settings)
+    old_catalog, old_marks = _load_catalog(list(settings.catalog.source), settings)
+    new_catalog, new_marks = _load_catalog(new, settings)
+    before, after = Plan(old_catalog, settings), Plan(new_catalog, settings)
     marks = old_marks | new_marks | marks_of_settings(settings.dead_letters.redact)
-    sampling = ChangeSampler(old, coming, redactor_of(marks, reveal=reveal))
+    sampling = ChangeSampler(old_catalog, new_catalog, redactor_of(marks, reveal=reveal))
     moment = moment_of(since, "--since")
-    wanted = RecordSelection((LAST if last is None else last) if moment is None else MOST, moment)
+    selection = RecordSelection((DEFAULT_RECORDS if last is None else last) if moment is None else MAX_RECORDS, moment)
     read = origins if origins else [] if records else list(RecordSource)
     if read:
         # Do not contact servers that must not see our credentials: the router may have rejected what the catalog says
         # now.
-        require_trusted(clients_of(settings, old, before.sources), Pins(Path(settings.state)))
-    places: list[RecordFeed] = []
+        require_trusted(clients_of(settings, old_catalog, before.sources), Pins(Path(settings.state)))
+    feeds: list[RecordFeed] = []
     tally, ways = ChangeTally(samples), SinksByRoute.of(settings)
-    for place in _places(wanted, before, read, records or ()):
-        places.append(place)
-        for chunk in place.chunks():
+    for feed in _iter_feeds(selection, before, read, records or ()):
+        feeds.append(feed)
+        for chunk in feed.iter_chunks():
             judge = EVALUATORS[chunk.kind]
             one, other = judge(before.judge, chunk.rows), judge(after.judge, chunk.rows)
-            tally.add(chunk, compare_outcomes(chunk, one, other, ways), sampling.sample)
+            tally.add(chunk, compare_outcomes(chunk, one, other, ways), sampling.make_sample)
     notes = list(catalog_notes(before, after))
     if format is OutputFormat.json:
-        print_json(tally.to_json(places, notes, {"before": old.epoch, "after": coming.epoch}))
+        print_json(tally.to_json(feeds, notes, {"before": old_catalog.epoch, "after": new_catalog.epoch}))
     else:
-        write_report(tally, places, notes)
-    if tally.fails(cast(DifferenceKind, each.value) for each in chosen):
+        write_report(tally, feeds, notes)
+    if tally.has_changes(cast(DifferenceKind, each.value) for each in chosen):
         raise typer.Exit(FAILED)
 
 
-def _loaded(sources: list[str], settings: Settings) -> tuple[Catalog, SensitiveMarks]:
+def _load_catalog(sources: list[str], settings: Settings) -> tuple[Catalog, SensitiveMarks]:
     """Load a catalog as the settings say; return it with what it marks as sensitive."""
     declarations, read = Declarations(), settings.catalog
-    loaded = usable_catalog(sources, fetcher_of(settings), base_uri=read.base_uri, declarations=declarations)
+    loaded = load_usable(sources, fetcher_of(settings), base_uri=read.base_uri, declarations=declarations)
     if loaded.pending:
         # A reload waits for them; without them their definitions would look removed.
-        away = ", ".join(loaded.pending[:PENDING])
-        raise CatalogUnavailable(f"{', '.join(sources)} has references that cannot be reached: {away}", hint=_AGAIN)
+        away = ", ".join(loaded.pending[:MAX_PENDING_NAMED])
+        raise CatalogUnavailable(f"{', '.join(sources)} has references that cannot be reached: {away}", hint=_RETRY)
     return loaded, marks_of(declarations, loaded)
 
 
-def _places(
-    last: RecordSelection, before: Plan, origins: Sequence[RecordSource], files: Sequence[Path]
+def _iter_feeds(
+    selection: RecordSelection, before: Plan, origins: Sequence[RecordSource], files: Sequence[Path]
 ) -> Iterator[RecordFeed]:
     settings = before.settings
     if RecordSource.topics in origins:
-        yield from last.topics(before)
+        yield from selection.iter_topic_feeds(before)
     if RecordSource.inbox in origins:
-        yield from last.inbox(settings)
+        yield from selection.iter_inbox_feeds(settings)
     if RecordSource.letters in origins:
-        yield from last.letters(settings)
-    yield from (file_of(path, last.most, last.since) for path in files)
+        yield from selection.iter_letter_feeds(settings)
+    yield from (make_file_feed(path, selection.max_records, selection.since) for path in files)

@@ -10,16 +10,16 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from router.commands.arguments import OutputFormat, usable_catalog
+from router.commands.arguments import OutputFormat, load_usable
 from router.errors import RouterError
 from router.evaluation.plan import Plan
-from router.overview.picture import UNKNOWN, Aim, DefinitionFlow, RouteSurvey, survey
+from router.overview.picture import UNKNOWN, DefinitionFlow, RouteSurvey, RouteTarget, survey_routes
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, sightings_in
 from router.terminal import print_json_lines, print_row, terminal
 
-NAMED: Final = 20
+MAX_NAMED: Final = 20
 """Definitions that a note names."""
 _COLUMNS: Final = ("endpoint", "message", "route", "when", "to")
 _OCCURRED: Final = "last record"
@@ -46,46 +46,46 @@ def routes(
     """
     settings = load_settings(config)
     read = settings.catalog
-    loaded = usable_catalog(list(read.source), fetcher_of(settings), base_uri=read.base_uri)
+    loaded = load_usable(list(read.source), fetcher_of(settings), base_uri=read.base_uri)
     plan = Plan(loaded, settings)
     seen = sightings_in(Path(settings.state))
-    surveyed = survey(plan)
+    surveyed = survey_routes(plan)
     if unseen:
-        surveyed = _unseen(surveyed, seen)
+        surveyed = _keep_unseen(surveyed, seen)
     if format is OutputFormat.json:
-        print_json_lines(_objects(surveyed, seen or {}))
+        print_json_lines(_iter_json_objects(surveyed, seen or {}))
         return
     console = terminal(soft_wrap=True)
-    rows = [*_events(surveyed, seen), *_letters(surveyed)]
+    rows = [*_iter_event_rows(surveyed, seen), *_iter_letter_rows(surveyed)]
     if console.is_terminal and rows:
-        console.print(_table(rows, _COLUMNS if seen is None else (*_COLUMNS, _OCCURRED)))
+        console.print(_make_table(rows, _COLUMNS if seen is None else (*_COLUMNS, _OCCURRED)))
     else:
         for row in rows:
             print_row(row)
     if unseen and not surveyed.flows:
         console.print("Every definition has occurred.")
-    for note in (*_notes(surveyed), *_coverage(surveyed, seen)):
+    for note in (*_iter_notes(surveyed), *_iter_coverage_notes(surveyed, seen)):
         console.print(note)
 
 
-def _unseen(surveyed: RouteSurvey, seen: Seen | None) -> RouteSurvey:
+def _keep_unseen(surveyed: RouteSurvey, seen: Seen | None) -> RouteSurvey:
     """Return the survey reduced to definitions that never occurred."""
     if seen is None:
         hint = "start a router with these settings; it stores occurrences in its state folder"
         raise RouterError("no router has run with these settings yet", hint=hint)
-    flows = tuple(flow for flow in surveyed.flows if _last(flow, seen) is None)
+    flows = tuple(flow for flow in surveyed.flows if _last_seen(flow, seen) is None)
     return replace(surveyed, flows=flows, letters=(), unreached=(), unrouted=(), left_over=(), unsettled=(), unheld=())
 
 
-def _last(flow: DefinitionFlow, seen: Seen) -> int | None:
+def _last_seen(flow: DefinitionFlow, seen: Seen) -> int | None:
     sighting = seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))
     return None if sighting is None else sighting.last
 
 
-def _objects(surveyed: RouteSurvey, seen: Seen) -> Iterator[dict[str, Any]]:
+def _iter_json_objects(surveyed: RouteSurvey, seen: Seen) -> Iterator[dict[str, Any]]:
     """Yield the objects of the JSON output, whose form is stable."""
     for flow in surveyed.flows:
-        ways = [{"route": way.route, "values": way.values, "sinks": _named(way.aims)} for way in flow.ways]
+        ways = [{"route": way.route, "values": way.values, "sinks": _aims_to_json(way.aims)} for way in flow.ways]
         sighting = seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))
         yield {
             "kind": "definition",
@@ -102,7 +102,7 @@ def _objects(surveyed: RouteSurvey, seen: Seen) -> Iterator[dict[str, Any]]:
             "endpoints": letters.endpoints,
             "reasons": letters.reasons,
             "route": letters.route,
-            "sinks": _named(letters.aims),
+            "sinks": _aims_to_json(letters.aims),
         }
     for number in surveyed.unreached:
         yield {"kind": "unreached-route", "route": number}
@@ -115,15 +115,15 @@ def _objects(surveyed: RouteSurvey, seen: Seen) -> Iterator[dict[str, Any]]:
     for kind, xids in by_kind.items():
         for xid in xids:
             yield {"kind": kind, "message": xid}
-    for endpoint, sighting in _silent(surveyed, seen):
+    for endpoint, sighting in _iter_silent_endpoints(surveyed, seen):
         yield {"kind": "silent-endpoint", "endpoint": endpoint, "since": instant_of(sighting.since)}
 
 
-def _named(aims: Iterable[Aim]) -> list[dict[str, str]]:
+def _aims_to_json(aims: Iterable[RouteTarget]) -> list[dict[str, str]]:
     return [{"sink": aim.sink, "destination": aim.destination} for aim in aims]
 
 
-def _silent(surveyed: RouteSurvey, seen: Seen) -> Iterator[tuple[str, Sighting]]:
+def _iter_silent_endpoints(surveyed: RouteSurvey, seen: Seen) -> Iterator[tuple[str, Sighting]]:
     """Yield the endpoints that never received a record."""
     for endpoint in dict.fromkeys(flow.endpoint for flow in surveyed.flows):
         sighting = seen.get(DefinitionAtEndpoint(endpoint))
@@ -131,69 +131,69 @@ def _silent(surveyed: RouteSurvey, seen: Seen) -> Iterator[tuple[str, Sighting]]
             yield endpoint, sighting
 
 
-def _events(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[Row]:
+def _iter_event_rows(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[Row]:
     for flow in surveyed.flows:
-        occurred = () if seen is None else (_occurred(seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))),)
+        occurred = () if seen is None else (_format_seen(seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))),)
         kind = "" if flow.records == "all" else f" ({flow.records})"
         for place, way in enumerate(flow.ways):
-            when = _condition(way.values) or ("else" if place else "always")
-            yield flow.endpoint, flow.message + kind, str(way.route), when, _aims(way.aims), *occurred
+            when = _format_condition(way.values) or ("else" if place else "always")
+            yield flow.endpoint, flow.message + kind, str(way.route), when, _format_aims(way.aims), *occurred
 
 
-def _occurred(sighting: Sighting | None) -> str:
+def _format_seen(sighting: Sighting | None) -> str:
     """Return when a definition last occurred, as text; `-` when no router has known it yet."""
     if sighting is None:
         return "-"
     return instant_of(sighting.last) or f"never since {instant_of(sighting.since)}"
 
 
-def _letters(surveyed: RouteSurvey) -> Iterator[Row]:
+def _iter_letter_rows(surveyed: RouteSurvey) -> Iterator[Row]:
     for each in surveyed.letters:
         endpoints = ", ".join("-" if xid == UNKNOWN else xid for xid in each.endpoints)
         route = "dead_letters" if each.route is None else str(each.route)
-        yield endpoints, "dead letters", route, ", ".join(each.reasons), _aims(each.aims)
+        yield endpoints, "dead letters", route, ", ".join(each.reasons), _format_aims(each.aims)
 
 
-def _condition(values: Mapping[str, Sequence[str]]) -> str:
+def _format_condition(values: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(f"{name}={'|'.join(globs)}" for name, globs in values.items())
 
 
-def _aims(aims: Iterable[Aim]) -> str:
+def _format_aims(aims: Iterable[RouteTarget]) -> str:
     return ", ".join(f"{aim.sink}: {aim.destination}" for aim in aims)
 
 
-def _notes(surveyed: RouteSurvey) -> Iterator[str]:
+def _iter_notes(surveyed: RouteSurvey) -> Iterator[str]:
     if surveyed.unreached:
         yield f"Routes that no record reaches: {', '.join(map(str, surveyed.unreached))}"
     if surveyed.unrouted:
-        yield f"Definitions that no source has: {_some(surveyed.unrouted)}"
+        yield f"Definitions that no source has: {_name_first(surveyed.unrouted)}"
     if surveyed.left_over:
-        yield f"Definitions that only the last route matches: {_some(surveyed.left_over)}"
+        yield f"Definitions that only the last route matches: {_name_first(surveyed.left_over)}"
     if surveyed.unsettled:
-        yield f"Definitions with records that go through the fallback topic: {_some(surveyed.unsettled)}"
+        yield f"Definitions with records that go through the fallback topic: {_name_first(surveyed.unsettled)}"
     if surveyed.unheld:
-        yield f"Definitions whose bodies are not validated against their schemas: {_some(surveyed.unheld)}"
+        yield f"Definitions whose bodies are not validated against their schemas: {_name_first(surveyed.unheld)}"
 
 
-def _coverage(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[str]:
+def _iter_coverage_notes(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[str]:
     if seen is None:
         return
     pairs = dict.fromkeys(DefinitionAtEndpoint(flow.endpoint, flow.message) for flow in surveyed.flows)
     known = {place: seen[place] for place in pairs if place in seen}
     never = list(dict.fromkeys(place.message for place, sighting in known.items() if sighting.last is None))
     if never:
-        yield f"Definitions that never occurred: {_some(never)}"
-    if silent := [endpoint for endpoint, _ in _silent(surveyed, seen)]:
-        yield f"Sources that have received no record: {_some(silent)}"
+        yield f"Definitions that never occurred: {_name_first(never)}"
+    if silent := [endpoint for endpoint, _ in _iter_silent_endpoints(surveyed, seen)]:
+        yield f"Sources that have received no record: {_name_first(silent)}"
 
 
-def _some(xids: Sequence[str]) -> str:
+def _name_first(xids: Sequence[str]) -> str:
     """Return the first xids as text; JSON has all of them."""
-    more = f", and {len(xids) - NAMED} more" if len(xids) > NAMED else ""
-    return ", ".join(xids[:NAMED]) + more
+    more = f", and {len(xids) - MAX_NAMED} more" if len(xids) > MAX_NAMED else ""
+    return ", ".join(xids[:MAX_NAMED]) + more
 
 
-def _table(rows: Iterable[Row], columns: Iterable[str]) -> Table:
+def _make_table(rows: Iterable[Row], columns: Iterable[str]) -> Table:
     """Return the rows as a table; cells repeated from the row above are empty."""
     table = Table()
     for name in columns:

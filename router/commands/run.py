@@ -43,6 +43,6 @@ def gateway(
 
     Example: xrouter gateway router.yaml
     """
-    from router.running.service import serve
+    from router.running.service import run_gateways
 
-    serve(config)
+    run_gateways(config)

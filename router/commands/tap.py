@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Protocol
 
@@ -34,8 +35,8 @@ from bindings.kafka.store import inbox_rows_of
 from catalog.findings import Declarations
 from catalog.parsing.pointers import at_pointer
 from catalog.record import Record
-from router.commands.arguments import usable_catalog
-from router.commands.plan import inbox_chunk, letter_of
+from router.commands.arguments import load_usable
+from router.commands.plan import make_inbox_chunk, to_dead_letter
 from router.dead_letters.dead_letter import BODY_SHOWN, CUT, body_lines, native_rows
 from router.dead_letters.redaction import Redaction, Redactor, marks_of, marks_of_settings, redactor_of
 from router.errors import BrokerUnreachable, ConfigError, RouterError
@@ -49,42 +50,42 @@ from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
 from router.settings.routes import REASONS
 from router.sources import inbox_client, source_client
-from router.terminal import counted, leave_output, print_json_lines, print_text, styled, terminal
+from router.terminal import leave_output, plural, print_json_lines, print_text, terminal, to_text
 
-# What ``xrouter tap`` shows: records as they arrive, chosen, judged, and hidden or cut for people.
+# ``xrouter tap``: select arriving records, evaluate them, and show them redacted and shortened.
 
-# Samples of what arrives: a record as it came, its verdict, and what leaves of it, hidden and cut for people.
+# Samples: a record as received, its outcome, and the resulting event, redacted and shortened.
 
-# Which records a tap shows: by endpoint, definition, outcome and reason, and by conditions on single values.
+# Selection of records by endpoint, definition, outcome and reason, and by conditions on single values.
 #
-# A condition is ``NAME=GLOB`` or ``NAME!=GLOB``, all of them must hold, as in a route. Conditions see a sample as it is
-# shown: what is hidden there cannot be asked for.
+# A condition is ``NAME=GLOB`` or ``NAME!=GLOB``; all of them must hold, as in a route. Conditions apply to the redacted
+# sample, so they cannot match sensitive values.
 
 OUTCOMES: Final = ("routed", "dead-letter")
-PLAIN: Final = ("endpoint", "message", "outcome", "reason", "protocol", "position", "sinks")
+FIELDS: Final = ("endpoint", "message", "outcome", "reason", "protocol", "position", "sinks")
 PREFIXES: Final = ("attributes.", "context.", "native.")
-MOST: Final = 20
+MAX_GLOBS: Final = 20
 """Maximum conditions, and globs of one kind."""
-LONGEST: Final = 200
+MAX_GLOB: Final = 200
 """Maximum characters of a glob."""
-_WRITE: Final = (
-    f"write NAME=GLOB or NAME!=GLOB, NAME being {', '.join(PLAIN)}, attributes.X, context.X, native.X, "
+_CONDITION_HINT: Final = (
+    f"write NAME=GLOB or NAME!=GLOB, NAME being {', '.join(FIELDS)}, attributes.X, context.X, native.X, "
     "or a JSON pointer into the body, such as /order/id"
 )
 _CONDITION: Final = re.compile(r"([^=!]+)(!?=)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class TapFilter:
+class TapCondition:
     """One condition. ``wanted`` False: the value differs or is missing."""
 
     name: str
     glob: str
-    wanted: bool = True
+    is_equal: bool = True
 
-    def holds(self, values: Callable[[str], Sequence[str]]) -> bool:
+    def is_met(self, values: Callable[[str], Sequence[str]]) -> bool:
         """Whether the values of its name match."""
-        return any(fnmatch.fnmatchcase(value, self.glob) for value in values(self.name)) is self.wanted
+        return any(fnmatch.fnmatchcase(value, self.glob) for value in values(self.name)) is self.is_equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,9 @@ class SampleFilter:
     messages: tuple[str, ...] = ()
     outcome: str = ""
     reasons: frozenset[str] = frozenset()
-    conditions: tuple[TapFilter, ...] = ()
+    conditions: tuple[TapCondition, ...] = ()
 
-    def takes(self, endpoint: str | None, message: str | None, reason: str | None) -> bool:
+    def accepts_outcome(self, endpoint: str | None, message: str | None, reason: str | None) -> bool:
         """Whether an outcome passes the filter; ``message`` None is a dead letter."""
         return (
             (not self.outcome or (self.outcome == "routed") == (message is not None))
@@ -106,12 +107,12 @@ class SampleFilter:
             and (not self.messages or any(fnmatch.fnmatchcase(message or "", each) for each in self.messages))
         )
 
-    def fits(self, values: Callable[[str], Sequence[str]]) -> bool:
+    def accepts_sample(self, values: Callable[[str], Sequence[str]]) -> bool:
         """Whether a sample meets all conditions."""
-        return all(condition.holds(values) for condition in self.conditions)
+        return all(condition.is_met(values) for condition in self.conditions)
 
 
-def choice_of(
+def parse_sample_filter(
     *,
     endpoints: Sequence[str] | None = None,
     messages: Sequence[str] | None = None,
@@ -132,26 +133,26 @@ def choice_of(
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(REASONS)}"
             raise RouterError(f"--reason {reason!r} is not a dead-letter reason", hint=hint)
     for option, given in (("--endpoint", endpoints), ("--message", messages), ("--where", where)):
-        if len(given or ()) > MOST or any(len(each) > LONGEST for each in given or ()):
+        if len(given or ()) > MAX_GLOBS or any(len(each) > MAX_GLOB for each in given or ()):
             raise RouterError(
-                f"{option} is given too often or is too long", hint=f"at most {MOST} times {LONGEST} characters"
+                f"{option} is given too often or is too long", hint=f"at most {MAX_GLOBS} times {MAX_GLOB} characters"
             )
-    conditions = tuple(_condition(text) for text in where or ())
+    conditions = tuple(_parse_condition(text) for text in where or ())
     return SampleFilter(
         tuple(endpoints or ()), tuple(messages or ()), outcome or "", frozenset(reasons or ()), conditions
     )
 
 
-def _condition(text: str) -> TapFilter:
+def _parse_condition(text: str) -> TapCondition:
     match = _CONDITION.fullmatch(text)
     name = match[1].strip() if match is not None else ""
-    known = name in PLAIN or name.startswith("/") or any(name.startswith(each) and name != each for each in PREFIXES)
+    known = name in FIELDS or name.startswith("/") or any(name.startswith(each) and name != each for each in PREFIXES)
     if match is None or not known:
-        raise RouterError(f"--where {text!r} cannot be read", hint=_WRITE)
-    return TapFilter(name, match[3].strip(), match[2] == "=")
+        raise RouterError(f"--where {text!r} cannot be read", hint=_CONDITION_HINT)
+    return TapCondition(name, match[3].strip(), match[2] == "=")
 
 
-def value_at(tree: Any, pointer: str) -> list[str]:
+def read_pointer(tree: Any, pointer: str) -> list[str]:
     """Return the scalar value at a JSON pointer as text, in a list; empty if there is none."""
     try:
         value = at_pointer(tree, pointer)
@@ -162,12 +163,12 @@ def value_at(tree: Any, pointer: str) -> list[str]:
     return [str(value)] if isinstance(value, str | int | float) else []
 
 
-EXAMINED: Final = 200
+MAX_EXAMINED: Final = 200
 """Records of one round that are sampled individually."""
-NEAREST: Final = 3
-VALUES: Final = 50
+MAX_NEAREST: Final = 3
+MAX_VALUES: Final = 50
 """Maximum values of one kind in a sample."""
-TEXT: Final = 500
+MAX_TEXT: Final = 500
 """Maximum characters of one value."""
 
 
@@ -179,10 +180,10 @@ class TapSample:
     record: Record
     tree: Any = None
 
-    def values(self, name: str) -> Sequence[str]:
+    def find_values(self, name: str) -> Sequence[str]:
         """Return the values of a name in a condition."""
         if name.startswith("/"):
-            return value_at(self.tree, name)
+            return read_pointer(self.tree, name)
         for prefix in PREFIXES:
             if name.startswith(prefix):
                 rest = name.removeprefix(prefix)
@@ -200,36 +201,36 @@ class TapSampler:
     def __init__(self, plan: Plan, redactor: Redactor, choice: SampleFilter) -> None:
         self._plan, self._redactor, self._choice = plan, redactor, choice
         self._ways = SinksByRoute.of(plan.settings)
-        self.judged = 0
+        self.evaluated = 0
 
-    def samples(self, chunk: Chunk, most: int) -> Iterator[TapSample]:
-        """Yield up to *count* random samples: a fixed step could coincide with rhythms of the traffic."""
+    def iter_samples(self, chunk: Chunk, limit: int) -> Iterator[TapSample]:
+        """Yield up to *limit* random samples; fixed steps could coincide with rhythms of the traffic."""
         decided = EVALUATORS[chunk.kind](self._plan.judge, chunk.rows)
-        self.judged += len(decided.order)
-        taken = list(self._taken(decided))
-        wanted = most if not self._choice.conditions else EXAMINED
+        self.evaluated += len(decided.order)
+        taken = list(self._iter_accepted(decided))
+        wanted = limit if not self._choice.conditions else MAX_EXAMINED
         for row in sorted(random.sample(taken, min(len(taken), max(0, wanted)))):
-            if most <= 0:
+            if limit <= 0:
                 return
-            sample = self._sample(chunk, decided, row)
-            if self._choice.fits(sample.values):
-                most -= 1
+            sample = self._make_sample(chunk, decided, row)
+            if self._choice.accepts_sample(sample.find_values):
+                limit -= 1
                 yield sample
 
-    def _taken(self, decided: RoutedOutcomes) -> Iterator[int]:
+    def _iter_accepted(self, decided: RoutedOutcomes) -> Iterator[int]:
         order = pa.array(decided.order)
         names = ("endpoint", "message", "reason")
         columns = (decided.column(name).take(order).cast(pa.string()).to_pylist() for name in names)
         for row, *values in zip(decided.order.tolist(), *columns, strict=True):
-            if self._choice.takes(*values):
+            if self._choice.accepts_outcome(*values):
                 yield row
 
-    def _sample(self, chunk: Chunk, decided: RoutedOutcomes, row: int) -> TapSample:
+    def _make_sample(self, chunk: Chunk, decided: RoutedOutcomes, row: int) -> TapSample:
         outcomes, columns = decided.outcomes, decided.columns
         source = int(decided.sources[row])
         endpoint, message = (decided.column(name)[row].as_py() for name in ("endpoint", "message"))
         reason = outcomes.reasons.get(row)
-        redaction = self._redactor.redact(letter_of(chunk, source, reason or ""))
+        redaction = self._redactor.redact(to_dead_letter(chunk, source, reason or ""))
         shown, detail = redaction.letter, outcomes.details.get(row, "")
         body = body_lines(shown.body) if shown.body is not None else []
         size = len(chunk.taken_apart(source)[2] or b"")
@@ -242,33 +243,33 @@ class TapSampler:
             "message": message,
             "reason": reason,
             "detail": _cut(redaction.detail(reason, detail)),
-            "nearest": [_near(redaction.near(each)) for each in outcomes.nearest.get(row, ())[:NEAREST]],
+            "nearest": [_shorten_nearest(redaction.near(each)) for each in outcomes.nearest.get(row, ())[:MAX_NEAREST]],
             "sinks": list(self._ways.sinks(int(columns["route"][row].as_py()))),
-            "topics": _topics(columns, row, redaction, routed=message is not None),
+            "topics": _redact_topics(columns, row, redaction, routed=message is not None),
             "before": {
-                "native": [[_cut(path), _cut(text)] for path, text in _first(native_rows(shown.native))],
+                "native": [[_cut(path), _cut(text)] for path, text in islice(native_rows(shown.native), MAX_VALUES)],
                 "body": "\n".join(body),
                 "body_bytes": size,
                 "body_cut": size > BODY_SHOWN,
             },
-            "after": None if message is None else _after(chunk, decided, row, redaction),
+            "after": None if message is None else _make_event_values(chunk, decided, row, redaction),
             "epoch": self._plan.epoch,
         }
         time = arrival_times(chunk.rows.column("received").slice(source, 1))[0].as_py() if chunk.pushed else None
         record = Record(shown.protocol, shown.native, shown.body, endpoint, time, shown.position)
-        return TapSample(document, record, _tree(shown.body))
+        return TapSample(document, record, _parse_json(shown.body))
 
 
-def _after(chunk: Chunk, decided: RoutedOutcomes, row: int, redaction: Redaction) -> dict[str, Any]:
+def _make_event_values(chunk: Chunk, decided: RoutedOutcomes, row: int, redaction: Redaction) -> dict[str, Any]:
     context = dict(decided.outcomes.contexts[row].as_py() or ())
-    values = {"attributes": _attributes(chunk, decided, row), "context": context}
+    values = {"attributes": _event_attributes(chunk, decided, row), "context": context}
     return {
-        kind: {name: _cut(redaction.derived(name, text)) for name, text in list(given.items())[:VALUES]}
+        kind: {name: _cut(redaction.derived(name, text)) for name, text in list(given.items())[:MAX_VALUES]}
         for kind, given in values.items()
     }
 
 
-def _attributes(chunk: Chunk, decided: RoutedOutcomes, row: int) -> dict[str, str]:
+def _event_attributes(chunk: Chunk, decided: RoutedOutcomes, row: int) -> dict[str, str]:
     """Return the attributes of the resulting event: mapped ones, else those received."""
     mapped = decided.columns["attributes"][row].as_py()
     if mapped is None:
@@ -285,94 +286,90 @@ def _attributes(chunk: Chunk, decided: RoutedOutcomes, row: int) -> dict[str, st
     }
 
 
-def _topics(columns: Mapping[str, pa.Array], row: int, redaction: Redaction, *, routed: bool) -> dict[str, str]:
+def _redact_topics(columns: Mapping[str, pa.Array], row: int, redaction: Redaction, *, routed: bool) -> dict[str, str]:
     prefix = "topic_" if routed else "letters_"
     topics = {name.removeprefix(prefix): columns[name][row].as_py() for name in columns if name.startswith(prefix)}
     return {name: _cut(redaction.text(topic)) for name, topic in topics.items() if topic is not None}
 
 
-def _near(nearest: Mapping[str, Any]) -> dict[str, Any]:
-    wrong = [each for each in nearest.get("mismatches") or () if isinstance(each, Mapping)][:NEAREST]
+def _shorten_nearest(nearest: Mapping[str, Any]) -> dict[str, Any]:
+    wrong = [each for each in nearest.get("mismatches") or () if isinstance(each, Mapping)][:MAX_NEAREST]
     names = ("property", "expected", "found")
     mismatches = [{name: None if each.get(name) is None else _cut(str(each[name])) for name in names} for each in wrong]
     return {"message": str(nearest.get("message")), "mismatches": mismatches}
 
 
-def _tree(body: bytes | None) -> Any:
+def _parse_json(body: bytes | None) -> Any:
     try:
         return None if body is None else json.loads(body)
     except (ValueError, RecursionError):
         return None
 
 
-def _first(rows: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    return (pair for pair, _ in zip(rows, range(VALUES), strict=False))
-
-
 def _cut(text: str) -> str:
-    return text if len(text) <= TEXT else f"{text[:TEXT]}{CUT}"
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}{CUT}"
 
 
-# A sample in a terminal: what became of it in one line, then the record before, and what leaves of it.
+# A sample in a terminal: its outcome in one line, then the record as received, and the resulting event.
 
 
-def lines_of(sample: TapSample) -> Iterator[Text]:
+def iter_lines(sample: TapSample) -> Iterator[Text]:
     """Yield the lines of a sample, followed by an empty line."""
     document = sample.document
     routed = document["outcome"] == "routed"
     outcome = ("routed", "green") if routed else ("dead letter", "bold red")
-    yield styled(f"{document['at'][11:19]} ", outcome, f" {document['message'] or document['reason']}")
-    places = ", ".join(_place(name, document["topics"].get(name)) for name in document["sinks"])
-    yield styled(
+    yield to_text(f"{document['at'][11:19]} ", outcome, f" {document['message'] or document['reason']}")
+    places = ", ".join(_format_destination(name, document["topics"].get(name)) for name in document["sinks"])
+    yield to_text(
         f"  {document['protocol']} {document['position']} at {document['endpoint'] or 'no endpoint'} to {places or '-'}"
     )
     if document["detail"]:
-        yield styled("  ", (document["detail"], "red"))
+        yield to_text("  ", (document["detail"], "red"))
     for near in document["nearest"]:
-        yield styled(f"  nearest {near['message']}{''.join(map(_mismatch, near['mismatches'][:1]))}")
-    yield styled("  ", ("before", "bold"))
+        yield to_text(f"  nearest {near['message']}{''.join(map(_format_mismatch, near['mismatches'][:1]))}")
+    yield to_text("  ", ("before", "bold"))
     for path, text in document["before"]["native"]:
-        yield styled("    ", (path, "cyan"), f" {text}")
+        yield to_text("    ", (path, "cyan"), f" {text}")
     for line in document["before"]["body"].split("\n") if document["before"]["body"] else ():
-        yield styled("    ", (line, "dim"))
+        yield to_text("    ", (line, "dim"))
     if document["after"]:
-        yield styled("  ", ("after", "bold"))
+        yield to_text("  ", ("after", "bold"))
         for name, text in document["after"]["attributes"].items():
-            yield styled("    ", (name, "cyan"), f" {text}")
+            yield to_text("    ", (name, "cyan"), f" {text}")
         for name, text in document["after"]["context"].items():
-            yield styled("    ", (f"context.{name}", "cyan"), f" {text}")
-    yield styled("")
+            yield to_text("    ", (f"context.{name}", "cyan"), f" {text}")
+    yield to_text("")
 
 
-def _place(sink: str, topic: str | None) -> str:
+def _format_destination(sink: str, topic: str | None) -> str:
     return f"{sink} ({topic})" if topic else sink
 
 
-def _mismatch(mismatch: dict[str, Any]) -> str:
+def _format_mismatch(mismatch: dict[str, Any]) -> str:
     value = "nothing" if mismatch["found"] is None else mismatch["found"]
     return f": {mismatch['property']} expected {mismatch['expected']}, found {value}"
 
 
-# Records as they arrive, read beside the router from topics and from its inbox, each from its end on.
+# New records of topics and inbox, read independently of the router.
 #
-# What is not read in time is passed over and counted: a tap is a sample, and asks brokers and disk for little.
+# Records that cannot be read in time are skipped and counted, so that brokers and disk are hardly loaded.
 
-ROWS: Final = 500
+ROUND_ROWS: Final = 500
 """Records that a follower reads in one round."""
 _WAIT_SECONDS: Final = 0.2
 _INBOX: Final = "inbox"
-_BOUNDED: Final = {"queued.max.messages.kbytes": 8192, "fetch.max.bytes": 4 << 20, "fetch.message.max.bytes": 1 << 20}
+_LIMITS: Final = {"queued.max.messages.kbytes": 8192, "fetch.max.bytes": 4 << 20, "fetch.message.max.bytes": 1 << 20}
 _HINT: Final = "start the broker, or correct bootstrap_servers and credentials"
 
 
-class Follower(Protocol):
+class RecordFollower(Protocol):
     """Reads new records of one source."""
 
-    passed_over: int
+    skipped: int
     """Records skipped because too many arrived; for topics an upper bound."""
 
-    def more(self) -> Iterator[Chunk]:
-        """Yield new records since the last call, at most :data:`ROWS`, without waiting long."""
+    def read_new(self) -> Iterator[Chunk]:
+        """Yield new records since the last call, at most :data:`ROUND_ROWS`, without waiting long."""
 
 
 class TopicFollower:
@@ -384,42 +381,42 @@ class TopicFollower:
         Raises:
             KafkaUnreachable: no broker answers, or they refuse us.
         """
-        self.passed_over = 0
+        self.skipped = 0
         self._inbox = inbox
         ends = KafkaOffsets(client).ends(list(topics))
-        self.lacking = tuple(topic for topic in topics if ends.get(topic) is None)
+        self.missing_topics = tuple(topic for topic in topics if ends.get(topic) is None)
         """Topics that do not exist."""
-        self._places = {
+        self._positions = {
             (topic, number): end for topic in topics for number, end in sorted((ends.get(topic) or {}).items())
         }
-        self._consumer = Consumer({**reading(client), "group.id": "xrouter-tap", **_BOUNDED})
-        self._consumer.assign([TopicPartition(*place, end) for place, end in self._places.items()])
+        self._consumer = Consumer({**reading(client), "group.id": "xrouter-tap", **_LIMITS})
+        self._consumer.assign([TopicPartition(*place, end) for place, end in self._positions.items()])
 
-    def more(self) -> Iterator[Chunk]:
+    def read_new(self) -> Iterator[Chunk]:
         """Yield new records."""
-        messages = self._consumer.consume(ROWS, _WAIT_SECONDS)
+        messages = self._consumer.consume(ROUND_ROWS, _WAIT_SECONDS)
         rows = [row_of(message) for message in messages if message.error() is None]
         for row in rows:
-            self._places[row["topic"], row["partition"]] = row["offset"] + 1
+            self._positions[row["topic"], row["partition"]] = row["offset"] + 1
         if rows:
             batch = batch_of(rows)
-            yield inbox_chunk(inbox_rows_of(batch)) if self._inbox else Chunk("kafka", batch)
-        if len(messages) >= ROWS:
+            yield make_inbox_chunk(inbox_rows_of(batch)) if self._inbox else Chunk("kafka", batch)
+        if len(messages) >= ROUND_ROWS:
             self._catch_up()
 
     def _catch_up(self) -> None:
         """Skip ahead in partitions that lag far behind."""
-        for (topic, number), position in self._places.items():
+        for (topic, number), position in self._positions.items():
             try:
                 # What is cached is the end of all records, also of those that a transaction holds back.
                 known = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_WAIT_SECONDS)
                 end = known[1] if known is not None else position
-                if end - position > 2 * ROWS:
-                    self._consumer.seek(TopicPartition(topic, number, end - ROWS))
-                    self.passed_over += end - ROWS - position
-                    self._places[topic, number] = end - ROWS
+                if end - position > 2 * ROUND_ROWS:
+                    self._consumer.seek(TopicPartition(topic, number, end - ROUND_ROWS))
+                    self.skipped += end - ROUND_ROWS - position
+                    self._positions[topic, number] = end - ROUND_ROWS
             except KafkaException:
-                continue  # It is not fetched from yet; the next round tries again.
+                continue  # Nothing has been fetched from it yet; the next round tries again.
 
     def close(self) -> None:
         """Close the connection."""
@@ -435,36 +432,36 @@ class InboxFollower:
         Raises:
             InboxFormatError: there is no inbox, or one of another version.
         """
-        self.passed_over = 0
+        self.skipped = 0
         self._view = InboxView(folder)
         self._positions = {number: self._view.end(number) for number in self._view.partitions}
 
-    def more(self) -> Iterator[Chunk]:
+    def read_new(self) -> Iterator[Chunk]:
         """Yield new records."""
-        left = ROWS
+        left = ROUND_ROWS
         for number, start in self._positions.items():
             end = self._view.end(number)
             if end == start:
                 continue
             try:
-                first = self._first(number, start, end, left)
+                first = self._skip_backlog(number, start, end, left)
                 for batch in self._view.read(number, self._view.spans(number, first, end)):
                     left -= batch.num_rows
-                    yield inbox_chunk(batch)
+                    yield make_inbox_chunk(batch)
             except InboxDamaged:
-                self.passed_over += 1  # The router was done with them, and removed them: one at least.
+                self.skipped += 1  # The router removed them after processing; there was at least one.
             self._positions[number] = end
 
-    def _first(self, number: int, start: InboxPosition, end: InboxPosition, most: int) -> InboxPosition:
-        """Return the position from which at most *count* records remain."""
+    def _skip_backlog(self, number: int, start: InboxPosition, end: InboxPosition, limit: int) -> InboxPosition:
+        """Return the position from which at most *limit* records remain."""
         there = self._view.count(number, start, end)
-        over = max(0, there - max(1, most))
-        self.passed_over += over
+        over = max(0, there - max(1, limit))
+        self.skipped += over
         return self._view.advance(number, start, over, end) if over else start
 
 
 @contextmanager
-def following(plan: Plan, note: Callable[[str], None]) -> Iterator[list[Follower]]:
+def follow_sources(plan: Plan, note: Callable[[str], None]) -> Iterator[list[RecordFollower]]:
     """Follow all sources of a plan from now on; *note* is called for those that cannot be followed.
 
     Raises:
@@ -472,16 +469,16 @@ def following(plan: Plan, note: Callable[[str], None]) -> Iterator[list[Follower
         ConfigError: there is nothing that can be followed.
     """
     pushed = any(source.pushed for source in plan.sources)
-    followers: list[Follower] = []
+    followers: list[RecordFollower] = []
     with ExitStack() as stack:
-        for name, client, topics, inbox in _clusters(plan, pushed=pushed):
+        for name, client, topics, inbox in _iter_clusters(plan, pushed=pushed):
             try:
                 follower = TopicFollower(client, topics, inbox=inbox)
             except KafkaUnreachable as error:
                 raise BrokerUnreachable(f"{name}: {error}", hint=_HINT) from error
             stack.callback(follower.close)
             followers.append(follower)
-            for topic in follower.lacking:
+            for topic in follower.missing_topics:
                 note(f"the brokers have no topic {topic}")
         if pushed and plan.settings.inbox.kafka is None:
             try:
@@ -494,7 +491,7 @@ def following(plan: Plan, note: Callable[[str], None]) -> Iterator[list[Follower
         yield followers
 
 
-def _clusters(plan: Plan, *, pushed: bool) -> Iterator[tuple[str, KafkaClient, list[str], bool]]:
+def _iter_clusters(plan: Plan, *, pushed: bool) -> Iterator[tuple[str, KafkaClient, list[str], bool]]:
     """Yield each cluster with a name for errors, its topics, and whether gateways fill them."""
     topics: list[tuple[str, KafkaClient, list[str], bool]] = []
     for source in plan.sources:
@@ -561,32 +558,32 @@ def tap(
 
     Example: xrouter tap router.yaml --outcome dead-letter --where native.topic=orders -n 5
     """
-    choice = choice_of(endpoints=endpoint, messages=message, outcome=outcome, reasons=reason, where=where)
+    choice = parse_sample_filter(endpoints=endpoint, messages=message, outcome=outcome, reasons=reason, where=where)
     settings = load_settings(config)
     configure_logs(settings.log)
     declarations, read = Declarations(), settings.catalog
-    catalog = usable_catalog(list(read.source), fetcher_of(settings), base_uri=read.base_uri, declarations=declarations)
+    catalog = load_usable(list(read.source), fetcher_of(settings), base_uri=read.base_uri, declarations=declarations)
     redactor = redactor_of(
         marks_of(declarations, catalog) | marks_of_settings(settings.dead_letters.redact), reveal=reveal
     )
     plan = Plan(catalog, settings)
     sampling = TapSampler(plan, redactor, choice)
-    write = {TapFormat.json: _json, TapFormat.record: _record, TapFormat.text: _text}[format]
-    with following(plan, _note) as followers:
-        _note(f"tapping {counted(len(plan.sources), 'source')}, epoch {plan.epoch}; Ctrl-C ends it")
+    write = {TapFormat.json: _write_json, TapFormat.record: _write_record, TapFormat.text: _write_text}[format]
+    with follow_sources(plan, _print_note) as followers:
+        _print_note(f"tapping {plural(len(plan.sources), 'source')}, epoch {plan.epoch}; Ctrl-C ends it")
         try:
-            shown = _follow(followers, sampling, write, count, rate)
+            shown = _show_samples(followers, sampling, write, count, rate)
         except KeyboardInterrupt:
             leave_output()
             shown = None
-        passed = sum(follower.passed_over for follower in followers)
+        passed = sum(follower.skipped for follower in followers)
     if passed or shown is None:
-        over = f"at least {counted(passed, 'record')}" if passed else "no record known to be"
-        _note(f"{counted(sampling.judged, 'outcome')} looked at, {over} passed over")
+        over = f"at least {plural(passed, 'record')}" if passed else "no record known to be"
+        _print_note(f"{plural(sampling.evaluated, 'outcome')} looked at, {over} passed over")
 
 
-def _follow(
-    followers: list[Follower],
+def _show_samples(
+    followers: list[RecordFollower],
     sampling: TapSampler,
     write: Callable[[TapSample], None],
     count: int | None,
@@ -594,15 +591,15 @@ def _follow(
 ) -> int:
     """Show samples until the limit is reached."""
     shown, allowance, before = 0, 1.0, time.monotonic()
-    gone = _reader_gone()
+    gone = _make_reader_check()
     while count is None or shown < count:
         began = time.monotonic()
         allowance = min(max(1.0, rate), allowance + (began - before) * rate)
         before = began
         for follower in followers:
-            for chunk in follower.more():
-                most = int(allowance) if count is None else min(int(allowance), count - shown)
-                for sample in sampling.samples(chunk, most):
+            for chunk in follower.read_new():
+                limit = int(allowance) if count is None else min(int(allowance), count - shown)
+                for sample in sampling.iter_samples(chunk, limit):
                     write(sample)
                     shown, allowance = shown + 1, allowance - 1
         if gone():
@@ -612,7 +609,7 @@ def _follow(
     return shown
 
 
-def _reader_gone() -> Callable[[], bool]:
+def _make_reader_check() -> Callable[[], bool]:
     """Return a check for closed output, which would otherwise only be noticed at the next sample."""
     try:
         output = select.poll()
@@ -622,19 +619,19 @@ def _reader_gone() -> Callable[[], bool]:
     return lambda: any(event & select.POLLERR for _, event in output.poll(0))
 
 
-def _json(sample: TapSample) -> None:
+def _write_json(sample: TapSample) -> None:
     print_json_lines([sample.document])
 
 
-def _record(sample: TapSample) -> None:
+def _write_record(sample: TapSample) -> None:
     print_json_lines([sample.record.to_json()])
 
 
-def _text(sample: TapSample) -> None:
+def _write_text(sample: TapSample) -> None:
     console = terminal(soft_wrap=True)
-    for line in lines_of(sample):
+    for line in iter_lines(sample):
         console.print(line)
 
 
-def _note(text: str) -> None:
+def _print_note(text: str) -> None:
     print_text(text, err=True)

@@ -23,14 +23,14 @@ from router.commands.arguments import OutputFormat
 from router.errors import RouterError
 from router.settings import Settings, load_settings
 from router.settings.model import MetricsSettings
-from router.terminal import Terminal, counted, print_row, styled, terminal, write_document
+from router.terminal import Terminal, plural, print_row, terminal, to_text, write_document
 
 # ``/status.json`` of a running router (deploy/STATUS.md), asked for over HTTP and read into types.
 
 FORMAT: Final = 1
-SECONDS: Final = 5.0
+TIMEOUT_SECONDS: Final = 5.0
 """Request timeout; a router needs milliseconds, except after a reload of thousands of definitions."""
-MOST_BYTES: Final = 8 * 2**20
+MAX_RESPONSE_BYTES: Final = 8 * 2**20
 _HINT: Final = "is a router running with these settings? check `metrics.host` and `metrics.port`"
 
 
@@ -61,7 +61,7 @@ class DefinitionStatus(msgspec.Struct, frozen=True):
     rate: float | None = None
 
 
-class Sink(msgspec.Struct, frozen=True):
+class SinkStatus(msgspec.Struct, frozen=True):
     """A sink, its writes by result, and the queries whose batch it blocks."""
 
     sink: str
@@ -76,7 +76,7 @@ class FlowStatus(msgspec.Struct, frozen=True):
 
     endpoints: list[EndpointStatus]
     definitions: list[DefinitionStatus]
-    sinks: list[Sink]
+    sinks: list[SinkStatus]
     left_out: dict[str, int] = {}
 
 
@@ -102,21 +102,21 @@ class LastBatch(msgspec.Struct, frozen=True):
     steps: list[StepStatus]
 
 
-class Times(msgspec.Struct, frozen=True):
+class StepTimes(msgspec.Struct, frozen=True):
     """The time that batches of a query spend in each step."""
 
     now: CurrentStep | None = None
     last: LastBatch | None = None
 
 
-class Query(msgspec.Struct, frozen=True):
+class QueryStatus(msgspec.Struct, frozen=True):
     """A Spark query."""
 
     state: str
     since: str
     batch: int | None = None
     reason: str = ""
-    time: Times | None = None
+    time: StepTimes | None = None
 
 
 class CatalogStatus(msgspec.Struct, frozen=True):
@@ -128,7 +128,7 @@ class CatalogStatus(msgspec.Struct, frozen=True):
     held: str = ""
 
 
-class Router(msgspec.Struct, frozen=True):
+class RouterInfo(msgspec.Struct, frozen=True):
     """The process."""
 
     version: str
@@ -146,11 +146,11 @@ class StatusFigures(msgspec.Struct, frozen=True):
     """The parts of the status document that are shown."""
 
     format: int
-    router: Router
+    router: RouterInfo
     ready: bool
     reasons: list[str]
     catalog: CatalogStatus
-    queries: dict[str, Query]
+    queries: dict[str, QueryStatus]
     flow: FlowStatus | None = None
     inbox: InboxStatus = InboxStatus()
 
@@ -175,13 +175,13 @@ class StatusClient:
     def __init__(self, address: str) -> None:
         self.address = address
         # The environment's proxies lead away from the machine.
-        self._client = httpx.Client(timeout=SECONDS, trust_env=False)
+        self._client = httpx.Client(timeout=TIMEOUT_SECONDS, trust_env=False)
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
 
-    def ask(self) -> StatusResponse:
+    def fetch(self) -> StatusResponse:
         """Return the current status of the router.
 
         Raises:
@@ -190,9 +190,9 @@ class StatusClient:
         url = f"{self.address}/status.json"
         try:
             with self._client.stream("GET", url) as response:
-                body = _bounded(response, url, time.monotonic() + SECONDS)
+                body = _read_limited(response, url, time.monotonic() + TIMEOUT_SECONDS)
         except httpx.HTTPError as error:
-            raise RouterError(f"{url} does not respond: {_problem(error)}", hint=_HINT) from None
+            raise RouterError(f"{url} does not respond: {_describe_error(error)}", hint=_HINT) from None
         if response.status_code != httpx.codes.OK:
             raise RouterError(f"{url} returns {response.status_code}", hint=_HINT)
         try:
@@ -241,33 +241,33 @@ def local_address(host: str) -> str:
     return str(address) if address.version == 4 else f"[{address}]"
 
 
-def _bounded(response: httpx.Response, url: str, until: float) -> bytes:
+def _read_limited(response: httpx.Response, url: str, until: float) -> bytes:
     body = bytearray()
     for part in response.iter_bytes():
         body += part
-        if len(body) > MOST_BYTES:
-            raise RouterError(f"{url} returns more than {MOST_BYTES >> 20} MiB", hint=_HINT)
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise RouterError(f"{url} returns more than {MAX_RESPONSE_BYTES >> 20} MiB", hint=_HINT)
         if time.monotonic() > until:
-            raise httpx.ReadTimeout(f"not whole in {SECONDS:.0f} s")
+            raise httpx.ReadTimeout(f"not whole in {TIMEOUT_SECONDS:.0f} s")
     return bytes(body)
 
 
-def _problem(error: httpx.HTTPError) -> str:
+def _describe_error(error: httpx.HTTPError) -> str:
     """Return why there is no response, in short."""
     if isinstance(error, httpx.TimeoutException):
-        return f"no complete response in {SECONDS:.0f} s"
+        return f"no complete response in {TIMEOUT_SECONDS:.0f} s"
     text = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
     return text[0].lower() + text[1:]
 
 
 # What ``xrouter top`` shows: tables that fit a terminal, or rows for programs.
 
-LONGEST_STEPS: Final = 3
+SHOWN_STEPS: Final = 3
 """Steps of a batch that are shown."""
 _LINES_BESIDE: Final = 15
 """Lines other than rows: the header, table headings, and gaps."""
-_LEAST_ROWS: Final = 3
-_LEAST_NAME: Final = 24
+_MIN_ROWS: Final = 3
+_MIN_NAME: Final = 24
 Row = tuple[str, ...]
 _HEADS: Final[dict[str, Row]] = {
     "endpoint": ("endpoint", "protocol", "routed/s", "dead/s", "waits", "oldest"),
@@ -280,94 +280,94 @@ _NUMBERS: Final = frozenset(
 )
 
 
-def screen(status: StatusFigures, address: str, size: ConsoleDimensions, problem: str = "") -> RenderableType:
+def render_screen(status: StatusFigures, address: str, size: ConsoleDimensions, problem: str = "") -> RenderableType:
     """Return the screen for a terminal of that size; *problem* is why it is outdated."""
-    rows = dict(_rows(status))
+    rows = dict(_iter_tables(status))
     room = size.height - _LINES_BESIDE - len(status.reasons) - len(rows["sink"]) - len(rows["query"])
     shown = {
-        "endpoint": max(_LEAST_ROWS, min(len(rows["endpoint"]), room // 2)),
-        "definition": max(_LEAST_ROWS, room - min(len(rows["endpoint"]), room // 2)),
+        "endpoint": max(_MIN_ROWS, min(len(rows["endpoint"]), room // 2)),
+        "definition": max(_MIN_ROWS, room - min(len(rows["endpoint"]), room // 2)),
     }
-    parts: list[RenderableType] = [*_head(status, address, problem)]
+    parts: list[RenderableType] = [*_iter_header(status, address, problem)]
     for kind, given in rows.items():
         if given:
             chosen = given[: shown.get(kind, len(given))]
-            parts += [Text(""), _table(_HEADS[kind], chosen, size.width)]
+            parts += [Text(""), _make_table(_HEADS[kind], chosen, size.width)]
     return Group(*parts)
 
 
-def lines(status: StatusFigures) -> Iterator[Row]:
+def iter_rows(status: StatusFigures) -> Iterator[Row]:
     """Yield the same as tab-separated rows, each starting with its kind."""
     yield "router", "ready" if status.ready else "not ready", status.router.version, f"{status.router.seconds}"
     yield "catalog", status.catalog.epoch or "-", f"{status.catalog.definitions}"
-    yield "inbox", _number(status.inbox.records)
+    yield "inbox", _format_count(status.inbox.records)
     for reason in status.reasons:
         yield "reason", reason
-    for kind, rows in _rows(status):
+    for kind, rows in _iter_tables(status):
         for row in rows:
             yield kind, *row
 
 
-def _head(status: StatusFigures, address: str, problem: str) -> Iterator[RenderableType]:
+def _iter_header(status: StatusFigures, address: str, problem: str) -> Iterator[RenderableType]:
     ready = ("ready", "green") if status.ready else ("not ready", "bold red")
-    yield styled(f"xrouter {status.router.version} at {address}, up {_age(status.router.seconds)}, ", ready)
-    catalog = f"catalog {status.catalog.epoch or '-'}, {counted(status.catalog.definitions, 'definition')}"
+    yield to_text(f"xrouter {status.router.version} at {address}, up {_format_age(status.router.seconds)}, ", ready)
+    catalog = f"catalog {status.catalog.epoch or '-'}, {plural(status.catalog.definitions, 'definition')}"
     if status.catalog.refused_findings:
-        yield styled(catalog, (f"; a newer one is refused: {counted(status.catalog.refused_findings, 'error')}", "red"))
+        yield to_text(catalog, (f"; a newer one is refused: {plural(status.catalog.refused_findings, 'error')}", "red"))
     elif status.catalog.held:
-        yield styled(catalog, (f"; a newer one waits: {status.catalog.held}", "yellow"))
+        yield to_text(catalog, (f"; a newer one waits: {status.catalog.held}", "yellow"))
     else:
-        yield styled(catalog)
+        yield to_text(catalog)
     if status.inbox.records is not None:
-        oldest = f", the oldest for {_age(status.inbox.oldest_seconds)}" if status.inbox.oldest_seconds else ""
-        yield styled(f"inbox: {counted(status.inbox.records, 'record')} waiting{oldest}")
+        oldest = f", the oldest for {_format_age(status.inbox.oldest_seconds)}" if status.inbox.oldest_seconds else ""
+        yield to_text(f"inbox: {plural(status.inbox.records, 'record')} waiting{oldest}")
     for reason in status.reasons:
-        yield styled((reason, "red"))
+        yield to_text((reason, "red"))
     if problem:
-        yield styled((problem, "bold red"))
+        yield to_text((problem, "bold red"))
 
 
-def _rows(status: StatusFigures) -> Iterator[tuple[str, list[Row]]]:
+def _iter_tables(status: StatusFigures) -> Iterator[tuple[str, list[Row]]]:
     """Yield the rows of each table, busiest first, as the router sorts them."""
     flow = status.flow or FlowStatus([], [], [])
-    yield "endpoint", [_endpoint(each) for each in flow.endpoints]
-    yield "definition", [(each.definition, _rate(each.rate), f"{each.records:,}") for each in flow.definitions]
-    yield "sink", [_sink(each) for each in flow.sinks]
-    yield "query", [_query(name, each) for name, each in status.queries.items()]
+    yield "endpoint", [_make_endpoint_row(each) for each in flow.endpoints]
+    yield "definition", [(each.definition, _format_rate(each.rate), f"{each.records:,}") for each in flow.definitions]
+    yield "sink", [_make_sink_row(each) for each in flow.sinks]
+    yield "query", [_make_query_row(name, each) for name, each in status.queries.items()]
 
 
-def _endpoint(each: EndpointStatus) -> Row:
-    waits = "inbox" if each.pushed and each.lag is None else _number(each.lag)
-    oldest = "" if not each.oldest_seconds else _age(each.oldest_seconds)
-    return each.endpoint, each.protocol or "-", _of(each.routed), _of(each.dead_letters), waits, oldest
+def _make_endpoint_row(each: EndpointStatus) -> Row:
+    waits = "inbox" if each.pushed and each.lag is None else _format_count(each.lag)
+    oldest = "" if not each.oldest_seconds else _format_age(each.oldest_seconds)
+    return (each.endpoint, each.protocol or "-", _rate_text(each.routed), _rate_text(each.dead_letters), waits, oldest)
 
 
-def _number(value: int | None) -> str:
+def _format_count(value: int | None) -> str:
     """Return a number as text; an unknown one is not 0."""
     return "?" if value is None else f"{value:,}"
 
 
-def _sink(each: Sink) -> Row:
+def _make_sink_row(each: SinkStatus) -> Row:
     writes = (f"{each.writes.get(result, 0):,}" for result in ("ok", "error", "rejected"))
     return each.sink, each.type, *writes, ", ".join(each.holds)
 
 
-def _query(name: str, each: Query) -> Row:
+def _make_query_row(name: str, each: QueryStatus) -> Row:
     now, last = "idle", "-"
     if each.time is not None and each.time.now is not None:
         now = f"{each.time.now.step} for {each.time.now.step_seconds:.1f} s"
     if each.time is not None and each.time.last is not None:
-        steps = sorted(each.time.last.steps, key=lambda step: -step.seconds)[:LONGEST_STEPS]
+        steps = sorted(each.time.last.steps, key=lambda step: -step.seconds)[:SHOWN_STEPS]
         longest = ", ".join(f"{step.step} {step.seconds:.2f}" for step in steps)
-        last = f"{counted(each.time.last.records, 'record')} in {each.time.last.seconds:.2f} s ({longest})"
+        last = f"{plural(each.time.last.records, 'record')} in {each.time.last.seconds:.2f} s ({longest})"
     return name, each.state, "-" if each.batch is None else f"{each.batch}", now, last
 
 
-def _table(head: Row, rows: Sequence[Row], width: int) -> Table:
+def _make_table(head: Row, rows: Sequence[Row], width: int) -> Table:
     """Return rows as a table; long names in the first column are cut at the beginning, since their ends differ."""
     table = Table(box=None, pad_edge=False, expand=False, header_style="bold")
     beside = sum(max(len(row[place]) for row in (head, *rows)) for place in range(1, len(head)))
-    longest = max(_LEAST_NAME, width - beside - 2 * len(head))
+    longest = max(_MIN_NAME, width - beside - 2 * len(head))
     for name in head:
         number = name in _NUMBERS
         table.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
@@ -376,17 +376,17 @@ def _table(head: Row, rows: Sequence[Row], width: int) -> Table:
     return table
 
 
-def _of(count: RecordRate) -> str:
-    return _rate(count.rate)
+def _rate_text(count: RecordRate) -> str:
+    return _format_rate(count.rate)
 
 
-def _rate(rate: float | None) -> str:
+def _format_rate(rate: float | None) -> str:
     if rate is None:
         return "-"
     return f"{rate:,.0f}" if rate >= 10 or rate == 0 else f"{rate:.1f}"
 
 
-def _age(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     """Return a duration as text, in its two largest units."""
     if seconds < 60:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
@@ -417,28 +417,28 @@ def top(
     """
     with status_client(load_settings(config)) as client:
         console = terminal()
-        answer = client.ask()
+        answer = client.fetch()
         if format is OutputFormat.json:
             write_document(answer.document)
         elif once or not console.is_terminal:
-            for row in lines(answer.status):
+            for row in iter_rows(answer.status):
                 print_row(row)
         else:
-            _watch(client, console, answer, every)
+            _refresh_until_stopped(client, console, answer, every)
 
 
-def _watch(client: StatusClient, console: Terminal, answer: StatusResponse, every: float) -> None:
+def _refresh_until_stopped(client: StatusClient, console: Terminal, answer: StatusResponse, every: float) -> None:
     """Refresh the screen until interrupted; while the router does not respond, show its last status and the problem."""
     problem = ""
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(screen(answer.status, client.address, console.size, problem), refresh=True)
+            live.update(render_screen(answer.status, client.address, console.size, problem), refresh=True)
             try:
                 time.sleep(every)
             except KeyboardInterrupt:
                 return
             try:
-                answer, problem = client.ask(), ""
+                answer, problem = client.fetch(), ""
             except KeyboardInterrupt:
                 return
             except RouterError as error:

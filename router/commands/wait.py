@@ -13,12 +13,12 @@ import typer
 from router.commands.top import local_address, metrics_address
 from router.errors import BrokerUnreachable, RouterError
 from router.settings import Settings, load_settings
-from router.settings.load import read_file
+from router.settings.load import read_yaml
 from router.terminal import print_text
 
 POLL_SECONDS: Final = 0.2
 ANSWER_SECONDS: Final = 5.0
-MOST_BYTES: Final = 64 * 1024
+MAX_RESPONSE_BYTES: Final = 64 * 1024
 """Bytes of a response that are read for its reasons."""
 
 
@@ -35,10 +35,10 @@ def wait(
 
     Example: xrouter wait router.yaml --timeout 60
     """
-    url = target if target.lower().startswith(("http://", "https://")) else _address(Path(target))
+    url = target if target.lower().startswith(("http://", "https://")) else _find_readiness_url(Path(target))
     until, reported = time.monotonic() + timeout, ""
-    with httpx.Client(timeout=ANSWER_SECONDS, trust_env=False, verify=_unchecked()) as client:
-        while (problem := _problem(client, url)) is not None:
+    with httpx.Client(timeout=ANSWER_SECONDS, trust_env=False, verify=_unverified_tls()) as client:
+        while (problem := _find_problem(client, url)) is not None:
             if time.monotonic() > until:
                 hint = "if it has stopped, see its log; `xrouter doctor CONFIG` shows what startup waits for"
                 raise BrokerUnreachable(f"not ready after {timeout:g} s: {problem}", hint=hint)
@@ -48,9 +48,9 @@ def wait(
             time.sleep(POLL_SECONDS)
 
 
-def _address(config: Path) -> str:
+def _find_readiness_url(config: Path) -> str:
     """Return the URL that tells whether the router or registry of these settings is ready."""
-    written = read_file(config)
+    written = read_yaml(config)
     if not written.keys() - Settings.model_fields.keys():
         return f"{metrics_address(load_settings(config).metrics)}/readyz"
     from router.commands.registry.settings import RegistryFile, load_registry
@@ -65,20 +65,20 @@ def _address(config: Path) -> str:
     return f"{'https' if registry.http.tls else 'http'}://{local_address(registry.http.host)}:{registry.http.port}/"
 
 
-def _problem(client: httpx.Client, url: str) -> str | None:
+def _find_problem(client: httpx.Client, url: str) -> str | None:
     """Return why it is not ready; None when it is. A server that requires a login is ready."""
     try:
         with client.stream("GET", url) as answer:
             if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
                 return None
-            return f"{url} returns {answer.status_code}{_reasons(answer)}"
+            return f"{url} returns {answer.status_code}{_read_reasons(answer)}"
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return f"{url} does not respond: {str(error) or type(error).__name__}"
 
 
-def _reasons(answer: httpx.Response) -> str:
+def _read_reasons(answer: httpx.Response) -> str:
     """Return the reasons of a ``/readyz`` response as text."""
-    body = next(answer.iter_bytes(MOST_BYTES), b"")
+    body = next(answer.iter_bytes(MAX_RESPONSE_BYTES), b"")
     try:
         document = httpx.Response(answer.status_code, content=body).json()
     except ValueError:
@@ -87,7 +87,7 @@ def _reasons(answer: httpx.Response) -> str:
     return f": {'; '.join(map(str, reasons))}" if isinstance(reasons, list) and reasons else ""
 
 
-def _unchecked() -> ssl.SSLContext:
+def _unverified_tls() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context

@@ -1,1 +1,1 @@
-"""The status page of a router and what it is made of: flows, rates, lag, time of batches, epochs, dead letters."""
+"""The status page of a router: flows, rates, lag, batch times, catalogs and dead letters."""

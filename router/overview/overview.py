@@ -1,7 +1,7 @@
-"""The requests of the status page: what each path is for, on threads beside the stream, which requests cannot overload.
+"""The requests of the status page, handled in bounded threads so that they cannot overload the stream.
 
-Figures have one thread, records another, so that a slow store of dead letters does not hold up the figures. Each has a
-short queue; a request that comes when it is full is asked to come again.
+Figures and records have one thread each, so that a slow store of dead letters does not delay the figures. Each thread
+has a short queue; if it is full, a request is answered 503.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from router.overview.picture import (
     INBOX_RECORDS,
     POINT_SECONDS,
     REST,
+    CoverageView,
     FigureReading,
     Figures,
-    Occurred,
     Point,
     RoutesByEndpoint,
-    picture,
+    make_picture,
 )
-from router.overview.records import PASTED, Doorkeeper, Records, ReplayPreview
+from router.overview.records import PASTED, AccessGuard, RecordViews, ReplayPreview
 from router.settings import Settings
 from router.state.ledger import LetterLedger
 from router.watching.status import CatalogDifference, CatalogEvent, RouterStatus
@@ -58,16 +58,16 @@ if TYPE_CHECKING:
 
     from router.watching.metrics import Metrics
 
-# ``/status.json``: the figures of one router, as the status page shows them. deploy/STATUS.md says what they mean.
+# ``/status.json``: the figures of the status page, documented in deploy/STATUS.md.
 
-# The last catalogs: which took effect, what changed with each, which were refused, and why.
+# The last catalogs: active ones with their changes, and rejected ones with their findings.
 
 VALUE: Final = 500
-"""Characters of a value before or after a change."""
+"""Maximum characters of a value before or after a change."""
 
 
-def history(events: Sequence[CatalogEvent], differences: Mapping[str, CatalogDifference]) -> list[dict[str, Any]]:
-    """Return what became of catalogs, newest first; the difference is that of the newest change to an epoch."""
+def make_history(events: Sequence[CatalogEvent], differences: Mapping[str, CatalogDifference]) -> list[dict[str, Any]]:
+    """Return the active and rejected catalogs as JSON, newest first."""
     entries: list[dict[str, Any]] = []
     seen: set[str] = set()
     for event in reversed(events):
@@ -78,7 +78,7 @@ def history(events: Sequence[CatalogEvent], differences: Mapping[str, CatalogDif
                 "result": "refused" if event.epoch is None else "active",
                 "epoch": event.epoch,
                 "definitions": None if event.epoch is None else event.definitions,
-                "difference": None if difference is None else _difference(difference),
+                "difference": None if difference is None else _difference_to_json(difference),
                 "findings": [asdict(finding) for finding in event.findings],
                 "findings_total": event.total,
                 "times": event.times,
@@ -89,44 +89,44 @@ def history(events: Sequence[CatalogEvent], differences: Mapping[str, CatalogDif
     return entries
 
 
-def _difference(difference: CatalogDifference) -> dict[str, Any]:
+def _difference_to_json(difference: CatalogDifference) -> dict[str, Any]:
     changes = [each.to_json() for each in difference.changes]
     return {
         "before": difference.before,
         "compatible": not difference.incompatible,
         "incompatible": difference.incompatible,
         "total": difference.total,
-        "changes": [change | {side: _short(change[side]) for side in ("before", "after")} for change in changes],
+        "changes": [change | {side: _cut_value(change[side]) for side in ("before", "after")} for change in changes],
     }
 
 
-def _short(value: Any) -> Any:
-    """Return a value as it may be shown: one that is long is cut, as text or as JSON."""
+def _cut_value(value: Any) -> Any:
+    """Return a value, truncated as text or JSON if it is too long."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8", "backslashreplace")
     return value if len(text) <= VALUE else text[:VALUE] + "…"
 
 
 FORMAT: Final = 1
-"""Grows when a member changes its meaning or goes; new members may come at any time."""
+"""Version of the document; it grows when a member is removed or changes its meaning, not for new members."""
 KEPT_SECONDS: Final = 0.9
-"""Seconds for which one answer serves all clients, so that many cost as much as one."""
+"""Seconds for which a document is cached for all clients."""
 
 LEDGER_SECONDS: Final = 5.0
-"""Time between two looks at how many dead letters were replayed."""
+"""Interval at which the number of replayed dead letters is read."""
 
 RecentReplays = Callable[[], list[dict[str, Any]]]
-"""Returns how the last replays went."""
+"""Returns the results of the last replays."""
 
 
 class StatusDocument:
-    """Makes the document. Any thread may call it; one at a time makes it."""
+    """Makes and caches the status document. Thread-safe."""
 
     def __init__(
         self,
         status: RouterStatus,
         figures: Figures,
         metrics: Metrics,
-        door: Doorkeeper,
+        door: AccessGuard,
         replays: RecentReplays,
         state: Path | None,
     ) -> None:
@@ -147,24 +147,24 @@ class StatusDocument:
         self._ways: tuple[Plan, RoutesByEndpoint] | None = None
         self._kept: tuple[float, dict[str, Any]] | None = None
 
-    def follow(self, plan: Plan) -> None:
+    def show_plan(self, plan: Plan) -> None:
         """Show this plan from now on."""
         self._plan = plan
 
-    def current(self) -> dict[str, Any]:
+    def get_document(self) -> dict[str, Any]:
         """Return the document, not older than a second."""
         with self._making:
             now = time.monotonic()
             if self._kept is None or now - self._kept[0] >= KEPT_SECONDS:
-                self._kept = (now, self._document())
+                self._kept = (now, self._make_document())
             return self._kept[1]
 
-    def _document(self) -> dict[str, Any]:
-        alive, life = self._status.healthy()
-        _, ready = self._status.ready()
-        reading = self._figures.reading()
+    def _make_document(self) -> dict[str, Any]:
+        alive, life = self._status.check_health()
+        _, ready = self._status.check_readiness()
+        reading = self._figures.get_reading()
         plan = self._plan
-        occurred = Occurred(self._coverage.known())
+        occurred = CoverageView(self._coverage.all_sightings())
         now = datetime.now(UTC)
         return {
             "format": FORMAT,
@@ -174,43 +174,43 @@ class StatusDocument:
                 "started": self._started.isoformat(timespec="milliseconds"),
                 "seconds": round((now - self._started).total_seconds()),
             },
-            "access": {"records": self._door.records_for, "replay": self._door.may_replay},
+            "access": {"records": self._door.record_readers, "replay": self._door.may_replay},
             "healthy": alive,
             **ready,
             "reasons": [*life["reasons"], *ready["reasons"]],
-            "queries": self._queries(ready["queries"], reading),
-            "flow": None if plan is None else self._flow(plan, reading, occurred),
-            "latency": {"p50_seconds": _ms(reading.latency(0.5)), "p95_seconds": _ms(reading.latency(0.95))},
-            "history": self._history(),
-            "coverage": occurred.never(),
+            "queries": self._queries_to_json(ready["queries"], reading),
+            "flow": None if plan is None else self._make_flow(plan, reading, occurred),
+            "latency": {"p50_seconds": _to_ms(reading.latency(0.5)), "p95_seconds": _to_ms(reading.latency(0.95))},
+            "history": self._history_to_json(),
+            "coverage": occurred.unseen_to_json(),
             "inbox": {
                 **ready["inbox"],
-                "records": _whole(reading, INBOX_RECORDS),
-                "bytes": _whole(reading, INBOX_BYTES),
-                "oldest_seconds": reading.value(INBOX_OLDEST),
+                "records": _read_int(reading, INBOX_RECORDS),
+                "bytes": _read_int(reading, INBOX_BYTES),
+                "oldest_seconds": reading.get_value(INBOX_OLDEST),
             },
-            "rest_records": _whole(reading, REST),
+            "rest_records": _read_int(reading, REST),
             "replays": self._replays(),
             "shadow": self._shadow(),
-            "epochs": history(self._status.catalogs, self._status.differences),
+            "epochs": make_history(self._status.catalog_events, self._status.differences),
         }
 
-    def _queries(self, queries: dict[str, Any], reading: FigureReading) -> dict[str, Any]:
-        times, holds = self._status.steps.to_json(), reading.held()
+    def _queries_to_json(self, queries: dict[str, Any], reading: FigureReading) -> dict[str, Any]:
+        times, holds = self._status.steps.to_json(), reading.list_blocked()
         return {
             name: {**query, "held_by": [sink for held, sink in holds if held == name], "time": times.get(name)}
             for name, query in queries.items()
         }
 
-    def _flow(self, plan: Plan, reading: FigureReading, occurred: Occurred) -> dict[str, Any]:
-        flow = picture(plan, self._ways_of(plan), reading, occurred, self._sinks.problem)
-        self._work_off(flow["endpoints"])
-        dead, settled = flow["totals"]["dead_letters"], self._letters_settled()
+    def _make_flow(self, plan: Plan, reading: FigureReading, occurred: CoverageView) -> dict[str, Any]:
+        flow = make_picture(plan, self._find_routes(plan), reading, occurred, self._sinks.get_problem)
+        self._add_finished_records(flow["endpoints"])
+        dead, settled = flow["totals"]["dead_letters"], self._count_settled()
         dead["open"] = None if settled is None else max(0, dead["records"] - settled)
         return flow
 
-    def _work_off(self, endpoints: list[dict[str, Any]]) -> None:
-        """Add how much of the lag of each endpoint is at its sinks already.
+    def _add_finished_records(self, endpoints: list[dict[str, Any]]) -> None:
+        """Add how much of the lag of each endpoint is already in its sinks.
 
         Lag falls when a whole batch is at all its sinks, and its sources are asked after that. What was written until
         then is known of a query as a whole: each of its endpoints gets its share.
@@ -220,12 +220,12 @@ class StatusDocument:
             by_query[each["query"]] = by_query.get(each["query"], 0) + (each["lag"] or 0)
         for each in endpoints:
             query, lag = each["query"], each["lag"]
-            asked = None if query is None else self._backlogs.answered_at(query)
-            worked = 0 if asked is None else self._status.steps.worked(query, asked)
+            asked = None if query is None else self._backlogs.last_answer_time(query)
+            worked = 0 if asked is None else self._status.steps.count_written(query, asked)
             whole = by_query[query]
             each["worked"] = None if lag is None else lag * min(worked, whole) // whole if whole else 0
 
-    def _letters_settled(self) -> int | None:
+    def _count_settled(self) -> int | None:
         """Return how many dead letters were replayed or removed, not older than five seconds; None if unknown."""
         if self._state is None:
             return None
@@ -238,35 +238,35 @@ class StatusDocument:
                 self._settled = (now, None)
         return self._settled[1]
 
-    def _history(self) -> dict[str, Any]:
-        points = self._figures.history.points()
+    def _history_to_json(self) -> dict[str, Any]:
+        points = self._figures.history.list_points()
         return {
             "every_seconds": POINT_SECONDS,
             **{name: [getattr(point, name) for point in points] for name in Point._fields},
         }
 
-    def _ways_of(self, plan: Plan) -> RoutesByEndpoint:
+    def _find_routes(self, plan: Plan) -> RoutesByEndpoint:
         if self._ways is None or self._ways[0] is not plan:
-            self._ways = (plan, RoutesByEndpoint.of(plan))
+            self._ways = (plan, RoutesByEndpoint.from_plan(plan))
         return self._ways[1]
 
 
-def _ms(seconds: float | None) -> float | None:
+def _to_ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-def _whole(reading: FigureReading, metric: str) -> int | None:
-    value = reading.value(metric)
+def _read_int(reading: FigureReading, metric: str) -> int | None:
+    value = reading.get_value(metric)
     return None if value is None else int(value)
 
 
-# The last hour as small charts: SVG that the router draws, so that a page shows it without a script.
+# The last hour as small SVG charts, which pages can show without a script.
 #
 # Nothing in them comes from catalogs or records. They follow the browser's choice of light or dark.
 
 WIDE, HIGH, TOP, BOTTOM = 320, 96, 16, 14
 SMALL: Final = "small"
-"""The parameter with which a chart has no text, for a cell of a table."""
+"""The query parameter for a chart without text, for a table cell."""
 _STYLE: Final = (
     ":root{color-scheme:light dark}text{font:11px system-ui,sans-serif;fill:#56606b}"
     ".a{fill:none;stroke:#a3561c;stroke-width:1.6}.b{fill:none;stroke:#0b5c8a;stroke-width:1.6}"
@@ -288,17 +288,17 @@ Value = Callable[[Point], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: its lines by what they are called, the second of them filled, and how a value is written."""
+    """A chart: its lines by name, the last of them filled, and the format of its values."""
 
     lines: tuple[tuple[str, Value], ...]
     text: Callable[[float], str]
 
 
-def _count(value: float) -> str:
+def _format_count(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
 
 
-def _seconds(value: float) -> str:
+def _format_seconds(value: float) -> str:
     if value < 1:
         return f"{value * 1000:.0f} ms" if value else "0 s"
     if value < 120:
@@ -307,21 +307,21 @@ def _seconds(value: float) -> str:
 
 
 CHARTS: Final = {
-    "records": Chart((("arriving", lambda at: at.arriving), ("finished", lambda at: at.finished)), _count),
-    "lag": Chart((("lag", lambda at: at.lag),), _count),
-    "oldest": Chart((("oldest", lambda at: at.oldest),), _seconds),
-    "latency": Chart((("95 % within", lambda at: at.latency),), _seconds),
+    "records": Chart((("arriving", lambda at: at.arriving), ("finished", lambda at: at.finished)), _format_count),
+    "lag": Chart((("lag", lambda at: at.lag),), _format_count),
+    "oldest": Chart((("oldest", lambda at: at.oldest),), _format_seconds),
+    "latency": Chart((("95 % within", lambda at: at.latency),), _format_seconds),
 }
-"""The charts there are, by the names of their files."""
+"""All charts by file name."""
 
 
-def drawn(name: str, points: Sequence[Point], *, small: bool) -> Reply:
-    """Return a chart as a picture; a *small* one has no text but its title."""
-    return Reply(HTTPStatus.OK, _HEADERS, svg(CHARTS[name], points, small=small).encode())
+def make_chart_reply(name: str, points: Sequence[Point], *, small: bool) -> Reply:
+    """Return the response with a chart; a *small* one has no text except its title."""
+    return Reply(HTTPStatus.OK, _HEADERS, draw_chart(CHARTS[name], points, small=small).encode())
 
 
-def svg(chart: Chart, points: Sequence[Point], *, small: bool = False) -> str:
-    """Return a chart: the newest point is at its right edge, an hour ago at its left."""
+def draw_chart(chart: Chart, points: Sequence[Point], *, small: bool = False) -> str:
+    """Return a chart as SVG, with the newest point at the right edge and an hour ago at the left."""
     values = [[value(point) for point in points] for _, value in chart.lines]
     most = max((each for line in values for each in line if each is not None), default=0.0)
     told = [
@@ -338,8 +338,8 @@ def svg(chart: Chart, points: Sequence[Point], *, small: bool = False) -> str:
     for place, line in enumerate(values):
         # A single line is filled as the second of two is.
         filled = place == len(values) - 1
-        for run in _runs(line):
-            spots = [_spot(at, value, len(line), most) for at, value in run]
+        for run in _iter_known_runs(line):
+            spots = [_locate_point(at, value, len(line), most) for at, value in run]
             path = "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
             if filled:
                 parts.append(f'<path class="f" d="M{spots[0][0]:.1f} {floor}L{path}L{spots[-1][0]:.1f} {floor}Z"/>')
@@ -358,8 +358,8 @@ def svg(chart: Chart, points: Sequence[Point], *, small: bool = False) -> str:
     return "".join(parts)
 
 
-def _runs(line: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
-    """Yield the points that are known, as far as they follow each other."""
+def _iter_known_runs(line: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
+    """Yield each run of consecutive known points."""
     run: list[tuple[int, float]] = []
     for at, value in enumerate(line):
         if value is not None:
@@ -371,7 +371,7 @@ def _runs(line: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
         yield run
 
 
-def _spot(at: int, value: float, count: int, most: float) -> tuple[float, float]:
+def _locate_point(at: int, value: float, count: int, most: float) -> tuple[float, float]:
     x = WIDE * (HOUR_POINTS - count + at) / (HOUR_POINTS - 1)
     return x, HIGH - BOTTOM - (HIGH - TOP - BOTTOM) * (value / most if most else 0.0)
 
@@ -387,17 +387,17 @@ _FOLDER: Final = "assets"
 
 
 @cache
-def page() -> Reply:
-    """Return the page with the headers that it is served with."""
-    style = _text("page.css")
-    script = "'use strict';\n" + "".join(map(_text, SCRIPTS))
-    html = _text("page.html").replace("<style></style>", f"<style>{style}</style>")
+def make_page() -> Reply:
+    """Return the response with the status page."""
+    style = _read_asset("page.css")
+    script = "'use strict';\n" + "".join(map(_read_asset, SCRIPTS))
+    html = _read_asset("page.html").replace("<style></style>", f"<style>{style}</style>")
     html = html.replace("<script></script>", f"<script>{script}</script>")
     policy = "; ".join(
         (
             "default-src 'none'",
-            f"script-src {_hash(script)}",
-            f"style-src {_hash(style)}",
+            f"script-src {_csp_hash(script)}",
+            f"style-src {_csp_hash(style)}",
             "connect-src 'self'",
             "img-src 'self' data:",
             "base-uri 'none'",
@@ -418,16 +418,16 @@ def page() -> Reply:
     return Reply(HTTPStatus.OK, headers, html.encode("utf-8"))
 
 
-def _text(name: str) -> str:
+def _read_asset(name: str) -> str:
     return files("router.overview").joinpath(_FOLDER, name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def _csp_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
 WAITING: Final = 8
-"""Requests of one kind that wait for its thread."""
+"""Maximum queued requests per thread."""
 _SAFE: Final = (
     (b"content-type", b"application/json"),
     (b"cache-control", b"no-store"),
@@ -439,7 +439,7 @@ _LETTER: Final = re.compile(rb"/letters/([0-9a-f]{32})(\.json|/replay)")
 _CHART: Final = re.compile(rb"/history/([a-z]{1,20})\.svg")
 _log = get_logger()
 Work = Callable[[bytes], Any]
-"""Takes the body of a request and gives what is answered, as JSON."""
+"""Takes the body of a request and returns the JSON of the response."""
 
 
 class Replays(ReplayPreview, Protocol):
@@ -449,17 +449,17 @@ class Replays(ReplayPreview, Protocol):
         """Replay in this session from now on."""
 
     def end(self) -> None:
-        """Begin no replay any more."""
+        """Start no further replays."""
 
     def replay(self, plan: Plan, letter: DeadLetter) -> dict[str, Any]:
-        """Begin to replay a letter, and return how that stands."""
+        """Start replaying a dead letter, and return the status of the replay."""
 
     def recent(self) -> list[dict[str, Any]]:
-        """Return how the last replays went, newest first."""
+        """Return the results of the last replays, newest first."""
 
 
-class _Lane:
-    """One thread with a short queue; nobody waits for it at the end of the process, whatever it waits for itself."""
+class _WorkerThread:
+    """One daemon thread with a short queue."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -469,7 +469,7 @@ class _Lane:
         self._closed = False
 
     def take(self, work: Callable[[], None]) -> bool:
-        """Let *work* be done; False when too much waits already, or nothing more is done."""
+        """Queue *work*; return False if the queue is full or closed."""
         with self._lock:
             if self._closed:
                 return False
@@ -483,7 +483,7 @@ class _Lane:
             return True
 
     def close(self) -> None:
-        """Do nothing more; what is under way ends by itself, and nobody waits for it."""
+        """Discard queued work and stop after the current one, without waiting."""
         with self._lock:
             self._closed = True
             with suppress(queue.Empty):
@@ -500,35 +500,35 @@ class Overview:
     """What clients see of a router besides metrics and health; made before it has a catalog."""
 
     def __init__(self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: Replays | None) -> None:
-        """*replays* None is for a process that has no dead letters: it shows figures alone."""
+        """*replays* is None for a process without dead letters, which shows only figures."""
         self._replays = replays
-        self._records = None if replays is None else Records(replays)
-        self._page = page()
-        self._door = Doorkeeper(settings.metrics, records=replays is not None)
+        self._records = None if replays is None else RecordViews(replays)
+        self._page = make_page()
+        self._door = AccessGuard(settings.metrics, records=replays is not None)
         self._figures = Figures(metrics.registry)
-        recent = _nothing if replays is None else replays.recent
+        recent = list[dict[str, Any]] if replays is None else replays.recent
         # A process without dead letters has no ledger of them.
         state = None if replays is None else Path(settings.state)
         self._document = StatusDocument(status, self._figures, metrics, self._door, recent, state)
-        self._figures_lane, self._records_lane = _Lane("status-figures"), _Lane("status-records")
+        self._figures_lane, self._records_lane = _WorkerThread("status-figures"), _WorkerThread("status-records")
         self._plan: Plan | None = None
 
-    def follow(self, plan: Plan) -> None:
+    def show_plan(self, plan: Plan) -> None:
         """Show this plan from now on."""
         self._plan = plan
-        self._document.follow(plan)
+        self._document.show_plan(plan)
 
-    def tick(self) -> None:
+    def take_sample(self) -> None:
         """Take samples for rates; call it every second or so."""
-        self._figures.tick()
+        self._figures.take_sample()
 
-    def begin(self, spark: SparkSession) -> None:
-        """Let letters be replayed in this session."""
+    def enable_replays(self, spark: SparkSession) -> None:
+        """Allow replays in this session."""
         if self._replays is not None:
             self._replays.begin(spark)
 
-    def end(self) -> None:
-        """Let no letter be replayed any more."""
+    def disable_replays(self) -> None:
+        """Stop allowing replays."""
         if self._replays is not None:
             self._replays.end()
 
@@ -538,82 +538,82 @@ class Overview:
         self._records_lane.close()
 
     def admit(self, head: RequestHead) -> AcceptedRequest | Reply | None:
-        """Take a request, or say why not; None for a path that is not of the status page."""
+        """Answer or accept a request; return None if the path is not of the status page."""
         try:
-            return self._admitted(head)
+            return self._answer(head)
         except HttpProblem as problem:
             return problem.reply()
 
-    def _admitted(self, head: RequestHead) -> AcceptedRequest | Reply | None:
+    def _answer(self, head: RequestHead) -> AcceptedRequest | Reply | None:
         if head.path == b"/status.json":
-            _allow(head, *_READING)
-            return _Request(self._figures_lane, lambda body: self._document.current(), 0)
+            _require_method(head, *_READING)
+            return _QueuedRequest(self._figures_lane, lambda body: self._document.get_document(), 0)
         if head.path == b"/":
-            _allow(head, *_READING)
+            _require_method(head, *_READING)
             return self._page
         chart = _CHART.fullmatch(head.path)
         if chart is not None and chart[1].decode("ascii") in CHARTS:
-            _allow(head, *_READING)
+            _require_method(head, *_READING)
             # A few hundred numbers: less work than to hand it to a thread.
             asked = parse_qs(head.query.decode("latin-1"), keep_blank_values=True, errors="replace")
-            points = self._figures.history.points(asked.get("endpoint", [""])[-1])
-            return drawn(chart[1].decode("ascii"), points, small=SMALL in asked)
+            points = self._figures.history.list_points(asked.get("endpoint", [""])[-1])
+            return make_chart_reply(chart[1].decode("ascii"), points, small=SMALL in asked)
         if self._records is None or self._replays is None:
             return None
-        return self._of_records(head, self._records, self._replays)
+        return self._answer_records(head, self._records, self._replays)
 
-    def _of_records(self, head: RequestHead, records: Records, replays: Replays) -> AcceptedRequest | None:
+    def _answer_records(self, head: RequestHead, records: RecordViews, replays: Replays) -> AcceptedRequest | None:
         if head.path == b"/letters.json":
-            _allow(head, *_READING)
-            self._door.records(head)
-            return _Request(self._records_lane, lambda body: records.newest(self._plan_now()), 0)
+            _require_method(head, *_READING)
+            self._door.admit_reading(head)
+            return _QueuedRequest(self._records_lane, lambda body: records.list_newest(self._require_plan()), 0)
         if head.path == b"/verdict":
-            _allow(head, "POST")
-            self._door.records(head)
-            self._door.same_origin(head)
-            return self._with_body(head, lambda body: records.pasted(self._plan_now(), body))
+            _require_method(head, "POST")
+            self._door.admit_reading(head)
+            self._door.require_same_origin(head)
+            return self._accept_body(head, lambda body: records.evaluate_pasted(self._require_plan(), body))
         letter = _LETTER.fullmatch(head.path)
         if letter is None:
             return None
         letter_id = letter[1].decode("ascii")
         if letter[2] == b".json":
-            _allow(head, *_READING)
-            self._door.records(head)
-            return _Request(self._records_lane, lambda body: records.whole(self._plan_now(), letter_id), 0)
-        _allow(head, "POST")
-        self._door.replays(head)
-        self._door.same_origin(head)
-        return self._with_body(head, lambda body: self._replay(letter_id, records, replays))
+            _require_method(head, *_READING)
+            self._door.admit_reading(head)
+            return _QueuedRequest(self._records_lane, lambda body: records.describe(self._require_plan(), letter_id), 0)
+        _require_method(head, "POST")
+        self._door.admit_replay(head)
+        self._door.require_same_origin(head)
+        return self._accept_body(head, lambda body: self._replay_letter(letter_id, records, replays))
 
-    def _with_body(self, head: RequestHead, work: Work) -> _Request:
+    def _accept_body(self, head: RequestHead, work: Work) -> _QueuedRequest:
         if head.length is not None and head.length > PASTED:
             raise too_large(PASTED)
-        return _Request(self._records_lane, work, PASTED)
+        return _QueuedRequest(self._records_lane, work, PASTED)
 
-    def _replay(self, letter: str, records: Records, replays: Replays) -> dict[str, Any]:
-        plan = self._plan_now()
-        return replays.replay(plan, records.letter(plan, letter))
+    def _replay_letter(self, letter: str, records: RecordViews, replays: Replays) -> dict[str, Any]:
+        plan = self._require_plan()
+        return replays.replay(plan, records.get_letter(plan, letter))
 
-    def _plan_now(self) -> Plan:
+    def _require_plan(self) -> Plan:
         if self._plan is None:
             raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, "no catalog is active yet")
         return self._plan
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
-    """A request that was let through, whose body is still to come."""
+class _QueuedRequest:
+    """An accepted request whose body has not arrived yet."""
 
-    lane: _Lane
+    lane: _WorkerThread
     work: Work
     max_body: int
 
     def take(self, body: bytes, answer: Answer) -> None:
-        """Do the work on the thread of the lane, and answer on the server's own."""
+        """Do the work in the worker thread, and answer in the server's thread."""
         loop = asyncio.get_running_loop()
 
         def run() -> None:
-            reply = _reply(self.work, body)
+            reply = _make_reply(self.work, body)
             try:
                 loop.call_soon_threadsafe(answer, reply)
             except RuntimeError:
@@ -623,13 +623,13 @@ class _Request:
             answer(unavailable("too many requests wait; ask again", 1).reply())
 
     def late(self) -> Reply:
-        """Say that it took too long."""
+        """Return the response for a request that took too long."""
         return unavailable("this takes too long now; ask again", 5).reply()
 
 
-def _reply(work: Work, body: bytes) -> Reply:
+def _make_reply(work: Work, body: bytes) -> Reply:
     try:
-        return Reply(HTTPStatus.OK, _SAFE, _encoded(work(body)))
+        return Reply(HTTPStatus.OK, _SAFE, _encode_json(work(body)))
     except HttpProblem as problem:
         return problem.reply()
     except RegistryUnavailableError as error:
@@ -643,15 +643,11 @@ def _reply(work: Work, body: bytes) -> Reply:
         return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "request failed; see the log").reply()
 
 
-def _encoded(answer: Mapping[str, Any]) -> bytes:
+def _encode_json(answer: Mapping[str, Any]) -> bytes:
     return json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _nothing() -> list[dict[str, Any]]:
-    return []
-
-
-def _allow(head: RequestHead, *methods: str) -> None:
+def _require_method(head: RequestHead, *methods: str) -> None:
     if head.method not in methods:
         allowed = ", ".join(methods)
         detail = f"this path takes {allowed}, not {head.method}"

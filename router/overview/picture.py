@@ -1,7 +1,6 @@
-"""Record flow from which endpoint to which definition and sink: nodes and links with their rates, for the page to draw.
+"""The record flow between endpoints, definitions and sinks: nodes and links with rates, drawn by the status page.
 
-:mod:`router.overview.picture` says what the plan in force sends where. There may be thousands of definitions:
-the busiest are shown, and the rest is summed.
+There may be thousands of definitions: the busiest are shown, and the rest is summed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from router.settings.routes import CONTEXT_PREFIX, DestinationTemplate, NameTemp
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of
 from router.watching.metrics import SinkProblem
 
-# What the registry of metrics counts, read as numbers, and how fast it grew over the last minute.
+# Metrics as numbers, with their rates over the last minute.
 
 WINDOW_SECONDS: Final = 60.0
 EVERY_SECONDS: Final = 5.0
@@ -83,30 +82,30 @@ Samples = dict[Key, float]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A count, and how much it grows in a second; the rate is None before there are two samples."""
+    """A count, and its rate per second; the rate is None until there are two samples."""
 
     count: int
     rate: float | None
 
 
 class FigureReading:
-    """All figures of one moment. ``window`` is how many seconds rates are over."""
+    """All figures at one time. ``window`` is the period of rates in seconds."""
 
     def __init__(self, samples: Samples, before: Samples | None, window: float) -> None:
         self._samples = samples
         self._before = before
         self.window = window
 
-    def of(self, metric: str, *labels: str) -> Figure:
-        """Return the sum of all series of a metric whose first labels are these; '' stands for any."""
-        return self._sum(self._keys(metric, labels))
+    def sum_series(self, metric: str, *labels: str) -> Figure:
+        """Return the sum of all series of a metric whose first labels are these; '' matches any."""
+        return self._sum(self._find_keys(metric, labels))
 
-    def value(self, metric: str, *labels: str) -> float | None:
-        """Return the value of one series; None where there is none."""
+    def get_value(self, metric: str, *labels: str) -> float | None:
+        """Return the value of one series; None if there is none."""
         return self._samples.get((metric, *labels))
 
-    def by(self, metric: str, label: int) -> dict[str, Figure]:
-        """Return the figures of a metric by the value of one of its labels, given by its place."""
+    def sum_by(self, metric: str, label: int) -> dict[str, Figure]:
+        """Return the figures of a metric by the value of one label, given by its index."""
         grouped: dict[str, list[Key]] = {}
         for key in self._samples:
             if key[0] == metric:
@@ -114,7 +113,7 @@ class FigureReading:
         return {name: self._sum(keys) for name, keys in grouped.items()}
 
     def outcomes(self) -> dict[str, tuple[Figure, Figure, Figure]]:
-        """Return for each endpoint what was routed of it, what became dead letters, and its batches of no events."""
+        """Return for each endpoint its routed records, its dead letters, and its empty batches of events."""
         keys: dict[str, dict[str, list[Key]]] = {}
         for key in self._samples:
             if key[0] == RECORDS:
@@ -122,31 +121,31 @@ class FigureReading:
         outcomes = (ROUTED, DEAD_LETTER, EMPTY)
         return {name: tuple(self._sum(each.get(outcome, [])) for outcome in outcomes) for name, each in keys.items()}  # type: ignore[misc]
 
-    def held(self) -> list[tuple[str, str]]:
-        """Return the queries that hold a batch, each with the sink in the way."""
+    def list_blocked(self) -> list[tuple[str, str]]:
+        """Return the queries with a blocked batch, each with the blocking sink."""
         return sorted((key[1], key[2]) for key, value in self._samples.items() if key[0] == HELD and value)
 
-    def lag(self, endpoint: str) -> float | None:
-        """Return how many records of an endpoint wait, at its broker or in the inbox; None where that is not known."""
-        known = [value for name in (LAG, PUSHED) if (value := self.value(name, endpoint)) is not None]
+    def get_lag(self, endpoint: str) -> float | None:
+        """Return the unprocessed records of an endpoint, at its broker or in the inbox; None if unknown."""
+        known = [value for name in (LAG, PUSHED) if (value := self.get_value(name, endpoint)) is not None]
         return sum(known) if known else None
 
-    def oldest(self, endpoint: str) -> float | None:
-        """Return the age of the oldest record of an endpoint that waits; None where that is not known."""
-        known = [value for name in (OLDEST, PUSHED_OLDEST) if (value := self.value(name, endpoint)) is not None]
+    def get_oldest_age(self, endpoint: str) -> float | None:
+        """Return the age of the oldest unprocessed record of an endpoint; None if unknown."""
+        known = [value for name in (OLDEST, PUSHED_OLDEST) if (value := self.get_value(name, endpoint)) is not None]
         return max(known, default=None)
 
-    def whole_lag(self) -> float | None:
-        """Return how many records wait anywhere; None where nobody says so."""
+    def get_total_lag(self) -> float | None:
+        """Return the number of all unprocessed records; None if unknown."""
         known = [value for key, value in self._samples.items() if key[0] in (LAG, INBOX_RECORDS, REST)]
         return sum(known) if known else None
 
-    def whole_oldest(self) -> float | None:
-        """Return the age of the oldest record that waits anywhere."""
+    def get_total_oldest(self) -> float | None:
+        """Return the age of the oldest unprocessed record; None if unknown."""
         return max((value for key, value in self._samples.items() if key[0] in (OLDEST, INBOX_OLDEST)), default=None)
 
     def latency(self, share: float) -> float | None:
-        """Return the seconds within which this share of the window's records got to their sinks; None without any."""
+        """Return the latency in seconds at this quantile (*share*) of the window's records; None without records."""
         before = self._before or {}
         counts = sorted(
             (float(key[1]), value - before.get(key, 0.0)) for key, value in self._samples.items() if key[0] == LATENCY
@@ -162,7 +161,7 @@ class FigureReading:
             below, lower = count, bound
         return lower
 
-    def _keys(self, metric: str, labels: tuple[str, ...]) -> list[Key]:
+    def _find_keys(self, metric: str, labels: tuple[str, ...]) -> list[Key]:
         fits = [key for key in self._samples if key[0] == metric]
         return [key for key in fits if all(not want or want == has for want, has in zip(labels, key[1:], strict=False))]
 
@@ -175,7 +174,7 @@ class FigureReading:
 
 
 class Point(NamedTuple):
-    """How it stood at one moment: records a second over the window, what waited, and seconds."""
+    """Figures at one time: records per second, unprocessed records, and seconds."""
 
     arriving: float | None
     finished: float | None
@@ -186,7 +185,7 @@ class Point(NamedTuple):
 
 
 class History:
-    """Points of the last hour, of all endpoints together ('') and of the busiest. Any thread may call it.
+    """Points of the last hour, of all endpoints together ('') and of the busiest ones. Thread-safe.
 
     Its memory is bounded: :data:`HOUR_POINTS` of :data:`HISTORIES` endpoints at most.
     """
@@ -201,10 +200,10 @@ class History:
         """Whether it is time for another point."""
         return self._taken is None or self._clock() - self._taken >= POINT_SECONDS
 
-    def add(self, reading: FigureReading) -> None:
-        """Take a point."""
-        outcomes, arrived = reading.outcomes(), reading.by(ARRIVED, 0)
-        finished = {name: _sum_of(figure.rate for figure in three) for name, three in outcomes.items()}
+    def add_point(self, reading: FigureReading) -> None:
+        """Add a point with the current figures."""
+        outcomes, arrived = reading.outcomes(), reading.sum_by(ARRIVED, 0)
+        finished = {name: _sum_rates(figure.rate for figure in three) for name, three in outcomes.items()}
         names = sorted({*outcomes, *arrived}, key=lambda name: (-(finished.get(name) or 0.0), name))
         known = [name for name in self._points if name in outcomes or name in arrived]
         kept = dict.fromkeys((*(name for name in known if name), *names))
@@ -212,17 +211,17 @@ class History:
             name: Point(
                 arrived[name].rate if name in arrived else None,
                 finished.get(name),
-                reading.lag(name),
-                reading.oldest(name),
+                reading.get_lag(name),
+                reading.get_oldest_age(name),
                 None,
             )
             for name in list(kept)[:HISTORIES]
         }
         whole = Point(
-            _sum_of(figure.rate for figure in arrived.values()),
-            _sum_of(finished.values()),
-            reading.whole_lag(),
-            reading.whole_oldest(),
+            _sum_rates(figure.rate for figure in arrived.values()),
+            _sum_rates(finished.values()),
+            reading.get_total_lag(),
+            reading.get_total_oldest(),
             reading.latency(0.95),
         )
         with self._lock:
@@ -233,19 +232,19 @@ class History:
             self._points[""].append(whole)
             self._points = {"": self._points[""], **points}
 
-    def points(self, endpoint: str = "") -> list[Point]:
-        """Return the points of an endpoint, or of all together, oldest first; none of one that is not known."""
+    def list_points(self, endpoint: str = "") -> list[Point]:
+        """Return the points of an endpoint, or of all together, oldest first; empty if unknown."""
         with self._lock:
             return list(self._points.get(endpoint, ()))
 
 
-def _sum_of(rates: Iterable[float | None]) -> float | None:
+def _sum_rates(rates: Iterable[float | None]) -> float | None:
     known = [rate for rate in rates if rate is not None]
     return round(sum(known), 3) if known else None
 
 
 class Figures:
-    """Reads metrics, and keeps samples of one minute to compute rates. Any thread may call it."""
+    """Reads metrics, and stores samples of one minute to compute rates. Thread-safe."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
@@ -255,21 +254,21 @@ class Figures:
         self.history = History(clock)
         """The last hour."""
 
-    def tick(self) -> None:
+    def take_sample(self) -> None:
         """Take a sample if it is time for one; call it every second or so."""
         now = self._clock()
         with self._lock:
             due = not self._kept or now - self._kept[-1][0] >= EVERY_SECONDS
         if due:
-            counted = self._read(_COUNTED)
+            counted = self._read_metrics(_COUNTED)
             with self._lock:
                 self._kept.append((now, counted))
         if self.history.is_due():
-            self.history.add(self.reading())
+            self.history.add_point(self.get_reading())
 
-    def reading(self) -> FigureReading:
-        """Return the figures of now."""
-        samples, now = self._read(tuple(_LABELS)), self._clock()
+    def get_reading(self) -> FigureReading:
+        """Return the current figures."""
+        samples, now = self._read_metrics(tuple(_LABELS)), self._clock()
         with self._lock:
             kept = [each for each in self._kept if now - each[0] <= WINDOW_SECONDS + EVERY_SECONDS] or self._kept
             before = kept[0] if kept else None
@@ -277,8 +276,8 @@ class Figures:
             return FigureReading(samples, None, 0.0)
         return FigureReading(samples, before[1], now - before[0])
 
-    def _read(self, metrics: tuple[str, ...]) -> Samples:
-        """Return what these metrics count; ``restricted_registry`` asks no other collector."""
+    def _read_metrics(self, metrics: tuple[str, ...]) -> Samples:
+        """Return the current values of these metrics."""
         samples: Samples = {}
         for family in self._registry.restricted_registry(metrics).collect():
             for sample in family.samples:
@@ -288,7 +287,7 @@ class Figures:
         return samples
 
 
-# Who goes where: routes and destinations of a plan, as far as they are known before any record (`xrouter routes`).
+# Routes and destinations of a plan, as far as they are known without a record (`xrouter routes`).
 #
 # It follows what :mod:`router.routing` decides by: records of a definition with one way take it always,
 # those of one with several the first whose conditions their values meet.
@@ -304,8 +303,8 @@ _REFERENCES: Final = ("${", "file:")
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
-    """A sink and the destination there; variables that only records decide stand in braces."""
+class RouteTarget:
+    """A sink and the destination there, with variables that depend on the record in braces."""
 
     sink: str
     destination: str
@@ -313,16 +312,16 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class PossibleRoute:
-    """A route that may take records, and what it then asks of their values (globs by ``context.NAME`` and so on)."""
+    """A possible route, and its remaining conditions on values (globs by ``context.NAME`` and so on)."""
 
     route: int
     values: Mapping[str, tuple[str, ...]]
-    aims: tuple[Aim, ...]
+    aims: tuple[RouteTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionFlow:
-    """The records of one definition at one source, and the ways that they may take, in order."""
+    """The records of one definition at one source, and their possible routes in order."""
 
     endpoint: str
     message: str
@@ -340,7 +339,7 @@ class LetterFlow:
     endpoints: tuple[str, ...]
     reasons: tuple[str, ...]
     route: int | None
-    aims: tuple[Aim, ...]
+    aims: tuple[RouteTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,13 +362,13 @@ class RouteSurvey:
 
 def sink_topics(plan: Plan) -> dict[str, list[str]]:
     """Return the topics that Kafka sinks write to whatever a record has, by sink."""
-    surveyed = survey(plan)
+    surveyed = survey_routes(plan)
     aims = [aim for flow in surveyed.flows for way in flow.ways for aim in way.aims]
     aims += [aim for letters in surveyed.letters for aim in letters.aims]
     if plan.settings.relations is not None:
         pairs = plan.settings.relations.to
         topics = plan.settings.sinks[pairs].topics
-        aims += [] if topics is None else [Aim(pairs, topics.topic)]
+        aims += [] if topics is None else [RouteTarget(pairs, topics.topic)]
     found: dict[str, set[str]] = {}
     for aim in aims:
         if plan.settings.sinks[aim.sink].topics is not None and "{" not in aim.destination:
@@ -377,10 +376,10 @@ def sink_topics(plan: Plan) -> dict[str, list[str]]:
     return {name: sorted(found[name]) for name in plan.settings.sinks if name in found}
 
 
-def survey(plan: Plan) -> RouteSurvey:
-    """Return who goes where."""
-    flows = tuple(_flows(plan))
-    letters = tuple(_letters(plan))
+def survey_routes(plan: Plan) -> RouteSurvey:
+    """Return the possible routes of all definitions and dead letters of a plan."""
+    flows = tuple(_iter_flows(plan))
+    letters = tuple(_iter_letter_flows(plan))
     events = [number for number, _ in event_routes(plan.settings.routes)]
     used = {way.route for flow in flows for way in flow.ways} | {events[-1]} | {each.route for each in letters}
     matcher = plan.judge.matcher
@@ -392,12 +391,12 @@ def survey(plan: Plan) -> RouteSurvey:
         tuple(number for number in range(len(plan.settings.routes)) if number not in used),
         tuple(xid for xid in plan.catalog.definitions if xid not in reached),
         tuple(sorted({flow.message for flow in flows} - others)) if len(events) > 1 else (),
-        tuple(_unsettled(plan, flows)) if plan.settings.is_real_time else (),
-        tuple(_unheld(plan, flows)),
+        tuple(_find_batch_only(plan, flows)) if plan.settings.is_real_time else (),
+        tuple(_find_unvalidated(plan, flows)),
     )
 
 
-def _unheld(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
+def _find_unvalidated(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
     matcher = plan.judge.matcher
     # Where there is neither envelope nor protocol, the schema decides whatever the settings say.
     free = {each.xid for each in matcher.targets if matcher.checks.has_schema(each) and not decides(each)}
@@ -405,7 +404,7 @@ def _unheld(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
     return iter(sorted(free & loose))
 
 
-def _unsettled(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
+def _find_batch_only(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
     settled = {each.message for each in settled_types(plan)}
     # Records that are no events are mapped, which takes the matcher.
     return iter(
@@ -413,9 +412,9 @@ def _unsettled(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
     )
 
 
-def route_findings(file: str, plan: Plan) -> Iterator[Finding]:
-    """Yield what lint says of the routes of settings in *file*, for the catalog that they are to work with."""
-    surveyed = survey(plan)
+def iter_route_findings(file: str, plan: Plan) -> Iterator[Finding]:
+    """Yield lint findings about the routes of the settings in *file* with the plan's catalog."""
+    surveyed = survey_routes(plan)
     for number in surveyed.unreached:
         letters = plan.settings.routes[number].when.letters
         what = "no dead letter of a source" if letters else "no definition at a source"
@@ -433,11 +432,11 @@ def route_findings(file: str, plan: Plan) -> Iterator[Finding]:
         hint = "set match.validate, or validate of its route, to always, or leave it"
         message = f"records of {xid} may be routed with bodies that its schema rejects"
         yield Finding(file, "/match/validate", "info", "unheld-schema", message, hint)
-    yield from _keyless(file, plan, surveyed.flows)
+    yield from _iter_keyless_sinks(file, plan, surveyed.flows)
 
 
-def _keyless(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[Finding]:
-    """Yield the Kafka sinks whose events have no key though their definitions say which device they are of.
+def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[Finding]:
+    """Yield findings about Kafka sinks whose events have no key although their definitions have placeholders.
 
     Only Kafka's own key and the attribute ``partitionkey`` are one by themselves (MATCHING.md#what-comes-out): a key of
     the router's choice would give events that are read again an attribute which they never had.
@@ -466,7 +465,7 @@ def _keyless(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator
         )
 
 
-def _flows(plan: Plan) -> Iterator[DefinitionFlow]:
+def _iter_flows(plan: Plan) -> Iterator[DefinitionFlow]:
     judge = plan.judge
     for number, channel in enumerate(judge.matcher.channels):
         for target in channel.candidates:
@@ -479,8 +478,8 @@ def _flows(plan: Plan) -> Iterator[DefinitionFlow]:
                 if settled.unmappable:
                     continue
                 pair = judge.outputs.destinations.pair(number, target, event=event)
-                known = _known(judge.matcher.targets[target].xid, pair.endpoint or "", settled)
-                by_records[records] = tuple(_way(plan.settings, rule, known) for rule in pair.rules)
+                known = _make_lookup(judge.matcher.targets[target].xid, pair.endpoint or "", settled)
+                by_records[records] = tuple(_make_route(plan.settings, rule, known) for rule in pair.rules)
             if len(by_records) == 2 and by_records["events"] == by_records["native"]:
                 by_records = {"all": by_records["events"]}
             endpoint = channel.endpoint_of(target) or ""
@@ -488,7 +487,7 @@ def _flows(plan: Plan) -> Iterator[DefinitionFlow]:
                 yield DefinitionFlow(endpoint, judge.matcher.targets[target].xid, records, ways)
 
 
-def _letters(plan: Plan) -> Iterator[LetterFlow]:
+def _iter_letter_flows(plan: Plan) -> Iterator[LetterFlow]:
     endpoints = (*sorted({source.endpoint for source in plan.sources}), UNKNOWN)
     groups: dict[tuple[int, ...], list[str]] = {}
     for endpoint in endpoints:
@@ -499,24 +498,24 @@ def _letters(plan: Plan) -> Iterator[LetterFlow]:
             number = None if route == DEFAULT_DEAD_LETTER_ROUTE else letter_number(route)
             names = plan.settings.dead_letters.sinks if number is None else plan.settings.routes[number].to
             aims = tuple(
-                Aim(name, _destination(plan.settings, name, lambda name: None, letters=True)) for name in names
+                RouteTarget(name, _locate(plan.settings, name, lambda name: None, letters=True)) for name in names
             )
             yield LetterFlow((ALL,) if len(groups) == 1 else tuple(members), reasons, number, aims)
 
 
-def _way(settings: Settings, rule: RouteRule, known: Known) -> PossibleRoute:
+def _make_route(settings: Settings, rule: RouteRule, known: Known) -> PossibleRoute:
     names = dict.fromkeys(settings.routes[rule.route].to)
-    aims = tuple(Aim(name, _destination(settings, name, known)) for name in names)
+    aims = tuple(RouteTarget(name, _locate(settings, name, known)) for name in names)
     return PossibleRoute(rule.route, {each.name: each.globs for each in rule.conditions}, aims)
 
 
-def _known(message: str, endpoint: str, settled: FixedDestination) -> Known:
+def _make_lookup(message: str, endpoint: str, settled: FixedDestination) -> Known:
     fixed = event_values(message, endpoint, "", {})
     return lambda name: fixed[name] if value_name(name) in fixed else settled(value_name(name))
 
 
-def _destination(settings: Settings, name: str, known: Known, *, letters: bool = False) -> str:
-    """Return the destination at a sink, as far as it is known; what the settings refer to is not looked up."""
+def _locate(settings: Settings, name: str, known: Known, *, letters: bool = False) -> str:
+    """Return the destination at a sink, as far as it is known; references in settings are not resolved."""
     sink = settings.sinks[name]
     if sink.remote is not None:
         if sink.remote.endpoint is not None:
@@ -524,24 +523,24 @@ def _destination(settings: Settings, name: str, known: Known, *, letters: bool =
         written = str(settings.unresolved.get("sinks", {}).get(name, {}).get(sink.remote.template_field, ""))
         if any(sign in written for sign in _REFERENCES):
             return written
-    return sink.destination(lambda template, escape: _filled(template, known, escape), letters=letters)
+    return sink.destination(lambda template, escape: _fill_template(template, known, escape), letters=letters)
 
 
-def _filled(template: DestinationTemplate, known: Known, escape: Callable[[str], str]) -> str:
+def _fill_template(template: DestinationTemplate, known: Known, escape: Callable[[str], str]) -> str:
     values = {name: text for name in template.variables if (text := known(name)) is not None}
     if isinstance(template, NameTemplate) and len(values) == len(template.variables):
         return template.expand(values)
-    return template.filled_in_part(values, escape)
+    return template.fill_known(values, escape)
 
 
-# What has occurred, as the status page shows it: for each source and definition shown, and what never came at all.
+# Coverage on the status page: the last record of each source and definition, and those that never occurred.
 
 NAMED: Final = 100
 """Definitions that never occurred, and sources without a record, that are named; `xrouter routes` has all."""
 
 
-class Occurred:
-    """What is known of places at one moment."""
+class CoverageView:
+    """The coverage of sources and definitions at one time."""
 
     def __init__(self, known: Mapping[DefinitionAtEndpoint, Sighting]) -> None:
         self._known = known
@@ -555,19 +554,19 @@ class Occurred:
                 if each.last is not None:
                     self._last[place.message] = max(each.last, self._last.get(place.message, 0))
 
-    def source(self, endpoint: str) -> dict[str, Any]:
-        """Return when the last record of a source came, how many definitions it expects, and how many never came."""
+    def source_to_json(self, endpoint: str) -> dict[str, Any]:
+        """Return the last record of a source, and the numbers of expected and unseen definitions."""
         sighting = self._known.get(DefinitionAtEndpoint(endpoint))
         expected, unseen = self._expected.get(endpoint, (0, 0))
         last = None if sighting is None else instant_of(sighting.last)
         return {"last_record": last, "definitions": expected, "unseen": unseen}
 
-    def definition(self, message: str) -> dict[str, Any]:
-        """Return when the last record of a definition came, at any source."""
+    def definition_to_json(self, message: str) -> dict[str, Any]:
+        """Return the time of the last record of a definition, at any source."""
         return {"last_record": instant_of(self._last.get(message))}
 
-    def never(self) -> dict[str, Any]:
-        """Return what never occurred since it is expected, the longest expected first."""
+    def unseen_to_json(self) -> dict[str, Any]:
+        """Return the definitions and sources that never occurred, the longest expected first."""
         unseen = sorted((each.since, place, each.epoch) for place, each in self._known.items() if each.first is None)
         definitions = [
             {"endpoint": place.endpoint, "definition": place.message, "since": instant_of(since), "epoch": epoch}
@@ -610,9 +609,9 @@ class RoutesByEndpoint:
     """For each endpoint, the sinks of its dead letters."""
 
     @classmethod
-    def of(cls, plan: Plan) -> RoutesByEndpoint:
-        """Find out; it takes seconds for thousands of definitions."""
-        surveyed = survey(plan)
+    def from_plan(cls, plan: Plan) -> RoutesByEndpoint:
+        """Survey the routes of a plan; it takes seconds for thousands of definitions."""
+        surveyed = survey_routes(plan)
         definitions: dict[str, dict[str, None]] = {}
         sinks: dict[str, dict[str, None]] = {}
         for flow in surveyed.flows:
@@ -627,18 +626,18 @@ class RoutesByEndpoint:
         return cls(*({name: tuple(each) for name, each in ways.items()} for ways in (definitions, sinks, letters)))
 
 
-def picture(
-    plan: Plan, ways: RoutesByEndpoint, reading: FigureReading, occurred: Occurred, problems: Problems
+def make_picture(
+    plan: Plan, ways: RoutesByEndpoint, reading: FigureReading, occurred: CoverageView, problems: Problems
 ) -> dict[str, Any]:
-    """Return endpoints, definitions, sinks and what leads from one to another, with figures, as JSON.
+    """Return endpoints, definitions, sinks and the links between them with figures, as JSON.
 
     *problems* gives the last error of a sink.
     """
-    outcomes, definitions, arrived = reading.outcomes(), reading.by(DEFINITIONS, 0), reading.by(ARRIVED, 0)
+    outcomes, definitions, arrived = reading.outcomes(), reading.sum_by(DEFINITIONS, 0), reading.sum_by(ARRIVED, 0)
     sources = {source.endpoint: source for source in plan.sources}
     routed = {xid: outcomes.get(xid, (_NOTHING,) * 3) for xid in (*sources, *outcomes)}
-    shown = _busiest((xid, _added(both)) for xid, both in routed.items())
-    messages = _busiest((xid, definitions.get(xid, _NOTHING)) for xid in dict.fromkeys((*ways.sinks, *definitions)))
+    shown = _busy_names((xid, _total(both)) for xid, both in routed.items())
+    messages = _busy_names((xid, definitions.get(xid, _NOTHING)) for xid in dict.fromkeys((*ways.sinks, *definitions)))
     lacking = set(ways.sinks) - set(messages)
     links = [
         {"from": endpoint, "to": xid, "kind": "definition"}
@@ -647,20 +646,20 @@ def picture(
         if xid in messages
     ]
     links += [
-        {"from": xid, "to": sink, "kind": "sink", **_share(definitions.get(xid, _NOTHING), ways.sinks[xid])}
+        {"from": xid, "to": sink, "kind": "sink", **_share_to_json(definitions.get(xid, _NOTHING), ways.sinks[xid])}
         for xid in messages
         for sink in ways.sinks.get(xid, ())
     ]
     links += [
-        {"from": endpoint, "to": sink, "kind": "letters", **_share(routed[endpoint][1], ways.letters[endpoint])}
+        {"from": endpoint, "to": sink, "kind": "letters", **_share_to_json(routed[endpoint][1], ways.letters[endpoint])}
         for endpoint in shown
         for sink in ways.letters.get(endpoint, ())
     ]
     return {
         "window_seconds": round(reading.window, 1),
         "totals": {
-            **{name: _shown(_added(each[place] for each in routed.values())) for place, name in enumerate(_OUTCOMES)},
-            "arriving": _shown(_added(arrived.values())),
+            **{name: _to_json(_total(each[place] for each in routed.values())) for place, name in enumerate(_OUTCOMES)},
+            "arriving": _to_json(_total(arrived.values())),
         },
         "endpoints": [
             {
@@ -669,40 +668,40 @@ def picture(
                 "query": sources[xid].query if xid in sources else None,
                 "topic": sources[xid].topic or None if xid in sources else None,
                 "pushed": xid in sources and sources[xid].pushed,
-                **{name: _shown(figure) for name, figure in zip(_OUTCOMES, routed[xid], strict=True)},
-                "arriving": _shown(arrived.get(xid, _NOTHING)),
-                "lag": _whole(reading.lag(xid)),
-                "oldest_seconds": reading.oldest(xid),
-                "received": _whole(reading.value(RECEIVED, xid)),
-                "acknowledged": _whole(reading.value(ACKNOWLEDGED, xid)),
-                **occurred.source(xid),
+                **{name: _to_json(figure) for name, figure in zip(_OUTCOMES, routed[xid], strict=True)},
+                "arriving": _to_json(arrived.get(xid, _NOTHING)),
+                "lag": _to_int(reading.get_lag(xid)),
+                "oldest_seconds": reading.get_oldest_age(xid),
+                "received": _to_int(reading.get_value(RECEIVED, xid)),
+                "acknowledged": _to_int(reading.get_value(ACKNOWLEDGED, xid)),
+                **occurred.source_to_json(xid),
             }
             for xid in shown
         ],
         "definitions": [
             {
                 "definition": xid,
-                **_shown(definitions.get(xid, _NOTHING)),
-                **occurred.definition(xid),
+                **_to_json(definitions.get(xid, _NOTHING)),
+                **occurred.definition_to_json(xid),
                 "gone": xid not in ways.sinks,
             }
             for xid in messages
         ],
-        "sinks": list(_sinks(plan, reading, problems)),
+        "sinks": list(_iter_sinks(plan, reading, problems)),
         "links": links,
         "left_out": {"endpoints": len(routed) - len(shown), "definitions": len(lacking)},
     }
 
 
-def _sinks(plan: Plan, reading: FigureReading, problems: Problems) -> Iterable[dict[str, Any]]:
+def _iter_sinks(plan: Plan, reading: FigureReading, problems: Problems) -> Iterable[dict[str, Any]]:
     events, letters = set(event_sinks(plan.settings)), set(dead_letter_sinks(plan.settings))
     held: dict[str, list[str]] = {}
-    for query, sink in reading.held():
+    for query, sink in reading.list_blocked():
         held.setdefault(sink, []).append(query)
     for name, chosen in plan.settings.sinks.items():
         if name in events | letters:
             problem = problems(name)
-            writes = {result: reading.of(WRITES, name, result) for result in ("ok", "error", "rejected")}
+            writes = {result: reading.sum_series(WRITES, name, result) for result in ("ok", "error", "rejected")}
             yield {
                 "sink": name,
                 "type": chosen.model_dump(include={"type"})["type"],
@@ -711,34 +710,34 @@ def _sinks(plan: Plan, reading: FigureReading, problems: Problems) -> Iterable[d
                 "writes": {result: figure.count for result, figure in writes.items()},
                 "error_rate": writes["error"].rate,
                 "holds": held.get(name, []),
-                "last_error": None if problem is None else {"at": _instant(problem.at), "text": problem.text},
+                "last_error": None if problem is None else {"at": _format_instant(problem.at), "text": problem.text},
             }
 
 
-def _busiest(figures: Iterable[tuple[str, Figure]]) -> list[str]:
+def _busy_names(figures: Iterable[tuple[str, Figure]]) -> list[str]:
     """Return the names of the busiest: by rate, then by count, else in their order."""
     ranked = sorted(figures, key=lambda each: (-(each[1].rate or 0.0), -each[1].count))
     return [name for name, _ in ranked[:SHOWN]]
 
 
-def _added(figures: Iterable[Figure]) -> Figure:
+def _total(figures: Iterable[Figure]) -> Figure:
     several = list(figures)
     rates = [each.rate for each in several if each.rate is not None]
     return Figure(sum(each.count for each in several), round(sum(rates), 3) if rates else None)
 
 
-def _shown(figure: Figure) -> dict[str, Any]:
+def _to_json(figure: Figure) -> dict[str, Any]:
     return {"records": figure.count, "rate": figure.rate}
 
 
-def _share(figure: Figure, ways: tuple[str, ...]) -> dict[str, Any]:
-    """Return the figures of one of several ways. Their shares are not counted, so of several only zeros are known."""
-    return _shown(figure) if len(ways) == 1 or not figure.count else {"records": None, "rate": None}
+def _share_to_json(figure: Figure, ways: tuple[str, ...]) -> dict[str, Any]:
+    """Return the figures of a link; None if records may take several links, which are not counted separately."""
+    return _to_json(figure) if len(ways) == 1 or not figure.count else {"records": None, "rate": None}
 
 
-def _instant(seconds: float) -> str:
+def _format_instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def _whole(value: float | None) -> int | None:
+def _to_int(value: float | None) -> int | None:
     return None if value is None else int(value)

@@ -1,4 +1,4 @@
-"""Records on the status page: the newest dead letters, one of them whole with its explanation, and pasted records.
+"""Records on the status page: the newest dead letters, one of them in full with its explanation, and pasted records.
 
 What settings or catalog mark as sensitive is hidden, as in listings; only ``xrouter dead-letters show --reveal`` shows
 it. The explanation is the one of ``xrouter match --explain``, under the catalog in force.
@@ -42,38 +42,38 @@ _EXPLAINERS: Final = 4
 
 
 class ReplayPreview(Protocol):
-    """Says what a replay would make of a letter, as :class:`router.replay.replay.SingleReplays` does."""
+    """Previews the outcome of a replay, as :class:`router.replay.replay.SingleReplays` does."""
 
     def verdict(self, plan: Plan, letter: DeadLetter) -> Mapping[str, Any]:
         """Return ``outcome``, ``message``, ``sinks``, ``reason`` and ``detail``."""
 
 
-class _Known(NamedTuple):
-    """What hides the marks of the catalog of an epoch, until they are looked for again."""
+class _CachedRedactor(NamedTuple):
+    """The cached redactor for the catalog of an epoch, and when it expires."""
 
     epoch: str
     redactor: Redactor
     until: float
 
 
-class Records:
-    """What is shown of records; of one thread."""
+class RecordViews:
+    """The JSON of records on the status page. Not thread-safe."""
 
     def __init__(self, judging: ReplayPreview) -> None:
         self._judging = judging
         self._explainers: dict[tuple[str, str], Explainer] = {}
-        self._known: _Known | None = None
+        self._known: _CachedRedactor | None = None
 
-    def newest(self, plan: Plan) -> dict[str, Any]:
+    def list_newest(self, plan: Plan) -> dict[str, Any]:
         """Return the newest letters, newest first, with the nearest definition and the first mismatch of each."""
         letters = latest_letters(plan.settings, LISTED)
-        redactor = self._redactor_of(plan)
+        redactor = self._find_redactor(plan)
         with LetterLedger.open(Path(plan.settings.state), create=False) as ledger:
             entries = ledger.entries(letter.id for letter in letters)
-        return {"letters": [_line(redactor.redact(each), entries.get(each.id)) for each in letters]}
+        return {"letters": [_letter_to_json(redactor.redact(each), entries.get(each.id)) for each in letters]}
 
-    def letter(self, plan: Plan, letter: str) -> DeadLetter:
-        """Return one letter as it is.
+    def get_letter(self, plan: Plan, letter: str) -> DeadLetter:
+        """Return one dead letter unchanged.
 
         Raises:
             HttpProblem: 404 for one that is not among the newest.
@@ -83,22 +83,22 @@ class Records:
         except LookupError as error:
             raise HttpProblem(HTTPStatus.NOT_FOUND, str(error)) from error
 
-    def whole(self, plan: Plan, letter_id: str) -> dict[str, Any]:
-        """Return one letter whole, its past, the explanation candidate by candidate, and what a replay would do.
+    def describe(self, plan: Plan, letter_id: str) -> dict[str, Any]:
+        """Return one dead letter in full, with its history, the explanation by candidate, and its replay outcome.
 
         Raises:
             HttpProblem: 404 for one that is not among the newest.
         """
-        letter = self.letter(plan, letter_id)
-        redaction = self._redactor_of(plan).redact(letter)
+        letter = self.get_letter(plan, letter_id)
+        redaction = self._find_redactor(plan).redact(letter)
         with LetterLedger.open(Path(plan.settings.state), create=False) as ledger:
             entry = ledger.entries([letter.id]).get(letter.id)
             history = ledger.history(letter.id)
             behind = ledger.order.behind(letter.id)
         shown = redaction.letter
         return {
-            **_line(redaction, entry),
-            "nearest": [_near(each) for each in shown.nearest],
+            **_letter_to_json(redaction, entry),
+            "nearest": [_nearest_to_json(each) for each in shown.nearest],
             "protocol": shown.protocol,
             "native": [[_cut(name), _cut(text)] for name, text in native_rows(shown.native)],
             "body": "\n".join(body_lines(shown.body)) if shown.body is not None else None,
@@ -117,11 +117,11 @@ class Records:
                 }
                 for each in history
             ],
-            "now": _now(self._explained(plan, letter), self._judging.verdict(plan, letter), redaction),
+            "now": _outcome_to_json(self._explain(plan, letter), self._judging.verdict(plan, letter), redaction),
         }
 
-    def pasted(self, plan: Plan, body: bytes) -> dict[str, Any]:
-        """Return the verdict on a record, a line of ``match``.
+    def evaluate_pasted(self, plan: Plan, body: bytes) -> dict[str, Any]:
+        """Return the outcome of a pasted record, a line of ``match``.
 
         Raises:
             HttpProblem: 400 for what is no record of a protocol that we speak.
@@ -136,12 +136,12 @@ class Records:
                 raise RecordError("`endpoint` says by which endpoint it comes, which decides its definitions")
         except RecordError as error:
             raise HttpProblem(HTTPStatus.BAD_REQUEST, f"this is no record: {_cut(str(error))}") from error
-        letter = _letter_of(record)
+        letter = _to_dead_letter(record)
         # Nothing is hidden: whoever pastes a record knows it.
         redaction = Redactor(SensitiveMarks()).redact(letter)
-        return _now(self._explained(plan, letter), self._judging.verdict(plan, letter), redaction)
+        return _outcome_to_json(self._explain(plan, letter), self._judging.verdict(plan, letter), redaction)
 
-    def _explained(self, plan: Plan, letter: DeadLetter) -> RecordExplanation:
+    def _explain(self, plan: Plan, letter: DeadLetter) -> RecordExplanation:
         frames = plan.frames.get(letter.endpoint or "", Frames())
         key = (plan.id, f"{frames.framing} {frames.registry.name if frames.registry is not None else ''}")
         explainer = self._explainers.get(key)
@@ -151,8 +151,8 @@ class Records:
             explainer = self._explainers[key] = explainer_of(plan.catalog, plan.settings, letter.endpoint)
         return explainer.explain(1, msgspec.json.encode(letter.record().to_json()))
 
-    def _redactor_of(self, plan: Plan) -> Redactor:
-        """Return what hides the marks of the catalog as it is at its source: the plan does not keep them.
+    def _find_redactor(self, plan: Plan) -> Redactor:
+        """Return the redactor for the sensitive values that the catalog at its source marks.
 
         A mark makes no other epoch, so they are looked for anew from time to time. Where the catalog cannot be read, or
         differs from the one in force, the last known marks of that one count, or everything is hidden.
@@ -162,14 +162,15 @@ class Records:
             return known.redactor
         catalog, marks = marked_catalog(plan.settings)
         if catalog is not None and catalog.epoch == plan.epoch:
-            known = self._known = _Known(plan.epoch, redactor_of(marks, reveal=False), time.monotonic() + MARKS_SECONDS)
+            until = time.monotonic() + MARKS_SECONDS
+            known = self._known = _CachedRedactor(plan.epoch, redactor_of(marks, reveal=False), until)
         return redactor_of(SensitiveMarks(everything=True), reveal=False) if known is None else known.redactor
 
 
-def _line(redaction: Redaction, entry: LedgerEntry | None) -> dict[str, Any]:
+def _letter_to_json(redaction: Redaction, entry: LedgerEntry | None) -> dict[str, Any]:
     shown = redaction.letter
     nearest = shown.nearest[0] if shown.nearest else None
-    mismatches = [] if nearest is None else _near(nearest)["mismatches"]
+    mismatches = [] if nearest is None else _nearest_to_json(nearest)["mismatches"]
     return {
         "letter": shown.id,
         "failed": None if shown.failed is None else instant(shown.failed),
@@ -184,22 +185,22 @@ def _line(redaction: Redaction, entry: LedgerEntry | None) -> dict[str, Any]:
     }
 
 
-def _near(nearest: Mapping[str, Any]) -> dict[str, Any]:
+def _nearest_to_json(nearest: Mapping[str, Any]) -> dict[str, Any]:
     wrong = [each for each in nearest.get("mismatches") or () if isinstance(each, Mapping)]
     names = ("property", "expected", "found")
     mismatches = [{name: None if each.get(name) is None else _cut(str(each[name])) for name in names} for each in wrong]
     return {"message": _cut(str(nearest.get("message"))), "mismatches": mismatches}
 
 
-def _now(story: RecordExplanation, verdict: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
-    """Return what a record is now: its story, and the verdict with the sinks that a replay would write to."""
+def _outcome_to_json(story: RecordExplanation, verdict: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
+    """Return the explanation of a record, and the outcome with the sinks of a replay."""
     shown = {**verdict, "detail": _cut(redaction.detail(verdict["reason"], verdict["detail"]))}
-    explained: dict[str, Any] = _bounded(redact_explanation(story, redaction).to_json())
+    explained: dict[str, Any] = _shorten_texts(redact_explanation(story, redaction).to_json())
     return {"verdict": shown, "explained": explained}
 
 
-def _letter_of(record: Record) -> DeadLetter:
-    """Return a record in the form in which it is judged again; one of Kafka has a place in its topic."""
+def _to_dead_letter(record: Record) -> DeadLetter:
+    """Return a record as a dead letter for evaluation; a Kafka record gets partition and offset."""
     binding = binding_of(record.protocol)
     place = {"partition": 0, "offset": 0} if binding is not None and binding.protocol == KAFKA else {}
     return DeadLetter(
@@ -219,14 +220,14 @@ def _letter_of(record: Record) -> DeadLetter:
     )
 
 
-def _bounded(value: Any) -> Any:
-    """Return JSON with its texts cut."""
+def _shorten_texts(value: Any) -> Any:
+    """Return a JSON value with truncated texts."""
     if isinstance(value, str):
         return _cut(value)
     if isinstance(value, Mapping):
-        return {_cut(str(name)): _bounded(each) for name, each in value.items()}
+        return {_cut(str(name)): _shorten_texts(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_bounded(each) for each in value]
+        return [_shorten_texts(each) for each in value]
     return value
 
 
@@ -249,18 +250,18 @@ _RELAYED: Final = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host"
 _OWN: Final = (b"same-origin", b"none")
 
 
-class Doorkeeper:
-    """Looks at the head of a request and lets it through, or raises the reason why not."""
+class AccessGuard:
+    """Decides by the head of a request whether it may see records or replay."""
 
     def __init__(self, settings: WatchSettings, *, records: bool = True) -> None:
-        """With *records* there are records here to be shown."""
+        """*records* is whether this process has records to show."""
         token = settings.token
         self._any = records
         self._guard = None if token is None else Guard(Access(bearer={"metrics.token": token.get_secret_value()}))
         self._local = is_loopback(settings.host)
 
     @property
-    def records_for(self) -> RecordsFor:
+    def record_readers(self) -> RecordsFor:
         """Who sees records: all who reach the port, those with the token, or nobody."""
         if self._any and self._guard is not None:
             return "token"
@@ -271,8 +272,8 @@ class Doorkeeper:
         """Whether anybody may replay from here."""
         return self._any and self._guard is not None
 
-    def records(self, head: RequestHead) -> None:
-        """Let a request for records through.
+    def admit_reading(self, head: RequestHead) -> None:
+        """Admit a request for records.
 
         Raises:
             HttpProblem: 401 without the token, 403 where there is none and the request is not of this machine.
@@ -285,49 +286,49 @@ class Doorkeeper:
         elif any(head.header(name) is not None for name in _RELAYED):
             detail = f"the request comes by way of a proxy, so perhaps from another machine: {_TOKEN_HINT}"
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
-        elif not is_loopback(_host(head)):
+        elif not is_loopback(_requested_host(head)):
             detail = f"the request names another host than this machine; ask for localhost, or {_TOKEN_HINT}"
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
 
-    def replays(self, head: RequestHead) -> None:
-        """Let a request that changes something through.
+    def admit_replay(self, head: RequestHead) -> None:
+        """Admit a request for a replay.
 
         Raises:
-            HttpProblem: as :meth:`records`, and 403 where no token is set.
+            HttpProblem: as :meth:`admit_reading`, and 403 where no token is set.
         """
         if self._guard is None:
             raise HttpProblem(HTTPStatus.FORBIDDEN, f"nothing can be replayed from here: {_TOKEN_HINT}")
-        self.records(head)
+        self.admit_reading(head)
 
     @staticmethod
-    def same_origin(head: RequestHead) -> None:
-        """Let through what a page of ours sends, or no page at all.
+    def require_same_origin(head: RequestHead) -> None:
+        """Admit a request from our own page, or from no page.
 
         Raises:
             HttpProblem: 403 for a page of another origin, 415 for a body that a form could send.
         """
         site, origin = head.header(b"sec-fetch-site"), head.header(b"origin")
         # A browser knows better than the address that we see: a proxy before us may have another, and TLS.
-        own = site in _OWN if site is not None else origin is None or _netloc(origin) == _text(head, b"host")
+        own = site in _OWN if site is not None else origin is None or _parse_host(origin) == _header_text(head, b"host")
         if not own:
             raise HttpProblem(HTTPStatus.FORBIDDEN, "a page of another origin may not ask this")
         if (head.header(b"content-type") or b"").partition(b";")[0].strip().lower() != b"application/json":
             raise HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
 
 
-def _netloc(origin: bytes) -> str | None:
+def _parse_host(origin: bytes) -> str | None:
     try:
         return urlsplit(origin.decode("latin-1")).netloc
     except ValueError:
         return None
 
 
-def _host(head: RequestHead) -> str:
+def _requested_host(head: RequestHead) -> str:
     try:
-        return urlsplit(f"//{_text(head, b'host')}").hostname or ""
+        return urlsplit(f"//{_header_text(head, b'host')}").hostname or ""
     except ValueError:
         return ""
 
 
-def _text(head: RequestHead, name: bytes) -> str:
+def _header_text(head: RequestHead, name: bytes) -> str:
     return (head.header(name) or b"").decode("latin-1")

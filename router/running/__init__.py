@@ -1,1 +1,1 @@
-"""The process: starting, watching, reloading and draining everything that has a life."""
+"""The process of a router: starting, monitoring, reloading and draining its parts."""

@@ -1,4 +1,4 @@
-"""What watchers see of a process that has a catalog, be it a router or gateways, from before it has read that."""
+"""Monitoring of a router or gateway process, its saved catalog, state checks, and backlogs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from router.overview.overview import Overview, Replays
 from router.reading import generations
 from router.reading.backlogs import InboxBacklog, TopicBacklogs
 from router.reading.generations import Generation, Offsets, Positions, cluster_of, reads, topics_of
-from router.running.reload import result_or_stopped
+from router.running.reload import wait_unless_stopped
 from router.settings import Settings
 from router.sinks.tables.head import local_folder
 from router.sources import INBOX, REST, Source, inbox_client, rest_client, source_client
@@ -54,9 +54,9 @@ from router.state.durable import (
 )
 from router.state.ledger import LetterLedger
 from router.state.state import BatchNotes, StateFolder
-from router.telemetry.configured import telemetry
+from router.telemetry.configured import send_telemetry
 from router.watching.backlogs import Backlog, Backlogs
-from router.watching.metrics import DiskCollector, Metrics, certificate_collector
+from router.watching.metrics import DiskCollector, Metrics, make_certificate_collector
 from router.watching.monitor import MonitorServer
 from router.watching.status import RouterStatus
 
@@ -69,7 +69,7 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """What watchers see of this process, from before it has a catalog, at ``port``."""
+    """The metrics, status and status page of this process, served at ``port`` even before it has a catalog."""
 
     metrics: Metrics
     status: RouterStatus
@@ -77,20 +77,20 @@ class Monitoring:
     overview: Overview
     last: SavedCatalog | None = None
 
-    def announce(self, plan: Plan, endpoints: Iterable[str], *, stale: str = "") -> None:
-        """Show a plan as the one in force, and series of these endpoints; *stale* is why its catalog was not read."""
-        self.metrics.catalog(plan.epoch, len(plan.catalog.definitions))
+    def show_plan(self, plan: Plan, endpoints: Iterable[str], *, stale: str = "") -> None:
+        """Show a plan as active, with series of these endpoints; *stale* is why its catalog could not be read."""
+        self.metrics.set_catalog(plan.epoch, len(plan.catalog.definitions))
         self.metrics.catalog_state.set_findings(plan.catalog.findings)
-        self.status.catalog(plan.epoch, len(plan.catalog.definitions))
-        self.metrics.expect(endpoints=endpoints)
-        self.overview.follow(plan)
-        self.status.stale(stale)
+        self.status.set_catalog(plan.epoch, len(plan.catalog.definitions))
+        self.metrics.init_series(endpoints=endpoints)
+        self.overview.show_plan(plan)
+        self.status.set_stale(stale)
         if self.last is not None and not stale:
-            self.last.keep(plan.catalog)
+            self.last.save(plan.catalog)
 
 
 class SavedCatalog:
-    """The catalog that was in force last, in ``catalog.json`` of the state folder, for starts while it is away.
+    """The last active catalog, saved in ``catalog.json`` of the state folder for starts while its source is away.
 
     It counts for the sources that it was read from, and for the version that wrote it. Who writes last has kept it.
     """
@@ -102,8 +102,8 @@ class SavedCatalog:
         self._of = {"format": 1, "version": VERSION, "sources": hashlib.sha256(told.encode()).hexdigest()}
         self._kept = ""
 
-    def keep(self, catalog: Catalog) -> None:
-        """Write down the catalog that is in force, unless it is there."""
+    def save(self, catalog: Catalog) -> None:
+        """Save the active catalog, unless it is saved already."""
         if catalog.pending or catalog.epoch == self._kept:
             return
         try:
@@ -113,7 +113,7 @@ class SavedCatalog:
             _log.warning("catalog not saved for starts without its registry", file=self._path, problem=str(error))
 
     def read(self) -> tuple[Catalog, str] | None:
-        """Return the catalog and since when it is kept; None where there is none of these sources and this version."""
+        """Return the saved catalog and its time; None if there is none of these sources and this version."""
         try:
             form = json.loads(self._path.read_bytes())
             if {name: form.get(name) for name in self._of} != self._of:
@@ -131,27 +131,27 @@ class SavedCatalog:
 
 @contextmanager
 def serve_monitoring(settings: Settings, status: RouterStatus, replays: Replays | None = None) -> Iterator[Monitoring]:
-    """Serve metrics and status for the time of the block; without *replays*, the status page shows no records.
+    """Serve metrics and status during the block; without *replays*, the status page shows no records.
 
     Raises:
         ConfigError: as :meth:`MonitorServer.start`.
     """
     metrics = Metrics(settings.sinks)
-    metrics.registry.register(certificate_collector(settings))
-    metrics.registry.register(DiskCollector(disks(settings)))
+    metrics.registry.register(make_certificate_collector(settings))
+    metrics.registry.register(DiskCollector(local_folders(settings)))
     overview = Overview(settings, metrics, status, replays)
     server = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status, overview)
     server.start()
     try:
-        with telemetry(settings.telemetry.otlp, metrics.registry, status.steps):
+        with send_telemetry(settings.telemetry.otlp, metrics.registry, status.steps):
             yield Monitoring(metrics, status, server.port, overview, SavedCatalog(settings))
     finally:
         server.stop()
         overview.close()
 
 
-def disks(settings: Settings) -> dict[str, Path]:
-    """Return the folders on disks of this machine that are written to, by their keys of the settings."""
+def local_folders(settings: Settings) -> dict[str, Path]:
+    """Return the local folders that are written to, by settings key."""
     folders = {f"sinks.{name}": local_folder(sink.folder) for name, sink in settings.sinks.items() if sink.folder}
     local = {key: folder for key, folder in folders.items() if folder is not None}
     return {"state": Path(settings.state), **local}
@@ -160,7 +160,7 @@ def disks(settings: Settings) -> dict[str, Path]:
 def load_startup_catalog(
     settings: Settings, stop: threading.Event, monitoring: Monitoring
 ) -> tuple[Catalog, str] | None:
-    """Load the catalog; where it cannot be reached now, take the one that was in force last, and return why.
+    """Load the catalog, or the saved one if it is unreachable; return it, and why it is the saved one.
 
     Without such a one a start holds until all that its catalog refers to is loaded or known to be unloadable. None when
     *stop* came first, however long somebody takes to answer.
@@ -171,20 +171,20 @@ def load_startup_catalog(
     reported: tuple[str, ...] = ()
     while not stop.is_set():
         try:
-            catalog = result_or_stopped(lambda: read_catalog(settings), stop)
+            catalog = wait_unless_stopped(lambda: read_catalog(settings), stop)
         except CatalogUnavailable as error:
             last = monitoring.last.read() if monitoring.last is not None and error.awaited else None
             if last is None:
                 raise
-            return _stale(monitoring, (error.awaited,), *last)
+            return _use_saved(monitoring, (error.awaited,), *last)
         if catalog is None:
             return None
-        monitoring.status.awaiting(catalog.pending)
-        monitoring.metrics.awaited(len(catalog.pending))
+        monitoring.status.set_awaited(catalog.pending)
+        monitoring.metrics.set_awaited(len(catalog.pending))
         if not catalog.pending:
             return catalog, ""
         if (last := monitoring.last.read() if monitoring.last is not None else None) is not None:
-            return _stale(monitoring, catalog.pending, *last)
+            return _use_saved(monitoring, catalog.pending, *last)
         if catalog.pending != reported:
             reported = catalog.pending
             _log.warning("waiting to start: the catalog has unreachable references", unreachable=list(reported))
@@ -192,16 +192,16 @@ def load_startup_catalog(
     return None
 
 
-def _stale(monitoring: Monitoring, awaited: tuple[str, ...], catalog: Catalog, kept: str) -> tuple[Catalog, str]:
-    """Say that the last good catalog is taken, since these addresses cannot be reached."""
-    monitoring.status.awaiting(awaited)
-    monitoring.metrics.awaited(len(awaited))
+def _use_saved(monitoring: Monitoring, awaited: tuple[str, ...], catalog: Catalog, kept: str) -> tuple[Catalog, str]:
+    """Report the use of the saved catalog because of unreachable addresses; return it and the reason."""
+    monitoring.status.set_awaited(awaited)
+    monitoring.metrics.set_awaited(len(awaited))
     reason = f"the catalog is unreachable at {shorten_list(awaited)}; using the last valid one, saved {kept}"
     _log.warning("started with the last valid catalog", unreachable=list(awaited), epoch=catalog.epoch, kept=kept)
     return catalog, reason
 
 
-# Whether a state folder is whole. It is checked before anything reads from it: a start ends and names the damage.
+# Checks of the state folder before anything reads from it; a start fails and names the damage.
 #
 # Otherwise emptied, truncated or foreign files, and missing folders, would look like a fresh start, a passing fault, or
 # a crash.
@@ -210,30 +210,30 @@ _FILES: Final = ("lock.jvm",)
 _FOLDERS: Final = ("checkpoints", "batches", "plans", "ledger", "inbox", "spill")
 
 
-def check_state(state: StateFolder, queries: Iterable[str], *, inbox: bool) -> None:
-    """Make sure that a router with these queries can go on from this folder; *inbox* if they read a local one.
+def require_intact(state: StateFolder, queries: Iterable[str], *, inbox: bool) -> None:
+    """Raise if a router with these queries cannot continue from this folder; *inbox* if they read a local one.
 
     It notes what exists and a crash kept from being noted.
 
     Raises:
         StateError: a file or folder is damaged, missing, unreadable, or of another router; names it and the remedy.
     """
-    _check_kinds(state.root)
+    _require_file_kinds(state.root)
     Positions(state).check()
     LetterLedger.check(state.root)
     for query in queries:
-        begun = check_query(state, query)
+        begun = require_intact_query(state, query)
         if query == INBOX and inbox:
-            _check_inbox(state, begun[1] if begun is not None else CheckpointProgress())
+            _require_inbox(state, begun[1] if begun is not None else CheckpointProgress())
         if begun is not None:
             state.inventory.note_generation(query, begun[0].number, begun[0].id)
 
 
-def check_query(state: StateFolder, query: str) -> tuple[Generation, CheckpointProgress] | None:
-    """Return the current generation of a query and how far it is; None before its first start.
+def require_intact_query(state: StateFolder, query: str) -> tuple[Generation, CheckpointProgress] | None:
+    """Check a query; return its current generation and progress, None before its first start.
 
     Raises:
-        StateError: as :func:`check_state`, of what belongs to the query.
+        StateError: as :func:`require_intact`, of what belongs to the query.
     """
     generation = generations.current(state, query)
     noted = state.inventory.holdings().generations.get(query)
@@ -246,14 +246,14 @@ def check_query(state: StateFolder, query: str) -> tuple[Generation, CheckpointP
     if generation is None:
         return None
     if noted is not None and generation.number == noted.number and generation.id != noted.id:
-        raise _foreign(generation.path, f"generation {generation.id}, not {noted.id}")
+        raise _foreign_error(generation.path, f"generation {generation.id}, not {noted.id}")
     progress = progress_of(generation.path)
-    _check_pins(state, query, generation, progress)
+    _require_pins(state, query, generation, progress)
     return generation, progress
 
 
-def _check_pins(state: StateFolder, query: str, generation: Generation, progress: CheckpointProgress) -> None:
-    """Check what there is beside a batch that will be repeated, and that the pinned batches are known to Spark."""
+def _require_pins(state: StateFolder, query: str, generation: Generation, progress: CheckpointProgress) -> None:
+    """Check the files of a batch that will be repeated, and that Spark knows all pinned batches."""
     folder = state.batches / query
     if progress.committed is not None and not folder.exists():
         raise missing(folder, f"query {query} has committed batches")
@@ -265,14 +265,14 @@ def _check_pins(state: StateFolder, query: str, generation: Generation, progress
         return
     pinned = state.pinned(query, batch)
     if pinned is not None:
-        _check_plan(state, query, batch, pinned)
+        _require_plan(state, query, batch, pinned)
     notes = BatchNotes(state.batches)
     for note in (notes.held, notes.parked, notes.blocked):
         note(query, batch, generation.id)
     BatchParts.of(notes, query, batch, generation.id)
 
 
-def _check_plan(state: StateFolder, query: str, batch: int, plan: str) -> None:
+def _require_plan(state: StateFolder, query: str, batch: int, plan: str) -> None:
     path, document = state.root / "plans" / f"{plan}.json", state.plan(plan)
     if document is None:
         raise BatchPinError(f"{path} is missing: batch {batch} of query {query} is pinned to it", hint=RESTORE)
@@ -280,8 +280,8 @@ def _check_plan(state: StateFolder, query: str, batch: int, plan: str) -> None:
         raise damaged(path, "it is not the document that its name is the hash of")
 
 
-def _check_inbox(state: StateFolder, progress: CheckpointProgress) -> None:
-    """Check that the inbox is the one that was noted, and that it has the rows that are not committed."""
+def _require_inbox(state: StateFolder, progress: CheckpointProgress) -> None:
+    """Check that the inbox is the recorded one, and that it has the uncommitted rows."""
     noted = state.inventory.holdings().inbox
     file = state.inbox / LAYOUT
     if not file.exists():
@@ -295,18 +295,18 @@ def _check_inbox(state: StateFolder, progress: CheckpointProgress) -> None:
     try:
         layout = read_layout(state.inbox)
         if noted and layout.inbox != noted:
-            raise _foreign(file, f"inbox {layout.inbox}, not {noted}")
+            raise _foreign_error(file, f"inbox {layout.inbox}, not {noted}")
         positions = positions_of(progress.start, layout.inbox) if progress.start else {}
     except InboxError as error:
         raise StateError(f"{state.inbox}: {error}", hint=RESTORE) from error
     except OSError as error:
         raise unreadable(file, error) from error
     for partition in range(layout.partitions):
-        _check_partition(partition_directory(state.inbox, partition), positions.get(partition, InboxPosition(0, 0)))
+        _require_partition(partition_directory(state.inbox, partition), positions.get(partition, InboxPosition(0, 0)))
     state.inventory.note_inbox(layout.inbox)
 
 
-def _check_partition(directory: Path, position: InboxPosition) -> None:
+def _require_partition(directory: Path, position: InboxPosition) -> None:
     """Check that the log reaches *position*; otherwise new rows would get positions that other rows had."""
     if not directory.is_dir():
         raise missing(directory, "the inbox has this partition")
@@ -330,7 +330,7 @@ def _check_partition(directory: Path, position: InboxPosition) -> None:
         raise damaged(first, f"it has {rows} rows, and the checkpoint continues from row {position.row}")
 
 
-def _check_kinds(root: Path) -> None:
+def _require_file_kinds(root: Path) -> None:
     for name in _FILES:
         if (root / name).is_dir():
             raise damaged(root / name, "it is a folder", hint="remove it")
@@ -339,26 +339,26 @@ def _check_kinds(root: Path) -> None:
             raise damaged(root / name, "it is not a folder", hint=f"move it away; {RESTORE}")
 
 
-def _foreign(path: Path, what: str) -> StateError:
+def _foreign_error(path: Path, what: str) -> StateError:
     hint = "restore the parts of this state folder; parts of two folders cannot be mixed"
     return StateError(f"{path} belongs to another state folder: it is {what}", hint=hint)
 
 
-# Asks the sources what waits, at a steady interval, whatever the queries do: one thread for each query's sources.
+# Polling of backlogs at regular intervals, independently of the queries, with one thread per query.
 #
 # A query that is held, fails or was never started cannot say how far it is behind. So nothing here asks the query: its
 # checkpoint says where it reads on, and its sources say where they end. A broker that does not answer holds up only its
 # own thread, and its figures are absent meanwhile.
 
 TOPICS_SECONDS: Final = 5.0
-"""Time between two questions to brokers."""
+"""Interval at which brokers are polled."""
 INBOX_SECONDS: Final = 0.5
-"""Time between two looks at a local inbox, which costs next to nothing."""
+"""Interval at which a local inbox is polled, which is cheap."""
 _STOP_SECONDS: Final = 1.0
 
 
-class BacklogWatch:
-    """Asks for what waits from when it is entered until it is left. *active* gives the plan that is in force.
+class BacklogPoller:
+    """Polls backlogs during the block. *active* returns the active plan.
 
     *status* is told which sources do not answer.
     """
@@ -382,7 +382,7 @@ class BacklogWatch:
         self._threads: dict[str, Background] = {}
 
     def __enter__(self) -> Self:
-        self.follow()
+        self.poll_active_plan()
         return self
 
     def __exit__(
@@ -396,22 +396,22 @@ class BacklogWatch:
             # A thread that waits for a broker ends with the process; nothing depends on it.
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def follow(self) -> None:
-        """Ask for what the plan in force reads, from now on; called again whenever it may be another one."""
-        for query in _queries_of(self._active(), self._state):
+    def poll_active_plan(self) -> None:
+        """Poll the sources of the active plan; call it again when the plan may have changed."""
+        for query in _sources_by_query(self._active(), self._state):
             known = self._threads.get(query)
             if known is None or not known.alive:
                 # Until it answers, nobody knows how far it is read.
-                self._backlogs.answered(query, {})
-                asking = _Asking(
+                self._backlogs.update(query, {})
+                asking = _QueryPoller(
                     query, self._state, self._active, self._backlogs, self._status, self._ending, self._pauses
                 )
                 self._threads[query] = Background("backlogs", asking.run, name=f"backlogs-{query}")
                 self._threads[query].start()
 
 
-class _Asking:
-    """What one thread asks; it ends when its query has nothing to read any more."""
+class _QueryPoller:
+    """Polls the backlogs of one query, until it has no sources."""
 
     def __init__(
         self,
@@ -436,41 +436,41 @@ class _Asking:
         self._inbox = InboxBacklog(state.inbox)
 
     def run(self) -> None:
-        """Ask until the query has nothing to read any more, or everything stops."""
-        while not self._ending.is_set() and self._wanted is not None:
-            self._client = self._client_of(self._active())
-            with self._connected() as topics:
-                self._ask(topics)
+        """Poll until the query has no sources, or everything stops."""
+        while not self._ending.is_set() and self._current_sources is not None:
+            self._client = self._find_client(self._active())
+            with self._connect() as topics:
+                self._poll(topics)
         self._backlogs.forget(self._query)
-        self._status.source(self._query, "")
+        self._status.set_source(self._query, "")
 
     @property
-    def _wanted(self) -> Sequence[Source] | None:
-        return _queries_of(self._active(), self._state).get(self._query)
+    def _current_sources(self) -> Sequence[Source] | None:
+        return _sources_by_query(self._active(), self._state).get(self._query)
 
-    def _connected(self) -> AbstractContextManager[TopicBacklogs | None]:
+    def _connect(self) -> AbstractContextManager[TopicBacklogs | None]:
         return nullcontext() if self._client is None else TopicBacklogs(self._client)
 
-    def _ask(self, topics: TopicBacklogs | None) -> None:
-        """Ask over these connections as long as they match the plan in force."""
+    def _poll(self, topics: TopicBacklogs | None) -> None:
+        """Poll over these connections while they match the active plan."""
         read = self._inbox.read_until if topics is None else topics.read_until
-        while (sources := self._wanted) is not None and self._client_of(self._active()) == self._client:
-            wanted = self._topics(sources)
+        while (sources := self._current_sources) is not None and self._find_client(self._active()) == self._client:
+            wanted = self._topics_to_poll(sources)
             try:
-                backlogs = {INBOX: self._local()} if topics is None else topics.look(wanted, self._positions())
+                backlogs = {INBOX: self._ask_inbox()} if topics is None else topics.look(wanted, self._read_positions())
             except (KafkaUnreachable, InboxError, RouterError, OSError, ValueError) as error:
-                self._say(sources, str(error))
+                self._report_trouble(sources, str(error))
                 backlogs = dict.fromkeys(wanted if topics is not None else (INBOX,))
             else:
-                self._say(sources, "")
-            self._backlogs.answered(self._query, self._by_endpoint(backlogs, sources), read.seconds)
+                self._report_trouble(sources, "")
+            self._backlogs.update(self._query, self._group_by_endpoint(backlogs, sources), read.seconds)
             ending = self._ending.wait(self._inbox_seconds if topics is None else self._topics_seconds)
             if topics is not None and not self._trouble:
-                self._commit(topics, sources)
+                self._commit_offsets(topics, sources)
             if ending:
                 return
 
-    def _commit(self, topics: TopicBacklogs, sources: Sequence[Source]) -> None:
+    def _commit_offsets(self, topics: TopicBacklogs, sources: Sequence[Source]) -> None:
         """Commit how far sources are read to the groups that they name. It is for people to look at: nothing waits for
         it, and one that fails is tried again at the next look.
         """
@@ -480,7 +480,7 @@ class _Asking:
                 groups.setdefault(source.settings.commit_offsets_to, set()).add(source.topic)
         for group, named in groups.items():
             try:
-                topics.commit(group, named, self._positions())
+                topics.commit(group, named, self._read_positions())
                 problem = ""
             except (KafkaUnreachable, RouterError, OSError, ValueError) as error:
                 problem = str(error)
@@ -491,10 +491,10 @@ class _Asking:
             elif before and not problem:
                 _log.info("offsets are committed again", group=group, topics=sorted(named))
 
-    def _say(self, sources: Sequence[Source], trouble: str) -> None:
-        """Say once that a source does not answer, and once that it does again."""
+    def _report_trouble(self, sources: Sequence[Source], trouble: str) -> None:
+        """Log once that a source does not respond, and once that it responds again."""
         before, self._trouble = self._trouble, trouble
-        self._status.source(self._query, trouble)
+        self._status.set_source(self._query, trouble)
         if bool(trouble) == bool(before):
             return
         inputs = reads(sources, self._query) or {"source": self._query}
@@ -503,7 +503,7 @@ class _Asking:
         else:
             _log.info("source reachable again", **inputs)
 
-    def _client_of(self, plan: Plan) -> KafkaClient | None:
+    def _find_client(self, plan: Plan) -> KafkaClient | None:
         if self._query == INBOX:
             return None if plan.settings.inbox.kafka is None else inbox_client(plan.settings.inbox.kafka)
         if self._query == REST:
@@ -511,7 +511,7 @@ class _Asking:
         sources = plan.queries.get(self._query)
         return source_client(sources[0]) if sources else self._client
 
-    def _topics(self, sources: Sequence[Source]) -> tuple[str, ...]:
+    def _topics_to_poll(self, sources: Sequence[Source]) -> tuple[str, ...]:
         settings = self._active().settings
         if self._query == INBOX:
             return () if settings.inbox.kafka is None else (settings.inbox.kafka.topic,)
@@ -519,29 +519,29 @@ class _Asking:
             return () if settings.realtime is None else (settings.realtime.rest,)
         return topics_of(sources)
 
-    def _positions(self) -> Offsets:
-        """Return where each topic is to be read on, as the disk has it."""
+    def _read_positions(self) -> Offsets:
+        """Return the saved positions at which each topic is continued."""
         generation = generations.current(self._state, self._query)
         known = {} if generation is None else generation.positions()
         if self._query in (INBOX, REST):
             return known
         return {**Positions(self._state).of(cluster_of(self._query)), **known}
 
-    def _local(self) -> Backlog:
-        reached = self._reached()
+    def _ask_inbox(self) -> Backlog:
+        reached = self._read_inbox_position()
         try:
             return self._inbox.look(reached)
         except InboxDamaged:
             # It was trimmed, if a batch of it was committed meanwhile.
-            if (now := self._reached()) == reached:
+            if (now := self._read_inbox_position()) == reached:
                 raise
             return self._inbox.look(now)
 
-    def _reached(self) -> Mapping[str, Any] | None:
+    def _read_inbox_position(self) -> Mapping[str, Any] | None:
         generation = generations.current(self._state, INBOX)
         return None if generation is None else generation.reached()
 
-    def _by_endpoint(
+    def _group_by_endpoint(
         self, backlogs: Mapping[str, Backlog | None], sources: Sequence[Source]
     ) -> dict[str, Backlog | None]:
         if self._query in (INBOX, REST):
@@ -554,8 +554,8 @@ class _Asking:
         return {source.endpoint: backlogs.get(source.topic) for source in sources}
 
 
-def _queries_of(plan: Plan, state: StateFolder) -> dict[str, tuple[Source, ...]]:
-    """Return the sources of each query of a plan. The query of an inbox with rows left is there without sources too."""
+def _sources_by_query(plan: Plan, state: StateFolder) -> dict[str, tuple[Source, ...]]:
+    """Return the sources of each query of a plan, including the query of an existing inbox without sources."""
     queries = dict(plan.queries)
     if (state.inbox / LAYOUT).exists():
         queries.setdefault(INBOX, ())

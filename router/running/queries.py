@@ -26,7 +26,7 @@ from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
 from router.batches.plans import LoadedPlan, PlanHolder
 from router.batches.splitting import BatchSizeLimiter
-from router.errors import BrokerUnreachable, DiskError, cause_of, is_data_loss, permanent_error
+from router.errors import BrokerUnreachable, DiskError, extract_cause, find_permanent_error, is_data_loss
 from router.evaluation.evaluator import Kind
 from router.evaluation.plan import Plan
 from router.logs import get_logger
@@ -45,10 +45,10 @@ from router.reading.streams import (
 )
 from router.realtime import RealTimeQuery, require_cores, require_rest_topic, restored
 from router.request_reply import Pairing
-from router.running.monitoring import check_query
-from router.running.reload import in_background
+from router.running.monitoring import require_intact_query
+from router.running.reload import run_in_background
 from router.sources import INBOX, REST, Source, by_query, query_client
-from router.spark.session import jvm_alive, kill_jvm
+from router.spark.session import is_jvm_alive, kill_jvm
 from router.state.durable import disk_of
 from router.state.state import Accounts, StateFolder
 from router.watching.batches import finding_seconds
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 # What starts a query: on its generation, in batches or record by record.
 
-PAUSE_FIRST: Final = 1.0
+FIRST_PAUSE: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class QueryRun:
     sizing: BatchSizing
     pipeline: Pipeline | RealTimeQuery | None = None
     query: StreamingQuery | None = None
-    pause: float = PAUSE_FIRST
+    pause: float = FIRST_PAUSE
     restart_at: float = 0.0
     switching: bool = False
     ended: bool = False
@@ -90,14 +90,14 @@ class QueryRun:
     """The question whether they answer now, in a thread of its own."""
 
     @property
-    def has_looked(self) -> bool:
+    def has_polled(self) -> bool:
         """Whether it has looked for records, or will say by itself why it cannot."""
         if self.query is None or not isinstance(self.pipeline, Pipeline) or not self.pipeline.wait_idle(0):
             return True
         return self.pipeline.last is not None or self.query.lastProgress is not None or not self.query.isActive
 
 
-def _answers(client: KafkaClient) -> None:
+def _ask_brokers(client: KafkaClient) -> None:
     KafkaOffsets(client).partitions(())
 
 
@@ -137,22 +137,22 @@ class QueryStarter:
             BrokerUnreachable: its brokers do not answer.
             RouterError: it cannot be set up, or brokers have lost what it was to read.
         """
-        check_query(self._state, running.name)
+        require_intact_query(self._state, running.name)
         settings = self._plans.active.settings
         if running.pipeline is not None and running.pipeline.renewed:
-            self._renew(running, running.pipeline.renewed, self._topics(running, running.sources))
+            self._restart_partitions(running, running.pipeline.renewed, self._make_topics(running, running.sources))
             running.pipeline.renewed = {}
         if running.name == INBOX:
-            topics = self._topics(running, ())
-            generation = self._whole(running, self._succession.inbox, topics)
+            topics = self._make_topics(running, ())
+            generation = self._repair(running, self._succession.inbox, topics)
             rows = inbox_rows(self._spark, settings, self._state, generation, running.sizing)
             self._launch(running, generation, rows, (), topics)
             return
         if running.name == REST:
             assert settings.realtime is not None
             require_rest_topic(settings, self._state)
-            topics, rest = self._topics(running, ()), settings.realtime.rest
-            generation = self._whole(running, lambda: self._succession.rest(rest), topics)
+            topics, rest = self._make_topics(running, ()), settings.realtime.rest
+            generation = self._repair(running, lambda: self._succession.rest(rest), topics)
             rows = rest_rows(self._spark, settings, generation, running.sizing)
             self._launch(running, generation, rows, (), topics)
             return
@@ -161,16 +161,16 @@ class QueryStarter:
             running.ended = True
             self._status.forget_query(running.name)
             return
-        if unfinished is None and self._read_elsewhere(running, others):
+        if unfinished is None and self._is_read_elsewhere(running, others):
             return  # The next check looks for it again.
-        sources = running.sources or self._sources_of(unfinished, running.name)
-        topics = self._topics(running, sources)
+        sources = running.sources or self._pinned_sources(unfinished, running.name)
+        topics = self._make_topics(running, sources)
 
         def current() -> Generation:
             unfinished = self._succession.unfinished(running.name)
             return unfinished or self._succession.next(running.name, sources, settings.start)
 
-        generation = self._whole(running, current, topics)
+        generation = self._repair(running, current, topics)
         unfinished = self._succession.unfinished(running.name)
         running.catching_up = settings.is_real_time and (running.catching_up or unfinished is not None)
         if settings.is_real_time and not running.catching_up:
@@ -183,24 +183,24 @@ class QueryStarter:
             running, generation, rows, sources, topics, final=generation.pending if running.switching else None
         )
 
-    def _topics(self, running: QueryRun, sources: Sequence[Source]) -> ReadTopics | None:
+    def _make_topics(self, running: QueryRun, sources: Sequence[Source]) -> ReadTopics | None:
         return topics_of_query(self._plans.active.settings, running.name, sources, self._state)
 
-    def _whole(self, running: QueryRun, current: Callable[[], Generation], topics: ReadTopics | None) -> Generation:
+    def _repair(self, running: QueryRun, current: Callable[[], Generation], topics: ReadTopics | None) -> Generation:
         """Return the *current* generation, or what takes its place where brokers have lost what it read on."""
         generation = current()
         if topics is None or not (again := topics.check(generation.positions())):
             return generation
-        self._renew(running, again, topics)
+        self._restart_partitions(running, again, topics)
         return current()
 
-    def _renew(self, running: QueryRun, again: Spans, topics: ReadTopics | None) -> None:
+    def _restart_partitions(self, running: QueryRun, again: Spans, topics: ReadTopics | None) -> None:
         """Read these partitions from their first record; a death in between does it again."""
         self._succession.renew(running.name, again)
         if topics is not None:
             topics.note(again)
 
-    def ask(self, running: QueryRun) -> Future[None] | None:
+    def ask_brokers(self, running: QueryRun) -> Future[None] | None:
         """Ask in the background whether the brokers of a query answer; None where it has none.
 
         What the future raises (KafkaUnreachable) is why not.
@@ -208,28 +208,28 @@ class QueryStarter:
         apart = running.name in (INBOX, REST)
         members = () if apart else running.sources
         client = query_client(self._plans.active.settings, running.name, members) if apart or members else None
-        return None if client is None else in_background(partial(_answers, client))
+        return None if client is None else run_in_background(partial(_ask_brokers, client))
 
-    def explain_loss(self, running: QueryRun) -> None:
+    def raise_lost_records(self, running: QueryRun) -> None:
         """Raise what brokers have lost of what a query was to read, if they tell.
 
         Raises:
             StateError: there is something.
         """
         generation = generations.current(self._state, running.name)
-        topics = self._topics(running, running.sources)
+        topics = self._make_topics(running, running.sources)
         if generation is not None and topics is not None:
             with suppress(BrokerUnreachable):
                 topics.check(generation.positions())
 
-    def _sources_of(self, unfinished: Generation | None, query: str) -> tuple[Source, ...]:
+    def _pinned_sources(self, unfinished: Generation | None, query: str) -> tuple[Source, ...]:
         """Return by which sources the plan of an unfinished batch read, for a query that none is left of."""
         assert unfinished is not None and unfinished.pending is not None
         plan = self._state.pinned(query, unfinished.pending)
         assert plan is not None
         return self._plans.pinned(plan, self._restore).plan.queries[query]
 
-    def _read_elsewhere(self, running: QueryRun, others: Iterable[QueryRun]) -> bool:
+    def _is_read_elsewhere(self, running: QueryRun, others: Iterable[QueryRun]) -> bool:
         """Whether another query of the cluster still reads a topic that this one is to read."""
         wanted = set(topics_of(running.sources))
         for other in others:
@@ -288,10 +288,10 @@ class QueryStarter:
         self._status.query(running.name, "running")
 
 
-RESTART_MOST: Final = 60.0
-LASTING: Final = 3
+MAX_RESTART_SECONDS: Final = 60.0
+LASTING_FAILURES: Final = 3
 """Failures in a row from which on somebody has to look at a query."""
-ASK_MOST: Final = 10.0
+MAX_ASK_SECONDS: Final = 10.0
 """Seconds between two questions to brokers that do not answer, at most."""
 _log = get_logger()
 
@@ -325,7 +325,7 @@ class Queries:
         )
         self._running: dict[str, QueryRun] = {}
 
-    def place(self, sources: Sequence[Source], *, waits: bool = False) -> None:
+    def set_start_positions(self, sources: Sequence[Source], *, waits: bool = False) -> None:
         """Note where topics that are new begin; see :meth:`Succession.place`. It comes before anything says so.
 
         With *waits* those of brokers that do not answer are left to the start of their query, which waits for them.
@@ -352,27 +352,27 @@ class Queries:
         for name in left:
             _log.info("query has no sources; finishing its last batch", query=name)
         names = (*left, *wanted, *rest)
-        self._running = {name: QueryRun(name, wanted.get(name, ()), self._sizing()) for name in names}
+        self._running = {name: QueryRun(name, wanted.get(name, ()), self._make_sizing()) for name in names}
         for running in self._running.values():
             self._status.query(running.name, "starting")
-            self._begin(running)
+            self._try_start(running)
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether every query has ended by itself (``--once``)."""
         return all(running.ended for running in self._running.values())
 
     @property
-    def at_work(self) -> frozenset[str]:
+    def active_names(self) -> frozenset[str]:
         """The names of queries that have not come to their end."""
         return frozenset(name for name, running in self._running.items() if not running.ended)
 
     @property
-    def have_looked(self) -> bool:
+    def have_polled(self) -> bool:
         """Whether each query that runs has looked for records once; Spark reports on the first look in any case."""
-        return all(running.has_looked for running in self._running.values())
+        return all(running.has_polled for running in self._running.values())
 
-    def check(self) -> None:
+    def supervise(self) -> None:
         """Look after ended queries: start them again, switch their generation, or give up.
 
         Raises:
@@ -382,25 +382,25 @@ class Queries:
             if running.ended:
                 continue
             if running.query is None:
-                if time.monotonic() >= running.restart_at and self._answered(running):
-                    self._begin(running)
+                if time.monotonic() >= running.restart_at and self._can_start(running):
+                    self._try_start(running)
                 continue
             if running.query.isActive:
-                self._recovered(running)
+                self._note_recovery(running)
                 if running.switching:
-                    self._try_stop(running)
-                elif self._outdated(running):
+                    self._stop_if_idle(running)
+                elif self._is_outdated(running):
                     _log.info("restarting real-time query with the changed catalog", query=running.name)
-                    self._switch(running)
+                    self._begin_switch(running)
                 elif running.sizing.relimit:
                     # Spark takes another limit with another start alone.
                     _log.info("restarting query with another batch size", query=running.name)
-                    self._switch(running)
+                    self._begin_switch(running)
                 continue
-            self._ended(running)
+            self._handle_end(running)
 
-    def retarget(self, sources: Sequence[Source]) -> None:
-        """Read these sources from the next :meth:`check` on; it comes before their plan is active.
+    def change_sources(self, sources: Sequence[Source]) -> None:
+        """Read these sources from the next :meth:`supervise` on; it comes before their plan is active.
 
         A query whose topics change begins no batch from here on, so that none of them is judged by a plan that does
         not know its topic. It ends after the batch in hand, for a new generation.
@@ -412,22 +412,22 @@ class Queries:
             running, members = self._running.get(name), wanted.get(name, ())
             if running is None or running.ended:
                 if members:
-                    self._running[name] = QueryRun(name, members, self._sizing())
+                    self._running[name] = QueryRun(name, members, self._make_sizing())
                     self._status.query(name, "starting")
                 continue
             changed = name != INBOX and topics_of(running.sources) != topics_of(members)
             running.sources = members
             if changed:
-                self._switch(running)
+                self._begin_switch(running)
 
-    def measure(self) -> None:
+    def collect_progress(self) -> None:
         """Take in what Spark reports of batches that have ended: the time to find them, and real-time counts."""
         for running in self._running.values():
             progress = running.query.lastProgress if running.query is not None else None
             if progress is None:
                 continue
             if (seconds := finding_seconds(progress)) is not None:
-                self._status.steps.finding_took(running.name, seconds)
+                self._status.steps.set_finding_time(running.name, seconds)
             if isinstance(running.pipeline, RealTimeQuery):
                 running.pipeline.progressed(progress)
 
@@ -466,12 +466,12 @@ class Queries:
         self._accounts.keep_all()
         return not cut
 
-    def _switch(self, running: QueryRun) -> None:
+    def _begin_switch(self, running: QueryRun) -> None:
         if running.query is not None and running.pipeline is not None:
             running.switching = True
             running.pipeline.drain()
 
-    def _try_stop(self, running: QueryRun) -> None:
+    def _stop_if_idle(self, running: QueryRun) -> None:
         """Stop an idle query that is to switch; a busy one stops itself at its next batch.
 
         One that was started only to finish a batch drains once it has, and is left alone until then.
@@ -480,28 +480,28 @@ class Queries:
         if isinstance(running.pipeline, RealTimeQuery):
             if running.pipeline.ended_batch:
                 running.pipeline.stop()
-        elif running.pipeline.draining and running.pipeline.wait_idle(0) and self._committed(running):
+        elif running.pipeline.draining and running.pipeline.wait_idle(0) and self._is_committed(running):
             running.query.stop()
 
-    def _outdated(self, running: QueryRun) -> bool:
+    def _is_outdated(self, running: QueryRun) -> bool:
         """Whether a real-time query goes by another plan than the active one, which a query in batches never does."""
         pipeline = running.pipeline
         return isinstance(pipeline, RealTimeQuery) and pipeline.plan.id != self._plans.active.id
 
-    def _committed(self, running: QueryRun) -> bool:
+    def _is_committed(self, running: QueryRun) -> bool:
         pipeline = running.pipeline
         return pipeline is None or pipeline.last is None or pipeline.generation.committed(pipeline.last)
 
     def _await_commit(self, running: QueryRun, deadline: float) -> None:
         """Wait for Spark to note the last batch as done: stopping in between would repeat it."""
-        while not self._committed(running) and time.monotonic() < deadline:
+        while not self._is_committed(running) and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _ended(self, running: QueryRun) -> None:
+    def _handle_end(self, running: QueryRun) -> None:
         assert running.query is not None and running.pipeline is not None
         error = running.query.exception()
         if running.pipeline.last is not None:
-            running.pause = PAUSE_FIRST
+            running.pause = FIRST_PAUSE
         failure = running.pipeline.failure
         running.query = None
         if failure is not None:
@@ -509,45 +509,45 @@ class Queries:
         switched = running.switching and (error is None or Draining.__name__ in str(error))
         if switched or running.pipeline.renewed:
             running.switching = False
-            self._begin(running)
+            self._try_start(running)
         elif error is None and running.catching_up:
             running.catching_up = False
-            self._begin(running)
+            self._try_start(running)
         elif error is None:
             running.ended = self._once
             self._status.query(running.name, "stopped", batch=running.pipeline.last)
             if not self._once:
-                self._begin(running)
+                self._try_start(running)
         else:
-            self._failed(running, str(error))
+            self._handle_failure(running, str(error))
 
-    def _failed(self, running: QueryRun, text: str) -> None:
-        final = permanent_error(running.name, text)
+    def _handle_failure(self, running: QueryRun, text: str) -> None:
+        final = find_permanent_error(running.name, text)
         if final is not None:
             if is_data_loss(text):
-                self._starts.explain_loss(running)
+                self._starts.raise_lost_records(running)
             raise final
-        cause = cause_of(text)
+        cause = extract_cause(text)
         running.catching_up = isinstance(running.pipeline, RealTimeQuery) or running.catching_up
         self._status.query(running.name, "failed", reason=cause)
         running.failures += 1
-        facts = {**self._inputs(running), "error": cause, "seconds": running.pause}
+        facts = {**self._log_fields(running), "error": cause, "seconds": running.pause}
         if running.failures == 1:
             _log.warning("query failed; restarting", **facts)
-        elif running.failures == LASTING:
+        elif running.failures == LASTING_FAILURES:
             _log.error("query fails each time it starts", **facts, times=running.failures)
         else:
             _log.debug("query failed; restarting", **facts, times=running.failures)
         running.restart_at = time.monotonic() + running.pause
-        running.pause = min(running.pause * 2, RESTART_MOST)
+        running.pause = min(running.pause * 2, MAX_RESTART_SECONDS)
 
-    def _recovered(self, running: QueryRun) -> None:
+    def _note_recovery(self, running: QueryRun) -> None:
         """Say that a query that had failed has written a batch again."""
         if running.failures and running.pipeline is not None and running.pipeline.last is not None:
             running.failures = 0
             _log.info("query recovered", **reads(running.sources, running.name), query=running.name)
 
-    def _begin(self, running: QueryRun) -> None:
+    def _try_start(self, running: QueryRun) -> None:
         """Start a query, or try again later what a broker or the disk does not let it do now."""
         try:
             with disk_of(self._state.root):
@@ -555,14 +555,14 @@ class Queries:
         except BrokerUnreachable as error:
             self._wait_for_brokers(running, str(error))
         except DiskError as error:
-            self._failed(running, str(error))
+            self._handle_failure(running, str(error))
         else:
             if running.away_since is not None:
                 seconds = round(time.monotonic() - running.away_since, 1)
-                _log.info("brokers reachable again; starting query", **self._inputs(running), seconds=seconds)
+                _log.info("brokers reachable again; starting query", **self._log_fields(running), seconds=seconds)
                 running.away_since = None
 
-    def _answered(self, running: QueryRun) -> bool:
+    def _can_start(self, running: QueryRun) -> bool:
         """Whether a query may try to start: one that waits for brokers only once these have answered.
 
         They are asked in the background, since a broker that is away takes its time to say nothing.
@@ -570,7 +570,7 @@ class Queries:
         if running.away_since is None:
             return True
         if running.asked is None:
-            running.asked = self._starts.ask(running)
+            running.asked = self._starts.ask_brokers(running)
             return running.asked is None
         if not running.asked.done():
             return False
@@ -585,15 +585,15 @@ class Queries:
         if running.away_since is None:
             running.away_since = time.monotonic()
             hint = "nothing is lost: the query starts when they are reachable"
-            _log.warning("brokers unreachable; query waits", **self._inputs(running), problem=reason, hint=hint)
+            _log.warning("brokers unreachable; query waits", **self._log_fields(running), problem=reason, hint=hint)
         running.restart_at = time.monotonic() + running.pause
-        running.pause = min(running.pause * 2, ASK_MOST)
+        running.pause = min(running.pause * 2, MAX_ASK_SECONDS)
 
     @staticmethod
-    def _inputs(running: QueryRun) -> dict[str, str]:
+    def _log_fields(running: QueryRun) -> dict[str, str]:
         return {**reads(running.sources, running.name), "query": running.name}
 
-    def _sizing(self) -> BatchSizing:
+    def _make_sizing(self) -> BatchSizing:
         return BatchSizing.of(self._plans.active.settings)
 
 
@@ -605,7 +605,7 @@ class Queries:
 # of no source: nothing is read, written or counted. If a batch comes first, as at a start with records that wait, it is
 # not kept back.
 
-MOST_SECONDS: Final = 60.0
+MAX_WARM_SECONDS: Final = 60.0
 """A start waits no longer, whatever keeps the row: batches say by themselves what is in their way."""
 _GROUP: Final = "warming"
 _END_SECONDS: Final = 10.0
@@ -631,17 +631,17 @@ class WarmUp:
         self._status = status
         self._ending = False
         self._began = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name=_GROUP, daemon=True)
+        self._thread = threading.Thread(target=self._warm_workers, name=_GROUP, daemon=True)
 
     def __enter__(self) -> Self:
-        self._status.warming(True)
+        self._status.set_warming(True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._status.warming(False)
+        self._status.set_warming(False)
         self._ending = True
-        if not jvm_alive():
+        if not is_jvm_alive():
             return
         # Spark logs a task that is ended at length, as an error. It is over in moments, or on a machine with no time.
         self._thread.join(_END_SECONDS)
@@ -650,12 +650,12 @@ class WarmUp:
             self._spark.sparkContext.cancelJobGroup(_GROUP)
             self._thread.join(_END_SECONDS)
 
-    def check(self) -> None:
+    def finish_if_done(self) -> None:
         """Let the router be ready, once nothing is to be waited for any more."""
-        if not self._thread.is_alive() or time.monotonic() - self._began > MOST_SECONDS:
-            self._status.warming(False)
+        if not self._thread.is_alive() or time.monotonic() - self._began > MAX_WARM_SECONDS:
+            self._status.set_warming(False)
 
-    def _run(self) -> None:
+    def _warm_workers(self) -> None:
         plan = self._loaded.plan
         try:
             self._spark.sparkContext.setJobGroup(_GROUP, "the first batch is made quick", interruptOnCancel=False)
@@ -665,13 +665,13 @@ class WarmUp:
             for kind, source in kinds.items():
                 if self._ending:
                     return
-                self._loaded.warm(rows_like(self._spark, kind, source), kind)
+                self._loaded.warm(make_sample_row(self._spark, kind, source), kind)
             _log.debug("the first batch is warmed", seconds=round(time.monotonic() - self._began, 2))
         except Exception as error:  # It only saves time. The batch that meets the same says what is wrong.
             _log.debug("the first batch is not warmed", problem=str(error)[:500])
 
 
-def rows_like(spark: SparkSession, kind: Kind, source: Source) -> DataFrame:
+def make_sample_row(spark: SparkSession, kind: Kind, source: Source) -> DataFrame:
     """Return one row as those of a source, for one task: other workers are forked when more records come at a time."""
     from pyspark.sql import functions as F
 

@@ -29,13 +29,13 @@ from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.realtime import require_real_time
 from router.settings import Settings
-from router.settings.catalogs import logins_of
+from router.settings.catalogs import make_logins
 from router.state.durable import Pins, clients_of, distrusted
-from router.terminal import counted
+from router.terminal import plural
 
 if TYPE_CHECKING:
     from router.watching.metrics import Metrics
-    from router.watching.shadow import ShadowFigures
+    from router.watching.shadow import ShadowMetrics
     from router.watching.status import RouterStatus
 
 # What a changed catalog takes away: reported when it takes effect, and a reason to refuse it.
@@ -55,13 +55,13 @@ _CAUSES: Final = frozenset(
 _log = get_logger()
 
 
-def incompatible(difference: CatalogDiff) -> tuple[Finding, ...]:
+def find_incompatible(difference: CatalogDiff) -> tuple[Finding, ...]:
     """Return what would no longer reach its definition with a changed catalog, as findings."""
     wrong = (change for change in difference.changes if not change.compatible)
-    return tuple(Finding("", change.xid, "error", RULE, _text(change), _HINT) for change in wrong)
+    return tuple(Finding("", change.xid, "error", RULE, _describe_change(change), _HINT) for change in wrong)
 
 
-def lost_sources(active: Plan, catalog: Catalog) -> tuple[Finding, ...]:
+def find_lost_sources(active: Plan, catalog: Catalog) -> tuple[Finding, ...]:
     """Return the sources that had candidates and would have none with a changed catalog, as findings.
 
     A candidate counts where it can match. An endpoint that the catalog no longer has, or that is no longer for
@@ -71,22 +71,22 @@ def lost_sources(active: Plan, catalog: Catalog) -> tuple[Finding, ...]:
     found = []
     for source in active.sources:
         before, after = active.catalog.endpoints[source.endpoint], catalog.endpoints.get(source.endpoint)
-        had = _usable(before, active.catalog)
+        had = _matchable_candidates(before, active.catalog)
         if not had or (after is None and source.endpoint not in named):
             continue
-        if after is not None and _usable(after, catalog) and _is_source(after, named):
+        if after is not None and _matchable_candidates(after, catalog) and _is_still_source(after, named):
             continue
-        found.append(_lost(source.endpoint, had, after, active.catalog, catalog))
+        found.append(_make_finding(source.endpoint, had, after, active.catalog, catalog))
     return tuple(found)
 
 
-def _is_source(endpoint: Endpoint, named: Collection[str]) -> bool:
+def _is_still_source(endpoint: Endpoint, named: Collection[str]) -> bool:
     """Whether records are still taken from an endpoint, or it says itself that it is for producers."""
     usage = set(endpoint.usage)
     return endpoint.protocol in BINDINGS and (endpoint.xid in named or bool(usage & RECEIVING) or "producer" in usage)
 
 
-def _usable(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
+def _matchable_candidates(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     """Return the candidates that some record of the endpoint can match."""
     return tuple(
         xid
@@ -97,7 +97,7 @@ def _usable(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     )
 
 
-def _lost(xid: str, had: tuple[str, ...], after: Endpoint | None, active: Catalog, catalog: Catalog) -> Finding:
+def _make_finding(xid: str, had: tuple[str, ...], after: Endpoint | None, active: Catalog, catalog: Catalog) -> Finding:
     known = {(each.rule, each.message) for each in active.findings}
     causes = [each for each in catalog.findings if each.rule in _CAUSES and (each.rule, each.message) not in known]
     parts = {xid.rpartition("/")[2], *(each.rpartition("/")[2] for each in (after.candidates if after else ()))}
@@ -137,7 +137,7 @@ class CatalogComparisons:
         self._good: Catalog | None = None
         """The catalog before the first incompatible change that is not mended; None where there is none."""
 
-    def follow(self, catalog: Catalog) -> None:
+    def set_active(self, catalog: Catalog) -> None:
         """Note the catalog that is in force from now on. The first one is only the base of the next comparison."""
         with self._lock:
             if self._compared is None:
@@ -147,16 +147,16 @@ class CatalogComparisons:
             if self._busy:
                 return
             self._busy = True
-        threading.Thread(target=self._compare, name="catalog-changes", daemon=True).start()
+        threading.Thread(target=self._compare_pending, name="catalog-changes", daemon=True).start()
 
-    def _compare(self) -> None:
-        while (pair := self._next()) is not None:
+    def _compare_pending(self) -> None:
+        while (pair := self._take_next_pair()) is not None:
             try:
-                self._report(*pair)
+                self._report_difference(*pair)
             except Exception:
                 _log.exception("catalog changes cannot be determined; the catalog is active", epoch=pair[1].epoch)
 
-    def _next(self) -> tuple[Catalog, Catalog] | None:
+    def _take_next_pair(self) -> tuple[Catalog, Catalog] | None:
         with self._lock:
             before, after, self._coming = self._compared, self._coming, None
             if before is None or after is None or before.epoch == after.epoch:
@@ -165,34 +165,34 @@ class CatalogComparisons:
             self._compared = after
             return before, after
 
-    def _report(self, before: Catalog, after: Catalog) -> None:
+    def _report_difference(self, before: Catalog, after: Catalog) -> None:
         difference = compare(before, after)
-        self._status.compared(difference)
+        self._status.add_difference(difference)
         good = self._good or before
-        wrong = _wrong(difference) if good is before else _wrong(compare(good, after))
+        wrong = _count_incompatible(difference) if good is before else _count_incompatible(compare(good, after))
         self._good = good if wrong else None
-        self._metrics.catalog_state.changed(len(difference.changes), _wrong(difference), wrong)
+        self._metrics.catalog_state.count_changes(len(difference.changes), _count_incompatible(difference), wrong)
         _log_difference(difference)
 
 
 def _log_difference(difference: CatalogDiff) -> None:
-    wrong = _wrong(difference)
+    wrong = _count_incompatible(difference)
     for change in sorted(difference.changes, key=lambda each: each.compatible)[:SHOWN]:
         log = _log.info if change.compatible else _log.warning
         log(
             "catalog change" if change.compatible else "incompatible catalog change",
             xid=change.xid,
-            change=_text(change),
+            change=_describe_change(change),
         )
     epochs = {"before": difference.before, "after": difference.after}
     _log.info("catalog changes", changes=len(difference.changes), incompatible=wrong, **epochs)
 
 
-def _wrong(difference: CatalogDiff) -> int:
+def _count_incompatible(difference: CatalogDiff) -> int:
     return sum(not change.compatible for change in difference.changes)
 
 
-def _text(change: CatalogChange) -> str:
+def _describe_change(change: CatalogChange) -> str:
     words = [change.kind, change.name]
     if change.before is not None or change.after is not None:
         words.append(f"{change.before!r} -> {change.after!r}")
@@ -206,10 +206,6 @@ LOOK_SECONDS: Final = 0.1
 """Time between two checks whether a thread has ended, or the wait for it is over."""
 
 
-def _nobody() -> None:
-    """Nudge nobody."""
-
-
 class Reloader:
     """Polls the catalog and compiles plans for what it finds."""
 
@@ -219,7 +215,7 @@ class Reloader:
         active: Plan,
         metrics: Metrics,
         status: RouterStatus,
-        nudge: Callable[[], None] = _nobody,
+        nudge: Callable[[], None] = lambda: None,
         *,
         unread: bool = False,
     ) -> None:
@@ -240,48 +236,48 @@ class Reloader:
             self._interval,
             network=settings.catalog.network,
             allow=settings.catalog.allow_addresses,
-            logins=logins_of(settings),
+            logins=make_logins(settings),
             base_uri=settings.catalog.base_uri,
             max_shrink=settings.catalog.max_shrink,
             current=active.catalog,
-            unfit=self._unfit,
+            unfit=self._find_rejections,
             unread=unread,
         )
         if settings.catalog.events is not None:
-            metrics.listen(settings.catalog.events, self._wake)
+            metrics.set_listener(settings.catalog.events, self._request_poll)
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether a poll would look; before that it returns None."""
         return self._interval > 0 and self._watcher.due
 
-    def _wake(self) -> None:
+    def _request_poll(self) -> None:
         self._watcher.wake()
         # Whoever polls starts the next look when this one has ended.
-        if self.due and not self._looking:
+        if self.is_due and not self._looking:
             self._nudge()
 
     def poll(self) -> Plan | None:
         """Return the plan for a new, accepted catalog; None when there is nothing new to act on."""
-        if not self.due:
+        if not self.is_due:
             return None
         self._looking = True
         try:
-            return self._look()
+            return self._poll_source()
         finally:
             self._looking = False
 
-    def _look(self) -> Plan | None:
+    def _poll_source(self) -> Plan | None:
         polled = self._watcher.poll()
-        self._status.awaiting(self._watcher.awaited)
-        self._metrics.awaited(len(self._watcher.awaited))
-        self._status.doubting(self._watcher.doubts)
-        self._metrics.doubted(len(self._watcher.doubts))
+        self._status.set_awaited(self._watcher.awaited)
+        self._metrics.set_awaited(len(self._watcher.awaited))
+        self._status.set_doubts(self._watcher.doubts)
+        self._metrics.set_doubted(len(self._watcher.doubts))
         if polled is None:
             _log.debug("catalog unchanged", epoch=self._active.epoch)
             return None
         if isinstance(polled, RejectedCatalog):
-            self._refuse(polled.errors)
+            self._reject(polled.errors)
             return None
         if isinstance(polled, UnconfirmedCatalog):
             hint = "if the change is intended, do nothing: the next poll applies it"
@@ -292,13 +288,13 @@ class Reloader:
                 "catalog has unreachable references; keeping the last valid one", unreachable=list(polled.uris)
             )
             return None
-        return self._consider(polled)
+        return self._try_catalog(polled)
 
-    def _consider(self, catalog: Catalog) -> Plan | None:
+    def _try_catalog(self, catalog: Catalog) -> Plan | None:
         self._interval = self._settings.catalog.poll.total_seconds()
         if catalog.epoch == self._active.epoch:
-            self._status.catalog(catalog.epoch, len(catalog.definitions))
-            self._metrics.catalog_state.refused(0)
+            self._status.set_catalog(catalog.epoch, len(catalog.definitions))
+            self._metrics.catalog_state.set_refused(0)
             _log.info("catalog is valid again and unchanged", epoch=catalog.epoch)
             return None
         plan = Plan(catalog, self._settings)
@@ -307,37 +303,37 @@ class Reloader:
             clients = clients_of(self._settings, catalog, plan.sources)
             distrust = distrusted(clients, self._pins)
         except (ConfigError, StateError) as error:
-            self._refuse((Finding("", "", "error", "unusable-source", error.message, error.hint),))
+            self._reject((Finding("", "", "error", "unusable-source", error.message, error.hint),))
             return None
         if distrust:
-            self._refuse(tuple(distrust))
+            self._reject(tuple(distrust))
             return None
         _ = plan.judge
         try:
             # An address is on the disk before any connection shows credentials to it.
             self._pins.keep(clients)
         except StateError as error:
-            self._refuse((Finding("", "", "error", "moved-address", error.message, error.hint),))
+            self._reject((Finding("", "", "error", "moved-address", error.message, error.hint),))
             return None
         self._active = plan
-        self._metrics.reload("accepted")
-        self._metrics.catalog_state.refused(0)
+        self._metrics.count_reload("accepted")
+        self._metrics.catalog_state.set_refused(0)
         _log.info("catalog reloaded", epoch=plan.epoch, definitions=len(catalog.definitions))
         return plan
 
-    def _unfit(self, catalog: Catalog) -> tuple[Finding, ...]:
+    def _find_rejections(self, catalog: Catalog) -> tuple[Finding, ...]:
         """Return what a changed catalog would take away, as far as that is a reason to refuse it."""
         if catalog.epoch == self._active.epoch or self._settings.catalog.on_incompatible == "warn":
             return ()
-        lost = lost_sources(self._active, catalog)
+        lost = find_lost_sources(self._active, catalog)
         if self._settings.catalog.on_incompatible == "sources":
             return lost
-        return (*lost, *incompatible(compare(self._active.catalog, catalog)))
+        return (*lost, *find_incompatible(compare(self._active.catalog, catalog)))
 
-    def _refuse(self, findings: tuple[Finding, ...]) -> None:
-        self._metrics.reload("refused")
-        self._metrics.catalog_state.refused(len(findings))
-        self._status.refused(findings)
+    def _reject(self, findings: tuple[Finding, ...]) -> None:
+        self._metrics.count_reload("refused")
+        self._metrics.catalog_state.set_refused(len(findings))
+        self._status.add_refused(findings)
         for finding in findings[:20]:
             _log.error(
                 "catalog rejected; keeping the last valid one",
@@ -349,10 +345,10 @@ class Reloader:
             )
 
 
-class BackgroundReloads:
+class BackgroundReloader:
     """Polls in a thread of its own, one look at a time; whoever asks gets an answer at once."""
 
-    def __init__(self, reloader: Reloader, nudge: Callable[[], None] = _nobody) -> None:
+    def __init__(self, reloader: Reloader, nudge: Callable[[], None] = lambda: None) -> None:
         """*nudge* is called, in another thread, when a look has come to its end."""
         self._reloader = reloader
         self._nudge = nudge
@@ -363,8 +359,8 @@ class BackgroundReloads:
 
         Raises what the look raised.
         """
-        if self._look is None and self._reloader.due:
-            self._look = in_background(self._reloader.poll)
+        if self._look is None and self._reloader.is_due:
+            self._look = run_in_background(self._reloader.poll)
             self._look.add_done_callback(lambda _: self._nudge())
         if self._look is None or not self._look.done():
             return None
@@ -372,7 +368,7 @@ class BackgroundReloads:
         return look.result()
 
 
-def in_background(work: Callable[[], T]) -> Future[T]:
+def run_in_background(work: Callable[[], T]) -> Future[T]:
     """Begin work in a thread that the end of the process does not wait for."""
     future: Future[T] = Future()
 
@@ -386,9 +382,9 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     return future
 
 
-def result_or_stopped(work: Callable[[], T], stop: threading.Event) -> T | None:
+def wait_unless_stopped(work: Callable[[], T], stop: threading.Event) -> T | None:
     """Return what work gives, or None as soon as *stop* is set; raises what the work raises."""
-    future = in_background(work)
+    future = run_in_background(work)
     while not future.done():
         if stop.wait(LOOK_SECONDS):
             return None
@@ -409,7 +405,7 @@ _REMEDY: Final = "records are still routed; fix the files of catalog.shadow, whi
 class ShadowReloader:
     """Looks after ``catalog.shadow``; without one it does nothing. Not for concurrent use."""
 
-    def __init__(self, plans: PlanHolder, figures: ShadowFigures) -> None:
+    def __init__(self, plans: PlanHolder, figures: ShadowMetrics) -> None:
         """*plans* has the active plan already, whose settings these are."""
         active = plans.active
         catalog = active.settings.catalog
@@ -421,35 +417,35 @@ class ShadowReloader:
         self._interval = catalog.poll.total_seconds()
         self._watcher: CatalogWatcher | None = None
         if catalog.shadow:
-            figures.expect(catalog.shadow, [source.endpoint for source in active.sources])
+            figures.init_series(catalog.shadow, [source.endpoint for source in active.sources])
             # As with a reload, faults that the active catalog has too are no reason to refuse it.
             self._watcher = CatalogWatcher(
                 catalog.shadow,
                 self._interval,
                 network=catalog.network,
                 allow=catalog.allow_addresses,
-                logins=logins_of(active.settings),
+                logins=make_logins(active.settings),
                 base_uri=catalog.base_uri,
                 max_shrink=1.0,
                 current=active.catalog,
                 elsewhere=True,
             )
-            self._look = in_background(self._first)
+            self._look = run_in_background(self._load_first)
 
-    def wait(self) -> None:
+    def wait_for_first(self) -> None:
         """Wait for the first look, for a while; for a router that is about to read all there is, and end."""
         if self._look is not None:
             try:
                 self._look.exception(FIRST_SECONDS)
             except TimeoutError:
                 _log.warning("shadow catalog loads slowly; starting without it")
-            self.check()
+            self.poll()
 
-    def check(self) -> None:
+    def poll(self) -> None:
         """Let a shadow that a look has found begin to judge, and look again if it is time; does not wait."""
         if self._look is None:
             if self._watcher is not None and self._interval > 0 and self._watcher.due:
-                self._look = in_background(self._next)
+                self._look = run_in_background(self._load_next)
             return
         if not self._look.done():
             return
@@ -465,7 +461,7 @@ class ShadowReloader:
             _log.warning("shadow catalog cannot be used", problem=str(error), error=type(error).__name__, hint=_REMEDY)
             self._figures.broken(f"{type(error).__name__}: {error}")
 
-    def log(self) -> None:
+    def log_summary(self) -> None:
         """Log what was compared; called at the end, after which nobody can ask for figures."""
         figures = self._figures.to_json()
         if figures is None or figures["before"] is None:
@@ -474,14 +470,14 @@ class ShadowReloader:
         counts = {name: figures[name] for name in ("before", "after", "outcomes", "unchanged", "left_out", "failed")}
         _log.info("shadow catalog compared", **counts, changed=changed)
 
-    def _first(self) -> Plan | None:
-        plan = self._next()
+    def _load_first(self) -> Plan | None:
+        plan = self._load_next()
         # The watcher reports no shadow that equals the active catalog; it is good all the same.
         if plan is None and not self._figures.is_broken:
             return self._plans.active
         return plan
 
-    def _next(self) -> Plan | None:
+    def _load_next(self) -> Plan | None:
         """Look, and return a shadow that is new and good, compiled."""
         assert self._watcher is not None
         polled = self._watcher.poll()
@@ -492,10 +488,10 @@ class ShadowReloader:
         if polled is None:
             return None
         if isinstance(polled, RejectedCatalog):
-            self._refuse(polled.errors)
+            self._reject(polled.errors)
             return None
         if isinstance(polled, PendingCatalog):
-            self._wait_for(polled.uris)
+            self._report_unreachable(polled.uris)
             return None
         if isinstance(polled, UnconfirmedCatalog):  # The next look takes it.
             return None
@@ -504,9 +500,9 @@ class ShadowReloader:
         _log.info("shadow catalog loaded", epoch=plan.epoch, definitions=len(polled.definitions))
         return plan
 
-    def _refuse(self, findings: Sequence[Finding]) -> None:
+    def _reject(self, findings: Sequence[Finding]) -> None:
         first = findings[0].message if findings else "it cannot be read"
-        self._figures.broken(f"{counted(len(findings), 'error')}: {first}", findings)
+        self._figures.broken(f"{plural(len(findings), 'error')}: {first}", findings)
         for each in findings[:LOGGED]:
             _log.warning(
                 "shadow catalog cannot be used",
@@ -517,7 +513,7 @@ class ShadowReloader:
                 hint=each.hint or _REMEDY,
             )
 
-    def _wait_for(self, uris: Sequence[str]) -> None:
+    def _report_unreachable(self, uris: Sequence[str]) -> None:
         self._waits = True
         self._figures.broken(f"unreachable references: {', '.join(uris[:LOGGED])}")
         _log.warning("shadow catalog has unreachable references", unreachable=list(uris))

@@ -25,28 +25,28 @@ from router.batches.plans import PlanHolder
 from router.dead_letters.retention import Housekeeping
 from router.errors import BrokerUnreachable, ConfigError, DiskError, SinkError
 from router.evaluation.plan import Plan, plan_of
-from router.intake.intake import Intake, Store, local_store, topic_store
+from router.intake.intake import Intake, local_store, topic_store
 from router.intake.subscriptions import RouterSubscriptions
 from router.logs import configure_logs, get_logger
 from router.machine import divided, raise_descriptor_limit
 from router.overview.overview import Replays
 from router.overview.picture import sink_topics
-from router.preflight import gateway_checks, require_checks, router_checks
+from router.preflight import iter_gateway_checks, iter_router_checks, require_checks
 from router.reading.generations import Succession
 from router.realtime import require_real_time, require_rest_topic
 from router.request_reply import Pairing
-from router.running.monitoring import BacklogWatch, Monitoring, check_state, load_startup_catalog, serve_monitoring
+from router.running.monitoring import BacklogPoller, Monitoring, load_startup_catalog, require_intact, serve_monitoring
 from router.running.queries import Queries, WarmUp
-from router.running.reload import BackgroundReloads, CatalogComparisons, Reloader, ShadowReloader, in_background
+from router.running.reload import BackgroundReloader, CatalogComparisons, Reloader, ShadowReloader, run_in_background
 from router.settings import Settings, load_settings
-from router.settings.catalogs import logins_of
+from router.settings.catalogs import make_logins
 from router.sinks import check_endpoints, close_targets
-from router.sources import REST, missing_sources
+from router.sources import REST, find_missing_sources
 from router.spark.executors import require_context
-from router.spark.session import Stopped, Stopping, jvm_alive, jvm_pid, require_jvm, signals, spark_session
+from router.spark.session import Stopped, Stopping, is_jvm_alive, jvm_pid, require_jvm, signals, spark_session
 from router.state.durable import Pins, admit, clients_of, disk_of
 from router.state.state import Accounts, StateFolder
-from router.watching.metrics import RelationMetrics, SubscriptionMetrics, watch_jvm
+from router.watching.metrics import RelationMetrics, SubscriptionMetrics, add_jvm_metrics
 from router.watching.status import RouterStatus
 from router.writing.outcomes import create_topics
 
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 # First the ledger gets the positions of what is to be read. Then queries whose topics change begin no more batches, the
 # others judge theirs by the new plan, and watchers learn of it. The inbox is there before gateways write to it.
 
-HOLD_FIRST: Final = 1.0
-HOLD_MOST: Final = 60.0
+FIRST_RETRY_SECONDS: Final = 1.0
+MAX_RETRY_SECONDS: Final = 60.0
 _log = get_logger()
 
 
@@ -81,14 +81,14 @@ class CatalogActivation:
         self._announce = announce
         self._hold = hold
         self._waiting: Plan | None = None
-        self._pause = HOLD_FIRST
+        self._pause = FIRST_RETRY_SECONDS
         self._again_at = 0.0
 
-    def offer(self, plan: Plan) -> None:
-        """Let a plan take effect at the next :meth:`check`, in place of one that still waits."""
-        self._waiting, self._pause, self._again_at = plan, HOLD_FIRST, 0.0
+    def schedule(self, plan: Plan) -> None:
+        """Let a plan take effect at the next :meth:`activate_if_ready`, in place of one that still waits."""
+        self._waiting, self._pause, self._again_at = plan, FIRST_RETRY_SECONDS, 0.0
 
-    def check(self) -> None:
+    def activate_if_ready(self) -> None:
         """Let the plan that waits take effect.
 
         A broker that does not answer and a disk that refuses hold it, and the last good one goes on.
@@ -101,17 +101,17 @@ class CatalogActivation:
         plan = self._waiting
         try:
             self._intake.open_inbox(plan)
-            self._queries.place(plan.sources)
+            self._queries.set_start_positions(plan.sources)
         except (BrokerUnreachable, DiskError, OSError) as error:
             self._hold(str(error))
             _log.warning("catalog pending; keeping the last valid one", problem=str(error), retry_seconds=self._pause)
             self._again_at = time.monotonic() + self._pause
-            self._pause = min(self._pause * 2, HOLD_MOST)
+            self._pause = min(self._pause * 2, MAX_RETRY_SECONDS)
             return
         self._waiting = None
         self._hold("")
-        self._queries.retarget(plan.sources)
-        self._plans.activate(plan, self._queries.at_work)
+        self._queries.change_sources(plan.sources)
+        self._plans.activate(plan, self._queries.active_names)
         self._announce(plan)
         freeze_for_gc()
         self._intake.take(plan)
@@ -156,12 +156,12 @@ def run(
             return True
         plan, stale = Plan(loaded[0], settings), loaded[1]
         _ = plan.sources
-        _report(plan)
+        _report_catalog(plan)
         base = settings_path.resolve().parent
         return Service(plan, state, base, stop, watched, stale=stale).run(once=once, ready=ready)
 
 
-def _report(plan: Plan) -> None:
+def _report_catalog(plan: Plan) -> None:
     findings = plan.catalog.findings
     errors = [finding for finding in findings if finding.severity == "error"]
     _log.info(
@@ -182,7 +182,7 @@ def _report(plan: Plan) -> None:
             problem=finding.message,
             hint=finding.hint,
         )
-    missing = missing_sources(plan.catalog, plan.settings)
+    missing = find_missing_sources(plan.catalog, plan.settings)
     for endpoint, remedy in missing.items():
         _log.warning("source not found in the catalog; it is not read", endpoint=endpoint, hint=remedy)
     if not plan.sources:
@@ -224,12 +224,12 @@ class Service:
         self._metrics, self._status, self._overview = monitoring.metrics, monitoring.status, monitoring.overview
         self._comparisons = CatalogComparisons(self._metrics, self._status)
         make_metrics = partial(SubscriptionMetrics, self._metrics.registry)
-        self._subscriptions = RouterSubscriptions(state.root, logins_of(plan.settings), self._status, make_metrics)
+        self._subscriptions = RouterSubscriptions(state.root, make_logins(plan.settings), self._status, make_metrics)
         endpoints = [source.endpoint for source in plan.sources]
         # This comes before their series begin: what an account adds to a series that was seen looks like traffic.
         for query, account in self._accounts.opened(endpoints).items():
             self._metrics.resume(query, account)
-        self._metrics.expect(endpoints=endpoints)
+        self._metrics.init_series(endpoints=endpoints)
 
     def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:
         """Start all parts, supervise them, and take them down in order; see :func:`run`."""
@@ -243,48 +243,49 @@ class Service:
         with disk_of(self._state.root):
             wanted = [*self._first.queries, *(() if self._settings.realtime is None else (REST,))]
             names = [*wanted, *Succession(self._state).left(wanted)]
-            check_state(self._state, names, inbox=self._settings.inbox.kafka is None)
+            require_intact(self._state, names, inbox=self._settings.inbox.kafka is None)
         admit(clients_of(self._settings, self._first.catalog, self._first.sources), Pins(self._state.root))
-        with self._stop.at_once():
-            require_checks(router_checks(self._settings, self._first.catalog, self._first.sources, once=once))
+        with self._stop.interruptible():
+            require_checks(iter_router_checks(self._settings, self._first.catalog, self._first.sources, once=once))
         require_real_time(self._first, once=once)
         with suppress(BrokerUnreachable):  # Its query waits for them, and asks again.
             require_rest_topic(self._settings, self._state)
         check_endpoints(self._settings, self._first.catalog)
         with ExitStack() as stack:
-            store = self._local_store if self._settings.inbox.kafka is None else None
+            store = partial(local_store, self._settings, self._state) if self._settings.inbox.kafka is None else None
             stack.callback(close_targets)
             intake = Intake(self._settings, self._metrics, self._status, store, once=once)
             stack.callback(intake.close)
             intake.open_inbox(self._first)
             division = divided(self._settings)
             _log.info("memory budget", **division.log_fields)
-            self._metrics.coverage.keep_in(self._state.root)
+            self._metrics.coverage.open_store(self._state.root)
             stack.callback(self._metrics.coverage.close)
-            with self._stop.at_once():
+            with self._stop.interruptible():
                 _log.info("starting Spark", master=self._settings.spark.master or division.master)
                 spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
-            watch_jvm(self._metrics.registry, jvm_pid())
+            add_jvm_metrics(self._metrics.registry, jvm_pid())
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
             plans.activate(self._first)
             shadowing = ShadowReloader(plans, self._metrics.shadow)
-            pairing = stack.enter_context(self._pairs())
+            pairing = stack.enter_context(self._make_pairing())
             warming = None if once else stack.enter_context(WarmUp(spark, plans.current(), self._status))
-            shared = (spark, self._state, plans, self._metrics, self._status, self._restore)
+            restore = partial(plan_of, environ=os.environ, base=self._base)
+            shared = (spark, self._state, plans, self._metrics, self._status, restore)
             queries = Queries(*shared, once=once, pairing=pairing, accounts=self._accounts)
             with disk_of(self._state.root):
-                queries.place(self._first.sources, waits=not once)
-            self._announce(self._first, stale=self._stale)
+                queries.set_start_positions(self._first.sources, waits=not once)
+            self._show_plan(self._first, stale=self._stale)
             freeze_for_gc()
             self._stop.begin_work()
             # Whoever sends to us need not wait for the brokers of others.
             intake.take(self._first)
             if once:
                 intake.until_idle(self._stop)
-                shadowing.wait()
+                shadowing.wait_for_first()
             queries.start(self._first.sources)
-            self._overview.begin(spark)
-            stack.callback(self._overview.end)
+            self._overview.enable_replays(spark)
+            stack.callback(self._overview.disable_replays)
             if not once:
                 stack.enter_context(Housekeeping(self._settings))
             page = f"http://{self._settings.metrics.host}:{self._port}/"
@@ -292,13 +293,13 @@ class Service:
             if ready is not None:
                 ready(RunInfo(self._port, intake.http_port, self._stop.set))
             # It is left after the last batch, so that the offsets of that are committed too.
-            with BacklogWatch(self._state, lambda: plans.active, self._metrics.backlogs, self._status) as backlogs:
+            with BacklogPoller(self._state, lambda: plans.active, self._metrics.backlogs, self._status) as backlogs:
                 try:
                     self._supervise(spark, plans, queries, intake, backlogs, shadowing, warming)
                 finally:
                     self._drain(queries, intake)
-                    shadowing.log()
-                    self._metrics.flow.log(last=True)
+                    shadowing.log_summary()
+                    self._metrics.flow.log_if_due(last=True)
         _log.info("stopped")
         return self._in_order
 
@@ -308,80 +309,74 @@ class Service:
         plans: PlanHolder,
         queries: Queries,
         intake: Intake,
-        backlogs: BacklogWatch,
+        backlogs: BacklogPoller,
         shadowing: ShadowReloader,
         warming: WarmUp | None,
     ) -> None:
         """*warming* is None in a run that ends by itself."""
         once = warming is None
-        changes = CatalogActivation(plans, queries, intake, self._announce, self._hold)
+        changes = CatalogActivation(plans, queries, intake, self._show_plan, self._set_pending_reason)
         nudged = threading.Event()
         unread = bool(self._stale)
         reloader = Reloader(self._settings, self._first, self._metrics, self._status, nudged.set, unread=unread)
-        reloads = BackgroundReloads(reloader, nudged.set)
-        while self._goes_on(nudged):
-            self._status.beat()
+        reloads = BackgroundReloader(reloader, nudged.set)
+        while self._wait_for_tick(nudged):
+            self._status.note_heartbeat()
             require_jvm()
             require_context(spark)
-            queries.check()
-            if warming is not None and queries.have_looked:
-                warming.check()
-            if once and queries.finished:
+            queries.supervise()
+            if warming is not None and queries.have_polled:
+                warming.finish_if_done()
+            if once and queries.is_finished:
                 return
             if not once:
                 intake.check()
             changed = reloads.poll() if not once else None
             if changed is not None:
-                changes.offer(changed)
-            changes.check()
-            shadowing.check()
+                changes.schedule(changed)
+            changes.activate_if_ready()
+            shadowing.poll()
             if not once:
                 self._subscriptions.follow(plans.active.sources)
-            queries.measure()
-            self._metrics.inbox(*intake.size())
-            backlogs.follow()
-            self._overview.tick()
-            self._metrics.flow.log()
-            self._metrics.coverage.tick()
+            queries.collect_progress()
+            self._metrics.set_inbox_size(*intake.size())
+            backlogs.poll_active_plan()
+            self._overview.take_sample()
+            self._metrics.flow.log_if_due()
+            self._metrics.coverage.save_if_due()
 
-    def _goes_on(self, nudged: threading.Event) -> bool:
+    def _wait_for_tick(self, nudged: threading.Event) -> bool:
         """Wait for a tick, which a nudge ends early; False when the router is to stop."""
         nudged.wait(TICK)
         nudged.clear()
         return not self._stop.is_set()
 
-    def _announce(self, plan: Plan, *, stale: str = "") -> None:
-        self._monitoring.announce(plan, [source.endpoint for source in plan.sources], stale=stale)
-        self._comparisons.follow(plan.catalog)
+    def _show_plan(self, plan: Plan, *, stale: str = "") -> None:
+        self._monitoring.show_plan(plan, [source.endpoint for source in plan.sources], stale=stale)
+        self._comparisons.set_active(plan.catalog)
         if any(sink.topics is not None and sink.topics.create_topics for sink in self._settings.sinks.values()):
-            in_background(partial(_create_topics, plan))
+            run_in_background(partial(_create_topics, plan))
 
-    def _hold(self, reason: str) -> None:
-        self._status.holding(reason)
-        self._metrics.catalog_held(bool(reason))
+    def _set_pending_reason(self, reason: str) -> None:
+        self._status.set_pending_reason(reason)
+        self._metrics.set_catalog_held(bool(reason))
 
     def _drain(self, queries: Queries, intake: Intake) -> None:
-        self._status.draining()
+        self._status.set_draining()
         grace = self._settings.drain_grace.total_seconds()
         deadline = time.monotonic() + grace
         self._subscriptions.stop(min(5.0, grace / 4), in_order=self._stop.is_set())
         intake.stop(min(10.0, grace / 2))
-        if jvm_alive():
+        if is_jvm_alive():
             self._in_order = queries.drain(max(1.0, deadline - time.monotonic()))
 
-    def _pairs(self) -> AbstractContextManager[Pairing | None]:
+    def _make_pairing(self) -> AbstractContextManager[Pairing | None]:
         """Return what pairs messages by relations; None where the settings do not ask for it."""
         if self._settings.relations is None:
             return nullcontext()
         written = partial(self._metrics.sink_write, self._settings.relations.to)
         metrics = RelationMetrics(self._metrics.registry, written)
         return Pairing(self._settings, metrics, self._metrics.backlogs.read_until)
-
-    def _local_store(self) -> Store:
-        return local_store(self._settings, self._state)
-
-    def _restore(self, document: bytes) -> Plan:
-        return plan_of(document, environ=os.environ, base=self._base)
 
 
 # ``xrouter gateway``: the gateways of the settings in a process of their own, with a Kafka topic as their inbox.
@@ -391,7 +386,7 @@ class Service:
 # queues of AMQP, queue groups and durable consumers of NATS share by themselves.
 
 
-def serve(settings_path: Path) -> None:
+def run_gateways(settings_path: Path) -> None:
     """Run the gateways until SIGTERM or SIGINT; what is in flight is stored and acknowledged first.
 
     Raises:
@@ -407,41 +402,41 @@ def serve(settings_path: Path) -> None:
     with signals(stop), serve_monitoring(settings, RouterStatus(routes=False)) as monitoring:
         loaded = load_startup_catalog(settings, stop, monitoring)
         if loaded is not None:
-            _run(settings, Plan(loaded[0], settings), stop, monitoring, loaded[1])
+            _run_gateways(settings, Plan(loaded[0], settings), stop, monitoring, loaded[1])
 
 
-def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Monitoring, stale: str) -> None:
+def _run_gateways(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Monitoring, stale: str) -> None:
     chosen = settings.inbox.kafka
     assert chosen is not None
-    pushed = _pushed(plan)
+    pushed = _pushed_endpoints(plan)
     if not pushed:
         raise ConfigError("no source needs a gateway", key="sources", hint="name endpoints of MQTT, AMQP, NATS or HTTP")
     admit(clients_of(settings, plan.catalog, plan.sources), Pins(Path(settings.state)))
-    require_checks(gateway_checks(settings, plan.catalog, plan.sources))
+    require_checks(iter_gateway_checks(settings, plan.catalog, plan.sources))
     metrics, status = monitoring.metrics, monitoring.status
     comparisons = CatalogComparisons(metrics, status)
-    comparisons.follow(plan.catalog)
-    metrics.expect(endpoints=pushed)
+    comparisons.set_active(plan.catalog)
+    metrics.init_series(endpoints=pushed)
     with ExitStack() as stack:
         intake = Intake(settings, metrics, status, lambda: topic_store(chosen))
         stack.callback(intake.close)
         intake.take(plan)
-        monitoring.announce(plan, pushed, stale=stale)
-        reloads = BackgroundReloads(Reloader(settings, plan, metrics, status, unread=bool(stale)))
+        monitoring.show_plan(plan, pushed, stale=stale)
+        reloads = BackgroundReloader(Reloader(settings, plan, metrics, status, unread=bool(stale)))
         _log.info("gateways running", topic=chosen.topic, endpoints=pushed)
         while not stop.wait(TICK):
-            status.beat()
-            monitoring.overview.tick()
+            status.note_heartbeat()
+            monitoring.overview.take_sample()
             intake.check()
             changed = reloads.poll()
             if changed is not None:
                 intake.take(changed)
-                monitoring.announce(changed, _pushed(changed))
-                comparisons.follow(changed.catalog)
-        status.draining()
+                monitoring.show_plan(changed, _pushed_endpoints(changed))
+                comparisons.set_active(changed.catalog)
+        status.set_draining()
         intake.stop(settings.drain_grace.total_seconds())
     _log.info("stopped")
 
 
-def _pushed(plan: Plan) -> list[str]:
+def _pushed_endpoints(plan: Plan) -> list[str]:
     return [source.endpoint for source in plan.sources if source.pushed]

@@ -13,7 +13,7 @@ from pydantic import Field, SecretStr
 from bindings.gateways import Tls
 from catalog.documents.connecting import Certificates, Logins, OriginLogin, Reach, TokenSource, origin_of
 from catalog.documents.fetching import Fetcher
-from router.settings.values import ENDPOINT, Duration, Options, Section, Texts, names_secret
+from router.settings.values import ENDPOINT, Duration, Options, Section, Texts, is_secret_name
 
 if TYPE_CHECKING:
     from router.settings.model import Settings
@@ -69,7 +69,7 @@ def path_of(text: str | None) -> Path | None:
     return None if text is None else Path(text)
 
 
-def login_faults(key: str, username: str | None, password: bool) -> Iterator[tuple[str, str]]:
+def iter_login_faults(key: str, username: str | None, password: bool) -> Iterator[tuple[str, str]]:
     """Yield a fault for a username without password, or the reverse."""
     if password and username is None:
         yield f"{key}.username", "is required with password; add it"
@@ -77,7 +77,7 @@ def login_faults(key: str, username: str | None, password: bool) -> Iterator[tup
         yield f"{key}.password", "is required with username; add it as ${VAR} or file:/path"
 
 
-def clear_faults(key: str, uris: Sequence[str], tls: TlsSettings | None) -> Iterator[tuple[str, str]]:
+def iter_cleartext_faults(key: str, uris: Sequence[str], tls: TlsSettings | None) -> Iterator[tuple[str, str]]:
     """Yield AMQP addresses without TLS where tls is set."""
     for uri in uris:
         if tls is not None and uri.lower().startswith("amqp:"):
@@ -170,15 +170,15 @@ def fetcher_of(settings: Settings) -> Fetcher:
         ValueError: an allowed address looks like a network and is not valid.
     """
     read = settings.catalog
-    return Fetcher(network=read.network, reach=Reach(read.allow_addresses), logins=logins_of(settings))
+    return Fetcher(network=read.network, reach=Reach(read.allow_addresses), logins=make_logins(settings))
 
 
-def logins_of(settings: Settings) -> Logins:
+def make_logins(settings: Settings) -> Logins:
     """Return the logins at registries and schema registries, without tokens yet."""
     return Logins(map(login_of, (*settings.catalog.logins, *settings.schema_registries.values())))
 
 
-def catalog_login_faults(settings: CatalogSettings) -> Iterator[tuple[str, str]]:
+def iter_catalog_login_faults(settings: CatalogSettings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each contradiction in the logins; a fault names the fix and no secret."""
     seen: set[str] = set()
     for index, login in enumerate(settings.logins):
@@ -191,21 +191,21 @@ def catalog_login_faults(settings: CatalogSettings) -> Iterator[tuple[str, str]]
         if origin in seen:
             yield f"{key}.url", f"{origin} already has a login; keep one"
         seen.add(origin)
-        yield from one_login_faults(key, login)
+        yield from iter_registry_login_faults(key, login)
     for key, sources in (("catalog.source", settings.source), ("catalog.shadow", settings.shadow)):
         for source in sources:
-            if "@" in source.partition("://")[2].partition("/")[0] and _origin(source) in seen:
+            if "@" in source.partition("://")[2].partition("/")[0] and _origin_or_empty(source) in seen:
                 yield key, "has a user in its URL, and catalog.logins has a login for it, too; keep one"
 
 
-def one_login_faults(key: str, login: CatalogLogin, *, needed: bool = True) -> Iterator[tuple[str, str]]:
+def iter_registry_login_faults(key: str, login: CatalogLogin, *, needed: bool = True) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each contradiction in one login; it may be empty unless *needed*."""
     ways = [name for name in ("bearer", "bearer_file", "username") if getattr(login, name) is not None]
     if len(ways) > 1:
         yield f"{key}.{ways[1]}", f"and {ways[0]} are two ways to log in; keep one"
     if needed and not ways and login.tls is None:
         yield key, "has no credentials; add bearer, bearer_file, username or tls"
-    yield from login_faults(key, login.username, login.password is not None)
+    yield from iter_login_faults(key, login.username, login.password is not None)
     if login.token_endpoint is None:
         for name in ("token_scope", "token_ca"):
             if getattr(login, name) is not None:
@@ -218,7 +218,7 @@ def one_login_faults(key: str, login: CatalogLogin, *, needed: bool = True) -> I
         yield f"{key}.tls.cert", "is required with key; add it"
 
 
-def _origin(source: str) -> str:
+def _origin_or_empty(source: str) -> str:
     try:
         return origin_of(source)
     except ValueError:
@@ -269,13 +269,13 @@ class TelemetrySettings(Section):
     otlp: OtlpSettings | None = Field(None, description="An OpenTelemetry collector; unset, nothing is sent.")
 
 
-def telemetry_faults(telemetry: TelemetrySettings, remedy: str) -> Iterator[tuple[str, str]]:
+def iter_telemetry_faults(telemetry: TelemetrySettings, remedy: str) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for secret headers without TLS, and for cert without key or the reverse."""
     otlp = telemetry.otlp
     if otlp is None:
         return
     secure = otlp.endpoint.startswith("https://")
-    if any(map(names_secret, otlp.headers)) and not secure and not otlp.allow_plaintext_password:
+    if any(map(is_secret_name, otlp.headers)) and not secure and not otlp.allow_plaintext_password:
         yield "telemetry.otlp.headers", f"would be sent to {otlp.endpoint} in plain text; {remedy}"
     if otlp.tls is not None and not secure:
         yield "telemetry.otlp.tls", f"has no effect for {otlp.endpoint}; use https://, or remove it"
@@ -300,13 +300,13 @@ class SchemaRegistrySettings(CatalogLogin):
     allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
 
 
-def schema_registry_faults(registries: Mapping[str, SchemaRegistrySettings]) -> Iterator[tuple[str, str]]:
+def iter_registry_faults(registries: Mapping[str, SchemaRegistrySettings]) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each contradiction; a fault names the fix."""
     for name, registry in registries.items():
         key = f"schema_registries.{name}"
         if not _NAME.fullmatch(name):
             yield key, "is not a valid name; use at most 63 letters, digits, - and _"
-        yield from one_login_faults(key, registry, needed=False)
+        yield from iter_registry_login_faults(key, registry, needed=False)
     chosen = [name for name, registry in registries.items() if registry.default]
     if len(chosen) > 1:
         yield f"schema_registries.{chosen[1]}.default", f"{chosen[0]} is the default, too; keep one"
@@ -314,7 +314,7 @@ def schema_registry_faults(registries: Mapping[str, SchemaRegistrySettings]) -> 
         yield "schema_registries", f"none of several has default: true; add it to one of {', '.join(registries)}"
 
 
-def name_faults(
+def iter_name_faults(
     key: str, name: str | None, registries: Mapping[str, SchemaRegistrySettings]
 ) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for an unknown schema registry."""

@@ -16,18 +16,18 @@ from catalog.documents.connecting import Reach
 from router.settings.catalogs import (
     CatalogLogin,
     CatalogSettings,
-    catalog_login_faults,
-    clear_faults,
-    login_faults,
-    name_faults,
-    schema_registry_faults,
-    telemetry_faults,
+    iter_catalog_login_faults,
+    iter_cleartext_faults,
+    iter_login_faults,
+    iter_name_faults,
+    iter_registry_faults,
+    iter_telemetry_faults,
 )
-from router.settings.model import HttpAuthSettings, KafkaInboxSettings, Settings, SourceSettings, subscription_faults
+from router.settings.model import HttpAuthSettings, KafkaInboxSettings, Settings, SourceSettings, check_subscription
 from router.settings.routes import REASONS, NumberedRoute, RouteConditions, dead_letter_routes, event_routes
 from router.settings.sinks.contract import RemoteSink
-from router.settings.spark import broker_faults, kafka_login_faults, option_faults
-from router.settings.values import names_secret, plain_options
+from router.settings.spark import check_brokers, iter_kafka_login_faults, iter_option_faults
+from router.settings.values import is_secret_name, plain_options
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
 
 def event_sinks(settings: Settings) -> tuple[str, ...]:
     """Return the sinks of events, in the order of the routes."""
-    return _names(route.to for _, route in event_routes(settings.routes))
+    return _unique_names(route.to for _, route in event_routes(settings.routes))
 
 
 def dead_letter_sinks(settings: Settings) -> tuple[str, ...]:
     """Return the sinks of dead letters: those of routes, in order, then ``dead_letters.sinks``."""
-    return _names((*(route.to for _, route in dead_letter_routes(settings.routes)), settings.dead_letters.sinks))
+    return _unique_names((*(route.to for _, route in dead_letter_routes(settings.routes)), settings.dead_letters.sinks))
 
 
-def _names(lists: Iterable[Sequence[str]]) -> tuple[str, ...]:
+def _unique_names(lists: Iterable[Sequence[str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for names in lists for name in names))
 
 
 # Request-reply pairs: their sink exists, is used for nothing else, and supports them.
 
 
-def relation_faults(settings: Settings) -> Iterator[tuple[str, str]]:
+def iter_relation_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for an unsuitable sink of request-reply pairs; a fault names the fix."""
     if settings.relations is None:
         return
@@ -79,7 +79,7 @@ _OF_DEFINITIONS: Final = ("message", "messagegroup", "context", "attributes")
 _CATCH_ALL: Final = "matches every {}, so later routes are never reached; move it to the end"
 
 
-def route_faults(settings: Settings) -> Iterator[tuple[str, str]]:
+def iter_route_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each contradiction of routes and dead letters; a fault names the fix."""
     events, letters = event_routes(settings.routes), dead_letter_routes(settings.routes)
     remedy = "add `- {to: [...]}` as the last route"
@@ -87,24 +87,24 @@ def route_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "routes", f"records have no destination; {remedy}"
     for number, route in (*events, *letters):
         for name in route.to:
-            yield from _known(settings, f"routes.{number}.to", name)
-        yield from _conditions(f"routes.{number}.when", route.when)
+            yield from _iter_unknown_sink(settings, f"routes.{number}.to", name)
+        yield from _iter_condition_faults(f"routes.{number}.when", route.when)
         if route.when.letters and route.validation is not None:
             yield f"routes.{number}.validate", "has no effect with outcome: dead-letter; remove it"
-    yield from _in_order(events, "record")
-    yield from _in_order(letters, "dead letter")
-    if events and not events[-1][1].when.always:
+    yield from _iter_order_faults(events, "record")
+    yield from _iter_order_faults(letters, "dead letter")
+    if events and not events[-1][1].when.is_catch_all:
         yield "routes", f"records that no route matches have no destination; {remedy}"
-    yield from _letters(settings, letters)
+    yield from _iter_dead_letter_faults(settings, letters)
 
 
-def _in_order(routes: list[NumberedRoute], what: str) -> Iterator[tuple[str, str]]:
+def _iter_order_faults(routes: list[NumberedRoute], what: str) -> Iterator[tuple[str, str]]:
     for number, route in routes[:-1]:
-        if route.when.always:
+        if route.when.is_catch_all:
             yield f"routes.{number}", _CATCH_ALL.format(what)
 
 
-def _conditions(key: str, when: RouteConditions) -> Iterator[tuple[str, str]]:
+def _iter_condition_faults(key: str, when: RouteConditions) -> Iterator[tuple[str, str]]:
     if when.letters:
         for name in _OF_DEFINITIONS:
             if getattr(when, name):
@@ -121,10 +121,10 @@ def _conditions(key: str, when: RouteConditions) -> Iterator[tuple[str, str]]:
             yield f"{key}.attributes", f"{name!r} is not a valid attribute name; use lower-case letters and digits"
 
 
-def _letters(settings: Settings, letters: list[NumberedRoute]) -> Iterator[tuple[str, str]]:
+def _iter_dead_letter_faults(settings: Settings, letters: list[NumberedRoute]) -> Iterator[tuple[str, str]]:
     events = event_sinks(settings)
     for name in settings.dead_letters.sinks:
-        yield from _known(settings, "dead_letters.sinks", name)
+        yield from _iter_unknown_sink(settings, "dead_letters.sinks", name)
     lists = {f"routes.{number}.to": route.to for number, route in letters}
     for key, names in {"dead_letters.sinks": settings.dead_letters.sinks, **lists}.items():
         for name in names:
@@ -135,7 +135,7 @@ def _letters(settings: Settings, letters: list[NumberedRoute]) -> Iterator[tuple
                 yield key, f"{name} supports events only; use a table, JSON lines or Kafka topic"
 
 
-def _known(settings: Settings, key: str, name: str) -> Iterator[tuple[str, str]]:
+def _iter_unknown_sink(settings: Settings, key: str, name: str) -> Iterator[tuple[str, str]]:
     if name in settings.sinks:
         return
     near = get_close_matches(name, settings.sinks, 1)
@@ -148,7 +148,7 @@ def _known(settings: Settings, key: str, name: str) -> Iterator[tuple[str, str]]
 _MODE: Final = "with trigger: realtime"
 
 
-def real_time_faults(settings: Settings) -> Iterator[tuple[str, str]]:
+def iter_real_time_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each setting that real-time mode does not support; a fault names the fix."""
     if settings.is_real_time:
         if settings.realtime is None:
@@ -156,9 +156,9 @@ def real_time_faults(settings: Settings) -> Iterator[tuple[str, str]]:
                 "realtime.rest",
                 f"is required {_MODE}: the fallback topic, for records that only the matcher can decide; add it",
             )
-        yield from _sinks(settings)
-        yield from _routes(settings)
-        yield from _dead_letter_faults(settings)
+        yield from _iter_sink_limits(settings)
+        yield from _iter_route_limits(settings)
+        yield from _iter_dead_letter_limits(settings)
     if settings.realtime is None:
         return
     for name, sink in settings.sinks.items():
@@ -169,7 +169,7 @@ def real_time_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     yield ("realtime", "requires a Kafka sink of events, whose cluster has the fallback topic; remove it")
 
 
-def _sinks(settings: Settings) -> Iterator[tuple[str, str]]:
+def _iter_sink_limits(settings: Settings) -> Iterator[tuple[str, str]]:
     clusters: dict[str, KafkaClient] = {}
     for name in event_sinks(settings):
         sink = settings.sinks[name].topics
@@ -187,7 +187,7 @@ def _sinks(settings: Settings) -> Iterator[tuple[str, str]]:
             yield f"sinks.{name}.bootstrap_servers", fault
 
 
-def _routes(settings: Settings) -> Iterator[tuple[str, str]]:
+def _iter_route_limits(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.match.validation == "always":
         yield "match.validate", f"cannot be always {_MODE}, which does not read bodies; use ambiguous or never"
     for number, route in event_routes(settings.routes):
@@ -197,7 +197,7 @@ def _routes(settings: Settings) -> Iterator[tuple[str, str]]:
             yield f"routes.{number}.to", f"names several sinks; {_MODE} each record goes to one"
 
 
-def _dead_letter_faults(settings: Settings) -> Iterator[tuple[str, str]]:
+def _iter_dead_letter_limits(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.dead_letters.max_ratio is not None:
         fault = f"cannot block records {_MODE}: they are sent before the ratio is known; remove it"
         yield "dead_letters.max_ratio", fault
@@ -211,27 +211,27 @@ def _dead_letter_faults(settings: Settings) -> Iterator[tuple[str, str]]:
 # Logins and certificates.
 
 
-def security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
+def iter_security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each contradiction; a fault names the fix and no secret."""
     try:
         Reach(settings.catalog.allow_addresses)
     except ValueError as error:
         yield "catalog.allow_addresses", f"is not a valid network: {error}; write one such as 10.0.0.0/8"
-    yield from catalog_login_faults(settings.catalog)
+    yield from iter_catalog_login_faults(settings.catalog)
     for index, source in enumerate(settings.sources):
-        yield from kafka_login_faults(f"sources.{index}", source, "kafka", source.kafka)
-        yield from broker_faults(f"sources.{index}.bootstrap_servers", source.bootstrap_servers, source, source.kafka)
-        yield from _users(f"sources.{index}.users", source, settings.http.auth)
-        yield from clear_faults(f"sources.{index}.uris", source.uris, source.tls)
+        yield from iter_kafka_login_faults(f"sources.{index}", source, "kafka", source.kafka)
+        yield from check_brokers(f"sources.{index}.bootstrap_servers", source.bootstrap_servers, source, source.kafka)
+        yield from _iter_user_faults(f"sources.{index}.users", source, settings.http.auth)
+        yield from iter_cleartext_faults(f"sources.{index}.uris", source.uris, source.tls)
     for name, sink in settings.sinks.items():
         yield from sink.login_faults(f"sinks.{name}")
     if settings.inbox.kafka is not None:
         inbox = settings.inbox.kafka
-        yield from login_faults("inbox.kafka", inbox.username, inbox.password is not None)
-        yield from kafka_login_faults("inbox.kafka", inbox, "options", inbox.options)
-        yield from broker_faults("inbox.kafka.bootstrap_servers", inbox.bootstrap_servers, inbox, inbox.options)
+        yield from iter_login_faults("inbox.kafka", inbox.username, inbox.password is not None)
+        yield from iter_kafka_login_faults("inbox.kafka", inbox, "options", inbox.options)
+        yield from check_brokers("inbox.kafka.bootstrap_servers", inbox.bootstrap_servers, inbox, inbox.options)
     if settings.http.auth is not None:
-        yield from _auth("http.auth", settings.http.auth)
+        yield from _iter_auth_faults("http.auth", settings.http.auth)
 
 
 def security_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -244,11 +244,11 @@ def security_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
             "plain text; set http.tls, unless a proxy in front of the router terminates TLS",
         )
 
-    watched = settings.metrics
-    if watched.token is not None and not is_loopback(watched.host):
+    metrics = settings.metrics
+    if metrics.token is not None and not is_loopback(metrics.host):
         yield (
             "metrics.token",
-            f"is sent over the network in plain text: {watched.host} is not a loopback address, and the status page "
+            f"is sent over the network in plain text: {metrics.host} is not a loopback address, and the status page "
             "has no TLS; put a proxy with TLS in front of it",
         )
 
@@ -261,19 +261,19 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _users(key: str, source: SourceSettings, auth: HttpAuthSettings | None) -> Iterator[tuple[str, str]]:
+def _iter_user_faults(key: str, source: SourceSettings, auth: HttpAuthSettings | None) -> Iterator[tuple[str, str]]:
     if source.users and auth is None:
         yield key, "requires http.auth; add it, or remove users"
         return
     for name in source.users:
-        if auth is not None and name not in auth.names:
-            near = get_close_matches(name, auth.names, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(auth.names) or 'none'}"
+        if auth is not None and name not in auth.client_names:
+            near = get_close_matches(name, auth.client_names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(auth.client_names) or 'none'}"
             yield key, f"{name!r} not found in http.auth; {hint}"
 
 
-def _auth(key: str, auth: HttpAuthSettings) -> Iterator[tuple[str, str]]:
-    if not auth.names:
+def _iter_auth_faults(key: str, auth: HttpAuthSettings) -> Iterator[tuple[str, str]]:
+    if not auth.client_names:
         yield key, "lets no client in; add bearer, basic or api_keys, or remove it"
     for kind in ("bearer", "basic", "api_keys"):
         for name, secret in getattr(auth, kind).items():
@@ -283,7 +283,7 @@ def _auth(key: str, auth: HttpAuthSettings) -> Iterator[tuple[str, str]]:
                 yield f"{key}.{kind}.{name}", "a user name cannot contain a colon (RFC 7617); choose another"
 
 
-def retention_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
+def iter_retention_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, caution)`` for each sink of dead letters that retention does not apply to."""
     if not settings.dead_letters.retention.on:
         return
@@ -295,17 +295,17 @@ def retention_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
             )
 
 
-def faults(settings: Settings) -> Iterator[tuple[str, str]]:
+def iter_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each contradiction; a fault names the fix."""
-    yield from schema_registry_faults(settings.schema_registries)
-    yield from route_faults(settings)
-    yield from _sink_faults(settings)
-    yield from _sources(settings)
-    yield from relation_faults(settings)
-    yield from security_faults(settings)
+    yield from iter_registry_faults(settings.schema_registries)
+    yield from iter_route_faults(settings)
+    yield from _iter_sink_faults(settings)
+    yield from _iter_source_faults(settings)
+    yield from iter_relation_faults(settings)
+    yield from iter_security_faults(settings)
 
 
-def _sink_faults(settings: Settings) -> Iterator[tuple[str, str]]:
+def _iter_sink_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     folders: dict[str, str] = {}
     events, letters = event_sinks(settings), dead_letter_sinks(settings)
     for name, sink in settings.sinks.items():
@@ -315,12 +315,12 @@ def _sink_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         folders[sink.folder] = name
         yield from sink.faults(key, events=name in events, letters=name in letters)
         if (framed := sink.framed) is not None:
-            yield from name_faults(f"{key}.schema_registry", framed.schema_registry, settings.schema_registries)
+            yield from iter_name_faults(f"{key}.schema_registry", framed.schema_registry, settings.schema_registries)
             if not settings.schema_registries:
                 yield f"{key}.framing", "requires a schema registry; add schema_registries"
 
 
-def _sources(settings: Settings) -> Iterator[tuple[str, str]]:
+def _iter_source_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
     subscribed: set[str] = set()
     for index, source in enumerate(settings.sources):
@@ -328,12 +328,12 @@ def _sources(settings: Settings) -> Iterator[tuple[str, str]]:
         if source.endpoint in seen:
             yield f"{key}.endpoint", f"{source.endpoint} is already a source; merge the two"
         seen.add(source.endpoint)
-        yield from login_faults(key, source.username, source.password is not None)
-        yield from option_faults(f"{key}.kafka", source.kafka)
-        yield from name_faults(f"{key}.schema_registry", source.schema_registry, settings.schema_registries)
+        yield from iter_login_faults(key, source.username, source.password is not None)
+        yield from iter_option_faults(f"{key}.kafka", source.kafka)
+        yield from iter_name_faults(f"{key}.schema_registry", source.schema_registry, settings.schema_registries)
         if source.subscription is not None:
             plain = source.allow_plaintext_password
-            yield from subscription_faults(f"{key}.subscription", source.subscription, plain=plain)
+            yield from check_subscription(f"{key}.subscription", source.subscription, plain=plain)
             if source.subscription.sink in subscribed:
                 yield f"{key}.subscription.sink", "is also the sink of another source; use a separate path for each"
             subscribed.add(source.subscription.sink)
@@ -343,10 +343,10 @@ def _sources(settings: Settings) -> Iterator[tuple[str, str]]:
         if not settings.catalog.poll:
             yield "catalog.poll", "cannot be 0 with catalog.events, which may miss changes; set it, such as 1m"
     if settings.inbox.kafka is not None:
-        yield from option_faults("inbox.kafka.options", settings.inbox.kafka.options)
+        yield from iter_option_faults("inbox.kafka.options", settings.inbox.kafka.options)
     for name, sink in settings.sinks.items():
         if (remote := sink.remote) is not None:
-            yield from login_faults(f"sinks.{name}", remote.username, remote.password is not None)
+            yield from iter_login_faults(f"sinks.{name}", remote.username, remote.password is not None)
 
 
 # What executors on other machines must reach: files, and the router itself.
@@ -356,9 +356,9 @@ _AUTHENTICATE: Final = "spark.authenticate"
 _SHARED: Final = "add it to spark.shared_folders if executors share the same folder"
 
 
-def executor_faults(settings: Settings) -> Iterator[tuple[str, str]]:
+def iter_executor_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for what cannot work with a Spark cluster, and for unsafe ``spark.min_partitions``."""
-    yield from _partition_faults(settings)
+    yield from _iter_partition_faults(settings)
     spark = settings.spark
     if spark.is_local:
         return
@@ -368,22 +368,22 @@ def executor_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         yield f"spark.conf.{_DEPLOY_MODE}", "must be client: the router is the driver; remove it"
     for name in sorted({*event_sinks(settings), *dead_letter_sinks(settings)}):
         sink = settings.sinks[name]
-        if sink.staged_at and not spark.reaches(sink.staged_at):
+        if sink.staging_folder and not spark.reaches(sink.staging_folder):
             fault = "is a local folder, but executors write there; set an address that all of them reach, or "
             yield f"sinks.{name}.path", fault + _SHARED
         if (topics := sink.topics) is not None:
-            yield from _file_faults(f"sinks.{name}", "options", topics, topics.options, settings)
+            yield from _iter_file_faults(f"sinks.{name}", "options", topics, topics.options, settings)
     for index, source in enumerate(settings.sources):
-        yield from _file_faults(f"sources.{index}", "kafka", source, source.kafka, settings)
+        yield from _iter_file_faults(f"sources.{index}", "kafka", source, source.kafka, settings)
     for name, registry in settings.schema_registries.items():
         if registry.bearer_file is not None and not spark.reaches(registry.bearer_file):
             fault = "is a local file, but executors read it to fetch schemas; "
             yield f"schema_registries.{name}.bearer_file", fault + _SHARED
     if (inbox := settings.inbox.kafka) is not None:
-        yield from _file_faults("inbox.kafka", "options", inbox, inbox.options, settings)
+        yield from _iter_file_faults("inbox.kafka", "options", inbox, inbox.options, settings)
 
 
-def inbox_faults(settings: Settings) -> Iterator[tuple[str, str]]:
+def iter_inbox_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield why executors cannot read the local inbox, if sources need one."""
     spark = settings.spark
     if spark.is_local or settings.inbox.kafka is not None:
@@ -396,7 +396,7 @@ def inbox_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "spark.python", fault + "inbox.kafka"
 
 
-def executor_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
+def iter_executor_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, caution)`` for what works with a cluster but exposes records or secrets."""
     spark = settings.spark
     if spark.is_local or spark.host is None or is_loopback(spark.host):
@@ -409,7 +409,7 @@ def executor_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
         )
 
 
-def _partition_faults(settings: Settings) -> Iterator[tuple[str, str]]:
+def _iter_partition_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.spark.min_partitions is None:
         return
     taking = sorted({*event_sinks(settings), *dead_letter_sinks(settings)})
@@ -421,7 +421,7 @@ def _partition_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         )
 
 
-def _file_faults(
+def _iter_file_faults(
     key: str, name: str, login: KafkaLogin, options: Options, settings: Settings
 ) -> Iterator[tuple[str, str]]:
     """Yield local files that Spark's Kafka client opens on executors; certificates of ``tls`` are sent to them."""
@@ -443,60 +443,60 @@ _ALLOWED: Final = "catalog.allow_plaintext_password"
 REMEDY: Final = "use an address with TLS, or set allow_plaintext_password if nobody can read this connection"
 
 
-def sends_secret(party: ClientSettings) -> bool:
+def sends_secret(client: ClientSettings) -> bool:
     """Whether a secret is sent; client keys, nkey seeds and NATS credentials never are."""
-    if any(getattr(party, name, None) is not None for name in ("password", "token", "bearer", "api_key")):
+    if any(getattr(client, name, None) is not None for name in ("password", "token", "bearer", "api_key")):
         return True
-    return any(names_secret(name) for name in party.client_options)
+    return any(is_secret_name(name) for name in client.client_options)
 
 
-def holds_secret(party: ClientSettings) -> bool:
+def holds_secret(client: ClientSettings) -> bool:
     """Whether the client logs in at all: then the server's identity matters."""
-    files = any(getattr(party, name, None) is not None for name in ("credentials", "seed"))
-    return sends_secret(party) or files or (party.tls is not None and party.tls.key is not None)
+    files = any(getattr(client, name, None) is not None for name in ("credentials", "seed"))
+    return sends_secret(client) or files or (client.tls is not None and client.tls.key is not None)
 
 
-def first_plaintext_address(kind: str, addresses: Iterable[str], party: ClientSettings) -> str:
-    """Return the first of *addresses* that would carry a secret of *party* in plain text; empty for none."""
-    if party.allow_plaintext_password or not sends_secret(party):
+def first_plaintext_address(kind: str, addresses: Iterable[str], client: ClientSettings) -> str:
+    """Return the first of *addresses* that would carry a secret of *client* in plain text; empty for none."""
+    if client.allow_plaintext_password or not sends_secret(client):
         return ""
-    tls, login = party.tls is not None, getattr(party, "username", None) is not None
-    return sending_of(kind).exposed(addresses, tls=tls, login=login, options=plain_options(party.client_options))
+    tls, login = client.tls is not None, getattr(client, "username", None) is not None
+    return sending_of(kind).exposed(addresses, tls=tls, login=login, options=plain_options(client.client_options))
 
 
-def plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:
+def iter_plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for secrets sent without TLS to sinks, inbox, registries or token endpoints."""
     if not settings.catalog.allow_plaintext_password:
-        yield from _registries(settings.catalog)
+        yield from _iter_catalog_faults(settings.catalog)
     for name, registry in settings.schema_registries.items():
         if not registry.allow_plaintext_password:
             key = f"schema_registries.{name}.allow_plaintext_password"
-            yield from ((key, fault) for fault in _login_faults(registry))
-    yield from telemetry_faults(settings.telemetry, REMEDY)
+            yield from ((key, fault) for fault in _iter_login_faults(registry))
+    yield from iter_telemetry_faults(settings.telemetry, REMEDY)
     for name, sink in settings.sinks.items():
         if (remote := sink.remote) is not None:
-            yield from remote_faults(f"sinks.{name}", remote)
+            yield from iter_remote_faults(f"sinks.{name}", remote)
     for index, source_settings in enumerate(settings.sources):
-        yield from _tokens(f"sources.{index}", source_settings)
+        yield from _iter_token_faults(f"sources.{index}", source_settings)
     if settings.inbox.kafka is not None:
-        yield from _faults("inbox.kafka", "kafka", [settings.inbox.kafka.bootstrap_servers], settings.inbox.kafka)
+        yield from _check_urls("inbox.kafka", "kafka", [settings.inbox.kafka.bootstrap_servers], settings.inbox.kafka)
 
 
-def remote_faults(key: str, remote: RemoteSink) -> Iterator[tuple[str, str]]:
+def iter_remote_faults(key: str, remote: RemoteSink) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for secrets that the sink at *key* would send without TLS."""
-    yield from _faults(key, remote.family, remote.own_addresses, remote)
+    yield from _check_urls(key, remote.family, remote.own_addresses, remote)
 
 
-def _registries(catalog: CatalogSettings) -> Iterator[tuple[str, str]]:
+def _iter_catalog_faults(catalog: CatalogSettings) -> Iterator[tuple[str, str]]:
     for source in (*catalog.source, *catalog.shadow):
         parts = urlsplit(source) if source.lower().startswith("http://") else None
         if parts is not None and parts.password is not None:
             yield _ALLOWED, f"{shown(source)} would receive its password in plain text; {REMEDY}"
     for login in catalog.logins:
-        yield from ((_ALLOWED, fault) for fault in _login_faults(login))
+        yield from ((_ALLOWED, fault) for fault in _iter_login_faults(login))
 
 
-def _login_faults(login: CatalogLogin) -> Iterator[str]:
+def _iter_login_faults(login: CatalogLogin) -> Iterator[str]:
     secret = (login.bearer, login.bearer_file, login.password, login.token_endpoint) != (None,) * 4
     if secret and login.url.lower().startswith("http://"):
         yield f"{shown(login.url)} would receive a secret in plain text; {REMEDY}"
@@ -504,14 +504,14 @@ def _login_faults(login: CatalogLogin) -> Iterator[str]:
         yield f"{shown(login.token_endpoint or '')} would receive the client secret in plain text; {REMEDY}"
 
 
-def _faults(key: str, kind: str, addresses: Iterable[str], party: ClientSettings) -> Iterator[tuple[str, str]]:
-    address = first_plaintext_address(kind, addresses, party)
+def _check_urls(key: str, kind: str, addresses: Iterable[str], client: ClientSettings) -> Iterator[tuple[str, str]]:
+    address = first_plaintext_address(kind, addresses, client)
     if address:
         yield f"{key}.allow_plaintext_password", f"{address} would receive a secret in plain text; {REMEDY}"
-    yield from _tokens(key, party)
+    yield from _iter_token_faults(key, client)
 
 
-def _tokens(key: str, party: ClientSettings) -> Iterator[tuple[str, str]]:
-    endpoint = getattr(party, "token_endpoint", None) or ""
-    if endpoint.lower().startswith("http://") and not party.allow_plaintext_password:
+def _iter_token_faults(key: str, client: ClientSettings) -> Iterator[tuple[str, str]]:
+    endpoint = getattr(client, "token_endpoint", None) or ""
+    if endpoint.lower().startswith("http://") and not client.allow_plaintext_password:
         yield f"{key}.token_endpoint", f"{shown(endpoint)} would receive the client secret in plain text; {REMEDY}"

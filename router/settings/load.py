@@ -25,8 +25,8 @@ from catalog.documents.connecting import Logins
 from catalog.parsing.pointers import lines_of
 from catalog.parsing.regular import read_input, read_regular
 from router.errors import ConfigError
-from router.settings.catalogs import logins_of
-from router.settings.checks import executor_faults, faults, plaintext_faults, real_time_faults
+from router.settings.catalogs import make_logins
+from router.settings.checks import iter_executor_faults, iter_faults, iter_plaintext_faults, iter_real_time_faults
 from router.settings.model import Settings
 from router.settings.sinks.kinds import KINDS
 from router.settings.values import (
@@ -34,11 +34,11 @@ from router.settings.values import (
     TYPE_NAMES,
     KeyPath,
     Section,
-    absolute,
-    dotted,
+    format_key,
     is_file_key,
     is_secret_key,
     map_texts,
+    to_absolute,
 )
 
 # The keys of the settings, read from the models.
@@ -58,70 +58,70 @@ class SettingsNode:
     @property
     def models(self) -> tuple[type[BaseModel], ...]:
         """The possible models of the value; empty for plain values, lists and free maps."""
-        return tuple(member for member in self._members() if isinstance(member, type) and issubclass(member, BaseModel))
+        return tuple(member for member in self._types() if isinstance(member, type) and issubclass(member, BaseModel))
 
     @property
     def is_list(self) -> bool:
         """Whether the value is a list."""
-        return any(get_origin(member) is tuple for member in self._members())
+        return any(get_origin(member) is tuple for member in self._types())
 
-    def keys(self) -> tuple[str, ...]:
+    def known_keys(self) -> tuple[str, ...]:
         """The known keys; empty if any key is allowed."""
-        return tuple(dict.fromkeys(key for model in self.models for key in fields_of(model)))
+        return tuple(dict.fromkeys(key for model in self.models for key in fields_by_key(model)))
 
-    def child(self, key: str, value: Any) -> SettingsNode:
+    def get_child(self, key: str, value: Any) -> SettingsNode:
         """The spot below *key*; *value*'s ``type`` member selects the model of a union."""
-        for member in self._members():
+        for member in self._types():
             if get_origin(member) in (dict, Mapping):
-                return SettingsNode(get_args(member)[1])._settled(value)
+                return SettingsNode(get_args(member)[1])._select_model(value)
             if get_origin(member) is tuple:
-                return SettingsNode(get_args(member)[0])._settled(value)
+                return SettingsNode(get_args(member)[0])._select_model(value)
         for model in self.models:
-            if key in fields_of(model):
-                return SettingsNode(_annotation(fields_of(model)[key]))
+            if key in fields_by_key(model):
+                return SettingsNode(_written_annotation(fields_by_key(model)[key]))
         return SettingsNode(str)
 
-    def _settled(self, value: Any) -> SettingsNode:
+    def _select_model(self, value: Any) -> SettingsNode:
         kind = value.get("type") if isinstance(value, Mapping) else None
         for model in self.models if len(self.models) > 1 else ():
-            if kind in get_args(fields_of(model)["type"].annotation):
+            if kind in get_args(fields_by_key(model)["type"].annotation):
                 return SettingsNode(model)
         return self
 
-    def _members(self) -> tuple[Any, ...]:
-        return _members(self.annotation)
+    def _types(self) -> tuple[Any, ...]:
+        return _split_union(self.annotation)
 
 
 ROOT: Final = SettingsNode(Settings)
 
 
-def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
+def fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the fields of a model by their keys in the file."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
-def settings_reference() -> list[tuple[str, str, str, str]]:
+def make_settings_reference() -> list[tuple[str, str, str, str]]:
     """Return ``(key, type, default, description)`` of every option, in the order of the models.
 
     List items are ``[]`` and free names ``NAME``; options of one kind of sink are ``sinks.NAME[kafka].topic``.
     """
-    return _rows("", Settings)
+    return _make_rows("", Settings)
 
 
-def _rows(prefix: str, model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
+def _make_rows(prefix: str, model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
     rows: list[tuple[str, str, str, str]] = []
-    for key, field in fields_of(model).items():
-        annotation = _annotation(field)
-        nested = _nested(f"{prefix}{key}", annotation)
+    for key, field in fields_by_key(model).items():
+        annotation = _written_annotation(field)
+        nested = _find_nested(f"{prefix}{key}", annotation)
         if not nested:
-            rows.append((f"{prefix}{key}", _type_name(annotation), _default(field), field.description or ""))
+            rows.append((f"{prefix}{key}", _type_name(annotation), _format_default(field), field.description or ""))
         for name, inner in nested:
-            rows.extend(_rows(f"{name}.", inner))
+            rows.extend(_make_rows(f"{name}.", inner))
     return rows
 
 
-def _nested(key: str, annotation: Any) -> list[tuple[str, type[BaseModel]]]:
-    for member in _members(annotation):
+def _find_nested(key: str, annotation: Any) -> list[tuple[str, type[BaseModel]]]:
+    for member in _split_union(annotation):
         if isinstance(member, type) and issubclass(member, Section):
             return [(key, member)]
         if get_origin(member) is tuple and SettingsNode(get_args(member)[0]).models:
@@ -130,27 +130,23 @@ def _nested(key: str, annotation: Any) -> list[tuple[str, type[BaseModel]]]:
             models = SettingsNode(get_args(member)[1]).models
             if len(models) == 1:
                 return [(f"{key}.NAME", models[0])]
-            return [(f"{key}.NAME[{get_args(fields_of(model)['type'].annotation)[0]}]", model) for model in models]
+            return [(f"{key}.NAME[{get_args(fields_by_key(model)['type'].annotation)[0]}]", model) for model in models]
     return []
 
 
-def _annotation(field: FieldInfo) -> Any:
+def _written_annotation(field: FieldInfo) -> Any:
     """The annotation as written: pydantic strips ``Annotated`` off the outermost level into the metadata."""
     for known in TYPE_NAMES:
-        if get_origin(known) is Annotated and set(known.__metadata__) & set(_hashable(field.metadata)):
+        if get_origin(known) is Annotated and any(each in known.__metadata__ for each in field.metadata):
             return known
     return field.annotation
 
 
-def _hashable(values: list[Any]) -> list[Any]:
-    return [value for value in values if getattr(type(value), "__hash__", None) is not None]
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
+def _split_union(annotation: Any) -> tuple[Any, ...]:
     if get_origin(annotation) is Annotated:
-        return _members(get_args(annotation)[0])
+        return _split_union(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return tuple(part for member in get_args(annotation) for part in _members(member))
+        return tuple(part for member in get_args(annotation) for part in _split_union(member))
     return () if annotation is type(None) else (annotation,)
 
 
@@ -158,7 +154,7 @@ def _type_name(annotation: Any) -> str:
     if annotation in TYPE_NAMES:
         return TYPE_NAMES[annotation]
     names = []
-    for member in _members(annotation):
+    for member in _split_union(annotation):
         if get_origin(member) is Literal:
             names.append(" | ".join(str(value) for value in get_args(member)))
         elif get_origin(member) is dict:
@@ -168,7 +164,7 @@ def _type_name(annotation: Any) -> str:
     return " | ".join(names)
 
 
-def _default(field: FieldInfo) -> str:
+def _format_default(field: FieldInfo) -> str:
     value = field.default
     if value is PydanticUndefined:
         return "required"
@@ -179,7 +175,7 @@ def _default(field: FieldInfo) -> str:
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
         return f"{seconds:g}s" if seconds >= 1 else f"{seconds * 1000:g}ms"
-    if isinstance(value, int) and _type_name(_annotation(field)) == "size":
+    if isinstance(value, int) and _type_name(_written_annotation(field)) == "size":
         return next((f"{value // unit}{name}" for name, unit in _SIZES if value % unit == 0), str(value))
     return ", ".join(value) if isinstance(value, tuple) else str(value)
 
@@ -196,44 +192,44 @@ _LEFT_OUT: Final = ("default", "title", "format", "writeOnly", "discriminator")
 """Keywords that do not help editors, or that do not apply to values as written in a file."""
 
 
-def settings_json_schema() -> dict[str, Any]:
+def make_json_schema() -> dict[str, Any]:
     """Return the schema, as JSON Schema 2020-12."""
     schema = Settings.model_json_schema()
-    definitions = {name: _schema(each) for name, each in schema.pop("$defs").items()}
+    definitions = {name: _simplify_schema(each) for name, each in schema.pop("$defs").items()}
     # The loader fills in their defaults.
     schema.pop("required", None)
     described = {"title": "Settings of xrouter", "description": "Settings file of `xrouter run`."}
-    return {"$schema": _DIALECT, **_schema(schema), **described, "$defs": definitions}
+    return {"$schema": _DIALECT, **_simplify_schema(schema), **described, "$defs": definitions}
 
 
-def schema_document() -> bytes:
+def encode_json_schema() -> bytes:
     """Return the schema as the bytes of its file."""
-    return msgspec.json.format(msgspec.json.encode(settings_json_schema()), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(make_json_schema()), indent=1) + b"\n"
 
 
-def packaged_schema() -> bytes:
+def read_packaged_schema() -> bytes:
     """Return the schema file in the package."""
     return (files("router.settings") / SCHEMA_NAME).read_bytes()
 
 
-def _schema(form: Mapping[str, Any]) -> dict[str, Any]:
+def _simplify_schema(form: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema without ignored keywords, in which each value except objects and lists may be a reference."""
     schema: dict[str, Any] = {}
     for name, value in form.items():
         if name in _LEFT_OUT:
             continue
         if name == "properties":
-            schema[name] = {key: _schema(each) for key, each in value.items()}
+            schema[name] = {key: _simplify_schema(each) for key, each in value.items()}
         elif name in ("anyOf", "oneOf"):
-            schema["anyOf"] = [_schema(each) for each in value]
+            schema["anyOf"] = [_simplify_schema(each) for each in value]
         elif name in ("items", "additionalProperties") and isinstance(value, Mapping):
-            schema[name] = _schema(value)
+            schema[name] = _simplify_schema(value)
         else:
             schema[name] = value
-    return _or_reference(schema)
+    return _allow_reference(schema)
 
 
-def _or_reference(form: dict[str, Any]) -> dict[str, Any]:
+def _allow_reference(form: dict[str, Any]) -> dict[str, Any]:
     narrow = {"pattern", "enum", "const", "minLength"} & form.keys() or form.get("type") in (
         "integer",
         "number",
@@ -271,11 +267,11 @@ def resolve(unresolved: Mapping[str, Any], environ: Mapping[str, str], base: Pat
         try:
             if is_secret_key(place) and not is_reference(text):
                 raise ValueError("a secret must not be in plain text; use ${VAR} or file:/path")
-            return _resolved(place, text, environ, base)
+            return _resolve_text(place, text, environ, base)
         except (ValueError, OSError) as error:
-            fault = f"{dotted(place)}: {error}"
+            fault = f"{format_key(place)}: {error}"
             prefix = f"{file}: " if file else ""
-            raise ConfigError(f"{prefix}{fault}", file=file, key=dotted(place), problems=(fault,)) from error
+            raise ConfigError(f"{prefix}{fault}", file=file, key=format_key(place), problems=(fault,)) from error
 
     resolved: dict[str, Any] = map_texts(unresolved, change)
     return resolved
@@ -286,16 +282,16 @@ def is_reference(text: str) -> bool:
     return text.startswith(_FILE) or any(hit.group() != "$$" for hit in _LOAD_REFERENCE.finditer(text))
 
 
-def _resolved(place: KeyPath, text: str, environ: Mapping[str, str], base: Path) -> str:
-    value = _LOAD_REFERENCE.sub(lambda hit: "$" if hit.group() == "$$" else _variable(hit[1], environ), text)
+def _resolve_text(place: KeyPath, text: str, environ: Mapping[str, str], base: Path) -> str:
+    value = _LOAD_REFERENCE.sub(lambda hit: "$" if hit.group() == "$$" else _expand_variable(hit[1], environ), text)
     if is_file_key(place):
-        return absolute(value, base)
+        return to_absolute(value, base)
     if value.startswith(_FILE):
-        return _content(value, base)
+        return _read_referenced_file(value, base)
     return value
 
 
-def _variable(inner: str, environ: Mapping[str, str]) -> str:
+def _expand_variable(inner: str, environ: Mapping[str, str]) -> str:
     match = _NAME.fullmatch(inner)
     if match is None:
         raise ValueError(
@@ -310,8 +306,8 @@ def _variable(inner: str, environ: Mapping[str, str]) -> str:
     return value
 
 
-def _content(reference: str, base: Path) -> str:
-    path = Path(absolute(reference.removeprefix(_FILE).removeprefix("//"), base))
+def _read_referenced_file(reference: str, base: Path) -> str:
+    path = Path(to_absolute(reference.removeprefix(_FILE).removeprefix("//"), base))
     try:
         return read_input(path, MAX_SECRET).decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -337,12 +333,12 @@ def apply_environment(
     environ: Mapping[str, str],
     root: SettingsNode = ROOT,
     prefix: str = PREFIX,
-    laid: dict[str, str] | None = None,
+    overrides: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return a copy of the settings as written with overrides from the environment, references unresolved.
 
     A secret is not copied but replaced by a reference to its variable. *root* is the type of the settings and *prefix*
-    begins their variables. *laid* receives the variable's name for each overridden key.
+    begins their variables. *overrides* receives the variable's name for each overridden key.
 
     Raises:
         ConfigError: a variable looks like a setting but is unknown.
@@ -351,53 +347,53 @@ def apply_environment(
     for name in sorted(environ):
         if name.startswith(prefix):
             keys = name.removeprefix(prefix).split("__")
-            if _meant(name, keys, root.keys()):
-                place = _lay(merged, name, keys, environ[name], root)
-                if laid is not None:
-                    laid[dotted(place)] = name
+            if _is_setting(name, keys, root.known_keys()):
+                place = _override(merged, name, keys, environ[name], root)
+                if overrides is not None:
+                    overrides[format_key(place)] = name
     return merged
 
 
-def _meant(name: str, keys: list[str], known: tuple[str, ...]) -> bool:
+def _is_setting(name: str, keys: list[str], known: tuple[str, ...]) -> bool:
     key = keys[0].lower()
     if key in known:
         return True
     near = get_close_matches(key, known, 1, _NEAR)
     if near or (len(keys) > 1 and all(keys)):
-        raise _unknown(name, key, known)
+        raise _unknown_key_error(name, key, known)
     return False
 
 
-def _unknown(name: str, key: str, known: tuple[str, ...]) -> ConfigError:
+def _unknown_key_error(name: str, key: str, known: tuple[str, ...]) -> ConfigError:
     near = get_close_matches(key, known, 1, 0.6)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
     return ConfigError(f"environment variable {name} is not a setting: unknown key {key!r}", key=key, hint=hint)
 
 
-def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: SettingsNode) -> KeyPath:
+def _override(merged: dict[str, Any], name: str, keys: list[str], text: str, schema_node: SettingsNode) -> KeyPath:
     """Set the value of a variable at its key path, and return that path."""
     node: Any = merged
     place: KeyPath = ()
     for depth, part in enumerate(keys):
-        key = _key(node, spot, name, part)
+        key = _find_key(node, schema_node, name, part)
         place = (*place, str(key))
-        spot = spot.child(str(key), node[key] if _has(node, key) else {})
+        schema_node = schema_node.get_child(str(key), node[key] if _has_key(node, key) else {})
         if depth == len(keys) - 1:
-            _put(node, key, _value(place, name, text))
+            _set_value(node, key, _parse_value(place, name, text))
             break
-        if not _has(node, key) or node[key] is None:
-            _put(node, key, [] if spot.is_list else {})
+        if not _has_key(node, key) or node[key] is None:
+            _set_value(node, key, [] if schema_node.is_list else {})
         node = node[key]
         if not isinstance(node, dict | list):
             raise ConfigError(
-                f"environment variable {name} names a key below {dotted(place)}, which is a plain value",
-                key=dotted(place),
-                hint=f"override {dotted(place)} as a whole",
+                f"environment variable {name} names a key below {format_key(place)}, which is a plain value",
+                key=format_key(place),
+                hint=f"override {format_key(place)} as a whole",
             )
     return place
 
 
-def _key(node: Any, spot: SettingsNode, name: str, part: str) -> str | int:
+def _find_key(node: Any, schema_node: SettingsNode, name: str, part: str) -> str | int:
     if isinstance(node, list):
         if not part.isdecimal() or int(part) > len(node):
             raise ConfigError(
@@ -405,10 +401,10 @@ def _key(node: Any, spot: SettingsNode, name: str, part: str) -> str | int:
             )
         return int(part)
     wanted = part.lower()
-    known = spot.keys()
+    known = schema_node.known_keys()
     if known:
         if wanted not in known:
-            raise _unknown(name, wanted, known)
+            raise _unknown_key_error(name, wanted, known)
         return wanted
     for key in node:
         if _LOOSE.sub("_", str(key).lower()) == wanted:
@@ -416,18 +412,18 @@ def _key(node: Any, spot: SettingsNode, name: str, part: str) -> str | int:
     return wanted
 
 
-def _has(node: Any, key: str | int) -> bool:
+def _has_key(node: Any, key: str | int) -> bool:
     return key < len(node) if isinstance(key, int) else key in node
 
 
-def _put(node: Any, key: str | int, value: Any) -> None:
+def _set_value(node: Any, key: str | int, value: Any) -> None:
     if isinstance(key, int) and key == len(node):
         node.append(value)
     else:
         node[key] = value
 
 
-def _value(place: KeyPath, name: str, text: str) -> Any:
+def _parse_value(place: KeyPath, name: str, text: str) -> Any:
     if is_secret_key(place):
         return text if is_reference(text) else f"${{{name}}}"
     if text[:1] in ("[", "{"):
@@ -463,7 +459,7 @@ class StrictLoader(yaml.SafeLoader):
         before = self._values
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise _refused(event, f"more than {MAX_DEPTH} levels")
+            raise _yaml_error(event, f"more than {MAX_DEPTH} levels")
         node = super().compose_node(parent, index)
         self._depth -= 1
         if not isinstance(event, yaml.AliasEvent):
@@ -472,9 +468,9 @@ class StrictLoader(yaml.SafeLoader):
         elif id(node) in self._sizes:
             self._values += self._sizes[id(node)]
         else:
-            raise _refused(event, f"alias *{event.anchor} contains itself")
+            raise _yaml_error(event, f"alias *{event.anchor} contains itself")
         if self._values > MAX_VALUES:
-            raise _refused(event, f"more than {MAX_VALUES} values, with aliases expanded")
+            raise _yaml_error(event, f"more than {MAX_VALUES} values, with aliases expanded")
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -487,7 +483,7 @@ class StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _refused(event: Any, fault: str) -> yaml.MarkedYAMLError:
+def _yaml_error(event: Any, fault: str) -> yaml.MarkedYAMLError:
     return yaml.composer.ComposerError(None, None, fault, event.start_mark)
 
 
@@ -497,39 +493,39 @@ VARIABLE: Final = "environment variable "
 """Begins the location of a value from the environment."""
 
 
-def fault_locations(problems: Sequence[str], file: Path, laid: Mapping[str, str]) -> Iterator[str]:
+def locate_faults(problems: Sequence[str], file: Path, overrides: Mapping[str, str]) -> Iterator[str]:
     """Yield the location of each problem, a line ``key: fault``.
 
-    *laid* has the environment variable of each overridden key.
+    *overrides* has the environment variable of each overridden key.
     """
-    keys = [key_of(problem) for problem in problems]
+    keys = [split_key(problem) for problem in problems]
     try:
-        lines = lines_of(str(file), read_regular(file), {pointer_of(key) for key in keys if key})
+        lines = lines_of(str(file), read_regular(file), {key_to_pointer(key) for key in keys if key})
     except OSError:
         lines = {}  # The file was removed after it was read.
     for key in keys:
-        variable = _variable_of(key, laid)
-        line = lines.get(pointer_of(key)) if key else None
+        variable = _find_variable(key, overrides)
+        line = lines.get(key_to_pointer(key)) if key else None
         yield f"{VARIABLE}{variable}" if variable else str(file) if line is None else f"{file}:{line}"
 
 
-def key_of(problem: str) -> str:
+def split_key(problem: str) -> str:
     """Return the key of a problem, or ``""``."""
     key, mark, _ = problem.partition(": ")
     return key if mark and " " not in key else ""
 
 
-def pointer_of(key: str) -> str:
+def key_to_pointer(key: str) -> str:
     """Return a key as a JSON pointer."""
     return "/" + key.replace(".", "/")
 
 
-def _variable_of(key: str, laid: Mapping[str, str]) -> str:
+def _find_variable(key: str, overrides: Mapping[str, str]) -> str:
     """Return the variable that set a key or its nearest parent, else one that set a part of it, else ``""``."""
-    above = [place for place in laid if key == place or key.startswith(f"{place}.")]
-    below = [place for place in laid if place.startswith(f"{key}.")]
+    above = [place for place in overrides if key == place or key.startswith(f"{place}.")]
+    below = [place for place in overrides if place.startswith(f"{key}.")]
     nearest = max(above, key=len) if above else min(below, key=len) if below and key else ""
-    return laid.get(nearest, "")
+    return overrides.get(nearest, "")
 
 
 # Loading: read the file strictly, apply the environment (this is the unresolved form), fill in defaults for a laptop,
@@ -568,16 +564,16 @@ def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) ->
     """
     file = Path(path)
     variables = os.environ if environ is None else environ
-    laid: dict[str, str] = {}
-    unresolved = apply_environment(read_file(file), variables, laid=laid)
+    overrides: dict[str, str] = {}
+    unresolved = apply_environment(read_yaml(file), variables, overrides=overrides)
     try:
         settings = settings_from_dict(unresolved, variables, file.resolve().parent, file=str(file))
         # Checked here only: settings stored with a plan must still load, so that an unfinished batch can finish.
-        unwise = [*plaintext_faults(settings), *executor_faults(settings), *real_time_faults(settings)]
-        if unwise:
-            raise settings_error(str(file), unwise)
+        unsafe = [*iter_plaintext_faults(settings), *iter_executor_faults(settings), *iter_real_time_faults(settings)]
+        if unsafe:
+            raise settings_error(str(file), unsafe)
     except ConfigError as error:
-        error.places = tuple(fault_locations(error.problems, file, laid))
+        error.places = tuple(locate_faults(error.problems, file, overrides))
         raise
     return settings
 
@@ -593,9 +589,9 @@ def settings_from_dict(
     Raises:
         ConfigError: as :func:`load_settings`.
     """
-    values = resolve(with_defaults(unresolved), environ, base.resolve(), file)
+    values = resolve(add_defaults(unresolved), environ, base.resolve(), file)
     settings = validate_model(Settings, values, file)
-    problems = list(faults(settings))
+    problems = list(iter_faults(settings))
     if problems:
         raise settings_error(file, problems)
     settings._unresolved = dict(unresolved)
@@ -612,11 +608,11 @@ def validate_model(model: type[M], values: Mapping[str, Any], file: str) -> M:
         return model.model_validate(values)
     except ValidationError as error:
         # From None: pydantic's own text contains rejected values, which may be secrets.
-        problems = [_problem(detail, values, SettingsNode(model)) for detail in error.errors()]
+        problems = [_describe_problem(detail, values, SettingsNode(model)) for detail in error.errors()]
         raise settings_error(file, problems) from None
 
 
-def read_file(file: Path) -> dict[str, Any]:
+def read_yaml(file: Path) -> dict[str, Any]:
     """Read a settings file as plain maps and lists; an empty one is an empty map.
 
     Raises:
@@ -643,7 +639,7 @@ def read_file(file: Path) -> dict[str, Any]:
     return content
 
 
-def with_defaults(unresolved: Mapping[str, Any]) -> dict[str, Any]:
+def add_defaults(unresolved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with defaults for a laptop: a table for events, one for dead letters, one route.
 
     If sinks are configured, so must be the routes; only the table for dead letters is added, unless
@@ -667,21 +663,21 @@ def with_defaults(unresolved: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "sinks": sinks, "dead_letters": letters}
 
 
-def _problem(detail: ErrorDetails, values: Any, root: SettingsNode) -> tuple[str, str]:
-    place, spot = _walk(detail["loc"], values, root)
+def _describe_problem(detail: ErrorDetails, values: Any, root: SettingsNode) -> tuple[str, str]:
+    place, schema_node = _follow_location(detail["loc"], values, root)
     key = ".".join(place)
     kind = detail["type"]
     if kind == "extra_forbidden":
-        known = spot.keys()
+        known = schema_node.known_keys()
         near = get_close_matches(place[-1], known, 1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
         return key, f"unknown key {place[-1]!r}; {hint}"
     if kind == "missing":
         return key, "is required; add it"
     if kind == "union_tag_not_found":
-        return key, f"requires a type: {_sink_types()}"
+        return key, f"requires a type: {_list_sink_types()}"
     if kind == "union_tag_invalid":
-        return key, f"unknown type; known: {_sink_types()}"
+        return key, f"unknown type; known: {_list_sink_types()}"
     if kind in _FORMS:
         return key, _FORMS[kind]
     if kind == "string_pattern_mismatch" and detail.get("ctx", {}).get("pattern") == ENDPOINT:
@@ -692,26 +688,26 @@ def _problem(detail: ErrorDetails, values: Any, root: SettingsNode) -> tuple[str
     return key, message[:1].lower() + message[1:]
 
 
-def _sink_types() -> str:
+def _list_sink_types() -> str:
     return ", ".join(get_args(kind.model_fields["type"].annotation)[0] for kind in KINDS)
 
 
-def _walk(loc: tuple[int | str, ...], values: Any, root: SettingsNode) -> tuple[list[str], SettingsNode]:
+def _follow_location(loc: tuple[int | str, ...], values: Any, root: SettingsNode) -> tuple[list[str], SettingsNode]:
     """Follow an error's location; return the key path, without pydantic's union tags, and the parent's spot."""
     place: list[str] = []
-    spot = parent = root
+    schema_node = parent = root
     node = values
     for part in loc:
         if isinstance(node, dict) and part not in node and node.get("type") == part:
             continue
-        parent = spot
+        parent = schema_node
         place.append(str(part))
-        node = node[part] if isinstance(node, dict) and part in node else _item(node, part)
-        spot = spot.child(str(part), node)
+        node = node[part] if isinstance(node, dict) and part in node else _get_item(node, part)
+        schema_node = schema_node.get_child(str(part), node)
     return place, parent
 
 
-def _item(node: Any, part: int | str) -> Any:
+def _get_item(node: Any, part: int | str) -> Any:
     return node[part] if isinstance(node, list | tuple) and isinstance(part, int) and part < len(node) else None
 
 
@@ -741,7 +737,7 @@ def read_logins(file: Path | None, environ: Mapping[str, str] | None = None) -> 
         ConfigError: as :func:`router.settings.load.load_settings`, for these keys.
     """
     variables = os.environ if environ is None else environ
-    content = read_file(file) if file is not None else {}
+    content = read_yaml(file) if file is not None else {}
     written = content.get("catalog")
     section: dict[str, Any] = (
         {key: written[key] for key in _KEYS if key in written} if isinstance(written, dict) else {}
@@ -752,7 +748,7 @@ def read_logins(file: Path | None, environ: Mapping[str, str] | None = None) -> 
     base = file.resolve().parent if file is not None else Path.cwd()
     name = str(file) if file is not None else ""
     settings = settings_from_dict(unresolved, variables, base, file=name)
-    for key, fault in plaintext_faults(settings):
+    for key, fault in iter_plaintext_faults(settings):
         problem = f"{key}: {fault}"
         raise ConfigError(f"{name}: {problem}" if name else problem, file=name, key=key, problems=(problem,))
-    return logins_of(settings)
+    return make_logins(settings)

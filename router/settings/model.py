@@ -57,7 +57,7 @@ class HttpAuthSettings(Section):
     api_key_header: str = Field("X-API-Key", description="Header with the API key.", pattern="^[A-Za-z0-9-]+$")
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def client_names(self) -> tuple[str, ...]:
         """The names of all clients."""
         return tuple(dict.fromkeys((*self.bearer, *self.basic, *self.api_keys)))
 
@@ -164,12 +164,12 @@ def limits_of(chosen: HttpSettings) -> ServerLimits:
 # The router's own certificates.
 
 
-def certificates(settings: BaseModel) -> dict[str, Path]:
+def find_certificates(settings: BaseModel) -> dict[str, Path]:
     """Return the files of the router's own certificates by settings key, such as ``sinks.bus.tls``."""
-    return dict(_below(settings, ""))
+    return dict(_iter_certificates(settings, ""))
 
 
-def _below(value: object, key: str) -> Iterator[tuple[str, Path]]:
+def _iter_certificates(value: object, key: str) -> Iterator[tuple[str, Path]]:
     if isinstance(value, TlsSettings | HttpTlsSettings):
         if value.cert is not None:
             yield key, Path(value.cert)
@@ -182,7 +182,7 @@ def _below(value: object, key: str) -> Iterator[tuple[str, Path]]:
     elif isinstance(value, list | tuple):
         members = iter(enumerate(value))
     for name, member in members:
-        yield from _below(member, f"{key}.{name}" if key else str(name))
+        yield from _iter_certificates(member, f"{key}.{name}" if key else str(name))
 
 
 # Memory limits.
@@ -270,7 +270,7 @@ class RetentionSettings(Section):
         return bool(self.age or self.size)
 
 
-def _patterns(names: tuple[str, ...]) -> tuple[str, ...]:
+def _reject_empty(names: tuple[str, ...]) -> tuple[str, ...]:
     """Reject empty names."""
     for name in names:
         if not name.strip() or name == "/":
@@ -278,7 +278,7 @@ def _patterns(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-Redacted = Annotated[Texts, AfterValidator(_patterns)]
+Redacted = Annotated[Texts, AfterValidator(_reject_empty)]
 
 
 class DeadLetterSettings(Section):
@@ -340,7 +340,7 @@ class SubscriptionSettings(Section):
     )
 
 
-def subscription_faults(key: str, chosen: SubscriptionSettings, *, plain: bool) -> Iterator[tuple[str, str]]:
+def check_subscription(key: str, chosen: SubscriptionSettings, *, plain: bool) -> Iterator[tuple[str, str]]:
     """Yield contradictions in a subscription; with *plain* secrets may be sent without TLS."""
     if timedelta(0) < chosen.lasts < timedelta(seconds=2):
         yield f"{key}.lasts", "is too short to be renewed in time; give it two seconds or more, or 0"

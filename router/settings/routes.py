@@ -79,14 +79,14 @@ class DestinationTemplate:
         pairs = zip(self.parts[1::2], self.defaults, strict=True)
         return tuple(dict.fromkeys(name for name, default in pairs if not default and not values.get(name)))
 
-    def filled(self, values: Mapping[str, str], escaped: Callable[[str], str]) -> str:
+    def fill(self, values: Mapping[str, str], escaped: Callable[[str], str]) -> str:
         """Return the text with each variable replaced by its escaped value, or its default."""
         return "".join(
             escaped(values.get(part) or self.defaults[place // 2]) if place % 2 else part
             for place, part in enumerate(self.parts)
         )
 
-    def filled_in_part(self, values: Mapping[str, str], escaped: Callable[[str], str]) -> str:
+    def fill_known(self, values: Mapping[str, str], escaped: Callable[[str], str]) -> str:
         """Return the text with the variables in *values* replaced; others stay as written."""
         left = [
             f"{{{name}|{default}}}" if default else f"{{{name}}}"
@@ -111,7 +111,7 @@ class NameTemplate(DestinationTemplate):
         ``_``, so that every record has a destination. The name is never empty, ``.`` or ``..``; one longer than
         *limit* is truncated and ends with a digest of the whole, so that distinct names stay distinct.
         """
-        return _capped(_dotless(self.filled(values, lambda value: escape_value(value, escape)), escape), limit)
+        return _limit_length(_escape_dots(self.fill(values, lambda value: escape_value(value, escape)), escape), limit)
 
 
 def split_template(text: str, allowed: tuple[str, ...] = EVENT_VARIABLES) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -206,16 +206,16 @@ def escape_value(value: str, escape: Escape = "_") -> str:
     sign = escape.encode("ascii")
     doubtful = _DOUBTFUL_BYTE[escape]
     data = doubtful.sub(lambda hit: sign + b"%02X" % hit.group()[0], value.encode("utf-8", "surrogatepass"))
-    return _dotless(data.decode("ascii"), escape)
+    return _escape_dots(data.decode("ascii"), escape)
 
 
-def _dotless(name: str, escape: Escape) -> str:
+def _escape_dots(name: str, escape: Escape) -> str:
     if name in (".", ".."):
         return name.replace(".", f"{escape}2E")
     return name
 
 
-def _capped(name: str, limit: int) -> str:
+def _limit_length(name: str, limit: int) -> str:
     if len(name) <= limit:
         return name
     digest = hashlib.sha256(name.encode("ascii")).hexdigest()[:_DIGEST]
@@ -247,7 +247,7 @@ class AddressTemplate(DestinationTemplate):
         Raises:
             AddressError: it is longer than the protocol allows.
         """
-        return checked_address(self.filled(values, lambda value: escape_level(value, self.sending)), self.sending)
+        return checked_address(self.fill(values, lambda value: escape_level(value, self.sending)), self.sending)
 
 
 def parse_address(text: str, sending: SendingBinding) -> AddressTemplate:
@@ -334,7 +334,7 @@ class RouteConditions(Section):
     reason: Texts = Field((), description="Dead-letter reasons; requires `outcome: dead-letter`.")
 
     @property
-    def always(self) -> bool:
+    def is_catch_all(self) -> bool:
         """Whether this matches every record of its outcome."""
         given = (self.message, self.messagegroup, self.endpoint, self.context, self.attributes, self.reason)
         return not any(given)

@@ -113,14 +113,14 @@ _OURS: Final = ("bootstrap.servers", "group.id", "enable.auto.commit", "client.i
 _ISOLATIONS: Final = ("read_committed", "read_uncommitted")
 
 
-def kafka_client(brokers: Brokers, settings: KafkaLogin, options: Options) -> KafkaClient:
+def make_kafka_client(brokers: Brokers, settings: KafkaLogin, options: Options) -> KafkaClient:
     """Return the client configuration of a cluster; imports the library."""
     from bindings.kafka.client import KafkaClient
 
     tls = settings.tls
     return KafkaClient(
         brokers.servers,
-        _login(settings),
+        _make_sasl_login(settings),
         tls=tls is not None or brokers.tls,
         security=brokers.security,
         ca=tls.ca if tls else None,
@@ -130,7 +130,7 @@ def kafka_client(brokers: Brokers, settings: KafkaLogin, options: Options) -> Ka
     )
 
 
-def kafka_login_faults(key: str, login: KafkaLogin, name: str, options: object) -> Iterator[tuple[str, str]]:
+def iter_kafka_login_faults(key: str, login: KafkaLogin, name: str, options: object) -> Iterator[tuple[str, str]]:
     """Yield what is missing or superfluous in a login; *name* is the key of the client's *options*."""
     if login.sasl is not None and login.username is None:
         yield f"{key}.sasl", "requires username and password; add them, or remove it"
@@ -149,7 +149,7 @@ def kafka_login_faults(key: str, login: KafkaLogin, name: str, options: object) 
         yield f"{key}.{name}.{_HOST_CHECK}", "host names are always verified; remove it, and fix the certificate"
 
 
-def broker_faults(key: str, servers: str | None, login: KafkaLogin, options: Options) -> Iterator[tuple[str, str]]:
+def check_brokers(key: str, servers: str | None, login: KafkaLogin, options: Options) -> Iterator[tuple[str, str]]:
     """Yield contradictions among the addresses of Kafka brokers, or with other settings of the client."""
     try:
         security = brokers_of([servers or ""]).security
@@ -162,7 +162,7 @@ def broker_faults(key: str, servers: str | None, login: KafkaLogin, options: Opt
         yield key, fault
 
 
-def option_faults(key: str, options: object) -> Iterator[tuple[str, str]]:
+def iter_option_faults(key: str, options: object) -> Iterator[tuple[str, str]]:
     """Yield a consumer's options that only the router may set, and an invalid ``isolation.level``."""
     for name in _OURS:
         if isinstance(options, dict) and name in options:
@@ -172,7 +172,7 @@ def option_faults(key: str, options: object) -> Iterator[tuple[str, str]]:
         yield f"{key}.isolation.level", f"must be {' (the default) or '.join(_ISOLATIONS)}"
 
 
-def _login(settings: KafkaLogin) -> SaslLogin | None:
+def _make_sasl_login(settings: KafkaLogin) -> SaslLogin | None:
     if settings.username is None:
         return None
     return SaslLogin(

@@ -80,12 +80,12 @@ def parse_size(value: object) -> object:
     return int(float(match[1]) * _BYTES[unit])
 
 
-def one_or_many(value: object) -> object:
+def to_list(value: object) -> object:
     """Return a single string as a list of one."""
     return (value,) if isinstance(value, str) else value
 
 
-def as_text(value: object) -> object:
+def to_text(value: object) -> object:
     """Return a YAML number or boolean as text, as Kafka and Spark options are written."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -110,9 +110,9 @@ Trigger = Annotated[
     WithJsonSchema({"anyOf": [*_DURATION_FORM["anyOf"], {"const": REAL_TIME}]}),
 ]
 Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema(_SIZE_FORM)]
-Texts = Annotated[tuple[str, ...], BeforeValidator(one_or_many), WithJsonSchema(_TEXTS_FORM)]
-Text = Annotated[str, BeforeValidator(as_text), WithJsonSchema(_TEXT_FORM)]
-SecretText = Annotated[SecretStr, BeforeValidator(as_text), WithJsonSchema(_TEXT_FORM)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(to_list), WithJsonSchema(_TEXTS_FORM)]
+Text = Annotated[str, BeforeValidator(to_text), WithJsonSchema(_TEXT_FORM)]
+SecretText = Annotated[SecretStr, BeforeValidator(to_text), WithJsonSchema(_TEXT_FORM)]
 Options = dict[str, SecretText]
 """Options for a client, passed on unchanged; masked when printed, since they may contain credentials."""
 LineageForm = bool | Literal["separate"]
@@ -175,27 +175,27 @@ _SECRET_OPTION: Final = re.compile(
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
-def dotted(place: KeyPath) -> str:
+def format_key(place: KeyPath) -> str:
     """Return a key path as users write it."""
     return ".".join(place)
 
 
 def is_file_key(place: KeyPath) -> bool:
     """Whether the value there is the path of a file or folder."""
-    return _one_of(place, _FILE_PLACES)
+    return _matches_any(place, _FILE_PLACES)
 
 
 def is_secret_key(place: KeyPath) -> bool:
     """Whether the value there is a secret: a password, or a client option named like one."""
     if place[-1] == "password" or (len(place) == 3 and place[-1] in _SECRET_NAMES):
         return True
-    if _one_of(place, _SECRET_PLACES):
+    if _matches_any(place, _SECRET_PLACES):
         return True
-    at_option = len(place) >= 3 and _one_of((*place[:-1], "x"), _OPTION_PLACES)
-    return at_option and names_secret(place[-1])
+    at_option = len(place) >= 3 and _matches_any((*place[:-1], "x"), _OPTION_PLACES)
+    return at_option and is_secret_name(place[-1])
 
 
-def names_secret(option: str) -> bool:
+def is_secret_name(option: str) -> bool:
     """Whether a client option or header is named like a secret."""
     return _SECRET_OPTION.search(option) is not None
 
@@ -205,7 +205,7 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def absolute(text: str, base: Path) -> str:
+def to_absolute(text: str, base: Path) -> str:
     """Return a path, made absolute from *base*; URLs and ``-`` (standard output) stay."""
     if text == "-" or is_url(text):
         return text
@@ -221,7 +221,7 @@ def map_texts(value: Any, change: Callable[[KeyPath, str], Any], place: KeyPath 
     return change(place, value) if isinstance(value, str) else value
 
 
-def _one_of(place: KeyPath, patterns: tuple[str, ...]) -> bool:
+def _matches_any(place: KeyPath, patterns: tuple[str, ...]) -> bool:
     """Compare key by key, so that a dot inside a key (``sasl.jaas.config``) does not separate."""
     for pattern in patterns:
         keys = pattern.split(".")

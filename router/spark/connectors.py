@@ -104,10 +104,10 @@ class JarRequest:
     @property
     def digest(self) -> str:
         """A name for the request: equal requests have equal digests, on every machine."""
-        return hashlib.sha256(json.dumps(self.form, sort_keys=True).encode()).hexdigest()[:20]
+        return hashlib.sha256(json.dumps(self.plain_data, sort_keys=True).encode()).hexdigest()[:20]
 
     @property
-    def form(self) -> dict[str, Any]:
+    def plain_data(self) -> dict[str, Any]:
         """The request as plain data, without what is left empty since there are archives: caches outlive versions."""
         return asdict(
             self, dict_factory=lambda pairs: {name: each for name, each in pairs if name != "archive" or each}
@@ -126,7 +126,7 @@ def cache_root() -> Path:
     return Path.home() / ".cache" / "xrouter"
 
 
-def resolve(request: JarRequest, into: Path | None = None) -> tuple[Path, ...]:
+def resolve_jars(request: JarRequest, into: Path | None = None) -> tuple[Path, ...]:
     """Return the jars of *request*, sorted by name, fetching them only when the cache *into* lacks them.
 
     *into* defaults to ``jars`` below :func:`cache_root`. A folder is filled beside its place and renamed when whole,
@@ -140,14 +140,14 @@ def resolve(request: JarRequest, into: Path | None = None) -> tuple[Path, ...]:
     root = into if into is not None else cache_root() / "jars"
     folder = root / request.digest
     try:
-        if jars := _whole(folder):
+        if jars := _list_complete(folder):
             return jars
         root.mkdir(parents=True, exist_ok=True)
         with waiting_lock(root / ".lock"):
-            if not _whole(folder):
+            if not _list_complete(folder):
                 _log.info("fetching %s into %s", request, root)
-                _fill(request, root, folder)
-            return _whole(folder)
+                _fetch_jars(request, root, folder)
+            return _list_complete(folder)
     except OSError as error:
         hint = f"make the folder writable, or choose another with {CACHE_VARIABLE}"
         raise ResolutionError(f"cannot store {request} in {root}: {error}", hint=hint) from error
@@ -169,7 +169,7 @@ def find_java() -> Path:
     raise JavaMissing("java command not found", hint="install Java 17 or 21, or set JAVA_HOME to it")
 
 
-def _whole(folder: Path) -> tuple[Path, ...]:
+def _list_complete(folder: Path) -> tuple[Path, ...]:
     """Return the jars of a complete folder, else nothing. Sizes are checked, since a rename may outlive lost pages."""
     try:
         sizes: dict[str, int] = json.loads((folder / MANIFEST).read_bytes())["jars"]
@@ -179,21 +179,21 @@ def _whole(folder: Path) -> tuple[Path, ...]:
         return ()
 
 
-def _fill(request: JarRequest, root: Path, folder: Path) -> None:
+def _fetch_jars(request: JarRequest, root: Path, folder: Path) -> None:
     """Fetch into a folder beside *folder* and rename; the caller holds the lock."""
     partial = root / f".partial-{request.digest}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
         settings, module = partial / "ivysettings.xml", partial / "ivy.xml"
-        settings.write_bytes(_settings_xml(os.environ.get(REPOSITORY_VARIABLE)))
-        module.write_bytes(_module_xml(request))
+        settings.write_bytes(_make_settings_xml(os.environ.get(REPOSITORY_VARIABLE)))
+        module.write_bytes(_make_module_xml(request))
         _run_ivy(request, settings, module, root / "ivy", partial)
         endings = (".jar", *(item.archive for item in request.wanted if item.archive))
         jars = {file.name: file.stat().st_size for file in sorted(partial.iterdir()) if file.name.endswith(endings)}
         if not jars:
             raise ResolutionError(f"{request} has no jar", hint="check that the coordinate names a jar")
-        manifest = {"request": request.form, "jars": jars}
+        manifest = {"request": request.plain_data, "jars": jars}
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
@@ -202,7 +202,7 @@ def _fill(request: JarRequest, root: Path, folder: Path) -> None:
 
 
 def _run_ivy(request: JarRequest, settings: Path, module: Path, cache: Path, target: Path) -> None:
-    command = [str(find_java()), "-Xmx256m", "-jar", str(_ivy_jar())]
+    command = [str(find_java()), "-Xmx256m", "-jar", str(_find_ivy_jar())]
     command += ["-settings", str(settings), "-cache", str(cache), "-ivy", str(module)]
     archives = [kind for item in request.wanted if (kind := item.archive.partition(".")[2])]
     name = "[artifact]-[revision](-[classifier]).[ext]" if archives else "[artifact]-[revision].[ext]"
@@ -221,10 +221,10 @@ def _run_ivy(request: JarRequest, settings: Path, module: Path, cache: Path, tar
         message = f"{request} was not downloaded within {RESOLVE_LIMIT_SECONDS} s"
         raise ResolutionError(message, hint=OFFLINE_HINT) from error
     if done.returncode != 0:
-        raise ResolutionError(f"cannot fetch {request}: {_fault(done.stdout)}", hint=OFFLINE_HINT)
+        raise ResolutionError(f"cannot fetch {request}: {_extract_fault(done.stdout)}", hint=OFFLINE_HINT)
 
 
-def _fault(output: str) -> str:
+def _extract_fault(output: str) -> str:
     """Return the lines of Ivy's report that say what went wrong, else its end; credentials in URLs are masked."""
     telling = ("not found", "server access error", "unresolved dependency", "unknownhost", "exception", "failed")
     lines = [line.strip(" :\t") for line in output.split("\n") if line.strip(" :\t")]
@@ -233,7 +233,7 @@ def _fault(output: str) -> str:
     return re.sub(r"//[^/@\s]+@", "//***@", text)
 
 
-def _ivy_jar() -> Path:
+def _find_ivy_jar() -> Path:
     # find_spec, not import: importing pyspark costs a second and this may run before anything needs Spark.
     spec = importlib.util.find_spec("pyspark")
     places = list(spec.submodule_search_locations or ()) if spec else []
@@ -243,7 +243,7 @@ def _ivy_jar() -> Path:
     raise ResolutionError("pyspark has no Ivy jar", hint="reinstall pyspark from its own distribution")
 
 
-def _settings_xml(repository: str | None) -> bytes:
+def _make_settings_xml(repository: str | None) -> bytes:
     """Return Ivy's settings: its own default repository, or *repository*, in Maven's layout."""
     if repository and not re.match(r"(https?|file)://?[^\s]+$", repository):
         message = f"{REPOSITORY_VARIABLE} is not a URL of a Maven repository"
@@ -256,7 +256,7 @@ def _settings_xml(repository: str | None) -> bytes:
     return ET.tostring(root)
 
 
-def _module_xml(request: JarRequest) -> bytes:
+def _make_module_xml(request: JarRequest) -> bytes:
     """Return the request as an Ivy module. Ivy's schema fixes the order: dependencies, excludes, overrides."""
     root = ET.Element("ivy-module", {"version": "2.0", "xmlns:m": "http://ant.apache.org/ivy/maven"})
     ET.SubElement(root, "info", organisation="xrouter", module=request.digest)
@@ -293,19 +293,19 @@ class PinMismatch(IvyError):
 
 
 def resolve_pinned(request: JarRequest, manifest: Path, into: Path | None = None) -> tuple[Path, ...]:
-    """Return what :func:`router.spark.connectors.resolve` returns, each byte checked, just fetched or long kept.
+    """Return what :func:`router.spark.connectors.resolve_jars` returns, each byte checked, just fetched or long kept.
 
     Raises:
         PinMismatch: a file is another than the manifest says, is missing from it, or missing here.
         IvyError: as ``resolve``.
     """
-    jars = resolve(request, into)
+    jars = resolve_jars(request, into)
     pins: dict[str, str] = json.loads(manifest.read_bytes())
     for jar in jars:
         if pins.get(jar.name) != sha256_of(jar):
-            raise _mismatch(f"{jar} is not the file that this version requires", jar.parent)
+            raise _mismatch_error(f"{jar} is not the file that this version requires", jar.parent)
     if missing := sorted(pins.keys() - {jar.name for jar in jars}):
-        raise _mismatch(f"{jars[0].parent} lacks {', '.join(missing)}", jars[0].parent)
+        raise _mismatch_error(f"{jars[0].parent} lacks {', '.join(missing)}", jars[0].parent)
     return jars
 
 
@@ -321,7 +321,7 @@ def write_pins(jars: Iterable[Path], manifest: Path) -> None:
     manifest.write_text(json.dumps(pins, indent=1) + "\n", encoding="utf-8")
 
 
-def _mismatch(message: str, folder: Path) -> PinMismatch:
+def _mismatch_error(message: str, folder: Path) -> PinMismatch:
     hint = (
         f"remove {folder}, and it is downloaded again; if that fails again, the Maven repository serves another file: "
         f"do not use it before you know why"
@@ -351,7 +351,7 @@ PINS: Final = Path(__file__).resolve().with_name("connectors.json")
 """The SHA-256 of each of them; ``make pins`` writes it."""
 
 
-def kafka_jars(into: Path | None = None) -> list[Path]:
+def resolve_kafka_jars(into: Path | None = None) -> list[Path]:
     """Return the four jars of the Kafka connector for ``spark.jars``, fetching them when the cache lacks them.
 
     *into* names another cache than :func:`router.spark.connectors.cache_root`. Once the cache is filled no network is
@@ -369,7 +369,7 @@ def kafka_jars(into: Path | None = None) -> list[Path]:
 def main() -> int:
     """Fill the cache and write the paths of the jars; return the exit code."""
     try:
-        jars = kafka_jars()
+        jars = resolve_kafka_jars()
     except ConnectorError as error:
         sys.stderr.write(f"{one_line(str(error))}\n")
         return error.exit_code

@@ -19,7 +19,7 @@ import bindings
 import catalog
 import router
 from bindings.private_files import private_folder
-from router.errors import BrokerUnreachable, ConfigError, JvmError, RouterError, cause_of
+from router.errors import BrokerUnreachable, ConfigError, JvmError, RouterError, extract_cause
 from router.logs import get_logger
 from router.settings import SparkSettings
 from router.settings.spark import is_local
@@ -37,23 +37,23 @@ _PYTHON: Final = "Python"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def needed() -> tuple[str, ...]:
+def list_needed_packages() -> tuple[str, ...]:
     """Return the packages that the router needs at run time, by name."""
     wanted = (each for each in requires(ROUTER) or () if "extra ==" not in each)
     return tuple(sorted(match[0] for each in wanted if (match := _NAME.match(each)) is not None))
 
 
-def versions(packages: Iterable[str]) -> dict[str, str]:
+def find_versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the version of each package, empty for one that is missing, and that of Python with its machine."""
     return {_PYTHON: f"{platform.python_version()} {platform.machine()}"} | {name: _version(name) for name in packages}
 
 
-def versions_here(packages: Sequence[str], _: Iterable[int] = ()) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield this machine's name and its :func:`versions`; what a task of Spark runs."""
-    yield socket.gethostname(), versions(packages)
+def iter_local_versions(packages: Sequence[str], _: Iterable[int] = ()) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield this machine's name and its :func:`find_versions`; what a task of Spark runs."""
+    yield socket.gethostname(), find_versions(packages)
 
 
-def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+def find_differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
     """Return what is missing there or is of another version than here, each by name and in words."""
     return [
         f"{name} {there[name]} (here {wanted})" if there.get(name) else f"no {name} (here {wanted})"
@@ -86,34 +86,34 @@ _PACKED: Final = (
 Answers = dict[str, dict[str, str]]
 
 
-def examine_executors(spark: SparkSession, settings: SparkSettings) -> None:
+def require_executors(spark: SparkSession, settings: SparkSettings) -> None:
     """Make sure that an executor takes tasks, and that those there are have the packages that this process has.
 
     Raises:
         BrokerUnreachable: the master is gone, or gives no executor within ``executor_wait``.
         ConfigError: an executor has no such Python, lacks packages or has others; names the machine and these.
     """
-    packages = needed()
-    here = versions(packages)
-    for machine, there in sorted(_answers(spark, packages, settings).items()):
-        if differing := differences(here, there):
+    packages = list_needed_packages()
+    here = find_versions(packages)
+    for machine, there in sorted(_ask_executors(spark, packages, settings).items()):
+        if differing := find_differences(here, there):
             said = f"executors on {machine} have other packages: {', '.join(differing)}"
             raise ConfigError(said, key="spark.python", hint=_PACKED)
-    _log.info("executors are ready", master=settings.master, executors=executor_count(spark.sparkContext))
+    _log.info("executors are ready", master=settings.master, executors=count_executors(spark.sparkContext))
 
 
 @contextmanager
-def master_named(settings: SparkSettings) -> Iterator[None]:
+def naming_master_errors(settings: SparkSettings) -> Iterator[None]:
     """Turn the errors of a master that takes no application into :class:`BrokerUnreachable`."""
     try:
         yield
     except Exception as error:
         if settings.is_local or isinstance(error, RouterError):
             raise
-        raise _no_master(settings) from error
+        raise _master_unreachable(settings) from error
 
 
-def executor_count(context: SparkContext) -> int:
+def count_executors(context: SparkContext) -> int:
     """Return how many executors there are now; 0 for a local master."""
     # Spark counts the driver's own block manager as one.
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1
@@ -131,7 +131,7 @@ def require_context(spark: SparkSession) -> None:
         raise JvmError("the cluster ended the router's Spark application", hint=hint)
 
 
-def _answers(spark: SparkSession, packages: Sequence[str], settings: SparkSettings) -> Answers:
+def _ask_executors(spark: SparkSession, packages: Sequence[str], settings: SparkSettings) -> Answers:
     """Return what workers say of their packages, by machine."""
     context = spark.sparkContext
     late = threading.Event()
@@ -146,16 +146,16 @@ def _answers(spark: SparkSession, packages: Sequence[str], settings: SparkSettin
     timer.start()
     try:
         tasks = context.defaultParallelism * _TASKS_EACH
-        asked = context.parallelize(range(tasks), tasks).mapPartitions(partial(versions_here, packages))
+        asked = context.parallelize(range(tasks), tasks).mapPartitions(partial(iter_local_versions, packages))
         return dict(asked.collect())
     except Exception as error:
-        raise _failure(settings, str(error), late=late.is_set()) from error
+        raise _make_failure(settings, str(error), late=late.is_set()) from error
     finally:
         timer.cancel()
         context.removeJobTag(_TAG)
 
 
-def _failure(settings: SparkSettings, text: str, *, late: bool) -> RouterError:
+def _make_failure(settings: SparkSettings, text: str, *, late: bool) -> RouterError:
     if late:
         return BrokerUnreachable(
             f"no executor of {settings.master} ran a task within {settings.executor_wait.total_seconds():g} s",
@@ -163,11 +163,11 @@ def _failure(settings: SparkSettings, text: str, *, late: bool) -> RouterError:
             f"{settings.host} (spark.driver_host) and its ports",
         )
     if any(sign in text for sign in _STOPPED):
-        return _no_master(settings)
-    return ConfigError(f"executors cannot run Python: {cause_of(text)}", key="spark.python", hint=_PACKED)
+        return _master_unreachable(settings)
+    return ConfigError(f"executors cannot run Python: {extract_cause(text)}", key="spark.python", hint=_PACKED)
 
 
-def _no_master(settings: SparkSettings) -> BrokerUnreachable:
+def _master_unreachable(settings: SparkSettings) -> BrokerUnreachable:
     hint = "start the master, or correct spark.master; the master's log says why it ended an application"
     return BrokerUnreachable(f"Spark master {settings.master} is unreachable or accepts no applications", hint=hint)
 
@@ -204,7 +204,7 @@ def write_archive(archive: Path) -> None:
     """Write the packages, and what says their version, into a zip."""
     installed = distribution(ROUTER)
     with ZipFile(archive, "x", ZIP_DEFLATED) as target:
-        for name, file in _files():
+        for name, file in _iter_package_files():
             target.write(file, name)
         about = f"{ROUTER.replace('-', '_')}-{installed.version}.dist-info"
         target.writestr(
@@ -212,7 +212,7 @@ def write_archive(archive: Path) -> None:
         )
 
 
-def _files() -> Iterator[tuple[str, Path]]:
+def _iter_package_files() -> Iterator[tuple[str, Path]]:
     """Yield the files of all packages, with their names below the folder that the packages are in."""
     for package in _PACKAGES:
         root = Path(package.__path__[0])

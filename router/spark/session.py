@@ -17,20 +17,20 @@ from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Final, TextIO
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from bindings.inbox.source import InboxDataSource
 from bindings.private_files import private_file, private_folder
 from router.errors import ConfigError, JvmError, StateError
 from router.evaluation.evaluator import ENVIRONMENT as WORKER_ENVIRONMENT
-from router.logs import get_logger, jvm_log_conf
+from router.logs import get_logger, make_jvm_log_conf
 from router.machine import HEAP_OPTION, MIB, divided
 from router.settings import Settings, SparkSettings, plain_options
-from router.settings.checks import inbox_faults
+from router.settings.checks import iter_inbox_faults
 from router.settings.spark import LOOPBACK, is_local
 from router.sources import Source
-from router.spark.connectors import kafka_jars
-from router.spark.executors import examine_executors, master_named, ship_code
+from router.spark.connectors import resolve_kafka_jars
+from router.spark.executors import naming_master_errors, require_executors, ship_code
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,14 +69,14 @@ _LOST: Final = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetEr
 
 def jvm_pid() -> int:
     """Return the process of the JVM, which there is."""
-    process = _process()
+    process = _jvm_process()
     assert process is not None
     return int(process.pid)
 
 
-def jvm_alive() -> bool:
+def is_jvm_alive() -> bool:
     """Whether there is a JVM of ours, and it has not ended."""
-    process = _process()
+    process = _jvm_process()
     return process is not None and process.poll() is None
 
 
@@ -86,13 +86,13 @@ def require_jvm() -> None:
     Raises:
         JvmError: it has ended; the message says how.
     """
-    process = _process()
+    process = _jvm_process()
     if process is not None and process.poll() is not None:
-        raise _death(process.returncode, "")
+        raise _death_error(process.returncode, "")
 
 
 @contextmanager
-def jvm_death_named(memory: str) -> Iterator[None]:
+def naming_jvm_death(memory: str) -> Iterator[None]:
     """Turn what comes of the JVM's death, or of its lack of memory, into :class:`JvmError`; all else goes through.
 
     *memory* says what to do when it lacks memory.
@@ -100,14 +100,14 @@ def jvm_death_named(memory: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        process = _process()
+        process = _jvm_process()
         if process is not None and any(kind.__name__ in _LOST for kind in type(error).__mro__):
             with suppress(subprocess.TimeoutExpired):
                 process.wait(EXIT_SECONDS)
         if process is not None and process.poll() is not None:
-            raise _death(process.returncode, memory) from error
+            raise _death_error(process.returncode, memory) from error
         if "java.lang.OutOfMemoryError" in str(error):
-            raise _death(min(_NO_MEMORY), memory) from error
+            raise _death_error(min(_NO_MEMORY), memory) from error
         if "JAVA_GATEWAY_EXITED" in str(error):
             raise JvmError("Spark's JVM did not start", hint=_NOT_STARTED) from error
         raise
@@ -115,14 +115,14 @@ def jvm_death_named(memory: str) -> Iterator[None]:
 
 def kill_jvm() -> None:
     """End the JVM and its Python workers at once, without output of theirs; safe in a signal handler."""
-    process = _process()
+    process = _jvm_process()
     if process is not None and process.poll() is None:
         process.kill()
         with suppress(subprocess.TimeoutExpired):
             process.wait(EXIT_SECONDS)
 
 
-def part_quietly(context: Any) -> None:
+def silence_pyspark(context: Any) -> None:
     """Have pyspark print nothing past the logs when the JVM goes: whoever needs the JVM gets the error anyway.
 
     The server that takes a Spark context's accumulators would print a traceback for each connection, and so would
@@ -137,14 +137,10 @@ def part_quietly(context: Any) -> None:
 
     context._accumulatorServer.handle_error = handle_error
     # Pickling looks this up at each call, prints by it what it is about to raise, and raises it.
-    pyspark.util.print_exec = _print_nothing
+    pyspark.util.print_exec = lambda stream: None
 
 
-def _print_nothing(stream: TextIO) -> None:
-    pass
-
-
-def _death(code: int, memory: str) -> JvmError:
+def _death_error(code: int, memory: str) -> JvmError:
     if code in _NO_MEMORY:
         return JvmError("Spark's JVM ran out of memory", hint=f"{memory}; {_REPEATED}")
     if code in _KILLED_CODES:
@@ -153,7 +149,7 @@ def _death(code: int, memory: str) -> JvmError:
     return JvmError(f"Spark's JVM {ended}", hint=f"see the lines before this one; {_REPEATED}")
 
 
-def _process() -> Any:
+def _jvm_process() -> Any:
     context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     return getattr(getattr(context, "_gateway", None), "proc", None)
 
@@ -164,7 +160,7 @@ def _process() -> Any:
 # a logger, and a worker that dies, are wrapped; of a trace the line with the error is passed on, and the rest is for
 # debugging.
 
-MOST: Final = 8192
+MAX_LINE: Final = 8192
 """Bytes of one line; what is longer becomes several."""
 _OURS: Final = re.compile(rb'\{"event": |\d{4}-\d\d-\d\dT[\d:.]+Z ')
 _NOTHING: Final = (b"WARNING: Using incubator modules", b"WARNING: package sun.")
@@ -172,7 +168,7 @@ _NOTHING: Final = (b"WARNING: Using incubator modules", b"WARNING: package sun."
 _TRACE: Final = (b"Traceback (most recent call last)", b"During handling of", b"The above exception was")
 
 
-def relay(printed: IO[bytes], *, whole: bool = False) -> threading.Thread:
+def relay_lines(printed: IO[bytes], *, whole: bool = False) -> threading.Thread:
     """Hand on lines to standard error until there are no more, in a thread that nobody waits for.
 
     With *whole* traces are handed on, too.
@@ -180,7 +176,7 @@ def relay(printed: IO[bytes], *, whole: bool = False) -> threading.Thread:
 
     def run() -> None:
         with printed:
-            while line := printed.readline(MOST):
+            while line := printed.readline(MAX_LINE):
                 if _OURS.match(line) and line.endswith(b"\n"):
                     sys.stderr.write(line.decode("utf-8", "replace"))
                     sys.stderr.flush()
@@ -230,10 +226,10 @@ def launch_jvm(conf: Mapping[str, str], state: Path, *, relayed: bool = False, w
         given = os.environ.get(_SUBMIT, "pyspark-shell")
         arguments = f"--properties-file {shlex.quote(str(properties))} --load-spark-defaults {given}"
         started = {_LAUNCHER: os.environ.get(_LAUNCHER, _BRIEF), "SPARK_HOME": _find_spark_home()}
-        with _environment({_SUBMIT: arguments, _SAFE_PATH: "1", "PYTHONPATH": _python_path(), **started}):
+        with _set_environment({_SUBMIT: arguments, _SAFE_PATH: "1", "PYTHONPATH": _clean_python_path(), **started}):
             # A process group of its own: a terminal that hangs up tells ours, and the JVM must outlive the drain.
             process: dict[str, Any] = {"umask": _UMASK, "process_group": 0}
-            with _relayed(whole=whole) if relayed else nullcontext() as printed, _ended_unless_launched():
+            with _relay_output(whole=whole) if relayed else nullcontext() as printed, _kill_unless_launched():
                 gateway = launch_gateway(popen_kwargs=process | {"stderr": printed})  # type: ignore[no-untyped-call]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -259,13 +255,13 @@ def end_jvm() -> None:
 
 
 @contextmanager
-def _relayed(*, whole: bool) -> Iterator[int]:
+def _relay_output(*, whole: bool) -> Iterator[int]:
     """Yield the descriptor that a process started in the block prints to; all its lines are passed on.
 
     The lines are read at once: the block may wait for the process, and that waits as long as nobody reads its output.
     """
     reading, writing = os.pipe()
-    lines = relay(os.fdopen(reading, "rb"), whole=whole)
+    lines = relay_lines(os.fdopen(reading, "rb"), whole=whole)
     started = False
     try:
         yield writing
@@ -277,7 +273,7 @@ def _relayed(*, whole: bool) -> Iterator[int]:
 
 
 @contextmanager
-def _ended_unless_launched() -> Iterator[None]:
+def _kill_unless_launched() -> Iterator[None]:
     """End the JVM that pyspark starts within the block if the block is cut off: nobody else knows that JVM by then.
 
     Otherwise it would look for the files that are gone, and print long errors.
@@ -324,34 +320,34 @@ def _write_properties(conf: Mapping[str, str], folder: Path) -> Path:
         hint = f"close every quote in {_DEFAULT_OPTIONS} and {_OPTIONS}"
         raise ConfigError(f"the Java options cannot be read: {error}", key="spark.conf", hint=hint) from error
     with private_file(java, "w") as file:
-        file.writelines(f"{_quoted(option)}\n" for option in each)
+        file.writelines(f"{_quote_option(option)}\n" for option in each)
     entries = {name: value for name, value in conf.items() if name != _DEFAULT_OPTIONS}
-    entries[_OPTIONS] = _quoted(f"@{java}")
+    entries[_OPTIONS] = _quote_option(f"@{java}")
     with private_file(properties, "w") as file:
-        file.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in entries.items())
+        file.writelines(f"{_escape_property(name)}={_escape_property(value)}\n" for name, value in entries.items())
     return properties
 
 
-def _quoted(text: str) -> str:
+def _quote_option(text: str) -> str:
     """Quote one option, for a file of Java options and for the launcher of Spark alike."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _escaped(text: str) -> str:
+def _escape_property(text: str) -> str:
     """Write text as Java's properties do; whatever is not plain is a code unit of UTF-16."""
     units = text.encode("utf-16-be")
     codes = (int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2))
     return "".join(chr(code) if chr(code).isalnum() and code < 128 else f"\\u{code:04x}" for code in codes)
 
 
-def _python_path() -> str | None:
+def _clean_python_path() -> str | None:
     """Return ``PYTHONPATH`` without empty entries, as of a colon too many: they stand for the working directory."""
     given = os.environ.get("PYTHONPATH")
     return given and os.pathsep.join(entry for entry in given.split(os.pathsep) if entry)
 
 
 @contextmanager
-def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+def _set_environment(values: Mapping[str, str | None]) -> Iterator[None]:
     """Set variables for processes that start within the block; None leaves one as it is."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update({name: value for name, value in values.items() if value is not None})
@@ -392,7 +388,7 @@ class Stopping(threading.Event):
         self.drains = True
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
+    def interruptible(self) -> Iterator[None]:
         """Let a signal end the block in the main thread, by :class:`Stopped`. The block must need no clean-up.
 
         Raises:
@@ -420,7 +416,7 @@ def signals(stop: threading.Event) -> Iterator[None]:
     A process that was started to ignore SIGHUP, as ``nohup`` does, goes on ignoring it.
 
     Raises:
-        Stopped: as :meth:`Stopping.at_once`.
+        Stopped: as :meth:`Stopping.interruptible`.
     """
     own, asked = os.getpid(), count()
 
@@ -428,17 +424,17 @@ def signals(stop: threading.Event) -> Iterator[None]:
         if os.getpid() != own:
             return  # Ctrl-C goes to the child as well that is about to become the JVM; the router ends that itself.
         # It is counted first, since the next signal may come in the middle of this, and is handled there.
-        again = next(asked) > 0 or stop.is_set()
+        again, name = next(asked) > 0 or stop.is_set(), signal.Signals(number).name
         if again and number == signal.SIGHUP:
             return  # Some supervisors and terminals send it right after another signal, in the middle of the drain.
         if again:
-            _log.warning("ended at once by a second signal; the current batch will be repeated", signal=_name(number))
+            _log.warning("ended at once by a second signal; the current batch will be repeated", signal=name)
             kill_jvm()
             os._exit(128 + number)
         starting = isinstance(stop, Stopping) and not stop.drains
         stop.set()
-        _log.info("stopping before startup has finished" if starting else "draining", signal=_name(number))
-        if isinstance(stop, Stopping) and stop.interrupts and not _begins_a_process(frame):
+        _log.info("stopping before startup has finished" if starting else "draining", signal=name)
+        if isinstance(stop, Stopping) and stop.interrupts and not _is_forking(frame):
             raise Stopped
 
     if threading.current_thread() is not threading.main_thread():
@@ -455,17 +451,13 @@ def signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _begins_a_process(frame: FrameType | None) -> bool:
+def _is_forking(frame: FrameType | None) -> bool:
     """Whether a process is being started: what is raised in functions called around a fork is only printed."""
     while frame is not None:
         if frame.f_code.co_name == "_execute_child" and frame.f_globals.get("__name__") == "subprocess":
             return True
         frame = frame.f_back
     return False
-
-
-def _name(number: int) -> str:
-    return signal.Signals(number).name
 
 
 # Where Python workers of the router's own JVM come from, and find pyspark: where the driver has it, compiled. And what
@@ -480,7 +472,7 @@ DAEMON_CONF: Final = {"spark.python.daemon.module": "router.spark.worker_daemon"
 _HOME: Final = "SPARK_HOME"
 
 
-def import_as_driver(spark: SparkSession) -> None:
+def use_driver_pyspark(spark: SparkSession) -> None:
     """Have the workers that start from here on import pyspark as the driver does, where both are of this machine.
 
     It comes before the first worker. A Spark that ``SPARK_HOME`` names is left as it is: its archive may be another
@@ -502,7 +494,7 @@ def import_as_driver(spark: SparkSession) -> None:
         inner.get(shown).remove(_HOME)
 
 
-def seek_no_data_sources(spark: SparkSession) -> None:
+def skip_data_source_search(spark: SparkSession) -> None:
     """Have Spark look for no data sources in installed packages: the router registers its own.
 
     Before it opens any source or sink it would else start Python, and import each package there is whose name begins
@@ -576,23 +568,23 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
         or not all(source.pushed for source in sources)
         or any(sink.needs_connector for sink in settings.sinks.values())
     )
-    jars = kafka_jars() if needs_kafka else []
+    jars = resolve_kafka_jars() if needs_kafka else []
     cluster = not settings.spark.is_local
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = (cluster and settings.spark.python) or sys.executable
     from pyspark.sql import SparkSession
 
     if cluster and any(source.pushed for source in sources):
-        _require(inbox_faults(settings))
-    shares = {"spark.sql.warehouse.dir": str(state / "warehouse"), **memory_conf(settings), **_patience(settings)}
+        _raise_faults(iter_inbox_faults(settings))
+    shares = {"spark.sql.warehouse.dir": str(state / "warehouse"), **memory_conf(settings), **_timeout_conf(settings)}
     workers = {} if cluster else DAEMON_CONF
-    master = _master(settings)
+    master = _master_conf(settings)
     chosen = {
         **_FIXED,
         **workers,
         **shares,
         **master,
-        **_addresses(settings.spark),
+        **_address_conf(settings.spark),
         **plain_options(settings.spark.conf),
     }
     for place, options in (("driver", f"{_JIT} {OPTIONS}"), ("executor", _JIT)):
@@ -600,7 +592,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
         chosen[name] = f"{options} {chosen.get(name, '')}".strip()
     json = settings.log.format == "json"
     own = "log4j2.configurationFile" in chosen["spark.driver.extraJavaOptions"]  # to see all
-    chosen |= jvm_log_conf(chosen, json=json) | _ENFORCED | {"spark.master": master["spark.master"]}
+    chosen |= make_jvm_log_conf(chosen, json=json) | _ENFORCED | {"spark.master": master["spark.master"]}
     if jars:
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
     builder = SparkSession.builder
@@ -608,22 +600,22 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
         builder = builder.config(name, value)
     spark: SparkSession | None = None
     try:
-        with jvm_death_named(divided(settings).heap_remedy):
-            with _own_interrupt(), master_named(settings.spark):
+        with naming_jvm_death(divided(settings).heap_remedy):
+            with _keep_interrupt_handler(), naming_master_errors(settings.spark):
                 launch_jvm(chosen, state, relayed=json or not own, whole=own)
                 spark = builder.getOrCreate()
-            part_quietly(spark.sparkContext)
-            import_as_driver(spark)
-            seek_no_data_sources(spark)
+            silence_pyspark(spark.sparkContext)
+            use_driver_pyspark(spark)
+            skip_data_source_search(spark)
             spark.sparkContext.setLogLevel("ERROR")
             spark.dataSource.register(InboxDataSource)
-            _lock(spark, state / "lock.jvm")
+            _lock_state(spark, state / "lock.jvm")
             if cluster:
                 ship_code(spark, state)
-                examine_executors(spark, settings.spark)
+                require_executors(spark, settings.spark)
             yield spark
     finally:
-        if spark is not None and jvm_alive():
+        if spark is not None and is_jvm_alive():
             spark.stop()
         end_jvm()
 
@@ -644,7 +636,7 @@ def memory_conf(settings: Settings) -> dict[str, str]:
     }
 
 
-def _master(settings: Settings) -> dict[str, str]:
+def _master_conf(settings: Settings) -> dict[str, str]:
     """Return the configuration of how many tasks run at a time, and where."""
     if settings.spark.master is not None:
         return {"spark.master": settings.spark.master}
@@ -653,7 +645,7 @@ def _master(settings: Settings) -> dict[str, str]:
     return {"spark.master": division.master, "spark.default.parallelism": str(division.cores)}
 
 
-def _addresses(spark: SparkSettings) -> dict[str, str]:
+def _address_conf(spark: SparkSettings) -> dict[str, str]:
     """Return the configuration of how executors reach the router."""
     host = spark.host or LOOPBACK
     addresses = {"spark.driver.host": host, "spark.driver.bindAddress": spark.driver_bind or host}
@@ -663,13 +655,13 @@ def _addresses(spark: SparkSettings) -> dict[str, str]:
     return addresses | {name: str(port) for name, port in ports.items() if port}
 
 
-def _require(faults: Iterable[tuple[str, str]]) -> None:
+def _raise_faults(faults: Iterable[tuple[str, str]]) -> None:
     problems = [f"{key}: {fault}" for key, fault in faults]
     if problems:
         raise ConfigError(problems[0], key=problems[0].partition(":")[0], problems=tuple(problems))
 
 
-def _patience(settings: Settings) -> dict[str, str]:
+def _timeout_conf(settings: Settings) -> dict[str, str]:
     """Return the configuration that ends Python workers which hang; the task then fails, and says so."""
     return {
         "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": str(math.ceil(settings.worker_timeout.total_seconds())),
@@ -678,7 +670,7 @@ def _patience(settings: Settings) -> dict[str, str]:
 
 
 @contextmanager
-def _own_interrupt() -> Iterator[None]:
+def _keep_interrupt_handler() -> Iterator[None]:
     """Keep our handler of SIGINT: a new Spark context puts its own there, which would end us instead of draining."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -690,7 +682,7 @@ def _own_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _lock(spark: SparkSession, path: Path) -> None:
+def _lock_state(spark: SparkSession, path: Path) -> None:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     file = jvm.java.io.RandomAccessFile(str(path), "rw")

@@ -46,17 +46,17 @@ def main() -> None:
     os.environ |= QUIET
     for name in (runs, *NEEDED.get(runs, ())):
         importlib.import_module(name)
-    if threads() > 1:
-        _give_way(before)
+    if count_threads() > 1:
+        _run_spark_daemon(before)
     from pyspark import daemon
 
-    daemon.worker = quiet(daemon.worker)
+    daemon.worker = silence_disconnects(daemon.worker)
     # A collection in a worker would write to each of these objects, and so copy the pages that they lie on.
     gc.freeze()
     daemon.manager()
 
 
-def quiet(work: Any) -> Any:
+def silence_disconnects(work: Any) -> Any:
     """Return pyspark's function that serves one task, without the error that Spark's end of the connection is gone.
 
     It leaves the plan out of pyspark's collections between tasks. Spark closes the connection when it has no use for
@@ -75,7 +75,7 @@ def quiet(work: Any) -> Any:
     return worker
 
 
-def threads() -> int:
+def count_threads() -> int:
     """Return how many threads this process has, those of libraries too; where nobody can tell, 1."""
     try:
         return len(list(_TASKS.iterdir()))
@@ -83,7 +83,7 @@ def threads() -> int:
         return 1
 
 
-def _give_way(before: dict[str, str | None]) -> None:
+def _run_spark_daemon(before: dict[str, str | None]) -> None:
     for name, value in before.items():
         os.environ.pop(name)
         if value is not None:

@@ -1,1 +1,1 @@
-"""What the router sends to OpenTelemetry over OTLP, where settings ask for it: spans of batches, and metrics."""
+"""Export of spans and metrics to OpenTelemetry over OTLP."""

@@ -1,4 +1,4 @@
-"""Telemetry where settings ask for it; without them nothing of OpenTelemetry is imported."""
+"""Optional telemetry; OpenTelemetry is imported only if it is configured."""
 
 # Small: without telemetry nothing else of this room is loaded.
 
@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry
 
 from router.errors import ConfigError
 from router.settings.catalogs import OtlpSettings
-from router.watching.batches import Steps
+from router.watching.batches import BatchSteps
 
 
 @contextmanager
-def telemetry(settings: OtlpSettings | None, registry: CollectorRegistry, steps: Steps) -> Iterator[None]:
-    """Send what batches do and a registry's metrics for the time of the block; nothing without *settings*.
+def send_telemetry(settings: OtlpSettings | None, registry: CollectorRegistry, steps: BatchSteps) -> Iterator[None]:
+    """Send spans of batches and a registry's metrics during the block; nothing without *settings*.
 
     Raises:
         ConfigError: the packages of OpenTelemetry are not installed.
@@ -25,12 +25,12 @@ def telemetry(settings: OtlpSettings | None, registry: CollectorRegistry, steps:
         yield
         return
     try:
-        from router.telemetry.exporting import exported
+        from router.telemetry.exporting import export_telemetry
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"telemetry.otlp needs what is not installed: {error.name}",
             key="telemetry.otlp",
             hint="install it with the extra: pip install 'xregistry-router[telemetry]'",
         ) from error
-    with exported(settings, registry, steps):
+    with export_telemetry(settings, registry, steps):
         yield

@@ -1,7 +1,7 @@
-"""Sending spans and metrics to a collector, from threads of their own: it may be away, slow or silent for ever.
+"""Send spans and metrics to a collector in separate threads, since it may be slow or unreachable.
 
-Spans wait in a queue of bounded length and are dropped when it is full; metrics are those of the moment when they are
-sent. Only the end of the process waits for either, and for :data:`_STOP_SECONDS` and half a second at most.
+Spans are queued, and dropped when the queue is full; metrics are sent with their current values. Only the end of the
+process waits for both, at most :data:`_STOP_SECONDS` and half a second.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from router.evaluation.plan import VERSION
 from router.logs import get_logger
 from router.settings.catalogs import OtlpSettings
 from router.settings.values import plain_options
-from router.watching.batches import FinishedBatch, Steps
+from router.watching.batches import BatchSteps, FinishedBatch
 
-# Metrics of the Prometheus client as metrics of OpenTelemetry: the same names, labels and numbers.
+# Conversion of Prometheus metrics to OpenTelemetry, with the same names, labels and values.
 
 _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 
 
-def points_of(families: Iterable[Family], since: int, now: int) -> Iterator[Any]:
-    """Yield the metrics of families that have samples; counts are those *since*, both times in nanoseconds since 1970.
+def to_otel_metrics(families: Iterable[Family], since: int, now: int) -> Iterator[Any]:
+    """Convert Prometheus families with samples to OpenTelemetry; times are in nanoseconds since 1970.
 
-    A counter has no ``_total`` in its name: whoever shows it to Prometheus again adds that.
+    Counters lose the suffix ``_total``, which exporters to Prometheus add again.
     """
     for family in families:
         if not family.samples:
             continue
         if family.type == "histogram":
-            data = Histogram(list(_histogram(family, since, now)), _CUMULATIVE)
+            data = Histogram(list(_iter_histogram_points(family, since, now)), _CUMULATIVE)
         else:
             # Collectors of ours give whole numbers and truth values too, of which the encoder refuses the latter.
             values = [
@@ -72,7 +72,7 @@ def points_of(families: Iterable[Family], since: int, now: int) -> Iterator[Any]
         yield Metric(family.name, family.documentation, family.unit, data)
 
 
-def _histogram(family: Family, since: int, now: int) -> Iterator[Any]:
+def _iter_histogram_points(family: Family, since: int, now: int) -> Iterator[Any]:
     histograms: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
     for sample in family.samples:
         labels = dict(sample.labels)
@@ -83,10 +83,10 @@ def _histogram(family: Family, since: int, now: int) -> Iterator[Any]:
         else:
             series[sample.name.removeprefix(family.name)] = sample.value
     for labels_, series in histograms.items():
-        yield _series(dict(labels_), series, since, now)
+        yield _make_histogram_point(dict(labels_), series, since, now)
 
 
-def _series(labels: Mapping[str, str], series: Mapping[str, Any], since: int, now: int) -> Any:
+def _make_histogram_point(labels: Mapping[str, str], series: Mapping[str, Any], since: int, now: int) -> Any:
     below = sorted(series["below"])
     counts = [count - before for (_, count), before in zip(below, (0, *(count for _, count in below)), strict=False)]
     bounds = [bound for bound, _ in below[:-1]]  # The last bound is infinite, and is left out by convention.
@@ -96,50 +96,50 @@ def _series(labels: Mapping[str, str], series: Mapping[str, Any], since: int, no
 
 SCOPE: Final = "xregistry-router"
 WAITING: Final = 2048
-"""Spans that wait to be sent; more are dropped."""
+"""Maximum queued spans; more are dropped."""
 _TOGETHER: Final = 512
 _REQUEST_SECONDS: Final = 10.0
 _STOP_SECONDS: Final = 3.0
 _GIVING_UP_SECONDS: Final = 0.5
 _REASON: Final = 300
-"""Characters of a reason that the log has."""
+"""Maximum characters of a logged reason."""
 _log = get_logger()
 
 
 @contextmanager
-def exported(settings: OtlpSettings, registry: CollectorRegistry, steps: Steps) -> Iterator[None]:
-    """Send the spans of all batches and the metrics of a registry for the time of the block."""
-    saying = _Saying(settings.endpoint)
+def export_telemetry(settings: OtlpSettings, registry: CollectorRegistry, steps: BatchSteps) -> Iterator[None]:
+    """Send the spans of all batches and the metrics of a registry during the block."""
+    saying = _Reporter(settings.endpoint)
     resource = Resource.create({"service.name": settings.service, "service.version": VERSION})
-    spans = _Spans(settings, resource, saying) if settings.traces else None
-    metrics = _Metrics(settings, resource, registry, saying) if settings.metrics else None
+    spans = _SpanSender(settings, resource, saying) if settings.traces else None
+    metrics = _MetricsSender(settings, resource, registry, saying) if settings.metrics else None
     if spans is not None:
-        steps.follow(spans.add)
+        steps.set_listener(spans.add_batch)
     try:
         yield
     finally:
-        steps.follow(None)
+        steps.set_listener(None)
         exporters = [each for each in (spans, metrics) if each is not None]
         threads = [threading.Thread(target=each.end, name="telemetry-end", daemon=True) for each in exporters]
         for thread in threads:
             thread.start()
-        _join(threads, _STOP_SECONDS)
+        _join_threads(threads, _STOP_SECONDS)
         for each in exporters:
             each.exporter.shutdown()
         # Requests that were just being repeated are given up with it, which is said. Those under way end much later,
         # when nobody may read the log any more.
-        _join(threads, _GIVING_UP_SECONDS)
+        _join_threads(threads, _GIVING_UP_SECONDS)
         saying.over = True
 
 
-def _join(threads: list[threading.Thread], seconds: float) -> None:
+def _join_threads(threads: list[threading.Thread], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-class _Saying(logging.Handler):
-    """Says once that the collector takes nothing, with the reason, and once that it does again.
+class _Reporter(logging.Handler):
+    """Logs once, with the reason, that the collector rejects data, and once that it accepts data again.
 
     The library logs the reason only once, in the thread that sends, and first of all; of later tries and their end it
     only says that they were given up.
@@ -155,35 +155,35 @@ class _Saying(logging.Handler):
         logger.handlers[:], logger.propagate = [self], False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the reason of a failure."""
-        if not self._reason():
+        """Store the reason of a failure."""
+        if not self._last_reason():
             self._here.reason = record.getMessage()[:_REASON]
 
-    def went(self, kind: str, *, well: bool) -> None:
-        """Note whether spans or metrics (*kind*) were sent *well*."""
+    def report_result(self, kind: str, *, well: bool) -> None:
+        """Report whether sending spans or metrics (*kind*) succeeded (*well*)."""
         if well == (kind in self._failing) and not self.over:
             (self._failing.discard if well else self._failing.add)(kind)
             if well:
                 _log.info("telemetry accepted again", endpoint=self._endpoint, kind=kind)
             else:
-                _log.warning("telemetry not accepted", endpoint=self._endpoint, kind=kind, problem=self._reason())
+                _log.warning("telemetry not accepted", endpoint=self._endpoint, kind=kind, problem=self._last_reason())
         self._here.reason = ""
 
-    def _reason(self) -> str:
+    def _last_reason(self) -> str:
         return str(getattr(self._here, "reason", ""))
 
 
-class _Noted:
-    """An exporter of spans that notes its successes and failures."""
+class _ReportingExporter:
+    """A span exporter that reports successes and failures."""
 
-    def __init__(self, exporter: Any, saying: _Saying) -> None:
+    def __init__(self, exporter: Any, saying: _Reporter) -> None:
         self._exporter = exporter
         self._saying = saying
 
     def export(self, spans: Any) -> Any:
         """Send spans."""
         result = self._exporter.export(spans)
-        self._saying.went("traces", well=result is SpanExportResult.SUCCESS)
+        self._saying.report_result("traces", well=result is SpanExportResult.SUCCESS)
         return result
 
     def shutdown(self) -> None:
@@ -191,52 +191,52 @@ class _Noted:
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing waits here."""
+        """Return True: nothing is queued here."""
         return True
 
 
-class _Spans:
-    """Makes a span of each batch, and below it one of each of its steps."""
+class _SpanSender:
+    """Sends a span for each batch, with a child span for each step."""
 
-    def __init__(self, settings: OtlpSettings, resource: Any, saying: _Saying) -> None:
-        self.exporter = OTLPSpanExporter(**_connection(settings, "traces"))
+    def __init__(self, settings: OtlpSettings, resource: Any, saying: _Reporter) -> None:
+        self.exporter = OTLPSpanExporter(**_exporter_options(settings, "traces"))
         processor = BatchSpanProcessor(
-            _Noted(self.exporter, saying), max_queue_size=WAITING, max_export_batch_size=_TOGETHER
+            _ReportingExporter(self.exporter, saying), max_queue_size=WAITING, max_export_batch_size=_TOGETHER
         )
         # Not at the end of the process, since we limit how long that waits.
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(SCOPE, VERSION)
 
-    def add(self, batch: FinishedBatch) -> None:
-        """Queue a batch; returns at once."""
+    def add_batch(self, batch: FinishedBatch) -> None:
+        """Queue the spans of a batch without waiting."""
         attributes = {"xrouter.query": batch.query, "xrouter.batch": batch.number}
-        span = self._tracer.start_span("batch", attributes=attributes, start_time=_ns(batch.began))
+        span = self._tracer.start_span("batch", attributes=attributes, start_time=_to_ns(batch.began))
         inside = set_span_in_context(span)
         for turn in batch.turns:
-            step = self._tracer.start_span(turn.step, inside, attributes=attributes, start_time=_ns(turn.began))
-            step.end(_ns(turn.ended))
+            step = self._tracer.start_span(turn.step, inside, attributes=attributes, start_time=_to_ns(turn.began))
+            step.end(_to_ns(turn.ended))
         if batch.records is None:
             span.set_status(Status(StatusCode.ERROR, "it did not come to its end, and is tried again"))
         else:
             span.set_attribute("xrouter.records", batch.records)
-        span.end(_ns(batch.ended))
+        span.end(_to_ns(batch.ended))
 
     def end(self) -> None:
-        """Send the spans that wait, if the collector takes them."""
+        """Send the queued spans, if the collector accepts them."""
         self._provider.shutdown()
 
 
-class _Metrics:
-    """Sends metrics at a steady interval, and once more in the end."""
+class _MetricsSender:
+    """Sends metrics at regular intervals, and once at the end."""
 
-    def __init__(self, settings: OtlpSettings, resource: Any, registry: CollectorRegistry, saying: _Saying) -> None:
+    def __init__(self, settings: OtlpSettings, resource: Any, registry: CollectorRegistry, saying: _Reporter) -> None:
         self._resource = resource
         self._saying = saying
         self._registry = registry
         self._interval = settings.interval.total_seconds()
         self._since = time.time_ns()
-        self.exporter = OTLPMetricExporter(**_connection(settings, "metrics"))
+        self.exporter = OTLPMetricExporter(**_exporter_options(settings, "metrics"))
         self._ending = threading.Event()
         self._thread = Background("telemetry", self._run)
         self._thread.start()
@@ -246,13 +246,13 @@ class _Metrics:
             self._send()
 
     def _send(self) -> None:
-        metrics = list(points_of(self._registry.collect(), self._since, time.time_ns()))
+        metrics = list(to_otel_metrics(self._registry.collect(), self._since, time.time_ns()))
         scope = ScopeMetrics(InstrumentationScope(SCOPE, VERSION), metrics, "")
         result = self.exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
-        self._saying.went("metrics", well=result is MetricExportResult.SUCCESS)
+        self._saying.report_result("metrics", well=result is MetricExportResult.SUCCESS)
 
     def end(self) -> None:
-        """Send the last values, if the collector takes them."""
+        """Send the final values, if the collector accepts them."""
         self._ending.set()
         self._thread.ask_to_end()
         if self._thread.join(_STOP_SECONDS):
@@ -261,7 +261,7 @@ class _Metrics:
             self._thread.join(_REQUEST_SECONDS)
 
 
-def _connection(settings: OtlpSettings, kind: str) -> dict[str, Any]:
+def _exporter_options(settings: OtlpSettings, kind: str) -> dict[str, Any]:
     session = requests.Session()
     # Our headers must reach no other host; and the settings say whom we trust, not REQUESTS_CA_BUNDLE.
     session.max_redirects = 0
@@ -273,17 +273,17 @@ def _connection(settings: OtlpSettings, kind: str) -> dict[str, Any]:
         "timeout": _REQUEST_SECONDS,
         "compression": Compression.Gzip,
         "session": session,
-        "certificate_file": _authorities() if tls is None or tls.ca is None else tls.ca,
+        "certificate_file": _system_ca_path() if tls is None or tls.ca is None else tls.ca,
         "client_certificate_file": None if tls is None else tls.cert,
         "client_key_file": None if tls is None else tls.key,
     }
 
 
-def _authorities() -> str | None:
-    """Return where the system has the authorities that it trusts; the library has its own where there are none."""
+def _system_ca_path() -> str | None:
+    """Return the path of the system's CA certificates; None if there are none."""
     paths = ssl.get_default_verify_paths()
     return paths.cafile or paths.capath
 
 
-def _ns(seconds: float) -> int:
+def _to_ns(seconds: float) -> int:
     return int(seconds * 1e9)

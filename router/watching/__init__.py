@@ -1,1 +1,1 @@
-"""For those who watch: metrics, health, progress, and batches that take too long."""
+"""Monitoring: metrics, health, progress, and batches that take too long."""

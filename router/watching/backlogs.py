@@ -1,7 +1,7 @@
-"""What waits at the sources, by their own last answers, whatever the queries do meanwhile.
+"""The backlog of each source, as last reported by its broker or inbox.
 
-A source that does not answer has no figures: 0 would say that nothing waits. Figures that nobody updates disappear
-after :data:`STALE_SECONDS`. Everything here may be called from any thread.
+A source that does not respond has no figures, since 0 would mean that there is no backlog. Figures disappear
+:data:`STALE_SECONDS` after their last update. Everything here is thread-safe.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ REST: Final = "rest"
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Records of a source that are not at all their sinks, and when the oldest arrived (ms since 1970; None unknown).
+    """Records of a source that are not yet in all sinks, and when the oldest arrived (ms since 1970; None unknown).
 
-    The oldest is None as well where nothing waits.
+    ``oldest`` is also None if there are no records.
     """
 
     records: int
     oldest: int | None = None
     arrived: int = field(default=0, compare=False)
-    """Records that came since somebody looks; it begins anew with another connection."""
+    """Records that arrived since the connection was opened."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """What the sources of one query said, by endpoint (or :data:`INBOX`, :data:`REST`), and when; None is no answer.
+class _BacklogAnswer:
+    """The last backlogs of one query by endpoint (or :data:`INBOX`, :data:`REST`); None is unknown.
 
-    All that arrived there before ``read_until`` is at its sinks, in seconds since 1970.
+    Records that arrived before ``read_until`` (seconds since 1970) are in their sinks.
     """
 
     at: float
@@ -46,7 +46,7 @@ class _Answer:
 
 
 class Backlogs(Collector):
-    """The last answers, as metrics; *label* gives what stands for an endpoint there."""
+    """The current backlogs, as metrics; *label* returns the label of an endpoint."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class Backlogs(Collector):
         self._clock = clock
         self._now = now
         self._lock = threading.Lock()
-        self._answers: dict[str, _Answer] = {}
+        self._answers: dict[str, _BacklogAnswer] = {}
         self._arrived: dict[str, tuple[int, int]] = {}
-        """By endpoint what was said last, and all that arrived."""
+        """By endpoint: the last reported number of arrived records, and the total."""
 
-    def answered(self, query: str, backlogs: Mapping[str, Backlog | None], read_until: float = 0.0) -> None:
-        """Note what waits for a query, in place of what was noted before.
+    def update(self, query: str, backlogs: Mapping[str, Backlog | None], read_until: float = 0.0) -> None:
+        """Replace the backlogs of a query.
 
-        *read_until* is the time before which all that arrived is at its sinks, in seconds since 1970; 0 not known.
+        Records that arrived before *read_until* (seconds since 1970; 0 unknown) are in their sinks.
         """
         with self._lock:
-            self._answers[query] = _Answer(self._clock(), read_until, dict(backlogs))
+            self._answers[query] = _BacklogAnswer(self._clock(), read_until, dict(backlogs))
             for name, backlog in backlogs.items():
                 if backlog is not None:
                     last, total = self._arrived.get(name, (0, 0))
@@ -77,12 +77,12 @@ class Backlogs(Collector):
                     self._arrived[name] = (backlog.arrived, total + came)
 
     def forget(self, query: str) -> None:
-        """Leave out a query that is not read any more."""
+        """Remove a query that no longer runs."""
         with self._lock:
             self._answers.pop(query, None)
 
-    def current(self) -> dict[str, Backlog | None]:
-        """Return what waits at each endpoint, in the inbox and in the rest topic; None is not known."""
+    def get_current(self) -> dict[str, Backlog | None]:
+        """Return the backlog of each endpoint, of the inbox and of the fallback topic; None is unknown."""
         with self._lock:
             answers = list(self._answers.values())
         backlogs: dict[str, Backlog | None] = {}
@@ -91,48 +91,48 @@ class Backlogs(Collector):
             backlogs |= {name: None if stale else backlog for name, backlog in answer.backlogs.items()}
         return backlogs
 
-    def answered_at(self, query: str) -> float | None:
-        """Return when the sources of a query answered last, by the clock; None when they never did."""
+    def last_answer_time(self, query: str) -> float | None:
+        """Return when the backlogs of a query were last updated, by the clock; None for never."""
         with self._lock:
             answer = self._answers.get(query)
             return None if answer is None else answer.at
 
     def read_until(self) -> float:
-        """Return the time up to which all that arrived anywhere is at its sinks, in seconds since 1970; 0 not known."""
+        """Return the time before which all arrived records are in their sinks, in seconds since 1970; 0 unknown."""
         with self._lock:
             return min((answer.read_until for answer in self._answers.values()), default=0.0)
 
     def describe(self) -> Iterator[Metric]:
-        """Give the registry the names, so that nobody else can take them."""
-        yield from _Families().all
+        """Yield the metrics without samples, so that the registry reserves their names."""
+        yield from _MetricFamilies().all_families
 
     def collect(self) -> Iterator[Metric]:
-        """Give the figures as they are now."""
-        families, now_ms = _Families(), int(self._now() * 1000)
+        """Yield the current figures."""
+        families, now_ms = _MetricFamilies(), int(self._now() * 1000)
         with self._lock:
             inside = self._answers.get(INBOX)
             arrived = {name: total for name, (_, total) in self._arrived.items() if name not in (INBOX, REST)}
         pushed = set() if inside is None else inside.backlogs.keys() - {INBOX}
         shared: dict[tuple[str, bool], list[Backlog | None]] = {}
-        for name, backlog in self.current().items():
+        for name, backlog in self.get_current().items():
             if name == INBOX:
-                families.plain(families.inbox, families.inbox_oldest, backlog, now_ms)
+                families.add_unlabeled(families.inbox, families.inbox_oldest, backlog, now_ms)
             elif name == REST:
-                families.plain(families.rest, None, backlog, now_ms)
+                families.add_unlabeled(families.rest, None, backlog, now_ms)
             else:
                 shared.setdefault((self._label(name), name in pushed), []).append(backlog)
         for (label, in_inbox), backlogs in shared.items():
-            families.of_endpoint(label, backlogs, now_ms, in_inbox=in_inbox)
+            families.add_endpoint(label, backlogs, now_ms, in_inbox=in_inbox)
         totals: dict[str, int] = {}
         for name, total in arrived.items():
             totals[self._label(name)] = totals.get(self._label(name), 0) + total
         for label, total in totals.items():
             families.arrived.add_metric([label], total)
-        yield from families.all
+        yield from families.all_families
 
 
-class _Families:
-    """The metrics of one look."""
+class _MetricFamilies:
+    """The metric families of one collection."""
 
     def __init__(self) -> None:
         self.lag = GaugeMetricFamily(
@@ -168,22 +168,22 @@ class _Families:
         )
 
     @property
-    def all(self) -> tuple[Metric, ...]:
+    def all_families(self) -> tuple[Metric, ...]:
         pushed = self.pushed, self.pushed_oldest, self.arrived
         return self.lag, self.oldest, self.up, self.inbox, self.inbox_oldest, self.rest, *pushed
 
-    def plain(
+    def add_unlabeled(
         self, records: GaugeMetricFamily, oldest: GaugeMetricFamily | None, backlog: Backlog | None, now: int
     ) -> None:
         if backlog is None:
             return
         records.add_metric([], backlog.records)
-        age = _age(backlog, now)
+        age = _oldest_age(backlog, now)
         if oldest is not None and age is not None:
             oldest.add_metric([], age)
 
-    def of_endpoint(self, label: str, backlogs: list[Backlog | None], now: int, *, in_inbox: bool) -> None:
-        """Add an endpoint; past the cap of labels, all that share ``other``. No broker tells what is *in_inbox*."""
+    def add_endpoint(self, label: str, backlogs: list[Backlog | None], now: int, *, in_inbox: bool) -> None:
+        """Add an endpoint, or all endpoints that share a label. Backlogs *in_inbox* are not reported by a broker."""
         known = [backlog for backlog in backlogs if backlog is not None]
         whole = len(known) == len(backlogs)
         if not in_inbox:
@@ -192,13 +192,13 @@ class _Families:
             return
         records, oldest = (self.pushed, self.pushed_oldest) if in_inbox else (self.lag, self.oldest)
         records.add_metric([label], sum(backlog.records for backlog in known))
-        ages = [_age(backlog, now) for backlog in known]
+        ages = [_oldest_age(backlog, now) for backlog in known]
         if None not in ages:
             oldest.add_metric([label], max(age for age in ages if age is not None))
 
 
-def _age(backlog: Backlog, now: int) -> float | None:
-    """Return the age in seconds of the oldest; a sender's clock that is ahead counts as 0."""
+def _oldest_age(backlog: Backlog, now: int) -> float | None:
+    """Return the age of the oldest record in seconds; at least 0, even if a sender's clock is ahead."""
     if not backlog.records:
         return 0.0
     return None if backlog.oldest is None else max(0, now - backlog.oldest) / 1000

@@ -1,9 +1,9 @@
-"""Coverage over time: which of the definitions that sources expect have occurred, and when the last record came.
+"""Coverage over time: which expected definitions have occurred, and when the last record arrived.
 
-A place (a source, or a definition at a source) is known from when a plan first expects it, and goes when none does;
-through restarts it is kept in :mod:`router.state.ledger`. A first occurrence is on the disk before the source
-commits it; later ones follow once a minute, so that a crash takes back a minute of ``last`` at most. There is a series
-for each source and none for each definition, of which there may be tens of thousands.
+A place (a source, or a definition at a source) is tracked while a plan expects it, and saved in
+:mod:`router.state.ledger`. A first occurrence is saved before the source commits it; later ones once a minute, so that
+a crash loses at most a minute of ``last``. There is a metric series per source, but none per definition, since there
+may be tens of thousands.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from router.evaluation.plan import Plan
 
 EVERY_SECONDS: Final = 60.0
-"""Time between two notes of what occurred again."""
+"""Interval at which repeated occurrences are saved."""
 _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """Of one source: its last record in seconds since 1970 (None: never), definitions it expects, and those unseen."""
+    """Coverage of one source: last record in seconds since 1970 (None: never), expected and unseen definitions."""
 
     last: int | None
     expected: int
@@ -42,7 +42,7 @@ class Occurrences:
 
 
 class Coverage(Collector):
-    """What has occurred; *label* gives what stands for an endpoint in metrics. From any thread."""
+    """Tracks occurrences; *label* returns the label of an endpoint in metrics. Thread-safe."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class Coverage(Collector):
         self._refused = False
         self._kept_at = clock()
 
-    def keep_in(self, root: Path) -> None:
-        """Go on from what is noted in a state folder, and note there what changes; before any plan is followed.
+    def open_store(self, root: Path) -> None:
+        """Load saved occurrences from a state folder, and save changes there; call it before any plan is active.
 
-        If the disk refuses, the router starts all the same, and knows only what this process sees.
+        If the disk fails, the router starts anyway, and tracks only what this process sees.
         """
         try:
             sightings = Sightings(root)
@@ -80,7 +80,7 @@ class Coverage(Collector):
             self._kept, self._known = sightings, known
 
     def follow(self, plan: Plan) -> None:
-        """Expect what this plan does, and nothing else, from now on."""
+        """Track the places that this plan expects, and no others, from now on."""
         expected = {DefinitionAtEndpoint(source.endpoint) for source in plan.sources}
         matcher = plan.judge.matcher
         for channel in matcher.channels:
@@ -98,10 +98,10 @@ class Coverage(Collector):
             self._known.update((place, Sighting(plan.epoch, now)) for place in new)
             for place in gone:
                 del self._known[place]
-        self._keep()
+        self._save_changes()
 
-    def saw(self, tally: Tally) -> None:
-        """Take in the records of a batch that all sinks have; one that comes again changes nothing."""
+    def add_batch(self, tally: Tally) -> None:
+        """Add the records of a written batch; adding it again changes nothing."""
         places = {DefinitionAtEndpoint(endpoint) for (endpoint, _, _), count in tally.records.items() if count}
         places.update(DefinitionAtEndpoint(*pair) for pair in tally.definitions)
         now, firsts = int(self._now()), set[DefinitionAtEndpoint]()
@@ -114,28 +114,28 @@ class Coverage(Collector):
                 self._known[place] = replace(sighting, last=max(now, sighting.last or 0))
                 self._changed.add(place)
         if firsts:
-            self._keep(firsts)
+            self._save_changes(firsts)
 
-    def tick(self) -> None:
-        """Note what occurred again, if it is time to; call it every now and then."""
+    def save_if_due(self) -> None:
+        """Save repeated occurrences if it is time; call it regularly."""
         if self._clock() - self._kept_at >= EVERY_SECONDS:
-            self._keep()
+            self._save_changes()
 
     def close(self) -> None:
-        """Note what is not noted yet, for the last time."""
-        self._keep()
+        """Save the remaining changes, and close the store."""
+        self._save_changes()
         with self._writing:
             if self._kept is not None:
                 self._kept.close()
                 self._kept = None
 
-    def known(self) -> dict[DefinitionAtEndpoint, Sighting]:
-        """Return what is known of each place."""
+    def all_sightings(self) -> dict[DefinitionAtEndpoint, Sighting]:
+        """Return the occurrences of each place."""
         with self._lock:
             return dict(self._known)
 
     def by_source(self) -> dict[str, Occurrences]:
-        """Return what is known of each source."""
+        """Return the coverage of each source."""
         with self._lock:
             known = dict(self._known)
         expected = Counter(place.endpoint for place in known if place.message)
@@ -146,8 +146,8 @@ class Coverage(Collector):
             if not place.message
         }
 
-    def _keep(self, chosen: set[DefinitionAtEndpoint] | None = None) -> None:
-        """Write what has changed, or the *chosen* part of it. If the disk refuses, it waits, and holds up no batch."""
+    def _save_changes(self, chosen: set[DefinitionAtEndpoint] | None = None) -> None:
+        """Save all changes, or only those of *chosen* places. If the disk fails, they are saved later."""
         with self._writing:
             if chosen is None:
                 self._kept_at = self._clock()
@@ -173,15 +173,15 @@ class Coverage(Collector):
                 self._refused = True
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Tell the registry the names, which it then keeps others from taking."""
-        yield from _families()
+        """Yield the metrics without samples, so that the registry reserves their names."""
+        yield from _make_families()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Give the figures as they are now; past the cap of labels, all that share ``other``."""
+        """Yield the current figures; endpoints that share a label are summed."""
         shared: dict[str, list[Occurrences]] = {}
         for endpoint, each in self.by_source().items():
             shared.setdefault(self._label(endpoint), []).append(each)
-        last, expected, unseen = families = _families()
+        last, expected, unseen = families = _make_families()
         for label, some in shared.items():
             last.add_metric([label], max(each.last or 0 for each in some))
             expected.add_metric([label], sum(each.expected for each in some))
@@ -189,7 +189,7 @@ class Coverage(Collector):
         yield from families
 
 
-def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+def _make_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
     texts = {
         "xrouter_source_last_record_timestamp_seconds": "When the last record of a source was written; 0 is never.",
         "xrouter_source_definitions": "Definitions that a source expects.",
@@ -199,14 +199,14 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily
     return last, expected, unseen
 
 
-# What went through, in the log: one line a minute while something does, with the counts of each endpoint.
+# The throughput log: a line per minute while there are records, with the counts of each endpoint.
 
 SHOWN: Final = 20
-"""Endpoints that are named; those with the most records."""
+"""Maximum endpoints that are named, those with the most records."""
 
 
 class ThroughputLog:
-    """Counts between two lines; from any thread."""
+    """Counts records between two log lines. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -219,8 +219,8 @@ class ThroughputLog:
         with self._lock:
             self._records.update(records)
 
-    def log(self, *, last: bool = False) -> None:
-        """Log a line if it is time and something went through; called every now and then, and at the *last*."""
+    def log_if_due(self, *, last: bool = False) -> None:
+        """Log a line if it is time or the *last* call, and there were records; call it regularly."""
         now = self._clock()
         if now - self._since < EVERY_SECONDS and not last:
             return
@@ -228,11 +228,11 @@ class ThroughputLog:
             records, self._records = self._records, Counter()
             seconds, self._since = now - self._since, now
         if records.total():
-            _log_records(records, seconds)
+            _log_throughput(records, seconds)
 
 
 def by_endpoint(records: Mapping[tuple[str, str, str], int]) -> dict[str, dict[str, int]]:
-    """Return counts of outcomes as lines have them: the busiest endpoints first, and ``other`` for those past them."""
+    """Return counts of outcomes by endpoint, busiest first, with the sum of the rest as ``other``."""
     endpoints: dict[str, Counter[str]] = {}
     for (endpoint, outcome, reason), count in records.items():
         if count:
@@ -244,7 +244,7 @@ def by_endpoint(records: Mapping[tuple[str, str, str], int]) -> dict[str, dict[s
     return counts
 
 
-def _log_records(records: Counter[tuple[str, str, str]], seconds: float) -> None:
+def _log_throughput(records: Counter[tuple[str, str, str]], seconds: float) -> None:
     dead = sum(count for (_, outcome, _), count in records.items() if outcome == DEAD_LETTER)
     facts = {"records": records.total(), "dead_letters": dead, "seconds": round(seconds)}
     _log.info("throughput", **facts, endpoints=by_endpoint(records))

@@ -1,7 +1,7 @@
-"""Everything the router counts, under the names of deploy/OPERATIONS.md#metrics, in a registry of its own.
+"""The metrics of the router, as documented in deploy/OPERATIONS.md#metrics, in a separate registry.
 
-Labels that come from catalogs and records are bounded: the first values seen keep a series of their own, the rest
-share ``other``. Everything here may be called from any thread.
+Label values from catalogs and records are bounded: the first ones have their own series, the rest share ``other``.
+Everything here is thread-safe.
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import VERSION
 from router.logs import get_logger
 from router.settings import Settings
-from router.settings.model import certificates
+from router.settings.model import find_certificates
 from router.watching.backlogs import Backlogs
 from router.watching.coverage import Coverage, ThroughputLog
-from router.watching.shadow import ShadowFigures
+from router.watching.shadow import ShadowMetrics
 from router.watching.status import RouterStatus
 
 if TYPE_CHECKING:
     from router.state.state import Account
 
-# What metrics are made of where the client library has nothing that fits.
+# Collectors that the client library does not have.
 
 OTHER: Final = "other"
 INFINITE: Final = float("inf")
 
 
 class FaultCounter(Collector):
-    """What :mod:`bindings.background` has counted in this process."""
+    """The faults that :mod:`bindings.background` has counted in this process."""
 
     def describe(self) -> Iterator[CounterMetricFamily]:
-        """Tell the registry the name, which it then keeps others from taking."""
-        yield self._family()
+        """Yield the metric without samples, so that the registry reserves its name."""
+        yield self._make_family()
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Give the faults of each part as they are now."""
-        family = self._family()
+        """Yield the current faults by part."""
+        family = self._make_family()
         for part, count in sorted(faults().items()):
             family.add_metric([part], count)
         yield family
 
     @staticmethod
-    def _family() -> CounterMetricFamily:
+    def _make_family() -> CounterMetricFamily:
         text = "Faults of background threads and gateways, which began again."
         return CounterMetricFamily("xrouter_background_faults", text, labels=["part"])
 
 
 class BulkHistogram(Collector):
-    """A histogram without labels that takes many equal values at once; the client library's takes one at a time."""
+    """A histogram without labels to which many equal values can be added at once."""
 
     def __init__(self, name: str, documentation: str, buckets: Iterable[float]) -> None:
         self._name = name
@@ -75,18 +75,18 @@ class BulkHistogram(Collector):
         self._lock = threading.Lock()
 
     def add(self, values: Iterable[tuple[float, int]]) -> None:
-        """Add each value as many times as the number beside it."""
+        """Add pairs of a value and its number of occurrences."""
         with self._lock:
             for value, count in values:
                 self._counts[bisect_left(self._bounds, value)] += count
                 self._sum += value * count
 
     def describe(self) -> Iterator[HistogramMetricFamily]:
-        """Tell the registry the name, which it then keeps others from taking."""
+        """Yield the metric without samples, so that the registry reserves its name."""
         yield HistogramMetricFamily(self._name, self._documentation)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Give the buckets as they are now, each with those below it."""
+        """Yield the current cumulative buckets."""
         with self._lock:
             counts, total = list(self._counts), self._sum
         buckets: list[tuple[str, float]] = []
@@ -99,16 +99,16 @@ class BulkHistogram(Collector):
         yield family
 
 
-class Capped:
-    """Label values with a cap: the first ones keep their own, all later ones become ``other``."""
+class CappedLabels:
+    """Limits label values: the first ones are unchanged, all later ones become ``other``."""
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
         self._known: set[str] = set()
         self._lock = threading.Lock()
 
-    def of(self, value: str) -> str:
-        """Return the label that a value has."""
+    def label_for(self, value: str) -> str:
+        """Return the label for a value."""
         if value in self._known:
             return value
         with self._lock:
@@ -118,13 +118,13 @@ class Capped:
         return value
 
 
-# Metrics of pairs of messages, in the registry of a router that pairs them; other routers have no such series.
+# Metrics of request-reply pairs, only in a router with relations.
 
 OUTCOMES: Final = ("paired", "unanswered", "unasked")
 
 
 class RelationMetrics:
-    """The metrics of relations; ``written`` is called at each write to the sink of pairs."""
+    """The metrics of relations; ``written`` is called with the result of each write to the sink of pairs."""
 
     def __init__(self, registry: CollectorRegistry, written: Callable[[str], None]) -> None:
         self._exchanges = Counter(
@@ -144,12 +144,12 @@ class RelationMetrics:
         self._written = written
 
     def settled(self, counts: Mapping[str, int]) -> None:
-        """Count what became of exchanges."""
+        """Count completed exchanges by outcome."""
         for outcome, count in counts.items():
             self._exchanges.labels(outcome).inc(count)
 
     def waiting(self, open: int, undelivered: int) -> None:
-        """Set how many messages wait for another, and how many pairs for their sink."""
+        """Set the number of pending messages, and of pairs that are not yet in their sink."""
         self._open.set(open)
         self._undelivered.set(undelivered)
 
@@ -158,19 +158,19 @@ class RelationMetrics:
         self._written(result)
 
 
-# The ids of schemas that bodies come with, by definition: a metric, and a line in the log for a second one by which
-# nothing decides (MATCHING.md#schema-ids).
+# Schema ids of bodies by definition: a metric, and a warning if a definition has several ids that decide nothing
+# (MATCHING.md#schema-ids).
 
 SERIES: Final = 1000
-"""Pairs of definition and id that have a series of their own."""
+"""Maximum pairs of definition and id with their own series."""
 _log = get_logger()
 
 
-class SchemaIdFigures:
-    """Counts ids by definition, as batches are written. From any thread."""
+class SchemaIdMetrics:
+    """Counts schema ids by definition. Thread-safe."""
 
     def __init__(self, registry: CollectorRegistry, cap: int = SERIES) -> None:
-        self._pairs = Capped(cap)
+        self._pairs = CappedLabels(cap)
         self._lock = threading.Lock()
         self._first: dict[str, str] = {}
         self._warned: set[str] = set()
@@ -185,12 +185,12 @@ class SchemaIdFigures:
         """Count records by definition, id, and what decided."""
         for (message, schema_id, by), count in ids.items():
             pair = f"{message} {schema_id} {by}"
-            known = self._pairs.of(pair) == pair
+            known = self._pairs.label_for(pair) == pair
             self._counter.labels(message if known else OTHER, schema_id if known else OTHER, by).inc(count)
             if by == "nothing" and known:
-                self._look(message, schema_id)
+                self._warn_if_several(message, schema_id)
 
-    def _look(self, message: str, schema_id: str) -> None:
+    def _warn_if_several(self, message: str, schema_id: str) -> None:
         with self._lock:
             first = self._first.setdefault(message, schema_id)
             if first == schema_id or message in self._warned:
@@ -204,11 +204,11 @@ class SchemaIdFigures:
         )
 
 
-# Metrics of subscriptions, in the registry of a router that has some; other routers have no such series.
+# Metrics of subscriptions, only in a router that has some.
 
 
 class SubscriptionMetrics:
-    """The metrics of subscriptions; endpoints are those that settings name, so that they are few."""
+    """The metrics of subscriptions; their endpoints are in the settings, so there are few."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._up = Gauge(
@@ -225,7 +225,7 @@ class SubscriptionMetrics:
         )
 
     def up(self, endpoint: str, up: bool) -> None:
-        """Set whether there is a subscription, as far as the last request shows."""
+        """Set whether the subscription exists, according to the last request."""
         self._up.labels(endpoint).set(up)
 
     def request(self, endpoint: str, action: str, result: Literal["ok", "error"]) -> None:
@@ -233,25 +233,25 @@ class SubscriptionMetrics:
         self._requests.labels(endpoint, action, result).inc()
 
 
-# When the certificates that the settings name end.
+# Expiry of the certificates in the settings.
 
 _RENEWED = "catalog."
 """Begins the keys of files that are read again when they change; all others are read only at the start."""
 
 
-def certificate_collector(settings: Settings) -> CertificateCollector:
-    """Return the collector of their metrics."""
-    files = certificates(settings)
+def make_certificate_collector(settings: Settings) -> CertificateCollector:
+    """Return the collector for the expiry of the router's certificates."""
+    files = find_certificates(settings)
     renewed = {key: path for key, path in files.items() if key.startswith(_RENEWED)}
     return CertificateCollector({key: path for key, path in files.items() if key not in renewed}, renewed)
 
 
-# What is known of the active catalog and its changes, as metrics.
+# Metrics of the active catalog and its changes.
 
 _SEVERITIES: Final = ("error", "warning")
 
 
-class CatalogState:
+class CatalogMetrics:
     """The findings of the active catalog, and what reloads changed for consumers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -283,26 +283,26 @@ class CatalogState:
         for severity in _SEVERITIES:
             self._findings.labels(severity).set(severities.count(severity))
 
-    def refused(self, findings: int) -> None:
-        """Set for how many findings a changed catalog is refused now."""
+    def set_refused(self, findings: int) -> None:
+        """Set the number of findings for which the latest catalog is rejected; 0 if it is not."""
         self._refused.set(findings)
 
-    def changed(self, changes: int, incompatible: int, left: int) -> None:
+    def count_changes(self, changes: int, incompatible: int, left: int) -> None:
         """Count the changes of a reload, some of which are incompatible.
 
-        *left* are those of the active catalog against the last one that had none.
+        *left* is the number of incompatible changes against the last compatible catalog.
         """
         self._incompatible.set(left)
         self._changes.labels("true").inc(changes - incompatible)
         self._changes.labels("false").inc(incompatible)
 
 
-# What sinks have, and whether that is all that was taken: counts that go on where they were when a router starts.
+# Records in sinks, and the conservation check; these counts are restored when a router starts.
 
 FADE_SECONDS: Final = 600.0
-"""How long the error of a sink is shown that works again."""
+"""How long an error is shown after the sink works again."""
 MAX_PROBLEM: Final = 500
-"""Characters of an error's text that are kept."""
+"""Maximum characters of an error's text."""
 SECONDS_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -315,8 +315,8 @@ class SinkProblem:
     over: bool = False
 
 
-class Deliveries:
-    """The metrics of sinks, and the account of each query; *label* gives what stands for an endpoint there."""
+class SinkMetrics:
+    """The metrics of sinks and the conservation counts of queries; *label* returns the label of an endpoint."""
 
     def __init__(
         self, registry: CollectorRegistry, label: Callable[[str], str], now: Callable[[], float] = time.time
@@ -357,30 +357,30 @@ class Deliveries:
         )
 
     def expect(self, sinks: Iterable[str]) -> None:
-        """Begin the series of sinks at 0."""
+        """Initialize the series of sinks with 0."""
         for sink in sinks:
             self._seconds.labels(sink)
 
     def took(self, sink: str, seconds: float) -> None:
-        """Note how long a sink took for what it accepted."""
+        """Add the duration of a successful write."""
         self._seconds.labels(sink).observe(seconds)
 
-    def wrote(self, sink: str, problem: str) -> None:
-        """Note that a sink took what it was given, or what it said (*problem*)."""
+    def set_problem(self, sink: str, problem: str) -> None:
+        """Set the last error of a sink; an empty *problem* means that it works again."""
         if problem:
             self._problems[sink] = SinkProblem(self._now(), problem[:MAX_PROBLEM])
         elif (known := self._problems.get(sink)) is not None and not known.over:
             self._problems[sink] = replace(known, over=True)
 
-    def problem(self, sink: str) -> SinkProblem | None:
-        """Return the last error of a sink; None when it has worked for :data:`FADE_SECONDS` since."""
+    def get_problem(self, sink: str) -> SinkProblem | None:
+        """Return the last error of a sink; None if the sink has worked for :data:`FADE_SECONDS` since."""
         known = self._problems.get(sink)
         if known is not None and known.over and self._now() - known.at > FADE_SECONDS:
             return None
         return known
 
-    def delivered(self, counts: Mapping[tuple[str, str], int], sizes: Mapping[tuple[str, str], int]) -> None:
-        """Add what sinks have, by sink and endpoint."""
+    def count_delivered(self, counts: Mapping[tuple[str, str], int], sizes: Mapping[tuple[str, str], int]) -> None:
+        """Add the counts and sizes of records written, by sink and endpoint."""
         for (sink, endpoint), count in counts.items():
             label = self._label(endpoint)
             self._records.labels(sink, label).inc(max(0, count))
@@ -392,40 +392,40 @@ class Deliveries:
         self._empty.labels(query).inc(empty)
         self._gap.labels(query).set(gap)
 
-    def resume(self, query: str, account: Account) -> None:
-        """Go on from the account of a query, once for each query of a process."""
-        self.delivered(account.delivered, account.delivered_bytes)
+    def restore_counts(self, query: str, account: Account) -> None:
+        """Restore the counts of a query; call it once per query."""
+        self.count_delivered(account.delivered, account.delivered_bytes)
         self.account(query, account.taken, account.empty, account.gap)
 
 
-# What the router's processes are and take: the program's version, processor time, memory and descriptors.
+# Metrics of the router's processes: version, CPU time, memory and descriptors.
 
 
-def watch_process(registry: CollectorRegistry) -> None:
-    """Add what there is to know of this process."""
+def add_process_metrics(registry: CollectorRegistry) -> None:
+    """Register the version and the process metrics."""
     build = Gauge("xrouter_build_info", "The router's version, always 1.", ("version", "python"), registry=registry)
     build.labels(VERSION, platform.python_version()).set(1)
     ProcessCollector(registry=registry)
 
 
-def watch_jvm(registry: CollectorRegistry, pid: int) -> None:
-    """Add what Spark's JVM takes, for as long as it lives."""
+def add_jvm_metrics(registry: CollectorRegistry, pid: int) -> None:
+    """Register the process metrics of Spark's JVM."""
     ProcessCollector(namespace="xrouter_jvm", pid=lambda: pid, registry=registry)
 
 
 class DiskCollector(Collector):
-    """The size of the disks that *folders* lie on, which need not exist yet, and how much of it is free."""
+    """Size and free space of the disks of *folders*, which need not exist yet."""
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = folders
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Tell the registry the names, which it then keeps others from taking."""
-        yield from self._families()
+        """Yield the metrics without samples, so that the registry reserves their names."""
+        yield from self._make_families()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Look at the disks; one that cannot be asked has no figures."""
-        free, size = self._families()
+        """Yield the current figures; disks that cannot be read have none."""
+        free, size = self._make_families()
         for key, folder in self._folders.items():
             with suppress(OSError):
                 usage = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists()))
@@ -435,26 +435,26 @@ class DiskCollector(Collector):
         yield size
 
     @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+    def _make_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
         text = "Free bytes of the disk of the state, or of a sink's folder, by its key of the settings."
         free = GaugeMetricFamily("xrouter_disk_free_bytes", text, labels=["disk"])
         return free, GaugeMetricFamily("xrouter_disk_size_bytes", "All bytes of that disk.", labels=["disk"])
 
 
 class StatusCollector(Collector):
-    """What ``/readyz`` says, as metrics."""
+    """The status in ``/readyz``, as metrics."""
 
     def __init__(self, status: RouterStatus) -> None:
         self._status = status
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Tell the registry the names, which it then keeps others from taking."""
-        yield from self._families()
+        """Yield the metrics without samples, so that the registry reserves their names."""
+        yield from self._make_families()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Give the current state."""
-        good, answer = self._status.ready()
-        ready, connected, accepting = self._families()
+        """Yield the current status."""
+        good, answer = self._status.check_readiness()
+        ready, connected, accepting = self._make_families()
         ready.add_metric([], good)
         for name, gateway in answer["gateways"].items():
             connected.add_metric([name], gateway["up"])
@@ -465,7 +465,7 @@ class StatusCollector(Collector):
         yield accepting
 
     @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    def _make_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
         ready = GaugeMetricFamily("xrouter_ready", "Whether the router is ready, as in /readyz.")
         text = "Whether a gateway accepts messages; gateways of brokers are named by endpoint."
         connected = GaugeMetricFamily("xrouter_gateway_connected", text, labels=["gateway"])
@@ -474,13 +474,13 @@ class StatusCollector(Collector):
 
 
 DEFINITIONS: Final = 1000
-"""Definitions with a series of their own, by default."""
+"""Default maximum of definitions with their own series."""
 ENDPOINTS: Final = 1000
 LATENCY_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
     *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
-"""Upper bounds in seconds: from a batch that had little to do, to a backlog of ten minutes."""
+"""Upper bounds in seconds, from a small batch to a backlog of ten minutes."""
 BATCH_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 BYTES_BUCKETS: Final = tuple(2.0**power for power in range(16, 33, 2))
 """64 KiB to 4 GiB."""
@@ -495,7 +495,7 @@ _RELOAD_RESULTS: Final = ("accepted", "refused")
 class Metrics:
     """The metrics of one router. Counts of a batch are added once, when all its sinks have it.
 
-    ``sinks`` and ``endpoints`` that are known at the start have their series from the start, at 0; see :meth:`expect`.
+    The series of known ``sinks`` and ``endpoints`` exist from the start, at 0; see :meth:`init_series`.
     """
 
     def __init__(
@@ -515,26 +515,26 @@ class Metrics:
         self._lock = threading.Lock()
         self._listening: tuple[str, Callable[[], None]] | None = None
         self._notified_early = False
-        self._definition_labels = Capped(definitions)
+        self._definition_labels = CappedLabels(definitions)
         self._by_definition: dict[str, Counter] = {}
-        self._endpoint_labels = Capped(endpoint_cap)
-        self.backlogs = Backlogs(self._endpoint_labels.of)
-        """What waits at the sources."""
-        self.coverage = Coverage(self._endpoint_labels.of)
-        """Which definitions have occurred."""
-        self.sinks = Deliveries(self.registry, self._endpoint_labels.of)
-        """What sinks have."""
-        self.shadow = ShadowFigures(self.registry, self._endpoint_labels.of)
-        """What the shadow catalog would change."""
-        self._schema_ids = SchemaIdFigures(self.registry)
-        self.catalog_state = CatalogState(self.registry)
-        """What is known of the active catalog."""
+        self._endpoint_labels = CappedLabels(endpoint_cap)
+        self.backlogs = Backlogs(self._endpoint_labels.label_for)
+        """The backlogs of sources."""
+        self.coverage = Coverage(self._endpoint_labels.label_for)
+        """The coverage of definitions."""
+        self.sinks = SinkMetrics(self.registry, self._endpoint_labels.label_for)
+        """The metrics of sinks."""
+        self.shadow = ShadowMetrics(self.registry, self._endpoint_labels.label_for)
+        """The metrics of the shadow catalog."""
+        self._schema_ids = SchemaIdMetrics(self.registry)
+        self.catalog_state = CatalogMetrics(self.registry)
+        """The metrics of the active catalog."""
         self.flow = ThroughputLog()
-        """Counts for the log of what went through."""
+        """The throughput log."""
         self._resumed: set[str] = set()
         self._make_flow()
         self._make_state()
-        self.expect(sinks, endpoints)
+        self.init_series(sinks, endpoints)
 
     def _make_flow(self) -> None:
         registry = self.registry
@@ -618,10 +618,10 @@ class Metrics:
         registry.register(FaultCounter())
         registry.register(self.backlogs)
         registry.register(self.coverage)
-        watch_process(registry)
+        add_process_metrics(registry)
 
-    def expect(self, sinks: Iterable[str] = (), endpoints: Iterable[str] = ()) -> None:
-        """Begin the series of sinks and endpoints at 0, so that the first event of each shows up in a rate."""
+    def init_series(self, sinks: Iterable[str] = (), endpoints: Iterable[str] = ()) -> None:
+        """Initialize the series of sinks and endpoints with 0, so that rates include the first event of each."""
         with self._lock:
             self._sinks |= frozenset(sinks)
         for sink in self._sinks:
@@ -629,7 +629,7 @@ class Metrics:
                 self._writes.labels(sink, result)
         self.sinks.expect(self._sinks)
         for endpoint in endpoints:
-            label = self._endpoint_labels.of(endpoint)
+            label = self._endpoint_labels.label_for(endpoint)
             self._records.labels(label, ROUTED, "")
             self._received.labels(label)
             self._acknowledged.labels(label)
@@ -637,14 +637,14 @@ class Metrics:
     def batch_done(
         self, query: str, tally: Tally, seconds: float, committed_at_ms: int, *, counted: bool = False
     ) -> None:
-        """Add one written batch of a query: its outcomes, how long it took, and how old its records were.
+        """Count a written batch of a query: its outcomes, its duration, and the latency of its records.
 
-        Its outcomes are *counted* already if it was written before a crash and has come again.
+        *counted* is True if it was written before a crash and is repeated, so that its outcomes count already.
         *committed_at_ms* and the arrivals of the tally are milliseconds since 1970. An arrival in the future (a
         broker's clock ahead of ours) counts as no latency. The query is no label.
         """
         if counted:
-            self.coverage.saw(tally)
+            self.coverage.add_batch(tally)
         else:
             self.outcomes(tally)
         self._batch.observe(seconds)
@@ -652,57 +652,57 @@ class Metrics:
         self._latency.add((max(0, committed_at_ms - at) / 1000, count) for at, count in tally.arrivals.items())
 
     def outcomes(self, tally: Tally) -> None:
-        """Add what became of records that were written, in batches or one by one."""
-        self._add(tally.records)
-        self.coverage.saw(tally)
+        """Count the outcomes of written records."""
+        self._count_records(tally.records)
+        self.coverage.add_batch(tally)
         self.flow.add(tally.records)
-        self.sinks.delivered(tally.delivered, tally.delivered_bytes)
-        self.shadow.add(tally)
+        self.sinks.count_delivered(tally.delivered, tally.delivered_bytes)
+        self.shadow.count_batch(tally)
         self._schema_ids.add(tally.ids)
         for endpoint, _, _ in tally.records:
             if not self._notified_early:
-                self._notify(endpoint)
+                self._notify_listener(endpoint)
         for endpoint, count in tally.ties.items():
-            self._ties.labels(self._endpoint_labels.of(endpoint)).inc(count)
+            self._ties.labels(self._endpoint_labels.label_for(endpoint)).inc(count)
         for (_, message), count in tally.definitions.items():
-            self._counter_of(message).inc(count)
+            self._definition_counter(message).inc(count)
 
-    def _counter_of(self, message: str) -> Counter:
-        """Return the counter of a definition, without asking for it by its label each time."""
+    def _definition_counter(self, message: str) -> Counter:
+        """Return the cached counter of a definition."""
         known = self._by_definition.get(message)
         if known is None:
-            label = self._definition_labels.of(message)
+            label = self._definition_labels.label_for(message)
             known = self._definitions.labels(label)
             if label == message:
                 self._by_definition[message] = known
         return known
 
-    def _add(self, records: Mapping[tuple[str, str, str], int]) -> None:
+    def _count_records(self, records: Mapping[tuple[str, str, str], int]) -> None:
         for (endpoint, outcome, reason), count in records.items():
-            self._records.labels(self._endpoint_labels.of(endpoint), outcome, reason).inc(count)
+            self._records.labels(self._endpoint_labels.label_for(endpoint), outcome, reason).inc(count)
 
     def resume(self, query: str, account: Account) -> None:
         """Restore a query's counts from its saved totals, unless that was done."""
         if query not in self._resumed:
             self._resumed.add(query)
-            self._add(account.records)
-            self.sinks.resume(query, account)
+            self._count_records(account.records)
+            self.sinks.restore_counts(query, account)
 
-    def listen(self, endpoint: str, callback: Callable[[], None]) -> None:
-        """Call *callback*, in any thread, when a message of *endpoint* is on the disk.
+    def set_listener(self, endpoint: str, callback: Callable[[], None]) -> None:
+        """Call *callback*, in any thread, when a message of *endpoint* is stored.
 
-        Where no gateway of this process takes its messages, *callback* is called when a batch had records of it.
+        If no gateway of this process receives its messages, *callback* is called when a batch has records of it.
         """
         self._listening = (endpoint, callback)
 
-    def _notify(self, endpoint: str) -> bool:
+    def _notify_listener(self, endpoint: str) -> bool:
         if self._listening is None or self._listening[0] != endpoint:
             return False
         self._listening[1]()
         return True
 
     def sink_write(self, sink: str, result: str, problem: str = "") -> None:
-        """Count a write to a sink, ``ok`` or ``error``; and ``rejected`` besides, if the sink refused records of it.
+        """Count a write to a sink by result: ``ok`` or ``error``, and also ``rejected`` if it rejected records.
 
         *problem* is the text of an error.
 
@@ -711,12 +711,12 @@ class Metrics:
         names = [sink] if sink in self._sinks else sink.split(",")
         for name in names:
             self._writes.labels(name, result).inc()
-            self.sinks.wrote(name, problem)
+            self.sinks.set_problem(name, problem)
 
     def unfit_values(self, sink: str, counts: Mapping[str, int]) -> None:
-        """Count what a write made null in typed columns, by definition."""
+        """Count values that a write made null in typed columns, by definition."""
         for message, count in counts.items():
-            self._unfit.labels(sink, self._definition_labels.of(message)).inc(count)
+            self._unfit.labels(sink, self._definition_labels.label_for(message)).inc(count)
 
     def held(self, query: str, sink: str = "") -> None:
         """Set that a query holds a batch, because of that sink or, without one, of the share of dead letters in it.
@@ -726,37 +726,37 @@ class Metrics:
         """
         names = [sink] if not sink or sink in self._sinks else sink.split(",")
         with self._lock:
-            self._let_go(query)
+            self._clear_blocked(query)
             for name in names:
                 self._held.labels(query, name).set(1)
                 self._holds.setdefault(query, set()).add(name)
 
     def expect_query(self, query: str) -> None:
-        """Begin the series of a query at 0."""
+        """Initialize the series of a query with 0."""
         self._held.labels(query, "")
         for fault in _FAULTS:
             self._faults.labels(query, fault)
 
     def fault(self, query: str, fault: BatchFault) -> None:
-        """Count a try of a batch that failed for a reason of its own, or took longer than it may (``overdue``)."""
+        """Count an attempt that failed because of the batch itself, or that exceeded its time limit (``overdue``)."""
         self._faults.labels(query, fault).inc()
 
     def released(self, query: str) -> None:
-        """Set that a query holds no batch."""
+        """Set that no batch of a query is blocked."""
         with self._lock:
-            self._let_go(query)
+            self._clear_blocked(query)
 
-    def _let_go(self, query: str) -> None:
+    def _clear_blocked(self, query: str) -> None:
         for name in self._holds.get(query, ()):
             self._held.labels(query, name).set(0)
 
-    def inbox(self, bytes: int, most: int) -> None:
-        """Set what the inbox takes on disk, and the most that it may take."""
+    def set_inbox_size(self, bytes: int, most: int) -> None:
+        """Set the size of the inbox on disk, and its maximum."""
         self._inbox_bytes.set(bytes)
         self._inbox_most.set(most)
 
-    def catalog(self, epoch: str, definitions: int) -> None:
-        """Set the active catalog; the series of the one before ends."""
+    def set_catalog(self, epoch: str, definitions: int) -> None:
+        """Set the active catalog, and remove the series of the previous one."""
         with self._lock:
             if self._epoch not in (None, epoch):
                 self._info.remove(self._epoch)
@@ -764,29 +764,29 @@ class Metrics:
             self._info.labels(epoch).set(1)
             self._size.set(definitions)
 
-    def reload(self, result: ReloadResult) -> None:
-        """Count a changed catalog as ``accepted`` or ``refused``; one that is ``unchanged`` is no reload."""
+    def count_reload(self, result: ReloadResult) -> None:
+        """Count a reload as ``accepted`` or ``refused``; ``unchanged`` is not counted."""
         if result != "unchanged":
             self._reloads.labels(result).inc()
 
-    def awaited(self, references: int) -> None:
-        """Set how many references keep a catalog from taking effect, since they cannot be reached for now."""
+    def set_awaited(self, references: int) -> None:
+        """Set the number of unreachable references of a pending catalog."""
         self._awaited.set(references)
 
-    def doubted(self, reasons: int) -> None:
+    def set_doubted(self, reasons: int) -> None:
         """Set the number of reasons why a catalog change needs confirmation."""
         self._doubted.set(reasons)
 
-    def catalog_held(self, held: bool) -> None:
-        """Set whether a changed catalog cannot take effect, since the disk refuses for now."""
+    def set_catalog_held(self, held: bool) -> None:
+        """Set whether a changed catalog cannot become active yet, because of the disk or a broker."""
         self._catalog_held.set(held)
 
     def received(self, endpoint: str) -> None:
-        """Count a message that a gateway was handed; with :meth:`acknowledged` what gateways ask for."""
-        self._received.labels(self._endpoint_labels.of(endpoint)).inc()
+        """Count a message that a gateway received."""
+        self._received.labels(self._endpoint_labels.label_for(endpoint)).inc()
 
     def acknowledged(self, endpoint: str) -> None:
-        """Count a message that is on disk and is being acknowledged to its sender."""
-        self._acknowledged.labels(self._endpoint_labels.of(endpoint)).inc()
-        if self._notify(endpoint):
+        """Count a message that is stored and acknowledged to its sender."""
+        self._acknowledged.labels(self._endpoint_labels.label_for(endpoint)).inc()
+        if self._notify_listener(endpoint):
             self._notified_early = True

@@ -1,7 +1,7 @@
-"""The HTTP server for those who watch: ``/metrics``, ``/healthz`` and ``/readyz`` on one port, and pages beside them.
+"""The monitoring HTTP server: ``/metrics``, ``/healthz`` and ``/readyz`` on one port, and the status page.
 
-It has no login and speaks no TLS, so it listens on loopback unless the settings say otherwise. What connections and
-requests may cost is limited as at the gateway, so that nobody who reaches the port can stop the router.
+It has neither login nor TLS, so it listens on loopback by default. Connections and requests are limited as at the
+gateway, so that no client can overload the router.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _STOP_SECONDS: Final = 1.0
 
 
 class ExtraPages(Protocol):
-    """What is served beside metrics and health. Called on the server's thread."""
+    """Pages beside metrics and health. Called on the server's thread."""
 
     def admit(self, head: RequestHead) -> AcceptedRequest | Reply | None:
-        """Decide by the head alone; None for a path that is not of these pages."""
+        """Answer or accept a request by its head; return None if the path is not one of these pages."""
 
 
 class MonitorServer:
-    """Serves metrics and status from a thread of its own; started once, stopped once.
+    """Serves metrics and status in a separate thread; can be started and stopped once.
 
-    ``port`` 0 takes a free one; after :meth:`start`, ``port`` is the one in use.
+    ``port`` 0 selects a free port; after :meth:`start`, ``port`` is the one in use.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class MonitorServer:
         self._server: HttpServer | None = None
 
     @property
-    def address(self) -> str:
-        """Where the server is, as a URL without path."""
+    def base_url(self) -> str:
+        """The URL of the server, without path."""
         return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}"
 
     def start(self) -> None:
@@ -59,7 +59,7 @@ class MonitorServer:
         Raises:
             ConfigError: the port is taken or not allowed (``metrics.port``), or the host is unknown (``metrics.host``).
         """
-        listener = _listen(self._host, self.port)
+        listener = _open_socket(self._host, self.port)
         self.port = listener.getsockname()[1]
         self._server = HttpServer(listener, self, LIMITS, name="monitor")
         self._server.start()
@@ -71,21 +71,21 @@ class MonitorServer:
             self._server = None
 
     def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
-        """Answer a request, or let the pages do it."""
+        """Answer a request, or pass it to the pages."""
         page = None if self._pages is None else self._pages.admit(head)
         if page is not None:
             return page
         if head.method not in ("GET", "HEAD"):
-            return _json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered"})
+            return _json_reply(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered"})
         if head.path == b"/metrics":
             return self._exposition.reply(head)
         if head.path in (b"/healthz", b"/readyz"):
-            good, answer = self._status.healthy() if head.path == b"/healthz" else self._status.ready()
-            return _json(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, answer)
-        return _json(HTTPStatus.NOT_FOUND, {"error": "there are /metrics, /healthz, /readyz and /status.json"})
+            good, answer = self._status.check_health() if head.path == b"/healthz" else self._status.check_readiness()
+            return _json_reply(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, answer)
+        return _json_reply(HTTPStatus.NOT_FOUND, {"error": "there are /metrics, /healthz, /readyz and /status.json"})
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _open_socket(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -104,6 +104,6 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _json(status: HTTPStatus, answer: dict[str, Any]) -> Reply:
+def _json_reply(status: HTTPStatus, answer: dict[str, Any]) -> Reply:
     body = json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
     return Reply(status, ((b"content-type", b"application/json"), NO_STORE), body)

@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -14,15 +13,16 @@ from prometheus_client import Counter as CounterMetric
 
 from catalog.model import Finding
 from router.evaluation.comparing import CHANGED, FAILED, KINDS, MAX_GROUPS, OTHERS, SAME
+from router.watching.status import format_now
 
 if TYPE_CHECKING:
     from router.evaluation.outputs import Tally
 
 LEFT_OUT: Final = "left-out"
-"""The result of records that only the active catalog judged."""
+"""The result of records that only the active catalog evaluated."""
 RESULTS: Final = (SAME, CHANGED, LEFT_OUT, FAILED)
 SHOWN: Final = 50
-"""Differences that are shown, by what becomes of records before and after: those of the most records."""
+"""Maximum pairs of outcomes that are shown, those with the most records."""
 FINDINGS: Final = 20
 
 ShadowState = Literal["loading", "judging", "active", "set-aside"]
@@ -37,8 +37,8 @@ class EpochPair(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Since:
-    """What was counted of two catalogs, by endpoint and result, and by endpoint, kind, and both sides."""
+class _ShadowCounts:
+    """Counts for one pair of catalogs, by endpoint and result, by endpoint and kind, and by pair of outcomes."""
 
     pair: EpochPair | None = None
     at: str = ""
@@ -50,18 +50,18 @@ class _Since:
     errors: Counter[str] = field(default_factory=Counter)
 
 
-class ShadowFigures:
-    """The figures of a router with ``catalog.shadow``; any thread may call it. Without one, nothing is counted."""
+class ShadowMetrics:
+    """The metrics of ``catalog.shadow``; without one, nothing is counted. Thread-safe."""
 
     def __init__(self, registry: CollectorRegistry, label: Callable[[str], str]) -> None:
-        """*label* gives what stands for an endpoint in metrics."""
+        """*label* returns the label of an endpoint in metrics."""
         self._label = label
         self._lock = threading.Lock()
         self._sources: tuple[str, ...] = ()
         self._state: ShadowState = "loading"
         self._reason = ""
         self._findings: tuple[Finding, ...] = ()
-        self._since = _Since()
+        self._since = _ShadowCounts()
         self._outcomes = CounterMetric(
             "xrouter_shadow_outcomes",
             "Records by result of the shadow catalog: unchanged, changed, left-out (evaluated only by the active "
@@ -80,8 +80,8 @@ class ShadowFigures:
             "xrouter_shadow_broken", "Whether the shadow catalog cannot be used or was disabled.", registry=registry
         )
 
-    def expect(self, sources: Sequence[str], endpoints: Sequence[str]) -> None:
-        """Note the *sources* of the shadow catalog, and begin the series of endpoints at 0."""
+    def init_series(self, sources: Sequence[str], endpoints: Sequence[str]) -> None:
+        """Set the *sources* of the shadow catalog, and initialize the series of endpoints with 0."""
         with self._lock:
             self._sources = tuple(sources)
         for endpoint in map(self._label, endpoints):
@@ -92,16 +92,16 @@ class ShadowFigures:
 
     @property
     def is_broken(self) -> bool:
-        """Whether something is wrong with what the settings name."""
+        """Whether the configured shadow catalog cannot be used."""
         return bool(self._reason)
 
     def judging(self, pair: EpochPair, definitions: int, notes: Sequence[str] = ()) -> None:
-        """Count for these two catalogs from now on, from 0 if they are new; equal ones have no differences."""
+        """Start counting for this pair of catalogs, from 0 if it is new; equal catalogs are not compared."""
         with self._lock:
             if self._since.pair != pair and pair.before != pair.after:
-                self._since = _Since(pair, _now(), definitions, tuple(notes))
+                self._since = _ShadowCounts(pair, format_now(), definitions, tuple(notes))
             self._state = "active" if pair.before == pair.after else "judging"
-        self._show(pair.after if pair.before != pair.after else None)
+        self._set_info(pair.after if pair.before != pair.after else None)
 
     def broken(self, reason: str, findings: Sequence[Finding] = ()) -> None:
         """Note why the shadow catalog cannot be used, '' if it can; the last good one goes on."""
@@ -114,10 +114,10 @@ class ShadowFigures:
         with self._lock:
             self._state, self._reason = "set-aside", reason
         self._broken.set(1)
-        self._show(None)
+        self._set_info(None)
 
-    def add(self, tally: Tally) -> None:
-        """Count a batch that was written: what was compared, and what was not."""
+    def count_batch(self, tally: Tally) -> None:
+        """Count the compared and the other records of a written batch."""
         if not self._sources or self._state == "active":
             return
         results: Counter[tuple[str, str]] = Counter()
@@ -137,14 +137,14 @@ class ShadowFigures:
                     since.results[endpoint, what] += number
                     if what == FAILED:
                         since.errors[was] += number
-            for endpoint, left in _left(tally, results).items():
+            for endpoint, left in _count_left_out(tally, results).items():
                 results[endpoint, LEFT_OUT] = left
                 since.results[endpoint, LEFT_OUT] += left
         for (endpoint, what), number in results.items():
             self._outcomes.labels(self._label(endpoint), what).inc(number)
 
     def to_json(self) -> dict[str, Any] | None:
-        """Return all of it as JSON, in the words of ``xrouter plan``; None without a shadow."""
+        """Return the figures in the JSON form of ``xrouter plan``; None without a shadow catalog."""
         with self._lock:
             if not self._sources:
                 return None
@@ -161,23 +161,23 @@ class ShadowFigures:
                 "definitions": since.definitions,
                 "since": since.at or None,
                 "notes": list(since.notes),
-                **_sums(since, endpoints),
+                **_sum_counts(since, endpoints),
                 "errors": dict(since.errors),
-                "endpoints": [{"endpoint": endpoint, **_sums(since, [endpoint])} for endpoint in endpoints],
+                "endpoints": [{"endpoint": endpoint, **_sum_counts(since, [endpoint])} for endpoint in endpoints],
                 "groups": [
                     {"kind": kind, "before": before, "after": after, "outcomes": number}
                     for (kind, before, after), number in groups[:SHOWN]
                 ],
             }
 
-    def _show(self, epoch: str | None) -> None:
+    def _set_info(self, epoch: str | None) -> None:
         self._info.clear()
         if epoch is not None:
             self._info.labels(epoch).set(1)
 
 
-def _left(tally: Tally, results: Counter[tuple[str, str]]) -> Counter[str]:
-    """Return by endpoint the outcomes of a batch that were not looked at."""
+def _count_left_out(tally: Tally, results: Counter[tuple[str, str]]) -> Counter[str]:
+    """Return by endpoint the number of outcomes that were not compared."""
     left: Counter[str] = Counter()
     for (endpoint, _, _), number in tally.records.items():
         left[endpoint] += number
@@ -186,7 +186,7 @@ def _left(tally: Tally, results: Counter[tuple[str, str]]) -> Counter[str]:
     return +left
 
 
-def _sums(since: _Since, endpoints: Sequence[str]) -> dict[str, Any]:
+def _sum_counts(since: _ShadowCounts, endpoints: Sequence[str]) -> dict[str, Any]:
     same, changed, left, failed = (sum(since.results[each, result] for each in endpoints) for result in RESULTS)
     return {
         "outcomes": same + changed,
@@ -195,7 +195,3 @@ def _sums(since: _Since, endpoints: Sequence[str]) -> dict[str, Any]:
         "left_out": left,
         "failed": failed,
     }
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

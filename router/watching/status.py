@@ -1,6 +1,6 @@
-"""What the router says of itself: ``/healthz`` (is the process worth keeping) and ``/readyz`` (does it take records).
+"""The status of the router: ``/healthz`` (does the process work) and ``/readyz`` (does it accept records).
 
-Everything here may be called from any thread.
+Everything here is thread-safe.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from typing import Any, Final, Literal
 
 from catalog.comparing import CatalogChange, CatalogDiff
 from catalog.model import Finding
-from router.watching.batches import Steps
+from router.watching.batches import BatchSteps
 
 Reason = str | Callable[[], str]
-"""Why something is so; a function where the text changes as time passes."""
+"""A reason; a function if the text changes with time."""
 QueryState = Literal["starting", "running", "held", "overdue", "stopped", "failed"]
 STALE_SECONDS: Final = 120.0
-"""A supervisor without a round for this long is stuck; even a slow reload of a catalog is shorter."""
+"""Time without a heartbeat after which the supervisor counts as stuck; even slow reloads are shorter."""
 FINDINGS: Final = 20
-"""Findings of a refused catalog, and references of one that waits, that are shown; the log has all."""
+"""Maximum findings of a rejected catalog, and references of a pending one, that are shown; the log has all."""
 AWAY_SECONDS: Final = 15.0
-"""A source that did not answer for this long is a reason not to be ready; one that is merely slow is not."""
+"""Time after which an unresponsive source makes the router not ready."""
 EPOCHS: Final = 30
-"""Epochs and refused catalogs that are remembered."""
+"""Maximum active and rejected catalogs that are remembered."""
 CHANGES: Final = 100
-"""Changes of one catalog that are remembered; the rest is counted."""
+"""Maximum changes of one catalog that are remembered; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Query:
+class _QueryStatus:
     state: QueryState
     since: str
     batch: int | None = None
     reason: Reason = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as it is at this moment."""
+        """Return the current status of the query."""
         reason = self.reason if isinstance(self.reason, str) else self.reason()
         return {"state": self.state, "since": self.since, "batch": self.batch, "reason": reason}
 
 
 @dataclass(frozen=True, slots=True)
-class _Gateway:
+class _GatewayStatus:
     up: bool
     since: str
     reason: str = ""
@@ -54,7 +54,7 @@ class _Gateway:
 
 @dataclass(frozen=True, slots=True)
 class CatalogEvent:
-    """What became of a catalog: it took effect as ``epoch``, or was refused ``times`` in a row for its findings."""
+    """A catalog that became active as ``epoch``, or was rejected ``times`` in a row for its findings."""
 
     at: str
     epoch: str | None = None
@@ -66,7 +66,7 @@ class CatalogEvent:
 
 @dataclass(frozen=True, slots=True)
 class CatalogDifference:
-    """What a catalog changed when it took the place of that of epoch ``before``: counts, and the first changes."""
+    """The changes of a catalog against the previous one, of epoch ``before``: counts, and the first changes."""
 
     before: str
     total: int
@@ -75,18 +75,18 @@ class CatalogDifference:
 
 
 class RouterStatus:
-    """The state of one router, as its parts report it. ``clock`` gives seconds that never go back."""
+    """The status of one router, as its parts report it. ``clock`` returns monotonic seconds."""
 
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, stale_seconds: float = STALE_SECONDS, routes: bool = True
     ) -> None:
-        """``routes`` False is for a process that only takes messages in, and has no query."""
+        """``routes`` is False for a process that runs only gateways, without queries."""
         self._clock = clock
         self._routes = routes
         self._stale_seconds = stale_seconds
         self._lock = threading.Lock()
-        self._queries: dict[str, _Query] = {}
-        self._gateways: dict[str, _Gateway] = {}
+        self._queries: dict[str, _QueryStatus] = {}
+        self._gateways: dict[str, _GatewayStatus] = {}
         self._away: dict[str, tuple[float, str]] = {}
         self._catalog: dict[str, Any] | None = None
         self._refused: tuple[Finding, ...] = ()
@@ -95,32 +95,32 @@ class RouterStatus:
         self._doubts: tuple[str, ...] = ()
         self._held = ""
         self._stale = ""
-        self._inbox: _Gateway | None = None
+        self._inbox: _GatewayStatus | None = None
         self._draining = False
         self._warming = False
         self._beaten: float | None = None
         self._history: deque[CatalogEvent] = deque(maxlen=EPOCHS)
         self._differences: OrderedDict[str, CatalogDifference] = OrderedDict()
-        self.steps = Steps()
-        """Where the batches of the queries spend their time."""
+        self.steps = BatchSteps()
+        """The times of the queries' batches."""
 
     def query(self, name: str, state: QueryState, *, batch: int | None = None, reason: Reason = "") -> None:
-        """Note the state of a query; ``batch`` None keeps the last one, and ``since`` is when the state was entered."""
+        """Set the state of a query; ``batch`` None keeps the last one."""
         with self._lock:
             before = self._queries.get(name)
-            since = before.since if before is not None and before.state == state else _now()
+            since = before.since if before is not None and before.state == state else format_now()
             number = batch if batch is not None or before is None else before.batch
-            self._queries[name] = _Query(state, since, number, reason)
+            self._queries[name] = _QueryStatus(state, since, number, reason)
 
     def forget_query(self, name: str) -> None:
-        """Leave out a query that has ended for good, because the catalog or the settings no longer ask for it."""
+        """Remove a query that no longer runs."""
         with self._lock:
             self._queries.pop(name, None)
             self._away.pop(name, None)
         self.steps.forget(name)
 
-    def source(self, query: str, trouble: str) -> None:
-        """Note whether the source of a query answers: *trouble* is why not, '' when it does."""
+    def set_source(self, query: str, trouble: str) -> None:
+        """Set why the source of a query does not respond; '' if it does."""
         with self._lock:
             if trouble:
                 self._away[query] = (self._away.get(query, (self._clock(), ""))[0], trouble)
@@ -128,56 +128,56 @@ class RouterStatus:
                 self._away.pop(query, None)
 
     def gateway(self, name: str, up: bool, reason: str = "") -> None:
-        """Note whether a gateway takes messages."""
+        """Set whether a gateway accepts messages."""
         with self._lock:
             before = self._gateways.get(name)
-            since = before.since if before is not None and before.up == up else _now()
-            self._gateways[name] = _Gateway(up, since, reason)
+            since = before.since if before is not None and before.up == up else format_now()
+            self._gateways[name] = _GatewayStatus(up, since, reason)
 
     def no_gateway(self, name: str) -> None:
-        """Forget a gateway that does not run any more."""
+        """Remove a gateway that no longer runs."""
         with self._lock:
             self._gateways.pop(name, None)
 
     def inbox(self, trouble: str) -> None:
-        """Note whether the inbox accepts messages: *trouble* is why not, '' when it does."""
+        """Set why the inbox does not accept messages; '' if it does."""
         with self._lock:
             before = self._inbox
-            since = before.since if before is not None and before.up == (not trouble) else _now()
-            self._inbox = _Gateway(not trouble, since, trouble)
+            since = before.since if before is not None and before.up == (not trouble) else format_now()
+            self._inbox = _GatewayStatus(not trouble, since, trouble)
 
-    def catalog(self, epoch: str, definitions: int) -> None:
-        """Note the active catalog; whatever was refused before is settled by it."""
+    def set_catalog(self, epoch: str, definitions: int) -> None:
+        """Set the active catalog, and clear the findings of rejected ones."""
         with self._lock:
             if self._catalog is None or self._catalog["epoch"] != epoch:
-                self._history.append(CatalogEvent(_now(), epoch, definitions))
-            self._catalog = {"epoch": epoch, "definitions": definitions, "since": _now()}
+                self._history.append(CatalogEvent(format_now(), epoch, definitions))
+            self._catalog = {"epoch": epoch, "definitions": definitions, "since": format_now()}
             self._refused, self._refused_since = (), ""
             self._stale = ""
 
-    def stale(self, reason: str) -> None:
-        """Note why the router began with the catalog that was in force last; once one is read, that is over."""
+    def set_stale(self, reason: str) -> None:
+        """Set why the router started with a saved catalog; '' if it did not. Reading a catalog clears it."""
         with self._lock:
             self._stale = reason
 
-    def refused(self, findings: Sequence[Finding]) -> None:
-        """Note that a changed catalog was refused; as the active one goes on, the router stays ready."""
+    def add_refused(self, findings: Sequence[Finding]) -> None:
+        """Add a rejected catalog; the router stays ready with the active one."""
         with self._lock:
-            self._refused, self._refused_since = tuple(findings), _now()
+            self._refused, self._refused_since = tuple(findings), format_now()
             self._stale = ""
             shown, times = self._refused[:FINDINGS], 1
             if self._history and self._history[-1].epoch is None and self._history[-1].findings == shown:
                 times += self._history.pop().times
-            self._history.append(CatalogEvent(_now(), None, 0, shown, len(self._refused), times))
+            self._history.append(CatalogEvent(format_now(), None, 0, shown, len(self._refused), times))
 
     @property
-    def catalogs(self) -> list[CatalogEvent]:
-        """What became of the last catalogs, oldest first."""
+    def catalog_events(self) -> list[CatalogEvent]:
+        """The last active and rejected catalogs, oldest first."""
         with self._lock:
             return list(self._history)
 
-    def compared(self, difference: CatalogDiff) -> None:
-        """Note what a catalog changes that takes effect. The comparison may end before or after it takes effect."""
+    def add_difference(self, difference: CatalogDiff) -> None:
+        """Add the changes of a catalog, before or after it becomes active."""
         wrong = sum(not each.compatible for each in difference.changes)
         shown = CatalogDifference(difference.before, len(difference.changes), wrong, difference.changes[:CHANGES])
         with self._lock:
@@ -188,48 +188,48 @@ class RouterStatus:
 
     @property
     def differences(self) -> dict[str, CatalogDifference]:
-        """What the last catalogs changed, by their epochs."""
+        """The changes of the last catalogs, by epoch."""
         with self._lock:
             return dict(self._differences)
 
-    def awaiting(self, references: Sequence[str]) -> None:
-        """Note what a catalog refers to and waits for, since it cannot be reached for now; nothing ends the wait.
+    def set_awaited(self, references: Sequence[str]) -> None:
+        """Set the unreachable references of a pending catalog; empty if it is not pending.
 
-        An active catalog goes on meanwhile, so that the router stays ready; without one it has not started yet.
+        The router stays ready with the active catalog; without one, it has not started yet.
         """
         with self._lock:
             self._awaited = tuple(references)
 
-    def doubting(self, reasons: Sequence[str]) -> None:
-        """Note why a catalog change needs confirmation; nothing ends the wait. The router stays ready."""
+    def set_doubts(self, reasons: Sequence[str]) -> None:
+        """Set why a catalog change needs confirmation; empty if none does. The router stays ready."""
         with self._lock:
             self._doubts = tuple(reasons)
 
-    def holding(self, reason: str) -> None:
-        """Note why a changed catalog cannot take effect for now, '' when none does wait; the active one goes on."""
+    def set_pending_reason(self, reason: str) -> None:
+        """Set why a changed catalog cannot become active yet; '' if none is pending."""
         with self._lock:
             self._held = reason
 
-    def warming(self, begun: bool) -> None:
-        """Note whether the first batch is still made quick: so long is the router not ready."""
+    def set_warming(self, begun: bool) -> None:
+        """Set whether Spark is still warming up; the router is not ready until then."""
         with self._lock:
             self._warming = begun
 
-    def draining(self) -> None:
-        """Note that the router is stopping: not ready from here on, alive until it ends."""
+    def set_draining(self) -> None:
+        """Set that the router is stopping: it is no longer ready, but healthy."""
         with self._lock:
             self._draining = True
 
-    def beat(self) -> None:
-        """Note that the supervisor of the queries has been round; call it every few seconds."""
+    def note_heartbeat(self) -> None:
+        """Record a heartbeat of the queries' supervisor; call it every few seconds."""
         with self._lock:
             self._beaten = self._clock()
 
-    def healthy(self) -> tuple[bool, dict[str, Any]]:
-        """Return whether the process is worth keeping, and why.
+    def check_health(self) -> tuple[bool, dict[str, Any]]:
+        """Return whether the process is healthy, and the response of ``/healthz``.
 
-        It is until the supervisor's first round, however long a start takes, and while it drains, which has a limit
-        of its own.
+        It is healthy until the first heartbeat, however long the start takes, and while draining, which has a time
+        limit.
         """
         with self._lock:
             silent = 0.0 if self._beaten is None or self._draining else self._clock() - self._beaten
@@ -238,31 +238,30 @@ class RouterStatus:
         reason = f"the supervisor of the queries has been silent for {silent:.0f} s; restart the router"
         return False, {"healthy": False, "reasons": [reason]}
 
-    def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Return whether records are taken and written right now, and the whole state as a JSON object.
+    def check_readiness(self) -> tuple[bool, dict[str, Any]]:
+        """Return whether the router accepts and writes records now, and the response of ``/readyz``.
 
-        Ready means: a catalog is active and was read since the start, there are queries (but in a process of gateways
-        alone) and all run with no batch held, their sources answer, the first batch is warmed, all gateways are up,
-        the inbox accepts messages, and the router is not draining. ``reasons`` has one line for each thing that is
-        not so.
+        Ready means: a catalog is active and was read since the start; there are queries (unless only gateways run),
+        none has a blocked batch, and their sources respond; Spark is warmed up; all gateways are up; the inbox accepts
+        messages; and the router is not draining. ``reasons`` has one line for each unmet condition.
         """
         with self._lock:
-            reasons = self._reasons()
+            reasons = self._list_reasons()
             answer = {
                 "ready": not reasons,
                 "reasons": reasons,
-                "catalog": self._catalog_answer(),
+                "catalog": self._catalog_to_json(),
                 "queries": {name: query.to_json() for name, query in sorted(self._queries.items())},
                 "gateways": {name: asdict(gateway) for name, gateway in sorted(self._gateways.items())},
-                "inbox": self._inbox_answer(),
+                "inbox": self._inbox_to_json(),
             }
         return not reasons, answer
 
-    def _reasons(self) -> list[str]:
+    def _list_reasons(self) -> list[str]:
         reasons = ["the router is draining"] if self._draining else []
         if self._catalog is None:
             waits = f"unreachable references: {', '.join(self._awaited[:FINDINGS])}"
-            reasons.append(_with_reason("no catalog is active", waits if self._awaited else ""))
+            reasons.append(_append_reason("no catalog is active", waits if self._awaited else ""))
         if self._stale:
             reasons.append(self._stale)
         if self._warming:
@@ -271,22 +270,22 @@ class RouterStatus:
             reasons.append("no query is running yet")
         for name, query in sorted(self._queries.items()):
             if query.state != "running":
-                reasons.append(_with_reason(f"query {name} is {query.state}", query.to_json()["reason"]))
+                reasons.append(_append_reason(f"query {name} is {query.state}", query.to_json()["reason"]))
             elif name in self._away and self._clock() - self._away[name][0] >= AWAY_SECONDS:
                 reasons.append(f"the source of query {name} does not answer: {self._away[name][1]}")
         for name, gateway in sorted(self._gateways.items()):
             if not gateway.up:
-                reasons.append(_with_reason(f"gateway {name} is down", gateway.reason))
+                reasons.append(_append_reason(f"gateway {name} is down", gateway.reason))
         if self._inbox is not None and not self._inbox.up:
-            reasons.append(_with_reason("the inbox accepts no messages", self._inbox.reason))
+            reasons.append(_append_reason("the inbox accepts no messages", self._inbox.reason))
         return reasons
 
-    def _inbox_answer(self) -> dict[str, Any]:
-        """Return whether the inbox accepts messages; None where this process has none."""
-        inbox = self._inbox or _Gateway(False, "")
+    def _inbox_to_json(self) -> dict[str, Any]:
+        """Return the status of the inbox; ``accepting`` is None if this process has none."""
+        inbox = self._inbox or _GatewayStatus(False, "")
         return {"accepting": None if self._inbox is None else inbox.up, "since": inbox.since, "reason": inbox.reason}
 
-    def _catalog_answer(self) -> dict[str, Any]:
+    def _catalog_to_json(self) -> dict[str, Any]:
         answer = dict(self._catalog or {"epoch": None, "definitions": 0, "since": None})
         answer["refused"] = [asdict(finding) for finding in self._refused[:FINDINGS]]
         answer["refused_findings"] = len(self._refused)
@@ -297,9 +296,10 @@ class RouterStatus:
         return answer
 
 
-def _with_reason(fact: str, reason: str) -> str:
+def _append_reason(fact: str, reason: str) -> str:
     return f"{fact}: {reason}" if reason else fact
 
 
-def _now() -> str:
+def format_now() -> str:
+    """Return the current time as ISO 8601 text in UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

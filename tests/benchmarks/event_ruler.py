@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from catalog.model import Definition, Property
-from router.spark.connectors import Coordinate, JarRequest, find_java, resolve
+from router.spark.connectors import Coordinate, JarRequest, find_java, resolve_jars
 
 EVENT_RULER: Final = JarRequest(wanted=(Coordinate("software.amazon.event.ruler", "event-ruler", "2.1.0"),))
 CHECKSUMS: Final[Mapping[str, str]] = {
@@ -85,7 +85,7 @@ def jars() -> tuple[Path, ...]:
         router.spark.connectors.IvyError: they are missing and cannot be fetched.
         EventRulerFailed: a jar is not the one that is pinned.
     """
-    found = resolve(EVENT_RULER)
+    found = resolve_jars(EVENT_RULER)
     for jar in found:
         digest = hashlib.sha256(jar.read_bytes()).hexdigest()
         if CHECKSUMS.get(jar.name) != digest:

@@ -17,7 +17,7 @@ import pytest
 from bindings.events import members_of
 from bindings.protocols import BINDINGS
 from catalog.record import Record
-from router.commands.emit.producer import record_line
+from router.commands.emit.producer import encode_record_line
 from router.matching.records import RecordMatcher, envelope_of_row
 from tests.support.cases import read_cases
 from tests.support.processes import ANY_EVENT, Sent, any_event, at_endpoint, leave
@@ -75,7 +75,7 @@ def bytes_of(form: Mapping[str, Any], member: str) -> bytes | None:
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_in(case: dict[str, Any]) -> None:
     matcher = RecordMatcher(any_event(case["protocol"]))
-    _, (decided,) = matcher.judge([record_line(record_of(case))])
+    _, (decided,) = matcher.judge([encode_record_line(record_of(case))])
     ((_, outcome),) = matcher.numbered_outcomes(decided)
     if "reason" in case:
         assert outcome["reason"] == case["reason"]

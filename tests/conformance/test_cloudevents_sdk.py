@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 from bindings.cloudevents import to_cloudevent
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Property
 from catalog.record import Record, text_or_base64
-from router.commands.emit.command import opened
-from router.commands.emit.producer import MessageProducer, check_matches, record_line
+from router.commands.emit.command import open_destination
+from router.commands.emit.producer import MessageProducer, encode_record_line, require_match
 from router.matching.records import RecordMatcher, envelope_of_row
 from tests.support.cases import examples
 from tests.support.processes import ANY_EVENT, GROUP, Sent, any_event, at_endpoint, leave
@@ -156,7 +156,7 @@ def expected_data(mode: str, record: Record, event: BaseCloudEvent) -> bytes | N
 
 def read_by_us(record: Record) -> tuple[dict[str, Any], bytes | None]:
     matcher = MATCHERS[record.protocol]
-    _, (decided,) = matcher.judge([record_line(record)])
+    _, (decided,) = matcher.judge([encode_record_line(record)])
     ((_, outcome),) = matcher.numbered_outcomes(decided)
     assert outcome.get("message") == ANY_EVENT.xid, outcome
     row = decided.outcomes.facts.sources.tolist().index(0)
@@ -357,11 +357,11 @@ def receiving() -> Iterator[tuple[str, list[http.HTTPMessage]]]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_emit_posts_is_read_by_the_sdk(mode: str) -> None:
-    with receiving() as (url, kept), opened(url, None) as target:  # type: ignore[arg-type]
+    with receiving() as (url, kept), open_destination(url, None) as target:  # type: ignore[arg-type]
         for subject in SUBJECTS:
             catalog, made = producer("HTTP", mode, subject)
-            record = made.record()
-            check_matches(catalog, made, record)
+            record = made.make_record()
+            require_match(catalog, made, record)
             target.send(record)
             holds_emitted(http.from_http(kept[-1], JSON, CloudEvent), subject, record, typed=mode == "structured")
 
@@ -381,6 +381,6 @@ def _amqp_read(record: Record) -> BaseCloudEvent:
 def test_what_emit_makes_is_read_by_the_sdk(protocol: str, read: Callable[[Record], BaseCloudEvent], mode: str) -> None:
     for subject in SUBJECTS:
         catalog, made = producer(protocol, mode, subject)
-        record = made.record()
-        check_matches(catalog, made, record)
+        record = made.make_record()
+        require_match(catalog, made, record)
         holds_emitted(read(record), subject, record, typed=mode == "structured" or protocol == "AMQP/1.0")

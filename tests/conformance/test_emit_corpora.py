@@ -26,7 +26,7 @@ from catalog.definitions.constraints import target_of
 from catalog.load import load
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.templates import parse
-from router.commands.emit.producer import MessageProducer, record_line
+from router.commands.emit.producer import MessageProducer, encode_record_line
 from router.matching.records import RecordMatcher
 from tests.support.cases import samples
 from tests.support.corpora import CORPORA
@@ -102,9 +102,9 @@ def produced(catalog: Catalog, way: Way) -> tuple[bytes, str]:
         seed=way.seed,
         clock=lambda: NOW,
     )
-    record = producer.record()
+    record = producer.make_record()
     assert record.protocol == way.protocol
-    return record_line(record), producer.payload_doubt
+    return encode_record_line(record), producer.payload_doubt
 
 
 def fault_of(catalog: Catalog, way: Way, outcome: Mapping[str, Any]) -> str:

@@ -18,9 +18,9 @@ import pytest
 from catalog.convert import json_text, yaml_text
 from catalog.load import load
 from catalog.record import Record
-from router.commands.dead_letters.suggesting.fragment import Basis
+from router.commands.dead_letters.suggesting.fragment import BaseCatalog
 from router.commands.dead_letters.suggesting.suggest import Suggestion, suggest
-from router.commands.emit.producer import record_line
+from router.commands.emit.producer import encode_record_line
 from router.matching.records import RecordMatcher
 from tests.support import shop as unmatched
 
@@ -36,13 +36,13 @@ def everything(count: int) -> Iterator[Record]:
 
 
 @pytest.fixture
-def basis(tmp_path: Path) -> Basis:
+def basis(tmp_path: Path) -> BaseCatalog:
     (tmp_path / "catalog.json").write_text(json.dumps(unmatched.CATALOG))
-    return Basis([tmp_path / "catalog.json"])
+    return BaseCatalog([tmp_path / "catalog.json"])
 
 
 def outcomes(sources: list[Path], records: list[Record]) -> list[dict[str, Any]]:
-    return list(RecordMatcher(load(sources)).outcomes(record_line(record) for record in records))
+    return list(RecordMatcher(load(sources)).outcomes(encode_record_line(record) for record in records))
 
 
 def written(tmp_path: Path, suggestion: Suggestion, text: Callable[[Any], str] = yaml_text) -> list[Path]:
@@ -54,7 +54,7 @@ def written(tmp_path: Path, suggestion: Suggestion, text: Callable[[Any], str] =
 @pytest.mark.parametrize("text", [yaml_text, json_text], ids=["yaml", "json"])
 @pytest.mark.parametrize("sample", [unmatched.telemetry, unmatched.orders, unmatched.webhooks])
 def test_drafts_match_what_they_were_drafted_from_and_lint_clean(
-    sample: Sample, text: Callable[[Any], str], basis: Basis, tmp_path: Path
+    sample: Sample, text: Callable[[Any], str], basis: BaseCatalog, tmp_path: Path
 ) -> None:
     records = list(sample(COUNT))
     before = outcomes([tmp_path / "catalog.json"], records)
@@ -71,12 +71,12 @@ def test_drafts_match_what_they_were_drafted_from_and_lint_clean(
     assert not suggestion.findings
 
 
-def test_the_same_letters_give_the_same_drafts(basis: Basis, tmp_path: Path) -> None:
-    again = Basis([tmp_path / "catalog.json"])
+def test_the_same_letters_give_the_same_drafts(basis: BaseCatalog, tmp_path: Path) -> None:
+    again = BaseCatalog([tmp_path / "catalog.json"])
     assert suggest(everything(100), basis) == suggest(everything(100), again)
 
 
-def test_noise_is_left_out_and_told(basis: Basis) -> None:
+def test_noise_is_left_out_and_told(basis: BaseCatalog) -> None:
     alone = suggest(itertools.chain(unmatched.telemetry(COUNT)), basis)
     found = suggest(itertools.chain(unmatched.telemetry(COUNT), unmatched.noise(60)), basis)
     assert found.fragment == alone.fragment
@@ -87,7 +87,7 @@ def test_noise_is_left_out_and_told(basis: Basis) -> None:
     }
 
 
-def test_drafts_leave_records_of_other_definitions_alone(basis: Basis, tmp_path: Path) -> None:
+def test_drafts_leave_records_of_other_definitions_alone(basis: BaseCatalog, tmp_path: Path) -> None:
     known = [each for each in unmatched.noise(60) if each.native.get("path") or "boot" in str(each.native)]
     before = outcomes([tmp_path / "catalog.json"], known)
     suggestion = suggest(everything(COUNT), basis)
@@ -95,7 +95,7 @@ def test_drafts_leave_records_of_other_definitions_alone(basis: Basis, tmp_path:
     assert outcomes(written(tmp_path, suggestion), known) == before
 
 
-def test_kinds_become_definitions_and_instances_placeholders(basis: Basis) -> None:
+def test_kinds_become_definitions_and_instances_placeholders(basis: BaseCatalog) -> None:
     drafts = suggest(everything(COUNT), basis).drafts
     assert Counter(each.address for each in drafts) == {
         "/erp/{erp}/invoices": 1,
@@ -112,12 +112,12 @@ def test_kinds_become_definitions_and_instances_placeholders(basis: Basis) -> No
     }
 
 
-def test_the_merged_catalog_routes_the_letters(basis: Basis, tmp_path: Path) -> None:
+def test_the_merged_catalog_routes_the_letters(basis: BaseCatalog, tmp_path: Path) -> None:
     records = list(unmatched.telemetry(COUNT))
     suggestion = suggest(records, basis, group="Fleet")
     assert suggestion.attached == {unmatched.PLANT: ["/messagegroups/Fleet"]}
 
-    document, left_out = basis.merged(suggestion.fragment, suggestion.attached)
+    document, left_out = basis.merge_fragment(suggestion.fragment, suggestion.attached)
     merged = tmp_path / "merged.json"
     merged.write_text(json_text(document), encoding="utf-8")
 
@@ -128,7 +128,7 @@ def test_the_merged_catalog_routes_the_letters(basis: Basis, tmp_path: Path) -> 
     assert {each["outcome"] for each in beside} == {"dead-letter"}, "no endpoint lists the group, as the note says"
 
 
-def test_what_becomes_of_a_routed_letter_is_an_event_with_its_context(basis: Basis, tmp_path: Path) -> None:
+def test_what_becomes_of_a_routed_letter_is_an_event_with_its_context(basis: BaseCatalog, tmp_path: Path) -> None:
     records = list(unmatched.telemetry(COUNT))
     suggestion = suggest(records, basis)
     routed = outcomes(written(tmp_path, suggestion), records)[0]

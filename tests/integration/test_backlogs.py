@@ -27,7 +27,7 @@ from router.evaluation.plan import Plan
 from router.reading import backlogs, generations
 from router.reading.backlogs import InboxRows, TopicBacklogs
 from router.reading.generations import Generation
-from router.running.monitoring import BacklogWatch
+from router.running.monitoring import BacklogPoller
 from router.settings import settings_from_dict
 from router.sources import INBOX
 from router.state.state import StateFolder
@@ -127,7 +127,7 @@ def test_a_broker_that_is_away_gives_no_figure_and_one_that_is_back_does(tmp_pat
         def figure(name: str) -> float | None:
             return metrics.registry.get_sample_value(f"xrouter_source_{name}", {"endpoint": PLANT})
 
-        with BacklogWatch(state, lambda: plan, metrics.backlogs, status, topics_seconds=0.2):
+        with BacklogPoller(state, lambda: plan, metrics.backlogs, status, topics_seconds=0.2):
             # No query runs, and its last batch says nothing of what came since.
             wait_until(lambda: figure("lag_records") == 5, LIMIT, "what waits to be told")
             assert figure("up") == 1
@@ -139,10 +139,10 @@ def test_a_broker_that_is_away_gives_no_figure_and_one_that_is_back_does(tmp_pat
             assert figure("lag_records") is None
             assert figure("oldest_seconds") is None
             source = f"the source of query {query} does not answer: Kafka at {broker.bootstrap} "
-            assert any(each.startswith(source) for each in status.ready()[1]["reasons"])
+            assert any(each.startswith(source) for each in status.check_readiness()[1]["reasons"])
             broker.restart()
             wait_until(lambda: figure("lag_records") == 0, LIMIT, "the broker to answer again")
-            assert not any(source in each for each in status.ready()[1]["reasons"])
+            assert not any(source in each for each in status.check_readiness()[1]["reasons"])
     finally:
         broker.stop()
 
@@ -165,14 +165,14 @@ def test_kafkas_own_tools_see_how_far_a_source_is_read(
     generation = generations.begin(state, query, (topic,))
     committed(generation, {topic: {"0": 3, "1": 0}})
     metrics = Metrics()
-    with BacklogWatch(state, lambda: plan, metrics.backlogs, RouterStatus(), topics_seconds=0.2):
+    with BacklogPoller(state, lambda: plan, metrics.backlogs, RouterStatus(), topics_seconds=0.2):
         wait_until(lambda: committed_to(kafka.bootstrap, group, topic) == [3, 0], LIMIT, "offsets in the group")
         committed(generation, {topic: {"0": 3, "1": 2}}, batch=1)
         wait_until(lambda: committed_to(kafka.bootstrap, group, topic) == [3, 2], LIMIT, "the next batch in the group")
     # What the group says is for people: reading goes on from the checkpoint.
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.delete_consumer_groups([group])[group].result(LIMIT)
-    with BacklogWatch(state, lambda: plan, metrics.backlogs, RouterStatus(), topics_seconds=60):
+    with BacklogPoller(state, lambda: plan, metrics.backlogs, RouterStatus(), topics_seconds=60):
         wait_until(
             lambda: metrics.registry.get_sample_value("xrouter_source_lag_records", {"endpoint": PLANT}) == 15,
             LIMIT,
@@ -201,7 +201,7 @@ def test_offsets_that_cannot_be_committed_hold_up_nothing_and_are_told_once(
     member.subscribe([topic])
     with capture_logs() as logs:
         wait_until(lambda: member.poll(0.1) is not None or bool(member.assignment()), LIMIT, "a member of the group")
-        with BacklogWatch(state, lambda: plan, metrics.backlogs, RouterStatus(), topics_seconds=0.1):
+        with BacklogPoller(state, lambda: plan, metrics.backlogs, RouterStatus(), topics_seconds=0.1):
             wait_until(lambda: any(each["event"] == "offsets not committed" for each in logs), LIMIT, "a warning")
             for batch, reached in enumerate((5, 8, 13), 1):
                 committed(generation, {topic: {"0": reached}}, batch=batch)
@@ -232,7 +232,7 @@ def test_the_inbox_says_what_waits_whoever_reads_it(tmp_path: Path, state: State
         return metrics.registry.get_sample_value(f"xrouter_inbox_{name}")
 
     try:
-        with BacklogWatch(state, lambda: plan, metrics.backlogs, RouterStatus(), inbox_seconds=0.05):
+        with BacklogPoller(state, lambda: plan, metrics.backlogs, RouterStatus(), inbox_seconds=0.05):
             wait_until(lambda: figure("records") == 0, LIMIT, "an empty inbox")
             inbox.append_many(rows).result(60)
             wait_until(lambda: figure("records") == 10, LIMIT, "what waits to be told")
@@ -303,7 +303,7 @@ def test_endpoints_of_the_inbox_have_figures_of_their_own(tmp_path: Path, state:
         return metrics.registry.get_sample_value(f"xrouter_{name}", {"endpoint": endpoint})
 
     try:
-        with BacklogWatch(state, lambda: plan, metrics.backlogs, RouterStatus(), inbox_seconds=0.05):
+        with BacklogPoller(state, lambda: plan, metrics.backlogs, RouterStatus(), inbox_seconds=0.05):
             wait_until(lambda: figure("inbox_endpoint_records", shop.SHOP) == 0, LIMIT, "an empty inbox")
             now = int(time.time() * 1_000_000)
             inbox.append_many([InboxRow(shop.SHOP, "HTTP", now - 9_000_000, [], b"{}") for _ in range(10)]).result(60)

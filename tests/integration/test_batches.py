@@ -17,7 +17,7 @@ from catalog.load import load
 from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
-from router.commands.batches.unfinished import park
+from router.commands.batches.unfinished import order_parking
 from router.evaluation.plan import Plan
 from router.reading import generations
 from router.reading.generations import Generation
@@ -139,7 +139,7 @@ class Line:
     @property
     def reason(self) -> str:
         """Why the batch is held; '' while it is not."""
-        query = self.status.ready()[1]["queries"].get(INBOX, {})
+        query = self.status.check_readiness()[1]["queries"].get(INBOX, {})
         return str(query.get("reason", "")) if query.get("state") == "held" else ""
 
     def until_held(self, rows: DataFrame, number: int, sign: str) -> None:
@@ -271,7 +271,7 @@ def test_an_order_is_for_one_generation_only(tmp_path: Path) -> None:
         for folder in ("offsets", "commits"):
             (first.path / folder).mkdir()
         (first.path / "offsets" / "0").write_text("v1\n{}\n{}")
-        batch = park(state, INBOX)
+        batch = order_parking(state, INBOX)
         assert (batch.batch, batch.generation) == (0, first.id)
         notes = BatchNotes(state.batches)
         order = notes.parked(INBOX, 0, first.id)

@@ -12,7 +12,7 @@ import pytest
 from catalog.load import load
 from router.evaluation.plan import Plan
 from router.intake.intake import Intake, local_store
-from router.running.reload import BackgroundReloads, Reloader
+from router.running.reload import BackgroundReloader, Reloader
 from router.settings import Settings
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
@@ -75,7 +75,7 @@ def test_an_event_that_a_gateway_takes_makes_the_router_look(tmp_path: Path, web
     plan = Plan(load([registry.url], network=True), given)
     with StateFolder.open(tmp_path / "state") as state:
         intake = Intake(given, metrics, status, lambda: local_store(given, state))
-        reloads = BackgroundReloads(Reloader(given, plan, metrics, status))
+        reloads = BackgroundReloader(Reloader(given, plan, metrics, status))
         try:
             intake.take(plan)
             for number in range(3):

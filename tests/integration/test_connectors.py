@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from router.spark.connectors import kafka_jars
+from router.spark.connectors import resolve_kafka_jars
 from tests.conftest import Kafka, TopicFactory
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_the_four_jars_and_none_that_spark_has() -> None:
     import pyspark
 
-    stems = {jar.name.rsplit("-", 1)[0] for jar in kafka_jars()}
+    stems = {jar.name.rsplit("-", 1)[0] for jar in resolve_kafka_jars()}
     assert stems == {
         "commons-pool2",
         "kafka-clients",

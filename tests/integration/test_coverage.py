@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
 from tests.support.kafka import produce
 from tests.support.router import RouterProcess
@@ -45,7 +45,7 @@ def send(kafka: Kafka, topic: str, kind: str) -> None:
 
 def routes(router: RouterProcess, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
     capsys.readouterr()
-    assert status_of(["routes", str(router.config), "--format", "json", *options]) == 0
+    assert run_command_line(["routes", str(router.config), "--format", "json", *options]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from bindings.parts import first
 from bindings.protocols import BINDINGS
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.support.amqp import queue_name
 from tests.support.amqp import running as amqp_running
 from tests.support.mqtt import Mosquitto, Rows
@@ -70,9 +70,9 @@ def test_records_arrive_as_they_were_made(
         groups = {"g": {"messages": {"g.made": metadata}}}
         catalog.write_text(json.dumps({"messagegroups": groups, "endpoints": {"e": endpoint}}))
         words = ["emit", "--catalog", str(catalog), "--message", "made", "--count", str(COUNT), "--seed", "7"]
-        assert status_of(words) == 0
+        assert run_command_line(words) == 0
         written = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert status_of([*words, "--to", f"{uri}/{address}" if named else uri]) == 0
+        assert run_command_line([*words, "--to", f"{uri}/{address}" if named else uri]) == 0
         wait_until(lambda: len(rows.stored) >= COUNT, LIMIT, lambda: f"{COUNT} rows, there are {len(rows.stored)}")
     binding = BINDINGS[protocol]
 

@@ -17,7 +17,7 @@ from bindings.kafka.client import KafkaClient
 from bindings.kafka.record_columns import SOURCE_SCHEMA
 from bindings.kafka.store import KafkaStore, build_headers, inbox_columns, inbox_rows_of
 from bindings.parts import InboxRow, Part
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 
@@ -98,7 +98,7 @@ def test_tap_and_plan_read_it(
     config = tmp_path / "router.yaml"
     config.write_text(yaml.safe_dump(told))
     with gateway(kafka, topic):
-        assert status_of(["tap", str(config), "--format", "json", "-n", "40", "--rate", "100"]) == 0
+        assert run_command_line(["tap", str(config), "--format", "json", "-n", "40", "--rate", "100"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {(each["endpoint"], each["message"], each["reason"]) for each in found} == {
         (shop.SHOP, "/messagegroups/G/messages/good", None),
@@ -108,7 +108,7 @@ def test_tap_and_plan_read_it(
 
     (tmp_path / "new.json").write_text(json.dumps(shop.catalog(mended=True)))
     plan = ["plan", str(config), "--new", str(tmp_path / "new.json"), "--format", "json", "--last", "10"]
-    assert status_of([*plan, "--from", "inbox", "--fail-on", "none"]) == 0
+    assert run_command_line([*plan, "--from", "inbox", "--fail-on", "none"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["outcomes"], report["places"][0]["place"]) == (10, "inbox")
     assert report["changed"]["matched"] == 10 // 2

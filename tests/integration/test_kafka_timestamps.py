@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.offsets import KafkaRange, read_ranges
-from router.errors import _java_chain, fault_of, is_unreadable, permanent_error
+from router.errors import _java_chain, fault_of, find_permanent_error, is_unreadable
 from tests.conftest import Kafka
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -110,7 +110,7 @@ def test_what_is_gone_is_told_or_left_out(kafka: Kafka, topic_factory: Callable[
     with pytest.raises(Exception) as caught:  # whatever Spark makes of it; what it says is what this test is about
         read(lossy=False).count()
     assert fault_of(caught.value) is None
-    lasting = permanent_error("q", str(caught.value))
+    lasting = find_permanent_error("q", str(caught.value))
     assert lasting is not None and f"{topic}-0 no longer has offset 2" in str(lasting)
     rows = read(lossy=True).collect()
     assert sorted(row["offset"] for row in rows) == list(range(4, len(TIMESTAMPS)))

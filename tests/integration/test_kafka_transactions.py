@@ -13,7 +13,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
 from tests.reliability.test_reload_kills import DEFINITIONS, catalog, change, has, numbers, said, settings
 from tests.support import load
@@ -192,7 +192,7 @@ def test_plan_reads_as_many_records_as_it_is_asked_for(
 
     def read(*arguments: str) -> dict[str, Any]:
         command = ["plan", str(tmp_path / "router.yaml"), "--new", str(document), "--format", "json", *arguments]
-        assert status_of(command) == 0
+        assert run_command_line(command) == 0
         place: dict[str, Any] = json.loads(capsys.readouterr().out)["places"][0]
         return place
 

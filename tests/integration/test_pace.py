@@ -16,7 +16,7 @@ from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.batches.splitting import BatchSizeLimiter
 from router.evaluation.plan import Plan
-from router.machine import AIM, BatchSizing
+from router.machine import TARGET_SECONDS, BatchSizing
 from router.reading import generations
 from router.settings import settings_from_dict
 from router.sources import INBOX
@@ -77,4 +77,6 @@ def test_batches_behind_a_slow_sink_shrink_and_grow_again(
             if sizing.relimit:
                 limits.append(sizing.begin(None))
             shown = f"{number}: {limits}"
-            assert limits == ([MOST, int(AIM / SLOW)] if number < 3 else [MOST, int(AIM / SLOW), MOST]), shown
+            assert limits == (
+                [MOST, int(TARGET_SECONDS / SLOW)] if number < 3 else [MOST, int(TARGET_SECONDS / SLOW), MOST]
+            ), shown

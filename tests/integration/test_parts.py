@@ -103,7 +103,7 @@ def test_the_records_that_fail_are_found_and_the_rest_goes_on(
     assert line.counted("xrouter_records_total", outcome="routed") == count - 3
     assert line.counted("xrouter_records_total", outcome="dead-letter", reason="undecodable") == 2
     assert line.counted("xrouter_records_total", outcome="dead-letter", reason="no-match") == 1
-    assert line.status.ready()[1]["queries"][INBOX]["state"] == "running"
+    assert line.status.check_readiness()[1]["queries"][INBOX]["state"] == "running"
 
 
 @pytest.mark.full

@@ -12,7 +12,7 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
 
 pytestmark = pytest.mark.broker
@@ -72,7 +72,7 @@ def report_of(
     }
     (folder / "router.yaml").write_text(yaml.safe_dump(told))
     new = str(folder / "new.json")
-    status = status_of(["plan", str(folder / "router.yaml"), "--new", new, "--format", "json", *arguments])
+    status = run_command_line(["plan", str(folder / "router.yaml"), "--new", new, "--format", "json", *arguments])
     out, err = capsys.readouterr()
     assert not err
     return status, json.loads(out)

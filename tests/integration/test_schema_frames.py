@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
 from tests.integration.test_schema_registry import SUBJECTS, Subject, catalog
 from tests.support.apicurio import Apicurio
@@ -103,7 +103,7 @@ def test_sinks_write_the_ids_of_schemas(
     router.configure(settings(folder, kafka, apicurio.url, bus))
 
     # A schema that is not registered is told before anything is sent.
-    assert status_of(["doctor", str(router.config)]) == 1
+    assert run_command_line(["doctor", str(router.config)]) == 1
     told = capfd.readouterr().out
     assert "fail sink bus schemas: subject " in told
     assert "of schema registry lake does not have the schema of /messagegroups/g/messages/" in told
@@ -123,7 +123,7 @@ def test_sinks_write_the_ids_of_schemas(
             if value is not None:
                 expected.append((subject.message, value))
     assert producer.flush(60) == 0
-    assert status_of(["doctor", str(router.config)]) == 0
+    assert run_command_line(["doctor", str(router.config)]) == 0
     assert "ok   sink bus schemas: 5 definitions with the ids of their schemas" in capfd.readouterr().out
     router.start()
     count = len(expected) + len(SUBJECTS)
@@ -188,7 +188,7 @@ def test_emit_writes_frames(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
         ("Bill", ("--schema-id", "7"), b"\0\0\0\0\x07\x02\x02"),
         ("Order", ("--schema-id", "7"), b"\0\0\0\0\x07{"),
     ):
-        assert status_of([*words, message, *more]) == 0
+        assert run_command_line([*words, message, *more]) == 0
         record = json.loads(capfd.readouterr().out)
         body = record["body"].encode() if "body" in record else base64.b64decode(record["body_base64"])
         assert body.startswith(head), message
@@ -198,7 +198,7 @@ def test_emit_writes_frames(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
         ("Order", ("--schema-id", "4294967296"), "does not fit into four bytes"),
         ("Order", ("--schema-id", "x"), "does not fit into four bytes"),
     ):
-        assert status_of([*words, message, *more]) == 1
+        assert run_command_line([*words, message, *more]) == 1
         assert told in capfd.readouterr().err
-    assert status_of(["emit", "--catalog", str(file), "--message", "Ride", "--schema-id", "1"]) == 1
+    assert run_command_line(["emit", "--catalog", str(file), "--message", "Ride", "--schema-id", "1"]) == 1
     assert "add --framing confluent" in capfd.readouterr().err

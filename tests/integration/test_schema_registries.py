@@ -13,7 +13,7 @@ from catalog.documents.connecting import Certificates, OriginLogin, to_basic
 from catalog.load import load
 from catalog.schemas.ids.client import RegistryUnavailableError, SchemaIdRegistry
 from catalog.schemas.validation import PayloadValidation
-from router.cli import status_of
+from router.cli import run_command_line
 from router.schemaids.cache import RegistryAddress, RegistryIds
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
@@ -204,24 +204,24 @@ def test_a_registry_is_mirrored_and_then_needed_no_more(
     total = len(SchemaIdRegistry("lake", apicurio.url).list_subjects())
     with Front(apicurio.url) as front:
         config = settings(tmp_path, front.url)
-        assert status_of(["schemas", "pull", str(config)]) == 0
+        assert run_command_line(["schemas", "pull", str(config)]) == 0
         first = capsys.readouterr()
         assert f"lake: {total} subjects, {total} versions: " in first.out
         asked = len(front.seen)
-        assert status_of(["schemas", "pull", str(config)]) == 0
+        assert run_command_line(["schemas", "pull", str(config)]) == 0
         assert f"{total} on disk already, 0 new" in capsys.readouterr().out
         again = front.seen[asked:]
         assert all(each.endswith(("/subjects?deleted=true", "/versions?deleted=true")) for each in again)
         (tmp_path / "state" / "schemas" / "lake" / f"{ids['ride']}.json").write_bytes(b"\0")
-        assert status_of(["schemas", "pull", str(config), "--subject", "mirror-ride"]) == 0
+        assert run_command_line(["schemas", "pull", str(config), "--subject", "mirror-ride"]) == 0
         assert "lake: 1 subject, 1 version: 0 on disk already, 1 new" in capsys.readouterr().out
-        assert status_of(["schemas", "pull", str(config), "--subject", "nobody"]) == 1
+        assert run_command_line(["schemas", "pull", str(config), "--subject", "nobody"]) == 1
         assert "schema registry lake has no subject nobody" in capsys.readouterr().err
-        assert status_of(["schemas", "pull", str(config), "--registry", "sea"]) == 1
+        assert run_command_line(["schemas", "pull", str(config), "--registry", "sea"]) == 1
         assert "known: lake" in capsys.readouterr().err
         url = front.url
     assert ids_of(url, tmp_path / "state" / "schemas" / "lake").written(str(ids["ride"])) is not None
-    assert status_of(["schemas", "pull", str(config)]) == 5
+    assert run_command_line(["schemas", "pull", str(config)]) == 5
     assert "schema registry lake at" in capsys.readouterr().err
 
 
@@ -233,7 +233,7 @@ def test_mirroring_takes_the_place_of_nothing(apicurio: Apicurio, tmp_path: Path
     assert asked.written(str(coming)) is None
     assert apicurio.register("late", '{"type": "fixed", "name": "L", "size": 3}') == coming
     assert asked.written(str(coming)) is None  # a repeated batch is judged alike
-    assert status_of(["schemas", "pull", str(config)]) == 0
+    assert run_command_line(["schemas", "pull", str(config)]) == 0
     assert asked.written(str(coming)) is not None
 
 
@@ -258,7 +258,7 @@ def test_doctor_looks_at_each_registry(apicurio: Apicurio, tmp_path: Path, capsy
 
 def examined(config: Path, capsys: pytest.CaptureFixture[str]) -> str:
     capsys.readouterr()
-    status_of(["doctor", str(config)])
+    run_command_line(["doctor", str(config)])
     return capsys.readouterr().out
 
 

@@ -23,8 +23,8 @@ from catalog.load import load
 from catalog.parsing.texts import parse_text
 from catalog.record import parse_record
 from catalog.templates import parse
-from router.cli import status_of
-from router.commands.emit.producer import MessageProducer, record_line
+from router.cli import run_command_line
+from router.commands.emit.producer import MessageProducer, encode_record_line
 from tests.conftest import Kafka, TopicFactory
 from tests.support.cases import FOLDER
 from tests.support.corpora import SHARED, shared_cases, shared_index
@@ -70,7 +70,7 @@ def of_samples() -> World:
         for seed in range(20):
             context = dict.fromkeys(names, f"v{seed}")
             producer = MessageProducer(known, definition.xid, protocol="KAFKA", context=context, seed=seed)
-            made.append(json.loads(record_line(producer.record())))
+            made.append(json.loads(encode_record_line(producer.make_record())))
     return World(
         catalogs,
         made,
@@ -284,7 +284,7 @@ def test_plan_and_shadow_tell_what_a_reload_then_does(
 
     # Plan tells the same of the same records.
     arguments = ["--new", str(folder / "next.json"), "--from", "topics", "--last", str(number), "--samples", "0"]
-    status_of(["plan", str(router.config), *arguments, "--format", "json"])
+    run_command_line(["plan", str(router.config), *arguments, "--format", "json"])
     report = json.loads(capsys.readouterr().out)
     assert {name: report[name] for name in ("outcomes", "unchanged", "changed")} == {
         name: told[name] for name in ("outcomes", "unchanged", "changed")

@@ -11,7 +11,7 @@ import yaml
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load
 from tests.support.kafka import create_topics, produce, read_all
@@ -45,7 +45,7 @@ def test_doctor_knows_the_topics_of_the_routes(
     def said(out: str, **more: Any) -> str:
         told = {**settings(kafka, tmp_path, source, out, **more), "state": str(tmp_path / "state")}
         config.write_text(yaml.safe_dump(told))
-        status_of(["doctor", str(config)])
+        run_command_line(["doctor", str(config)])
         return " ".join(capsys.readouterr().out.split())
 
     told = said(f"{source}.{group}")
@@ -87,7 +87,7 @@ def test_topics_are_created_where_the_sink_says_so(
     create = {"partitions": 3, "replication": 1, "config": {"max.message.bytes": 200_000, "retention.ms": 86_400_000}}
     out = f"{source}." + "{subject|none}"
     router.configure(settings(kafka, router.folder, source, out, create_topics=create))
-    status_of(["doctor", str(router.config)])
+    run_command_line(["doctor", str(router.config)])
     assert f"has no topic {source}.dead: create_topics creates it" in " ".join(capsys.readouterr().out.split())
     router.start()
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from confluent_kafka.admin import AdminClient
 
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.kafka import produce
@@ -90,7 +90,7 @@ def test_a_topic_is_tapped_whether_a_router_runs_or_not(
     config = tmp_path / "router.yaml"
     config.write_text(yaml.safe_dump({**told, "sources": [{"endpoint": TOPIC}]}))
     with traffic(kafka, topic, None):
-        assert status_of(["tap", str(config), "--format", "json", "-n", "4"]) == 0
+        assert run_command_line(["tap", str(config), "--format", "json", "-n", "4"]) == 0
     check([json.loads(line) for line in capsys.readouterr().out.splitlines()], TOPIC)
 
 

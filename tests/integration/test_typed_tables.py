@@ -153,7 +153,7 @@ def copy_samples(folder: Path, topic_factory: TopicFactory) -> None:
 
 def test_typed_tables_are_read_back_as_they_were_sent(plant: Plant) -> None:
     for target, names in ((f"kafka://{plant.servers}", KAFKA), (plant.url, HTTP)):
-        with command.opened(target, io.BytesIO()) as out:
+        with command.open_destination(target, io.BytesIO()) as out:
             for xid, record in emitted(plant.catalog, names):
                 out.send(record)
                 plant.emitted[xid].append(record)
@@ -189,7 +189,7 @@ def emitted(catalog: Catalog, endpoints: tuple[str, ...]) -> Iterator[tuple[str,
             context = dict.fromkeys(placeholders(catalog.definitions[xid]), "v{n}")
             producer = MessageProducer(catalog, xid, endpoint=endpoint.xid, context=context, seed=7)
             for number in range(1, EACH + 1):
-                yield xid, producer.record(number)
+                yield xid, producer.make_record(number)
 
 
 def placeholders(definition: Definition) -> Iterator[str]:

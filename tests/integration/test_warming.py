@@ -12,7 +12,7 @@ from catalog.load import load as load_catalog
 from router.batches.plans import load as load_plan
 from router.evaluation.evaluator import Kind
 from router.evaluation.plan import Plan
-from router.running.queries import rows_like
+from router.running.queries import make_sample_row
 from router.settings import settings_from_dict
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load
@@ -76,7 +76,7 @@ def test_nothing_is_written_and_nothing_is_counted(
     kept = set(spark.sparkContext._jsc.getPersistentRDDs())
     jobs = spark.sparkContext.statusTracker()
     spark.sparkContext.setJobGroup(f"warming {way} {kind}", "of a test")
-    loaded.warm(rows_like(spark, kind, place), kind)
+    loaded.warm(make_sample_row(spark, kind, place), kind)
     assert len(jobs.getJobIdsForGroup(f"warming {way} {kind}")) >= 1
     assert not counted and not loaded.tallies and not loaded.once
     assert not (tmp_path / "tables").exists()

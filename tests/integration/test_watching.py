@@ -47,7 +47,7 @@ def begun(line: Line, rows: DataFrame) -> threading.Thread:
 
 
 def query_of(line: Line) -> dict[str, Any]:
-    found: dict[str, Any] = line.status.ready()[1]["queries"][INBOX]
+    found: dict[str, Any] = line.status.check_readiness()[1]["queries"][INBOX]
     return found
 
 
@@ -70,7 +70,7 @@ def test_a_target_that_does_not_answer_is_told_and_forgotten(
         answered.set()
         thread.join(LIMIT)
     assert not thread.is_alive()
-    assert line.status.ready()[1]["queries"][INBOX]["state"] == "running"
+    assert line.status.check_readiness()[1]["queries"][INBOX]["state"] == "running"
     assert line.counted("xrouter_query_held") == 0
     assert line.counted("xrouter_records_total", outcome="routed") == 2
 

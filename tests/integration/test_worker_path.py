@@ -22,7 +22,7 @@ from catalog.load import load
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
 from router.spark import worker_daemon
-from router.spark.session import import_as_driver
+from router.spark.session import use_driver_pyspark
 from tests.support.cases import FOLDER
 from tests.support.processes import below, command_of
 
@@ -84,7 +84,7 @@ def test_a_connection_that_spark_closed_ends_a_worker_without_a_word() -> None:
     def work(_: object, authenticated: bool) -> int:
         raise EOFError
 
-    assert worker_daemon.quiet(work)(None, True) == 1
+    assert worker_daemon.silence_disconnects(work)(None, True) == 1
 
 
 class Given(Exception):
@@ -99,7 +99,7 @@ def test_a_process_that_has_threads_becomes_the_one_of_spark(monkeypatch: pytest
         raise Given
 
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
-    monkeypatch.setattr(worker_daemon, "threads", lambda: 2)
+    monkeypatch.setattr(worker_daemon, "count_threads", lambda: 2)
     monkeypatch.setattr(os, "execv", execv)
     monkeypatch.setattr(sys, "argv", ["daemon", "pyspark.serializers"])
     with pytest.raises(Given):
@@ -138,4 +138,4 @@ def test_other_machines_and_a_spark_that_was_named_are_left_alone(
     if home:
         monkeypatch.setenv("SPARK_HOME", home)
     session: Any = Untouched(master)
-    import_as_driver(session)
+    use_driver_pyspark(session)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.brokers import KafkaBroker
@@ -224,7 +224,7 @@ def test_a_day_without_the_topic_of_a_sink(
     sinks = {"bus": bus, "dead": {"type": "table", "path": str(day.folder / "dead")}}
     day.configure(sinks=sinks, routes=[{"to": ["bus"]}], spark={"conf": {}})
     lacking = f"Kafka at {kafka.bootstrap} has no topic {topic}"
-    status_of(["doctor", str(day.router.config)])
+    run_command_line(["doctor", str(day.router.config)])
     doctor = " ".join(capsys.readouterr().out.split())
     assert lacking in doctor and "create it, or set create_topics of the sink" in doctor
     day.router.start()

@@ -21,7 +21,7 @@ from bindings.protocols import BINDINGS
 from catalog.documents.fetching import CASES
 from catalog.model import Catalog
 from catalog.record import parse_record
-from router.cli import status_of
+from router.cli import run_command_line
 from router.evaluation.evaluator import source_row
 from router.evaluation.plan import Evaluator, Plan
 from router.settings import Settings, load, settings_from_dict
@@ -114,7 +114,7 @@ def runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        status = status_of(["test", *map(str, arguments)])
+        status = run_command_line(["test", *map(str, arguments)])
         out, err = capsys.readouterr()
         assert "Traceback" not in err
         assert "fault of xrouter" not in err, err

@@ -25,7 +25,7 @@ from tests.support.kill_points import Point
 
 ENDED_BY_SIGNAL: Final = -signal.SIGKILL
 BATCH_DONE: Final = "router.watching.metrics:Metrics.batch_done"
-CATALOG_READ: Final = "router.running.reload:Reloader._consider"
+CATALOG_READ: Final = "router.running.reload:Reloader._try_catalog"
 ACTIVATED: Final = "router.batches.plans:PlanHolder.activate"
 PINNED: Final = "router.state.state:StateFolder.pin"
 JUDGED: Final = "a batch is judged, and not yet pinned"

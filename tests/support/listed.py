@@ -422,7 +422,7 @@ class Process:
 
     def held(self) -> tuple[str, dict[str, float]]:
         """Return why the query is held, '' when it is not, and what the metrics say of it by sink."""
-        query = self.status.ready()[1]["queries"][INBOX]
+        query = self.status.check_readiness()[1]["queries"][INBOX]
         samples = (sample for metric in self.metrics.registry.collect() for sample in metric.samples)
         gauge = {each.labels["sink"]: each.value for each in samples if each.name == "xrouter_query_held"}
         return query["reason"] if query["state"] == "held" else "", gauge

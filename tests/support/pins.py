@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from router.spark.connectors import KAFKA, PINS, JarRequest, resolve, write_pins
+from router.spark.connectors import KAFKA, PINS, JarRequest, resolve_jars, write_pins
 from tests.benchmarks.spark_delta import DELTA
 from tests.benchmarks.spark_delta import PINS as DELTA_PINS
 from tests.support.apicurio import APICURIO, APICURIO_PINS
@@ -26,7 +26,7 @@ def main() -> None:
     """Fetch every jar into a folder of its own, since the cache is what the manifests are to be held against."""
     with tempfile.TemporaryDirectory() as fresh:
         for request, manifest in MANIFESTS:
-            write_pins(resolve(request, Path(fresh)), manifest)
+            write_pins(resolve_jars(request, Path(fresh)), manifest)
             sys.stdout.write(f"{manifest}\n")
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from router.errors import EXIT_CODES
-from router.settings import settings_reference
-from router.settings.load import SCHEMA_NAME, schema_document
+from router.settings import make_settings_reference
+from router.settings.load import SCHEMA_NAME, encode_json_schema
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = ROOT / "README.md"
@@ -47,7 +47,7 @@ def made(text: str) -> str:
 def settings_table() -> str:
     """Return all settings as a Markdown table."""
     rows = ["| Key | Type | Default | |", "|---|---|---|---|"]
-    for key, kind, default, doc in settings_reference():
+    for key, kind, default, doc in make_settings_reference():
         shown = f"`{default}`" if default and default != "required" else default
         rows.append(f"| `{key}` | {kind.replace('|', BAR)} | {shown} | {doc} |")
     return "\n".join(rows)
@@ -94,4 +94,4 @@ def _between(text: str, name: str, content: str) -> str:
 if __name__ == "__main__":
     for page in (SETTINGS, COMMANDS):
         page.write_text(made(page.read_text(encoding="utf-8")), encoding="utf-8")
-    (ROOT / "router" / "settings" / SCHEMA_NAME).write_bytes(schema_document())
+    (ROOT / "router" / "settings" / SCHEMA_NAME).write_bytes(encode_json_schema())

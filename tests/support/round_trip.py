@@ -40,7 +40,7 @@ from catalog.protocols import properties
 from catalog.record import Record
 from catalog.templates import parse
 from registry.model.attributes import model_source
-from router.commands.emit.producer import EmitError, MessageProducer, record_line, value_of
+from router.commands.emit.producer import EmitError, MessageProducer, encode_record_line, random_value
 from router.matching.records import RecordMatcher
 from router.settings.sinks.messages import MessageSink
 from router.settings.values import Texts
@@ -115,7 +115,7 @@ def context_of(definition: Definition, now: str = NOW) -> dict[str, str]:
                 context[name] = now if template.is_bare else "2026-03-04"
     for prop in definition.protocoloptions:
         if prop.value is None and prop.required:
-            context.setdefault(prop.name.rpartition(".")[2], value_of(prop.type, chooser, now))
+            context.setdefault(prop.name.rpartition(".")[2], random_value(prop.type, chooser, now))
     return context
 
 
@@ -143,7 +143,7 @@ def _event(
         producer = MessageProducer(
             catalog, definition.xid, protocol=protocol, context=context, seed=1, clock=lambda: NOW
         )
-        made = producer.record()
+        made = producer.make_record()
     except EmitError as error:
         raise AssertionError(f"{definition.xid}: {error}") from error
     binding = BINDINGS[protocol]
@@ -165,7 +165,7 @@ def mismatches(sent: Journey, received: Mapping[str, tuple[Sequence[Part], bytes
     names = dict(zip(sent.definitions, alone, strict=True))
     native = BINDINGS[sent.protocol].native
     lines = [
-        record_line(Record(sent.protocol, native(list(parts)), body, names[position], NOW))
+        encode_record_line(Record(sent.protocol, native(list(parts)), body, names[position], NOW))
         for position, (parts, body) in received.items()
     ]
     outcomes = zip(received, matcher.outcomes(lines), strict=True)

@@ -24,7 +24,7 @@ from typer.cli import get_docs_for_click
 from registry.http.server import RegistryServer, RegistrySettings
 from router.cli import app
 from router.errors import EXIT_CODES
-from router.settings import settings_reference
+from router.settings import make_settings_reference
 from router.settings.routes import REASONS
 from tests.support.readme import BAR, MEANINGS
 from tests.support.status_page import RULES, families
@@ -71,7 +71,7 @@ def settings(page: str) -> str:
     head, _, rest = page.partition("<!-- settings: begin -->")
     tail = rest.partition("<!-- settings: end -->")[2]
     groups: dict[str, list[tuple[str, str, str, str]]] = {"General": []}
-    for row in settings_reference():
+    for row in make_settings_reference():
         groups.setdefault(_group(row[0]), []).append(row)
     sections = (f"## {name}\n\n" + "\n\n".join(map(_setting, rows)) for name, rows in groups.items())
     return "---\ntocdepth: 2\n---\n" + head + "\n\n".join(sections) + tail
@@ -79,7 +79,7 @@ def settings(page: str) -> str:
 
 def example_of(key: str) -> dict[str, Any]:
     """Return settings that have *key* and what has to stand beside it."""
-    rows = {each: (kind, default) for each, kind, default, _ in settings_reference()}
+    rows = {each: (kind, default) for each, kind, default, _ in make_settings_reference()}
     prefix, _, leaf = key.rpartition(".")
     node: dict[str, Any] = {**(_ending("beside", key) or {}), leaf: _value(key, *rows[key])}
     while prefix:

@@ -47,7 +47,7 @@ from router.watching.metrics import (
     RelationMetrics,
     StatusCollector,
     SubscriptionMetrics,
-    watch_jvm,
+    add_jvm_metrics,
 )
 from router.watching.monitor import MonitorServer
 from router.watching.shadow import EpochPair
@@ -81,20 +81,20 @@ class Served:
     def activate(self) -> None:
         """Let the catalog as it is take effect, as a start or a reload does."""
         plan = Plan(load([str(self.folder / "catalog.json")]), self.settings)
-        self.metrics.expect(endpoints=[source.endpoint for source in plan.sources])
-        self.status.catalog(plan.epoch, len(plan.catalog.definitions))
+        self.metrics.init_series(endpoints=[source.endpoint for source in plan.sources])
+        self.status.set_catalog(plan.epoch, len(plan.catalog.definitions))
         if self.plan is not None:
-            self.status.compared(compare(self.plan.catalog, plan.catalog))
+            self.status.add_difference(compare(self.plan.catalog, plan.catalog))
         self.metrics.coverage.follow(plan)
-        self.overview.follow(plan)
+        self.overview.show_plan(plan)
         self.plan = plan
 
     def get(self, path: str, **headers: str) -> httpx.Response:
-        return httpx.get(f"{self.server.address}{path}", headers=headers, timeout=SECONDS)
+        return httpx.get(f"{self.server.base_url}{path}", headers=headers, timeout=SECONDS)
 
     def post(self, path: str, body: bytes, **headers: str) -> httpx.Response:
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        return httpx.post(f"{self.server.address}{path}", content=body, headers={**JSON, **headers}, timeout=SECONDS)
+        return httpx.post(f"{self.server.base_url}{path}", content=body, headers={**JSON, **headers}, timeout=SECONDS)
 
     def told(self) -> dict[str, Any]:
         answer = self.get("/status.json")
@@ -258,7 +258,7 @@ def families() -> tuple[Metric, ...]:
     metrics.registry.register(StatusCollector(status))
     metrics.registry.register(DiskCollector({"state": Path.cwd()}))
     metrics.registry.register(CertificateCollector({"http.tls": Path(certifi.where())}))
-    watch_jvm(metrics.registry, os.getpid())
+    add_jvm_metrics(metrics.registry, os.getpid())
     RelationMetrics(metrics.registry, lambda result: None)
     subscriptions = SubscriptionMetrics(metrics.registry)
     subscriptions.up("/endpoints/e", up=True)
@@ -271,14 +271,14 @@ def families() -> tuple[Metric, ...]:
     metrics.batch_done("q", tally, 0.1, 0)
     metrics.unfit_values("s", {"/m": 1})
     metrics.sinks.account("q", 1, 0, 0)
-    metrics.backlogs.answered("q", {"/endpoints/e": Backlog(0), INBOX: Backlog(0), REST: Backlog(0)})
-    metrics.backlogs.answered(INBOX, {INBOX: Backlog(0), "/endpoints/pushed": Backlog(0)})
+    metrics.backlogs.update("q", {"/endpoints/e": Backlog(0), INBOX: Backlog(0), REST: Backlog(0)})
+    metrics.backlogs.update(INBOX, {INBOX: Backlog(0), "/endpoints/pushed": Backlog(0)})
     metrics.coverage.follow(plan("m"))
-    metrics.catalog("e", 0)
+    metrics.set_catalog("e", 0)
     metrics.catalog_state.set_findings([])
     metrics.held("q", "s")
     metrics.expect_query("q")
-    metrics.shadow.expect(["next.json"], ["/endpoints/e"])
+    metrics.shadow.init_series(["next.json"], ["/endpoints/e"])
     metrics.shadow.judging(EpochPair("e", "f"), 1)
     with tempfile.TemporaryDirectory() as folder:
         return *metrics.registry.collect(), *_families_of_a_registry(f"sqlite:///{folder}/r.db")

@@ -184,7 +184,7 @@ class Router:
         settings = settings_of(folder, url, **subscription)
         self.sources: tuple[Source, ...] = sources_of(load([folder / "catalog.json"]), settings)
         self.status = RouterStatus(routes=False)
-        self.status.catalog("e", 1)
+        self.status.set_catalog("e", 1)
         self.registry = CollectorRegistry()
         metrics = SubscriptionMetrics(self.registry)
         self.subscriptions = RouterSubscriptions(folder / "state", logins or Logins(), self.status, lambda: metrics)
@@ -196,7 +196,7 @@ class Router:
 
     def until_ready(self) -> Router:
         """Wait until there are subscriptions."""
-        wait_until(lambda: self.status.ready()[0], LIMIT, lambda: str(self.status.ready()))
+        wait_until(lambda: self.status.check_readiness()[0], LIMIT, lambda: str(self.status.check_readiness()))
         return self
 
     def requests(self, action: str, result: str = "ok") -> float:

@@ -19,7 +19,7 @@ import yaml
 from catalog.dialects import registry
 from catalog.documents.documents import read_documents
 from catalog.findings import Declarations, Findings
-from router.cli import status_of
+from router.cli import run_command_line
 from router.errors import EXIT_CODES
 from router.settings import KafkaSink, Settings, load_settings
 from tests.support.composed import PASSWORDS
@@ -343,7 +343,7 @@ def test_units_give_a_drain_time_and_do_not_repeat_hopeless_starts(path: Path) -
 def test_units_run_commands_that_there_are(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program, *command, config = service_of(path)["ExecStart"].split()
     assert program == "/opt/xrouter/bin/xrouter" and config.startswith("/etc/xrouter/")
-    assert status_of([*command, "--help"]) == 0
+    assert run_command_line([*command, "--help"]) == 0
     assert "CONFIG" in capsys.readouterr().out
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from router.cli import status_of
-from router.commands.init import PROTOCOLS, compose_of
+from router.cli import run_command_line
+from router.commands.init import PROTOCOLS, make_compose
 from router.settings import load_settings
 from tests.support.deployed import EXAMPLES, EXPECTED, NAMES, sender
 
@@ -22,7 +22,7 @@ def test_there_is_one_for_each_protocol() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_its_files_are_in_order(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = EXAMPLES / name
-    assert status_of(["check", str(folder / "catalog.xreg.json"), "--config", str(folder / "router.yaml")]) == 0
+    assert run_command_line(["check", str(folder / "catalog.xreg.json"), "--config", str(folder / "router.yaml")]) == 0
     assert capsys.readouterr().out == "0 errors, 0 warnings, 0 infos\n"
     first = (folder / "router.yaml").read_text(encoding="utf-8").partition("\n")[0]
     schema = first.removeprefix("# yaml-language-server: $schema=")
@@ -42,6 +42,6 @@ def test_another_broker_can_be_named(name: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_compose_file_starts_the_brokers_of_init() -> None:
     services = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())["services"]
-    known = compose_of(PROTOCOLS)["services"]
+    known = make_compose(PROTOCOLS)["services"]
     assert services == {name: known[name] for name in services}
     assert set(services) == set(EXPECTED) - {"http"}

@@ -13,8 +13,8 @@ import yaml
 
 from catalog.load import load
 from registry.http.server import MetricsServer
-from router.cli import status_of
-from router.commands.registry.settings import admit, load_registry
+from router.cli import run_command_line
+from router.commands.registry.settings import load_registry, require_access
 from router.evaluation.plan import Plan
 from router.settings import Settings, load_settings
 from router.watching.metrics import Metrics
@@ -132,8 +132,8 @@ def test_the_user_of_pods_is_that_of_the_image(alone: Objects) -> None:
 def watch(request: pytest.FixtureRequest) -> Iterator[str]:
     """The real server that probes ask, of a process that is ready."""
     status = RouterStatus(routes=False)
-    status.catalog("e", 1)
-    status.beat()
+    status.set_catalog("e", 1)
+    status.note_heartbeat()
     server: MonitorServer | MetricsServer
     if request.param == "router":
         server = MonitorServer("127.0.0.1", 0, Metrics([], []), status)
@@ -180,7 +180,7 @@ def test_the_registry_takes_its_settings(everything: Objects, beside: Objects, t
         path = tmp_path / "registry.yaml"
         path.write_text(of_kind(made, "ConfigMap")[name]["data"]["registry.yaml"])
         given, settings = load_registry(path, {**environment(container(made, name)), **SECRETS})
-        admit(given, path)
+        require_access(given, path)
         assert (settings.host, settings.port) == ("0.0.0.0", 8090) and settings.metrics == ("0.0.0.0", 9464)
         assert settings.store == store
 
@@ -190,7 +190,7 @@ def test_what_containers_run_are_commands_of_the_router(values: Path, capsys: py
     for _, pod in pods(rendered(values)):
         *command, config = pod["spec"]["containers"][0]["args"]
         assert config in ("/etc/xrouter/router.yaml", "/etc/xregistry/registry.yaml")
-        assert status_of([*command, "--help"]) == 0
+        assert run_command_line([*command, "--help"]) == 0
         assert "CONFIG" in capsys.readouterr().out
 
 
@@ -325,8 +325,8 @@ def test_helm_test_waits_for_all_that_is_installed(objects: Objects, tmp_path: P
 
 
 def test_what_helm_test_runs_says_whether_a_router_is_ready(watch: str) -> None:
-    assert status_of(["wait", f"{watch}/readyz", "--timeout", "60"]) == 0
-    assert status_of(["wait", "http://127.0.0.1:9/readyz", "--timeout", "0"]) == 5
+    assert run_command_line(["wait", f"{watch}/readyz", "--timeout", "60"]) == 0
+    assert run_command_line(["wait", "http://127.0.0.1:9/readyz", "--timeout", "0"]) == 5
 
 
 def test_containers_of_ones_own_run_beside_and_before(tmp_path: Path) -> None:

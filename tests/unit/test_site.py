@@ -21,7 +21,7 @@ import yaml
 from catalog.linting.attributes import rules
 from router.cli import COMMANDS, app
 from router.errors import EXIT_CODES, ConfigError
-from router.settings import load_settings, settings_reference
+from router.settings import load_settings, make_settings_reference
 from router.settings.routes import REASONS
 from tests.support.site import PRODUCTION, anchor_of, example_of, settings
 from tests.support.status_page import PHONE, RULES, browser_page, families, hard_to_use
@@ -212,7 +212,7 @@ def test_commands_of_the_pages_exist() -> None:
 def test_each_setting_has_an_anchor_and_an_example(pages: dict[Path, Page], site: Path) -> None:
     page = pages[site / "deploy" / "SETTINGS.html"]
     told = text_of(site, "deploy/SETTINGS")
-    for key, *_, doc in settings_reference():
+    for key, *_, doc in make_settings_reference():
         assert anchor_of(key) in page.ids, f"{key} has no anchor"
         assert key in told and re.sub("`", "", doc)[:30] in told
     assert told.count("default") > 100
@@ -245,7 +245,7 @@ def fault_of_example(key: str, folder: Path) -> str:
 
 def test_examples_of_settings_load(tmp_path: Path) -> None:
     (tmp_path / "meter-key").write_text(SECRET, encoding="utf-8")
-    faults = [fault_of_example(key, tmp_path) for key, *_ in settings_reference()]
+    faults = [fault_of_example(key, tmp_path) for key, *_ in make_settings_reference()]
     assert not any(faults), "\n".join(filter(None, faults))
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from router.commands.arguments import OutputFormat
 from router.errors import RouterError
 from router.lazy_commands import PlainHelpCommand, PlainHelpGroup
-from router.terminal import WIDE, Terminal, print_json_lines, print_text, styled, terminal
+from router.terminal import WIDE, print_json_lines, print_text, terminal, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,22 +40,23 @@ def show(
 
     Example: xrouter batches show router.yaml
     """
-    from router.commands.batches.unfinished import open_batches, router_queries
+    from router.commands.batches.unfinished import fetch_router_queries, list_unfinished_batches
     from router.settings import load_settings
     from router.state.state import StateFolder
 
     settings = load_settings(config)
     state = StateFolder.beside(Path(settings.state))
-    running = router_queries(settings)
-    batches = [_form(batch, settings, state, config, running) for batch in open_batches(state)]
+    live_queries = fetch_router_queries(settings)
+    batches = [_batch_to_json(batch, settings, state, config, live_queries) for batch in list_unfinished_batches(state)]
     if format is OutputFormat.json:
-        print_json_lines([{"running": running is not None, "batches": batches}])
+        print_json_lines([{"running": live_queries is not None, "batches": batches}])
         return
-    _say("" if running is not None else "no router is running; this is the state that the last one left")
+    if live_queries is None:
+        terminal(width=WIDE).print("no router is running; this is the state that the last one left")
     for each in batches:
-        _write(each, config)
+        _print_batch(each, config)
     if not batches:
-        _say("no unfinished batch")
+        terminal(width=WIDE).print("no unfinished batch")
 
 
 @batches_app.command(cls=PlainHelpCommand)
@@ -71,31 +72,31 @@ def park(
 
     Example: xrouter batches park router.yaml main
     """
-    from router.commands.batches.unfinished import open_batches, router_queries
-    from router.commands.batches.unfinished import park as order
+    from router.commands.batches.unfinished import fetch_router_queries, list_unfinished_batches
+    from router.commands.batches.unfinished import order_parking as order
     from router.settings import load_settings
     from router.state.state import StateFolder
 
     settings = load_settings(config)
     state = StateFolder.beside(Path(settings.state))
-    running = router_queries(settings)
-    known = {batch.query: batch for batch in open_batches(state)}
-    if query in known and running is not None and running.get(query, {}).get("state") == "running":
+    live_queries = fetch_router_queries(settings)
+    known = {batch.query: batch for batch in list_unfinished_batches(state)}
+    if query in known and live_queries is not None and live_queries.get(query, {}).get("state") == "running":
         hint = "while a router is running, only a blocked batch can be moved; see `batches show`"
         raise RouterError(f"batch {known[query].batch} of {query} is being written", hint=hint)
     if query in known and not yes:
-        _write(_form(known[query], settings, state, config, running), config)
+        _print_batch(_batch_to_json(known[query], settings, state, config, live_queries), config)
         typer.confirm("Move what its sinks do not have to the dead letters?", abort=True)
     batch = order(state, query)
-    when = "at its next attempt" if running is not None else "at its next start"
+    when = "at its next attempt" if live_queries is not None else "at its next start"
     print_text(f"the router will move batch {batch.batch} of {query} to the dead letters {when}")
 
 
-def _form(
+def _batch_to_json(
     batch: UnfinishedBatch, settings: Settings, state: StateFolder, config: Path, running: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     query = (running or {}).get(batch.query, {})
-    held = query.get("reason") or (batch.hold.reason if batch.hold else "")
+    reason = query.get("reason") or (batch.hold.reason if batch.hold else "")
     return {
         "query": batch.query,
         "batch": batch.batch,
@@ -103,30 +104,30 @@ def _form(
         "since": batch.since.isoformat(timespec="seconds") if batch.since else None,
         "state": query.get("state") or ("held" if batch.hold else "begun"),
         "held_since": batch.hold.since if batch.hold else None,
-        "reason": held,
+        "reason": reason,
         "parked": batch.park is not None,
         "records": batch.records,
         "ranges": [asdict(each) for each in batch.ranges],
-        "sinks": [asdict(each) for each in _shares(batch, settings, state, config)],
+        "sinks": [asdict(each) for each in _find_sinks(batch, settings, state, config)],
     }
 
 
-def _shares(batch: UnfinishedBatch, settings: Settings, state: StateFolder, config: Path) -> list[SinkCompletion]:
+def _find_sinks(batch: UnfinishedBatch, settings: Settings, state: StateFolder, config: Path) -> list[SinkCompletion]:
     """Return which sinks have a batch, by its pinned plan; empty if it is not pinned."""
-    from router.commands.batches.unfinished import sink_completions
+    from router.commands.batches.unfinished import find_sink_completions
     from router.evaluation.plan import plan_of
 
     document = state.plan(batch.plan) if batch.plan else None
     if document is None:
         return []
-    return sink_completions(batch, plan_of(document, environ=os.environ, base=config.resolve().parent))
+    return find_sink_completions(batch, plan_of(document, environ=os.environ, base=config.resolve().parent))
 
 
-def _write(batch: Mapping[str, Any], config: Path) -> None:
+def _print_batch(batch: Mapping[str, Any], config: Path) -> None:
     """Print one batch as text."""
-    console = _console()
+    console = terminal(width=WIDE)
     count = "an unknown number of" if batch["records"] is None else str(batch["records"])
-    console.print(styled((batch["query"], "bold"), f" batch {batch['batch']}: {count} records, {batch['state']}"))
+    console.print(to_text((batch["query"], "bold"), f" batch {batch['batch']}: {count} records, {batch['state']}"))
     console.print(f"  plan {batch['plan'] or 'none yet: nothing has been written'}, since {batch['since']}")
     for each in batch["ranges"]:
         console.print(f"  {each['source']}: {each['start'] or 'its beginning'} to {each['end']}")
@@ -142,12 +143,3 @@ def _write(batch: Mapping[str, Any], config: Path) -> None:
         console.print("  will be moved to the dead letters")
     elif batch["reason"]:
         console.print(f"  to move it to the dead letters: xrouter batches park {config} {batch['query']}")
-
-
-def _say(line: str) -> None:
-    if line:
-        _console().print(line)
-
-
-def _console() -> Terminal:
-    return terminal(width=WIDE)

@@ -72,18 +72,18 @@ class SinkCompletion:
     detail: str = ""
 
 
-def open_batches(state: StateFolder) -> list[UnfinishedBatch]:
+def list_unfinished_batches(state: StateFolder) -> list[UnfinishedBatch]:
     """Return the unfinished batches, at most one per query."""
     queries = sorted(path.name for path in state.checkpoints.glob("*") if path.is_dir())
     generations_now = ((query, generations.current(state, query)) for query in queries)
     return [
-        _open_batch(state, query, generation, generation.pending)
+        _read_unfinished_batch(state, query, generation, generation.pending)
         for query, generation in generations_now
         if generation is not None and generation.pending is not None
     ]
 
 
-def _open_batch(state: StateFolder, query: str, generation: Generation, batch: int) -> UnfinishedBatch:
+def _read_unfinished_batch(state: StateFolder, query: str, generation: Generation, batch: int) -> UnfinishedBatch:
     notes = BatchNotes(state.batches)
     planned = datetime.fromtimestamp((generation.path / "offsets" / str(batch)).stat().st_mtime, UTC)
     return UnfinishedBatch(
@@ -94,22 +94,22 @@ def _open_batch(state: StateFolder, query: str, generation: Generation, batch: i
         state.since(query, batch) or planned,
         notes.held(query, batch, generation.id),
         notes.parked(query, batch, generation.id),
-        tuple(_ranges(state, query, generation, batch)),
+        tuple(_iter_ranges(state, query, generation, batch)),
     )
 
 
-def sink_completions(batch: UnfinishedBatch, plan: Plan) -> list[SinkCompletion]:
+def find_sink_completions(batch: UnfinishedBatch, plan: Plan) -> list[SinkCompletion]:
     """Return which sinks have their events of a batch, by the router's notes or the sinks themselves."""
-    taken = batch.hold.taken if batch.hold else ()
-    return [_share(name, batch, plan, noted=name in taken) for name in plan.routes.event_sinks]
+    finished_sinks = batch.hold.taken if batch.hold else ()
+    return [_find_completion(name, batch, plan, recorded=name in finished_sinks) for name in plan.routes.event_sinks]
 
 
-def _share(name: str, batch: UnfinishedBatch, plan: Plan, *, noted: bool) -> SinkCompletion:
-    if noted:
+def _find_completion(name: str, batch: UnfinishedBatch, plan: Plan, *, recorded: bool) -> SinkCompletion:
+    if recorded:
         return SinkCompletion(name, True, "recorded by the router")
     settings = plan.settings.sinks[name]
-    if settings.unasked:
-        return SinkCompletion(name, None, settings.unasked)
+    if settings.unknown_commit_reason:
+        return SinkCompletion(name, None, settings.unknown_commit_reason)
     try:
         sink = open_sink(name, settings, "events", plan.catalog, plan.frames_anew())
         has = sink.already(Commit(commit_app(batch.generation, name), batch.batch))
@@ -118,13 +118,13 @@ def _share(name: str, batch: UnfinishedBatch, plan: Plan, *, noted: bool) -> Sin
     return SinkCompletion(name, has, "" if has else "no commit of the batch; perhaps it has no records for this sink")
 
 
-def park(state: StateFolder, query: str) -> UnfinishedBatch:
+def order_parking(state: StateFolder, query: str) -> UnfinishedBatch:
     """Order, durably, that a query's unfinished batch be moved to the dead letters at the router's next attempt.
 
     Raises:
         RouterError: the query is unknown or has no open batch.
     """
-    batches = {batch.query: batch for batch in open_batches(state)}
+    batches = {batch.query: batch for batch in list_unfinished_batches(state)}
     if query not in batches:
         others = ", ".join(batches) or "none"
         raise RouterError(f"query {query!r} has no unfinished batch", hint=f"queries with one: {others}")
@@ -135,7 +135,7 @@ def park(state: StateFolder, query: str) -> UnfinishedBatch:
     return batch
 
 
-def router_queries(settings: Settings) -> Mapping[str, Any] | None:
+def fetch_router_queries(settings: Settings) -> Mapping[str, Any] | None:
     """Return the queries of a router that runs with these settings, by its ``/readyz``; None if it does not respond."""
     if not settings.metrics.port:
         return None
@@ -149,10 +149,10 @@ def router_queries(settings: Settings) -> Mapping[str, Any] | None:
     return queries if isinstance(queries, dict) else None
 
 
-def _ranges(state: StateFolder, query: str, generation: Generation, batch: int) -> Iterator[PartitionRange]:
+def _iter_ranges(state: StateFolder, query: str, generation: Generation, batch: int) -> Iterator[PartitionRange]:
     starts, ends = bounds(generation, batch)
     if query == INBOX and "partitions" in ends:
-        yield from _inbox_ranges(state, starts, ends)
+        yield from _iter_inbox(state, starts, ends)
         return
     for topic, partitions in sorted(ends.items()):
         for number, end in sorted(partitions.items(), key=lambda item: int(item[0])):
@@ -164,7 +164,7 @@ def _ranges(state: StateFolder, query: str, generation: Generation, batch: int) 
                 )
 
 
-def _inbox_ranges(state: StateFolder, starts: Mapping[str, Any], ends: Mapping[str, Any]) -> Iterator[PartitionRange]:
+def _iter_inbox(state: StateFolder, starts: Mapping[str, Any], ends: Mapping[str, Any]) -> Iterator[PartitionRange]:
     try:
         view = InboxView(state.inbox)
         known = positions_of(starts, view.layout.inbox) if starts else {}

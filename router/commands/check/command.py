@@ -29,44 +29,44 @@ from catalog.linting.overlaps import Overlap, overlaps
 from catalog.load import finding_to_json, load
 from catalog.model import Catalog, Definition, Endpoint, Finding, Property, PropertyType, Severity
 from catalog.parsing.pointers import lines_of_findings
-from router.commands.arguments import AllowAddresses, LoginsOption, Sources, fetcher
+from router.commands.arguments import AllowAddresses, LoginsOption, Sources, make_fetcher
 from router.errors import ConfigError, RouterError
 from router.matching.records import RecordMatcher
-from router.terminal import Terminal, counted, print_json, print_text, styled, terminal
+from router.terminal import Terminal, plural, print_json, print_text, terminal, to_text
 
-# Findings as SARIF 2.1.0 (OASIS), which code hosts and editors show beside the lines they are about.
+# Findings as SARIF 2.1.0 (OASIS), which code hosts and editors show beside the affected lines.
 
 SARIF_VERSION: Final = "2.1.0"
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS: Final[Mapping[Severity, str]] = {"error": "error", "warning": "warning", "info": "note"}
 
 
-def sarif(
+def make_sarif_log(
     findings: Iterable[Finding], lines: Mapping[tuple[str, str], int], folder: Path, *, exit_code: int
 ) -> dict[str, Any]:
-    """Return one SARIF log with one run.
+    """Return findings as a SARIF log with one run.
 
-    The rules are those of the table, all of them. A result has the file (relative to *folder* when it is below it), the
-    line when *lines* knows it by file and pointer, and the JSON pointer as its logical location. Its fingerprint is
-    made of rule, pointer and message, so that it stays the same when lines move.
+    All known rules are listed. A result has the file (relative to *folder* if it is below it), the line from *lines* if
+    known, and the JSON pointer as its logical location. Its fingerprint is made of rule, pointer and message, so that
+    it stays the same when lines move.
     """
     known = rules()
     numbers = {name: number for number, name in enumerate(known)}
     driver = {
         "name": "xrouter check",
         "semanticVersion": version("xregistry-router"),
-        "rules": [_rule(rule) for rule in known.values()],
+        "rules": [_rule_to_sarif(rule) for rule in known.values()],
     }
     run = {
         "tool": {"driver": driver},
         "invocations": [{"executionSuccessful": exit_code != 2, "exitCode": exit_code}],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(finding, lines, folder, numbers) for finding in findings],
+        "results": [_finding_to_sarif(finding, lines, folder, numbers) for finding in findings],
     }
     return {"$schema": SCHEMA, "version": SARIF_VERSION, "runs": [run]}
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
+def _rule_to_sarif(rule: Rule) -> dict[str, Any]:
     return {
         "id": rule.id,
         "shortDescription": {"text": rule.doc},
@@ -77,7 +77,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _result(
+def _finding_to_sarif(
     finding: Finding, lines: Mapping[tuple[str, str], int], folder: Path, numbers: Mapping[str, int]
 ) -> dict[str, Any]:
     physical: dict[str, Any] = {"artifactLocation": {"uri": artifact_uri(finding.file, folder)}}
@@ -101,7 +101,7 @@ def _result(
 
 
 def artifact_uri(file: str, folder: Path) -> str:
-    """Return a file as URI reference: relative below *folder*, else absolute; a URL as it is."""
+    """Return a file as a URI reference: relative if it is below *folder*, else absolute; URLs are unchanged."""
     if "://" in file:
         return file
     path = Path(file) if Path(file).is_absolute() else folder / file
@@ -128,7 +128,7 @@ class CheckFormat(StrEnum):
     sarif = "sarif"
 
 
-def _explain(rule: str | None) -> None:
+def _explain_rule(rule: str | None) -> None:
     """Explain a rule and exit."""
     if rule is None:
         return
@@ -161,7 +161,7 @@ def check(
         typer.Option(
             "--explain",
             metavar="RULE",
-            callback=_explain,
+            callback=_explain_rule,
             is_eager=True,
             help=f"Explain a rule (or `{ALL_RULES}`): what it finds, why, and its basis; then exit.",
         ),
@@ -173,22 +173,22 @@ def check(
 
     Example: xrouter check catalog.xreg.json --config router.yaml
     """
-    findings, status = check_findings(sources, config, allow or (), logins)
+    findings, status = collect_findings(sources, config, allow or (), logins)
     if strict and status == CLEAN and any(finding.severity == "warning" for finding in findings):
         status = ERRORS
     if format is CheckFormat.json:
         print_json([*map(finding_to_json, findings)])
     elif format is CheckFormat.sarif:
-        print_json(sarif(findings, lines_of_findings(findings), Path.cwd(), exit_code=status))
+        print_json(make_sarif_log(findings, lines_of_findings(findings), Path.cwd(), exit_code=status))
     elif status == UNREADABLE:
         for each in findings:
             print_text(f"xrouter: error: {each.message}" + (f"\nhint: {each.hint}" if each.hint else ""), err=True)
     else:
-        _write(findings, everything=everything)
+        _print_findings(findings, everything=everything)
     raise typer.Exit(status)
 
 
-def check_findings(
+def collect_findings(
     sources: Sequence[str], config: Path | None = None, allow: Sequence[str] = (), logins: Path | None = None
 ) -> tuple[list[Finding], int]:
     """Return all findings, by file and location, and the exit code.
@@ -200,7 +200,7 @@ def check_findings(
     """
     try:
         declarations = Declarations()
-        catalog = load(sources, fetcher=_fetcher(config, allow, logins), declarations=declarations)
+        catalog = load(sources, fetcher=_make_fetcher(config, allow, logins), declarations=declarations)
     except DocumentError as error:
         finding = Finding(error.file, error.pointer, "error", "unreadable-document", str(error), error.hint)
         return [finding], UNREADABLE
@@ -209,7 +209,7 @@ def check_findings(
     if overlapping:
         # Evaluating example records needs Arrow; most catalogs have no overlaps.
 
-        findings += overlap_findings(overlapping, catalog, declarations)
+        findings += find_overlaps(overlapping, catalog, declarations)
     if config is not None:
         # Imported here: catalogs alone need neither Arrow nor the clients of sinks, which are slow to import.
         from router.commands.check.settings_findings import findings_with_settings
@@ -219,39 +219,39 @@ def check_findings(
     return sorted(findings), ERRORS if "error" in severities else CLEAN
 
 
-def _fetcher(config: Path | None, allow: Sequence[str], logins: Path | None) -> Fetcher:
+def _make_fetcher(config: Path | None, allow: Sequence[str], logins: Path | None) -> Fetcher:
     if logins is None and config is not None:
         with suppress(ConfigError):
-            return fetcher(config, allow)
-    return fetcher(logins, allow)
+            return make_fetcher(config, allow)
+    return make_fetcher(logins, allow)
 
 
-def _write(findings: Sequence[Finding], *, everything: bool) -> None:
-    """Write findings by file and line: coloured on a terminal, else one finding a line with its hint below."""
+def _print_findings(findings: Sequence[Finding], *, everything: bool) -> None:
+    """Print findings by file and line, each with its hint below; in colour on a terminal."""
     console = terminal(soft_wrap=True)
     lines = lines_of_findings(findings)
     for file, grouped in groupby(findings, key=lambda finding: finding.file):
         members = sorted(grouped, key=lambda finding: lines.get((finding.file, finding.pointer), 0))
-        console.print(styled((one_line(file), "bold")))
+        console.print(to_text((one_line(file), "bold")))
         shown: Counter[str] = Counter()
         for each in members:
             shown[each.rule] += 1
             if everything or shown[each.rule] <= FOLDED_ABOVE:
-                _write_one(console, each, lines.get((file, each.pointer)))
+                _print_finding(console, each, lines.get((file, each.pointer)))
         for rule, number in shown.items():
             if not everything and number > FOLDED_ABOVE:
                 more = f"… and {number - FOLDED_ABOVE} more of [{rule}]"
-                console.print(styled((f"  {more} (--all shows all)", "dim")))
+                console.print(to_text((f"  {more} (--all shows all)", "dim")))
     counts = {kind: sum(each.severity == kind for each in findings) for kind in _COLOURS}
-    console.print(", ".join(counted(number, kind) for kind, number in counts.items()))
+    console.print(", ".join(plural(number, kind) for kind, number in counts.items()))
 
 
-def _write_one(console: Terminal, finding: Finding, line: int | None) -> None:
+def _print_finding(console: Terminal, finding: Finding, line: int | None) -> None:
     number = f"{line}: " if line is not None else ""
     text = f" {finding.pointer or '/'} [{finding.rule}] {finding.message}"
-    console.print(styled(f"  {number}", (finding.severity, _COLOURS[finding.severity]), one_line(text)))
+    console.print(to_text(f"  {number}", (finding.severity, _COLOURS[finding.severity]), one_line(text)))
     if finding.hint:
-        console.print(styled((one_line(f"    hint: {finding.hint}"), "dim")))
+        console.print(to_text((one_line(f"    hint: {finding.hint}"), "dim")))
 
 
 # Overlapping definitions, each with an example record that both match.
@@ -262,15 +262,15 @@ _REQUIRED: Final = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"
 _STRUCTURED: Final = "application/cloudevents+json"
 
 
-def overlap_findings(overlaps: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
+def find_overlaps(overlaps: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
     """Return the findings about overlaps, without those whose record does not match both definitions."""
     findings = Findings()
-    for overlap, record, both in proven_overlaps(overlaps, catalog):
+    for overlap, record, both in iter_proven_overlaps(overlaps, catalog):
         text = msgspec.json.encode(record).decode()
         for mine, its in ((overlap.one, overlap.other), (overlap.other, overlap.one)):
             message = f"on {overlap.scope}: {its.xid} overlaps with this one; both match {text}"
             place = declarations.messages[mine.xid].place
-            if both.get("reason") == "ambiguous" and not _schema_tells_apart(overlap):
+            if both.get("reason") == "ambiguous" and not _schema_decides(overlap):
                 hint = "make a common value differ, or make one more specific: such a record is ambiguous"
                 findings.warning(place, "overlap", message, hint)
             else:
@@ -280,29 +280,29 @@ def overlap_findings(overlaps: Sequence[Overlap], catalog: Catalog, declarations
     return findings.sorted()
 
 
-def proven_overlaps(
+def iter_proven_overlaps(
     overlaps: Sequence[Overlap], catalog: Catalog
 ) -> Iterator[tuple[Overlap, Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield the overlaps for which both definitions match the example record.
+    """Yield the overlaps whose example record matches both definitions.
 
-    With the record, and what becomes of it where both are candidates.
+    Each with the record, and with its outcome where both are candidates.
     """
-    records = [witness_record(each) for each in overlaps]
-    for overlap, record, (one, other, both) in zip(overlaps, records, _judged(overlaps, records, catalog), strict=True):
-        if _matches(one) and _matches(other):
+    records = [make_example_record(each) for each in overlaps]
+    for overlap, record, (one, other, both) in zip(overlaps, records, _match(overlaps, records, catalog), strict=True):
+        if _is_match(one) and _is_match(other):
             yield overlap, record, both
 
 
-def witness_record(overlap: Overlap) -> dict[str, Any]:
-    """Return the native record, in the form of MATCHING.md#records, that has the values of an overlap."""
+def make_example_record(overlap: Overlap) -> dict[str, Any]:
+    """Return an example record (in the form of MATCHING.md#records) with the values of an overlap."""
     binding = BINDINGS[overlap.protocol or _ANY_PROTOCOL]
     attributes = {key[2:]: text for key, text in overlap.values.items() if key.startswith("e.")}
-    options = [(_property(key[2:], overlap), text) for key, text in overlap.values.items() if key.startswith("p.")]
+    options = [(_make_property(key[2:], overlap), text) for key, text in overlap.values.items() if key.startswith("p.")]
     parts = binding.sending.option_parts(options)
     record: dict[str, Any] = {"protocol": binding.protocol}
     if overlap.event:
         event = {**_REQUIRED, **attributes}
-        if binding.binary and not _asks_structured(binding, overlap):
+        if binding.binary and not _requires_structured(binding, overlap):
             parts += [attribute_part(binding.rule, *each) for each in event.items()]
         else:
             record["body"] = encode_event(event, None).decode()
@@ -311,22 +311,22 @@ def witness_record(overlap: Overlap) -> dict[str, Any]:
     return {**record, "native": binding.native(parts)}
 
 
-def _asks_structured(binding: Binding, overlap: Overlap) -> bool:
+def _requires_structured(binding: Binding, overlap: Overlap) -> bool:
     """Whether the required native content type is that of structured events."""
     return overlap.values.get(f"p.{binding.rule.content_type}", "").lower().startswith(_STRUCTURED)
 
 
-def _property(name: str, overlap: Overlap) -> Property:
+def _make_property(name: str, overlap: Overlap) -> Property:
     kinds: dict[str, PropertyType] = {
         each.name: each.type for definition in (overlap.other, overlap.one) for each in definition.protocoloptions
     }
     return Property(name, kinds.get(name, "string"))
 
 
-def _judged(
+def _match(
     overlaps: Sequence[Overlap], records: Sequence[Mapping[str, Any]], catalog: Catalog
 ) -> list[tuple[Mapping[str, Any], ...]]:
-    """Return, for each overlap, the outcomes of its record: with either definition alone, and with both.
+    """Return three outcomes per overlap: of its record with either definition alone, and with both.
 
     One matcher is compiled for all, from the definitions involved, each on its own channels.
     """
@@ -346,12 +346,12 @@ def _judged(
     return [tuple(outcomes[place : place + 3]) for place in range(0, len(outcomes), 3)]
 
 
-def _matches(outcome: Mapping[str, Any]) -> bool:
-    """Whether a record matches; whether it can be mapped does not count, since settings may change that."""
+def _is_match(outcome: Mapping[str, Any]) -> bool:
+    """Whether a record matches; unmappable records count as matches, since settings may change that."""
     return bool(outcome["outcome"] == "routed" or outcome["reason"] == "unmappable")
 
 
-def _schema_tells_apart(overlap: Overlap) -> bool:
-    """Whether definitions have two schemas, of which a body may fit one only."""
+def _schema_decides(overlap: Overlap) -> bool:
+    """Whether the definitions have different schemas, so that a body may be valid for only one of them."""
     schemas = {schema_of(overlap.one), schema_of(overlap.other)}
     return len(schemas) == 2 and None not in schemas

@@ -46,20 +46,20 @@ from router.lazy_commands import lazy_group
 from router.logs import configure_logs
 from router.matching.explanation import RecordExplanation
 from router.settings import load_settings
-from router.settings.checks import retention_warnings
+from router.settings.checks import iter_retention_warnings
 from router.settings.routes import REASONS
 from router.settings.values import parse_duration
 from router.state.ledger import Happening, LedgerEntry, LetterLedger, Standing, instant
 from router.terminal import (
     WIDE,
     Terminal,
-    counted,
+    plural,
     print_json,
     print_json_lines,
     print_row,
     print_text,
-    styled,
     terminal,
+    to_text,
 )
 
 if TYPE_CHECKING:
@@ -67,24 +67,24 @@ if TYPE_CHECKING:
     from router.replay.replay import ReplayOptions, ReplayResult
     from router.state.ledger import PendingReplay
 
-# ``xrouter dead-letters list``: how many there are of what kind, and the newest of them.
+# ``xrouter dead-letters list``: counts of dead letters, and the newest ones.
 
 _COLUMNS: Final = ("letter", "written", "reason", "endpoint", "attempts", "standing", "detail")
 _DETAIL: Final = 100
 _ID: Final = 12
-"""Characters of a detail and of an id in a table, enough to tell them apart; lines for other programs have all."""
+"""Maximum characters of a detail and of an id in a table; output for other programs has all of them."""
 _TIME: Final = 20
 """Characters of a time."""
-_ROOM: Final = 120
-"""Columns of a terminal from which on there is room for one line a letter."""
+_WIDE_COLUMNS: Final = 120
+"""Minimum columns of a terminal for one line per dead letter."""
 _INDENT: Final = 2
 _REASON: Final = max(map(len, REASONS))
 _CASES: Final = 20
-"""Lines of one table of counts; the rest is summed."""
+"""Maximum lines of a table of counts; the rest is summed."""
 
 
 class StandingOption(StrEnum):
-    """Which letters are listed, by what became of them."""
+    """Which dead letters are listed, by status."""
 
     open = "open"
     replayed = "replayed"
@@ -93,7 +93,7 @@ class StandingOption(StrEnum):
 
 
 class ByOption(StrEnum):
-    """What letters are counted by."""
+    """What dead letters are counted by."""
 
     reason = "reason"
     endpoint = "endpoint"
@@ -130,61 +130,61 @@ def list_letters(
     selection = filter_of(
         reasons=reason, endpoints=endpoint, messages=message, since=since, until=until, standings=standings
     )
-    asked = [cast(By, each.value) for each in by or ()] or list(get_args(By))
+    groupings = [cast(By, each.value) for each in by or ()] or list(get_args(By))
     _, marks = marked_catalog(settings)
     redactor = redactor_of(marks, reveal=reveal)
     letters = read_letters(settings, bodies=redactor.looks_at_bodies)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
-        kinds = () if ByOption.none in (by or ()) else asked
+        kinds = () if ByOption.none in (by or ()) else groupings
         page = listing(letters, ledger, selection, redactor, kinds, limit)
     if format is OutputFormat.json:
-        print_json_lines(_forms(page))
+        print_json_lines(_iter_json_objects(page))
     elif not page.total:
-        print_text(_nothing(page), err=True)
+        print_text(_describe_empty_page(page), err=True)
     elif sys.stdout.isatty():
-        _print(page)
+        _print_page(page)
     else:
-        for row in _rows(page):
+        for row in _iter_rows(page):
             print_row(row)
 
 
-def _nothing(page: Listing) -> str:
+def _describe_empty_page(page: Listing) -> str:
     if not page.seen:
         return "there are no dead letters; `xrouter top` shows records not yet processed"
     there = "there is" if page.seen == 1 else "there are"
-    return f"nothing listed: {there} {counted(page.seen, 'dead letter')}, none match (`--standing all` includes all)"
+    return f"nothing listed: {there} {plural(page.seen, 'dead letter')}, none match (`--standing all` includes all)"
 
 
-def _forms(page: Listing) -> Iterator[dict[str, object]]:
+def _iter_json_objects(page: Listing) -> Iterator[dict[str, object]]:
     for by, counts in page.counts.items():
         for value, number in counts.most_common():
             yield {"by": by, "value": value, "letters": number}
     yield from (listed.to_json() for listed in page.newest)
 
 
-def _rows(page: Listing) -> Iterator[tuple[str, ...]]:
-    """Yield the lines for a stream that is no terminal: counts, then letters, each with a heading."""
+def _iter_rows(page: Listing) -> Iterator[tuple[str, ...]]:
+    """Yield tab-separated rows: counts, then dead letters, each part with a heading."""
     for by, counts in page.counts.items():
         yield by, "letters"
         yield from ((printable(value), str(number)) for value, number in counts.most_common())
     if page.newest:
         yield _COLUMNS
-    yield from (_row(listed, 0) for listed in page.newest)
+    yield from (_make_row(listed, 0) for listed in page.newest)
 
 
-def _row(listed: Listed, most: int) -> tuple[str, ...]:
+def _make_row(listed: Listed, max_detail: int) -> tuple[str, ...]:
     return (
-        listed.id[:_ID] if most else listed.id,
+        listed.id[:_ID] if max_detail else listed.id,
         time_text(listed.failed, short=True),
         listed.reason,
         printable(listed.endpoint or "-"),
         str(listed.attempts),
         listed.standing,
-        printable(listed.detail, most),
+        printable(listed.detail, max_detail),
     )
 
 
-def _print(page: Listing) -> None:
+def _print_page(page: Listing) -> None:
     console = terminal()
     for by, counts in page.counts.items():
         table = Table(by, "letters")
@@ -195,31 +195,31 @@ def _print(page: Listing) -> None:
             table.add_row("and others", str(page.total - sum(number for _, number in shown)))
         console.print(f"{page.total} dead letters by {by}", table)
     console.print(f"the newest {len(page.newest)} of {page.total}; `xrouter dead-letters show CONFIG ID` shows one")
-    if console.width < _ROOM:
+    if console.width < _WIDE_COLUMNS:
         _print_narrow(console, page)
         return
     table = Table()
     for name, width in zip(_COLUMNS, (_ID, _TIME, None, None, None, None, None), strict=True):
         table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=width)
     for listed in page.newest:
-        table.add_row(*_row(listed, _DETAIL))
+        table.add_row(*_make_row(listed, _DETAIL))
     console.print(table)
 
 
 def _print_narrow(console: Terminal, page: Listing) -> None:
-    """Write a letter on a line and its detail below, where columns for all would have no width."""
+    """Print each dead letter on one line and its detail below, for narrow terminals."""
     for listed in page.newest:
-        letter, written, reason, endpoint, attempts, standing, detail = _row(listed, _DETAIL)
-        first = styled((f"{letter:<{_ID}}", "bold"), f"  {written:<{_TIME}}  {reason:<{_REASON}}  {endpoint}")
+        letter, written, reason, endpoint, attempts, standing, detail = _make_row(listed, _DETAIL)
+        first = to_text((f"{letter:<{_ID}}", "bold"), f"  {written:<{_TIME}}  {reason:<{_REASON}}  {endpoint}")
         console.print(first, no_wrap=True, overflow="ellipsis")
-        summary = f"{standing}, {counted(int(attempts), 'attempt')}: {detail}"
-        console.print(Padding(styled(summary), (0, 0, 0, _INDENT)))
+        summary = f"{standing}, {plural(int(attempts), 'attempt')}: {detail}"
+        console.print(Padding(to_text(summary), (0, 0, 0, _INDENT)))
 
 
-# ``xrouter dead-letters replay``: dead letters through the router again, or what would become of them.
+# ``xrouter dead-letters replay``: route dead letters again, or preview their outcomes.
 
 INTERRUPTED: Final = 130
-"""Exit code of a replay that was asked to end; the next one goes on."""
+"""Exit code of an interrupted replay; the next replay finishes it."""
 
 
 def replay(
@@ -248,29 +248,29 @@ def replay(
     from router.replay.replay import ReplayOptions  # brings Spark along, which no other command needs
 
     selection = filter_of(ids=ids, reasons=reason, endpoints=endpoint, messages=message, since=since, until=until)
-    options = ReplayOptions(parked, limit, _rate_of(rate), batch)
+    options = ReplayOptions(parked, limit, _parse_rate(rate), batch)
     if dry_run:
         from router.replay.replay import dry_run as look
 
-        _tell_verdicts(look(load_settings(config), selection, options), format)
+        _print_preview(look(load_settings(config), selection, options), format)
     else:
-        _run(config, selection, options, format)
+        _run_replay(config, selection, options, format)
 
 
-def _run(config: Path, selection: Filter, options: ReplayOptions, format: OutputFormat) -> None:
-    """Replay, and report it.
+def _run_replay(config: Path, selection: Filter, options: ReplayOptions, format: OutputFormat) -> None:
+    """Replay dead letters, and print progress and result.
 
     Raises:
-        RouterError: also when letters were asked for by ids that no sink has.
+        RouterError: the replay fails, or no sink has a dead letter with a given id.
     """
     from router.replay.replay import count_matching as matching
     from router.replay.replay import replay as run
 
     console = terminal(err=True)
     total = matching(load_settings(config), selection, options) if console.is_terminal else None
-    with _watcher(console, total) as watcher:
+    with _report_progress(console, total) as watcher:
         result = run(config, selection, options, watcher)
-    _tell_result(result, format)
+    _print_result(result, format)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
     if result.unknown:
@@ -278,11 +278,11 @@ def _run(config: Path, selection: Filter, options: ReplayOptions, format: Output
         raise RouterError(f"no dead letter has the id {', '.join(result.unknown[:5])}", hint=hint)
 
 
-def _rate_of(text: str | None) -> float | None:
-    """Read ``100/s``, ``100`` or ``0.5/s``.
+def _parse_rate(text: str | None) -> float | None:
+    """Parse a rate such as ``100/s``, ``100`` or ``0.5/s``.
 
     Raises:
-        RouterError: it is none of them.
+        RouterError: the rate is not valid.
     """
     if text is None:
         return None
@@ -295,75 +295,71 @@ def _rate_of(text: str | None) -> float | None:
     return rate
 
 
-class _Lines:
-    """Reports a replay in lines on standard error, where there is no terminal."""
+class _LineReporter:
+    """Reports the progress of a replay in lines on standard error."""
 
     def resumed(self, pending: PendingReplay) -> None:
-        _say(f"finishing {counted(len(pending.letters), 'letter')} of an earlier replay first")
+        print_text(f"finishing {plural(len(pending.letters), 'letter')} of an earlier replay first", err=True)
 
     def progress(self, summary: Summary) -> None:
         routed, dead = summary.routed.total(), summary.dead.total()
-        _say(f"{counted(summary.settled, 'letter')}: {routed} routed, {dead} still dead")
+        print_text(f"{plural(summary.settled, 'letter')}: {routed} routed, {dead} still dead", err=True)
 
     def held(self, reason: str, seconds: float) -> None:
-        _say(f"blocked: {reason}; retry in {seconds:g} s (interrupting loses nothing)")
+        print_text(f"blocked: {reason}; retry in {seconds:g} s (interrupting loses nothing)", err=True)
 
 
-class _Bar:
-    """Reports a replay by a progress bar."""
+class _BarReporter:
+    """Reports the progress of a replay in a progress bar."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
         self._task = progress.add_task("replaying", total=total)
 
     def resumed(self, pending: PendingReplay) -> None:
-        self._progress.console.print(f"finishing {counted(len(pending.letters), 'letter')} of an earlier replay first")
+        self._progress.console.print(f"finishing {plural(len(pending.letters), 'letter')} of an earlier replay first")
 
     def progress(self, summary: Summary) -> None:
         self._progress.update(self._task, completed=summary.settled, description="replaying")
 
     def held(self, reason: str, seconds: float) -> None:
-        self._progress.console.print(styled(("blocked", "yellow"), f": {reason}; retry in {seconds:g} s"))
+        self._progress.console.print(to_text(("blocked", "yellow"), f": {reason}; retry in {seconds:g} s"))
         self._progress.update(self._task, description="blocked")
 
 
 @contextmanager
-def _watcher(console: Terminal, total: int | None) -> Iterator[_Lines | _Bar]:
+def _report_progress(console: Terminal, total: int | None) -> Iterator[_LineReporter | _BarReporter]:
     if total is None:
-        yield _Lines()
+        yield _LineReporter()
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
-        yield _Bar(progress, total)
+        yield _BarReporter(progress, total)
 
 
-def _say(line: str) -> None:
-    print_text(line, err=True)
-
-
-def _tell_verdicts(verdicts: Iterable[ReplayOutcome], format: OutputFormat) -> None:
-    """Write how many letters would go where."""
+def _print_preview(verdicts: Iterable[ReplayOutcome], format: OutputFormat) -> None:
+    """Print how many dead letters a replay would send to which sinks."""
     counts = Counter((each.message, each.reason, each.sinks) for each in verdicts)
     rows = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
     if format is OutputFormat.json:
         names = ("message", "reason", "sinks")
         print_json_lines(
-            [[{"outcome": _outcome(key[1]), **dict(zip(names, key, strict=True)), "letters": n} for key, n in rows]]
+            [[{"outcome": _to_outcome(key[1]), **dict(zip(names, key, strict=True)), "letters": n} for key, n in rows]]
         )
         return
     table = Table("outcome", "definition or reason", "sinks", "letters", title="What a replay would do now")
     for (message, reason, sinks), count in rows:
         where = ", ".join(sinks) or ("-" if reason else "none: its route no longer has the sinks that lack it")
-        table.add_row(_outcome(reason), message or reason or "", where, str(count))
+        table.add_row(_to_outcome(reason), message or reason or "", where, str(count))
     _print_summary(table if rows else "no letter to replay")
 
 
-def _outcome(reason: str | None) -> str:
+def _to_outcome(reason: str | None) -> str:
     return "dead-letter" if reason else "routed"
 
 
-def _tell_result(result: ReplayResult, format: OutputFormat) -> None:
-    """Write what a replay did."""
+def _print_result(result: ReplayResult, format: OutputFormat) -> None:
+    """Print the result of a replay."""
     summary = result.summary
     if format is OutputFormat.json:
         form: dict[str, Any] = {
@@ -392,11 +388,11 @@ def _tell_result(result: ReplayResult, format: OutputFormat) -> None:
         _print_summary("The current batch is kept; the next replay starts with it.")
 
 
-def _print_summary(what: Table | str) -> None:
-    terminal(width=WIDE).print(what)
+def _print_summary(summary: Table | str) -> None:
+    terminal(width=WIDE).print(summary)
 
 
-# ``xrouter dead-letters``: what became no event, and what to do about it; each command has a module of its own.
+# ``xrouter dead-letters``: the command group.
 
 COMMANDS: Final = {
     "list": "router.commands.dead_letters.commands:list_letters",
@@ -417,25 +413,25 @@ def _dead_letters() -> None:
 
 # ``xrouter dead-letters show``, ``purge`` and ``release``.
 
-# ``xrouter dead-letters show``: all there is to know of one letter, and what the current catalog would say of it.
+# ``xrouter dead-letters show``: one dead letter in full, and its outcome with the current catalog.
 
 Row = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ShownLetter:
-    """One letter with its past and, when the catalog could be read, its present verdict; as it may be shown."""
+    """One redacted dead letter with its history and, if the catalog can be read, its current outcome."""
 
     letter: DeadLetter
     entry: LedgerEntry | None
     history: list[Happening]
-    now: RecordExplanation | None
-    behind: int = 0
-    """Letters of the same key that wait until this one is replayed."""
+    explanation: RecordExplanation | None
+    blocked_letters: int = 0
+    """Number of dead letters with the same key that wait until this one is replayed."""
 
     @property
     def attempts(self) -> int:
-        """How often it was written or replayed."""
+        """Number of times it was written or replayed."""
         return self.letter.attempts + (self.entry.attempts if self.entry is not None else 0)
 
 
@@ -456,26 +452,26 @@ def show(
     redaction = redactor_of(marks, reveal=reveal).redact(dead_letter)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         entry = ledger.entries([dead_letter.id]).get(dead_letter.id)
-        history = [_redacted(each, redaction) for each in ledger.history(dead_letter.id)]
+        history = [_redact_entry(each, redaction) for each in ledger.history(dead_letter.id)]
         behind = ledger.order.behind(dead_letter.id)
     now = (
         None if catalog is None else redact_explanation(explain_with_catalog(dead_letter, catalog, settings), redaction)
     )
     shown = ShownLetter(redaction.letter, entry, history, now, behind)
     if format is OutputFormat.json:
-        print_json(_form(shown))
+        print_json(_letter_to_json(shown))
     else:
         _print_letter(shown)
 
 
-def _redacted(happening: Happening, redaction: Redaction) -> Happening:
+def _redact_entry(happening: Happening, redaction: Redaction) -> Happening:
     detail = redaction.detail(happening.reason, happening.detail)
     return Happening(happening.at, happening.what, happening.replay, happening.reason, detail)
 
 
-def _form(shown: ShownLetter) -> dict[str, Any]:
+def _letter_to_json(shown: ShownLetter) -> dict[str, Any]:
     letter = shown.letter
-    outcomes = [dict(event.outcome) for event in shown.now.events] if shown.now is not None else None
+    outcomes = [dict(event.outcome) for event in shown.explanation.events] if shown.explanation is not None else None
     return {
         "letter": letter.id,
         "reason": letter.reason,
@@ -491,14 +487,14 @@ def _form(shown: ShownLetter) -> dict[str, Any]:
         "failed": None if letter.failed is None else instant(letter.failed),
         "attempts": shown.attempts,
         "standing": standing_of(shown.entry),
-        "behind": shown.behind,
+        "behind": shown.blocked_letters,
         "sink": letter.sink,
-        "history": [_happening(each) for each in shown.history],
+        "history": [_history_entry_to_json(each) for each in shown.history],
         "now": outcomes,
     }
 
 
-def _happening(happening: Happening) -> dict[str, Any]:
+def _history_entry_to_json(happening: Happening) -> dict[str, Any]:
     at = None if happening.at is None else instant(happening.at)
     form = {"at": at, "what": happening.what, "replay": happening.replay}
     return form | ({"reason": happening.reason, "detail": happening.detail} if happening.reason else {})
@@ -506,26 +502,29 @@ def _happening(happening: Happening) -> dict[str, Any]:
 
 def _print_letter(shown: ShownLetter) -> None:
     letter = shown.letter
-    _table(f"dead letter {letter.id}", ("", "value"), _facts(shown))
+    _print_table(f"dead letter {letter.id}", ("", "value"), _iter_facts(shown))
     for near in letter.nearest:
-        rows = [tuple(_side(each.get(member)) for member in ("property", "expected", "found")) for each in _wrong(near)]
-        _table(f"nearest: {near.get('message')}", ("property", "expected", "found"), rows)
-    _table("native record", ("property", "value"), native_rows(letter.native))
-    _table("body", ("body",), ([line] for line in body_lines(letter.body)))
+        rows = [
+            tuple(_format_side(each.get(member)) for member in ("property", "expected", "found"))
+            for each in _list_mismatches(near)
+        ]
+        _print_table(f"nearest: {near.get('message')}", ("property", "expected", "found"), rows)
+    _print_table("native record", ("property", "value"), native_rows(letter.native))
+    _print_table("body", ("body",), ([line] for line in body_lines(letter.body)))
     if shown.history:
         rows = [
-            (time_text(each.at), each.what, "-" if each.replay is None else str(each.replay), _why(each))
+            (time_text(each.at), each.what, "-" if each.replay is None else str(each.replay), _format_reason(each))
             for each in shown.history
         ]
-        _table("history", ("when", "what", "replay", "why"), rows)
-    if shown.now is None:
+        _print_table("history", ("when", "what", "replay", "why"), rows)
+    if shown.explanation is None:
         print_text("now: unknown, since the catalog cannot be read")
         return
     print_text("with the current catalog:")
-    ExplanationWriter().write(shown.now)
+    ExplanationWriter().write(shown.explanation)
 
 
-def _facts(shown: ShownLetter) -> Iterator[Row]:
+def _iter_facts(shown: ShownLetter) -> Iterator[Row]:
     letter = shown.letter
     yield "reason", letter.reason
     yield "detail", printable(letter.detail) or "-"
@@ -537,25 +536,25 @@ def _facts(shown: ShownLetter) -> Iterator[Row]:
     yield "epoch", letter.epoch
     yield "attempts", str(shown.attempts)
     yield "standing", standing_of(shown.entry)
-    if shown.behind:
-        yield "waiting behind it", f"{shown.behind} of the same key"
+    if shown.blocked_letters:
+        yield "waiting behind it", f"{shown.blocked_letters} of the same key"
     yield "sink", letter.sink
 
 
-def _wrong(near: Any) -> list[Any]:
+def _list_mismatches(near: Any) -> list[Any]:
     return [each for each in near.get("mismatches") or () if isinstance(each, dict)]
 
 
-def _side(value: Any) -> str:
+def _format_side(value: Any) -> str:
     return "-" if value is None else printable(str(value))
 
 
-def _why(happening: Happening) -> str:
+def _format_reason(happening: Happening) -> str:
     return printable(f"{happening.reason}: {happening.detail}") if happening.reason else "-"
 
 
-def _table(title: str, columns: tuple[str, ...], rows: Any) -> None:
-    """Write rows as a table on a terminal, else as lines with tabs below their title."""
+def _print_table(title: str, columns: tuple[str, ...], rows: Any) -> None:
+    """Print rows as a table on a terminal, else as tab-separated lines below their title."""
     if not sys.stdout.isatty():
         print_text(title)
         for row in (columns, *rows):
@@ -567,7 +566,7 @@ def _table(title: str, columns: tuple[str, ...], rows: Any) -> None:
     terminal().print(title, table)
 
 
-# ``xrouter dead-letters purge``: what retention does in a running router, by hand.
+# ``xrouter dead-letters purge``: apply retention manually.
 
 
 def purge_letters(
@@ -590,8 +589,8 @@ def purge_letters(
     if older is None and not retention.on:
         hint = "give --older AGE, or set dead_letters.retention in the settings"
         raise RouterError("there is no limit by which to remove dead letters", hint=hint)
-    limits = RetentionLimits(retention.age, retention.size) if older is None else RetentionLimits(_age(older))
-    for _, caution in retention_warnings(settings):
+    limits = RetentionLimits(retention.age, retention.size) if older is None else RetentionLimits(_parse_age(older))
+    for _, caution in iter_retention_warnings(settings):
         print_text(f"xrouter: {caution}", err=True)
     removals = purge(settings, limits, dry_run=dry_run)
     for removed in removals:
@@ -601,7 +600,7 @@ def purge_letters(
         print_text("nothing to remove")
 
 
-def _age(text: str) -> timedelta:
+def _parse_age(text: str) -> timedelta:
     try:
         age = parse_duration(text)
     except ValueError as error:
@@ -611,7 +610,7 @@ def _age(text: str) -> timedelta:
     return age
 
 
-# ``xrouter dead-letters release``: go on without a letter that nothing will repair (``dead_letters.order: park``).
+# ``xrouter dead-letters release``: unblock keys whose dead letter cannot be replayed (``dead_letters.order: park``).
 
 
 def release(
@@ -627,13 +626,13 @@ def release(
     settings = load_settings(config)
     with LetterLedger.open(Path(settings.state)) as ledger, ledger.exclusive():
         if ledger.pending() is not None:
-            # A batch that is repeated must hold up what it held up before.
+            # A repeated batch must block the same dead letters as before.
             raise StateError(
                 "no dead letter can be released while a replay is unfinished",
                 hint="run `xrouter dead-letters replay` again to finish it",
             )
         known = ledger.order.numbers()
-        chosen = [_one(known, text) for text in ids]
+        chosen = [_find_blocking_letter(known, text) for text in ids]
         waiting = sum(ledger.order.behind(letter) for letter in chosen)
         ledger.order.release(chosen)
     print_text(
@@ -641,7 +640,7 @@ def release(
     )
 
 
-def _one(known: dict[str, int], text: str) -> str:
+def _find_blocking_letter(known: dict[str, int], text: str) -> str:
     matches = [letter for letter in known if letter.startswith(text.strip().lower())] if text.strip() else []
     if len(matches) != 1:
         what = "several dead letters that block a key start" if matches else "no dead letter that blocks a key starts"

@@ -27,12 +27,12 @@ def demo(
 
     Example: xrouter demo --keep demo
     """
-    from router.commands.demo.run import demonstrate
+    from router.commands.demo.run import run_demo
 
-    signal.signal(signal.SIGTERM, _interrupt)
-    raise typer.Exit(0 if demonstrate(terminal(width=_WIDTH), keep) else 1)
+    signal.signal(signal.SIGTERM, _raise_interrupt)
+    raise typer.Exit(0 if run_demo(terminal(width=_WIDTH), keep) else 1)
 
 
-def _interrupt(number: int, frame: object) -> NoReturn:
+def _raise_interrupt(number: int, frame: object) -> NoReturn:
     """End on SIGTERM as on Ctrl-C: by unwinding, which stops the router and removes the folder."""
     raise KeyboardInterrupt

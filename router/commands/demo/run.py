@@ -30,12 +30,12 @@ from rich.table import Table
 from catalog.load import load
 from catalog.model import Catalog
 from catalog.record import Record
-from router.commands.emit.command import opened
-from router.commands.emit.producer import MessageProducer, batch_of
+from router.commands.emit.command import open_destination
+from router.commands.emit.producer import MessageProducer, join_as_batch
 from router.errors import RouterError
 from router.sinks.jsonlines import instant_text
 from router.sinks.tables.head import dataset_of
-from router.terminal import Terminal, styled
+from router.terminal import Terminal, to_text
 
 # ``xrouter run`` in a separate process; its addresses are read from its log.
 
@@ -44,7 +44,7 @@ STOP_SECONDS: Final = 60.0
 HTTP_SECONDS: Final = 5.0
 LOG_NAME: Final = "router.log"
 _POLL_SECONDS: Final = 0.2
-_KEPT: Final = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY", "XROUTER_DEBUG"})
+_ALLOWED: Final = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY", "XROUTER_DEBUG"})
 """Variables that are not settings; all other ``XROUTER_...`` are removed, since they would change the demo."""
 
 
@@ -55,7 +55,7 @@ class RouterProcess:
         self._process = process
         self._log = log
         self._lines: queue.Queue[str] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, name="demo-log", daemon=True)
+        self._reader = threading.Thread(target=self._read_log, name="demo-log", daemon=True)
         self._reader.start()
         self.http = ""
         self.metrics = ""
@@ -67,21 +67,21 @@ class RouterProcess:
             RouterError: it exited, or was not ready in time.
         """
         deadline = time.monotonic() + START_SECONDS
-        while not (self.http and self.metrics and self._ready()):
-            self.check()
+        while not (self.http and self.metrics and self._is_ready()):
+            self.require_running()
             if time.monotonic() > deadline:
-                raise self._failed(f"the router was not ready after {START_SECONDS:g} s")
+                raise self._make_error(f"the router was not ready after {START_SECONDS:g} s")
             try:
-                self._take(self._lines.get(timeout=_POLL_SECONDS))
+                self._store_address(self._lines.get(timeout=_POLL_SECONDS))
             except queue.Empty:
                 continue
 
-    def check(self) -> None:
+    def require_running(self) -> None:
         """Raise a RouterError with its last error if it has exited."""
         if self._process.poll() is not None:
-            raise self._failed(f"the router ended with exit code {self._process.returncode}")
+            raise self._make_error(f"the router ended with exit code {self._process.returncode}")
 
-    def samples(self) -> list[tuple[str, Mapping[str, str], float]]:
+    def fetch_samples(self) -> list[tuple[str, Mapping[str, str], float]]:
         """Return all samples of its metrics: name, labels, value."""
         with urlopen(self.metrics, timeout=HTTP_SECONDS) as answer:
             text = answer.read().decode("utf-8")
@@ -92,7 +92,7 @@ class RouterProcess:
         """Poll until the condition is true or *limit* seconds have passed; return whether it is true."""
         deadline = time.monotonic() + limit
         while not condition():
-            self.check()
+            self.require_running()
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_SECONDS)
@@ -100,7 +100,7 @@ class RouterProcess:
 
     def last_error(self) -> str:
         """Return the last error of its log, a line of JSON; empty when there is none."""
-        lines = self._log_lines()
+        lines = self._read_log_lines()
         return next((line for line in reversed(lines) if '"level": "error"' in line), "")
 
     def stop(self) -> int:
@@ -115,14 +115,14 @@ class RouterProcess:
         self._reader.join(HTTP_SECONDS)
         return status
 
-    def _ready(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             with urlopen(self.metrics.removesuffix("/metrics") + "/readyz", timeout=HTTP_SECONDS) as answer:
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False
 
-    def _take(self, line: str) -> None:
+    def _store_address(self, line: str) -> None:
         """Store the addresses that the router logs; lines that are not JSON come from the JVM."""
         try:
             entry: Any = json.loads(line)
@@ -135,7 +135,7 @@ class RouterProcess:
         elif entry.get("event") == "running":
             self.metrics = str(entry.get("metrics", ""))
 
-    def _read(self) -> None:
+    def _read_log(self) -> None:
         assert self._process.stderr is not None
         with self._log.open("a", encoding="utf-8") as log, self._process.stderr as lines:
             for line in lines:
@@ -143,13 +143,13 @@ class RouterProcess:
                 log.flush()
                 self._lines.put(line)
 
-    def _log_lines(self) -> list[str]:
+    def _read_log_lines(self) -> list[str]:
         text = self._log.read_text(encoding="utf-8") if self._log.exists() else ""
         return [line for line in text.split("\n") if line]
 
-    def _failed(self, what: str) -> RouterError:
+    def _make_error(self, what: str) -> RouterError:
         self._reader.join(_POLL_SECONDS)
-        lines = self._log_lines()
+        lines = self._read_log_lines()
         cause = next(
             (line for line in reversed(lines) if line.startswith("xrouter: error:")), lines[-1] if lines else ""
         )
@@ -158,9 +158,9 @@ class RouterProcess:
 
 
 @contextmanager
-def running(config: Path) -> Iterator[RouterProcess]:
+def run_router(config: Path) -> Iterator[RouterProcess]:
     """Run the router with *config* during the block; its log is written beside the file."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("XROUTER_") or name in _KEPT}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("XROUTER_") or name in _ALLOWED}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "router", "run", config.name],
         cwd=config.parent,
@@ -204,49 +204,49 @@ class DemoStep:
         return len(self.requests) * self.events
 
 
-def steps(catalog: Catalog) -> Iterator[DemoStep]:
+def make_steps(catalog: Catalog) -> Iterator[DemoStep]:
     """Yield what is sent, in order; always the same except for times."""
 
     def produced(message: str, count: int, context: Mapping[str, str], mode: str, endpoint: str) -> list[Record]:
         # A seed for each definition: from one seed all would have the same ids.
         seed = list(catalog.definitions).index(message)
         producer = MessageProducer(catalog, message, endpoint=endpoint, mode=mode, context=context, seed=seed)
-        return list(producer.records(count))
+        return list(producer.iter_records(count))
 
     shop, tills = "/endpoints/webshop", "/endpoints/tills"
     placed = produced(f"{ORDERS}.Placed", 126, _ORDER, "binary", shop)
     paid = produced(f"{ORDERS}.Paid", 83, _ORDER, "structured", shop)
     collected = produced(f"{ORDERS}.Collected", 60, _ORDER, "structured", shop)
     sales = produced(f"{TILLS}.Sale", 107, _TILL, "native", tills)
-    batches = [batch_of(collected[at : at + _BATCH]) for at in range(0, len(collected), _BATCH)]
+    batches = [join_as_batch(collected[at : at + _BATCH]) for at in range(0, len(collected), _BATCH)]
     yield DemoStep("CloudEvents, binary: orders placed", tuple(placed[:120]))
     yield DemoStep("CloudEvents, structured: orders paid", tuple(paid[:80]))
     yield DemoStep(f"CloudEvents, batches of {_BATCH}: orders collected", tuple(batches), _BATCH)
     yield DemoStep("plain HTTP: sales at a till", tuple(sales[:100]))
     yield DemoStep("plain HTTP: drawers opened", tuple(produced(f"{TILLS}.DrawerOpened", 40, _TILL, "native", tills)))
     unknown = {"ce-type": "com.example.market.order.returned"}
-    yield DemoStep("to fail: an undeclared event type", tuple(_headers(each, unknown) for each in placed[120:124]))
+    yield DemoStep("to fail: an undeclared event type", tuple(_set_headers(each, unknown) for each in placed[120:124]))
     yield DemoStep(
-        "to fail: CloudEvents without an id", tuple(_headers(each, {"ce-id": None}) for each in placed[124:])
+        "to fail: CloudEvents without an id", tuple(_set_headers(each, {"ce-id": None}) for each in placed[124:])
     )
-    yield DemoStep("to fail: truncated events", tuple(_cut(each) for each in paid[80:]))
-    refunds = tuple(_native(each, path=str(each.native["path"]).replace("/sales", "/refunds")) for each in sales[100:])
+    yield DemoStep("to fail: truncated events", tuple(_truncate_body(each) for each in paid[80:]))
+    refunds = tuple(_replace(each, path=str(each.native["path"]).replace("/sales", "/refunds")) for each in sales[100:])
     yield DemoStep("to fail: an undeclared till message", refunds)
 
 
-def _headers(record: Record, changes: Mapping[str, str | None]) -> Record:
+def _set_headers(record: Record, changes: Mapping[str, str | None]) -> Record:
     """Return the record with headers changed, or left out where the change is None."""
     kept = [each for each in record.native["headers"] if each["name"] not in changes]
     added = [{"name": name, "value": value} for name, value in changes.items() if value is not None]
-    return _native(record, headers=[*kept, *added])
+    return _replace(record, headers=[*kept, *added])
 
 
-def _native(record: Record, **changes: Any) -> Record:
+def _replace(record: Record, **changes: Any) -> Record:
     form = {**record.native, **changes}
     return replace(record, native=form)
 
 
-def _cut(record: Record) -> Record:
+def _truncate_body(record: Record) -> Record:
     body = record.body or b""
     return replace(record, body=body[: len(body) // 2])
 
@@ -257,7 +257,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class DemoResult:
     """The results: what was ``sent``, the rows of both tables, some metrics, and the router's exit code."""
 
     sent: tuple[DemoStep, ...]
@@ -284,17 +284,17 @@ MAPPED: Final = "Market.Tills.Sale"
 _DETAIL: Final = 100
 
 
-def show(console: Terminal, results: Results) -> None:
+def print_report(console: Terminal, results: DemoResult) -> None:
     """Write the whole report."""
-    _sent(console, results)
-    _events(console, results)
-    _mapped(console, results)
-    _letters(console, results)
-    _metrics(console, results)
-    _sum(console, results)
+    _print_sent(console, results)
+    _print_events(console, results)
+    _print_mapped(console, results)
+    _print_letters(console, results)
+    _print_metrics(console, results)
+    _print_sum(console, results)
 
 
-def _sent(console: Terminal, results: Results) -> None:
+def _print_sent(console: Terminal, results: DemoResult) -> None:
     table = Table("sent over HTTP, all answered 202", "requests", "records", title="Records in", title_justify="left")
     for step in results.sent:
         table.add_row(step.title, str(len(step.requests)), str(step.records))
@@ -303,7 +303,7 @@ def _sent(console: Terminal, results: Results) -> None:
     console.print(table)
 
 
-def _events(console: Terminal, results: Results) -> None:
+def _print_events(console: Terminal, results: DemoResult) -> None:
     counts = Counter(row["message"].rsplit("/", 1)[-1] for row in results.events)
     title = "CloudEvents in the table data/events, by definition"
     table = Table("definition", "type", "rows", title=title, title_justify="left")
@@ -313,7 +313,7 @@ def _events(console: Terminal, results: Results) -> None:
     console.print(table)
 
 
-def _mapped(console: Terminal, results: Results) -> None:
+def _print_mapped(console: Terminal, results: DemoResult) -> None:
     row = next((row for row in results.events if row["message"].endswith(MAPPED)), None)
     if row is None:
         return
@@ -329,11 +329,11 @@ def _mapped(console: Terminal, results: Results) -> None:
     console.print(table)
 
 
-def _letters(console: Terminal, results: Results) -> None:
+def _print_letters(console: Terminal, results: DemoResult) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
     for row in results.letters:
         nearest = json.loads(row["nearest"] or "[]")
-        counts[(row["reason"], _why(row["detail"], nearest), _name(nearest))] += 1
+        counts[(row["reason"], _shorten_reason(row["detail"], nearest), _nearest_name(nearest))] += 1
     table = Table("reason", "why", "nearest definition", "letters", title="Dead letters in data/dead_letters")
     table.title_justify = "left"
     for (reason, why, name), number in sorted(counts.items()):
@@ -341,7 +341,7 @@ def _letters(console: Terminal, results: Results) -> None:
     console.print(table)
 
 
-def _why(detail: str | None, nearest: list[dict[str, Any]]) -> str:
+def _shorten_reason(detail: str | None, nearest: list[dict[str, Any]]) -> str:
     """Return why, in short: the first property that failed for the nearest definition, else the detail."""
     mismatches = nearest[0].get("mismatches") if nearest else None
     if mismatches:
@@ -351,24 +351,24 @@ def _why(detail: str | None, nearest: list[dict[str, Any]]) -> str:
     return " ".join((detail or "").split())[:_DETAIL]
 
 
-def _name(nearest: list[dict[str, Any]]) -> str:
+def _nearest_name(nearest: list[dict[str, Any]]) -> str:
     return str(nearest[0].get("message", "")).rsplit("/", 1)[-1] if nearest else ""
 
 
-def _metrics(console: Terminal, results: Results) -> None:
+def _print_metrics(console: Terminal, results: DemoResult) -> None:
     console.print(f"Metrics, from {results.metrics_address} while it ran:")
     for name, labels, value in results.metrics:
         label_text = ",".join(f'{label}="{text}"' for label, text in labels.items() if text)
         console.print(f"  {name}{'{' + label_text + '}' if label_text else ''} {value:g}", soft_wrap=True)
 
 
-def _sum(console: Terminal, results: Results) -> None:
+def _print_sum(console: Terminal, results: DemoResult) -> None:
     routed, dead = len(results.events), len(results.letters)
     colour, word = ("green", "adds up") if results.adds_up else ("red", "DOES NOT ADD UP")
     total = f"{results.records} in = {routed} routed + {dead} dead-lettered"
-    console.print(styled("\n", (f"{total}: {word}", f"{colour} bold")))
+    console.print(to_text("\n", (f"{total}: {word}", f"{colour} bold")))
     if results.exit_code != 0:
-        console.print(styled((f"The router exited with code {results.exit_code}.", "red")))
+        console.print(to_text((f"The router exited with code {results.exit_code}.", "red")))
 
 
 CATALOG: Final = "market.xreg.json"
@@ -378,7 +378,7 @@ RECORDS: Final = "xrouter_records_total"
 SHOWN: Final = (RECORDS, "xrouter_gateway_acknowledged_total", "xrouter_catalog_definitions")
 
 
-def demonstrate(console: Terminal, keep: Path | None = None) -> bool:
+def run_demo(console: Terminal, keep: Path | None = None) -> bool:
     """Run the demo and show it on *console*; return whether the counts add up.
 
     Everything is in a temporary folder that is removed, or in *keep*, which must be empty or new.
@@ -386,43 +386,43 @@ def demonstrate(console: Terminal, keep: Path | None = None) -> bool:
     Raises:
         RouterError: the router does not start or exits early, or *keep* is not empty.
     """
-    with _folder(keep) as folder:
+    with _demo_folder(keep) as folder:
         samples = files("catalog") / "samples"
         (folder / CATALOG).write_bytes((samples / CATALOG).read_bytes())
         (folder / CONFIG).write_bytes((files("router.commands.demo") / CONFIG).read_bytes())
-        results = _results(console, folder)
-        show(console, results)
+        results = _collect_results(console, folder)
+        print_report(console, results)
         if keep is not None:
             console.print(f"\nSettings, tables and log are in {folder}. List the dead letters with")
-            console.print(styled((f"xrouter dead-letters list {folder / CONFIG}", "bold")))
+            console.print(to_text((f"xrouter dead-letters list {folder / CONFIG}", "bold")))
     return results.adds_up
 
 
-def _results(console: Terminal, folder: Path) -> Results:
-    planned = tuple(steps(load([folder / CATALOG])))
-    with running(folder / CONFIG) as router:
-        console.print(styled("Starting the router: ", ("xrouter run router.yaml", "bold"), " ..."))
+def _collect_results(console: Terminal, folder: Path) -> DemoResult:
+    planned = tuple(make_steps(load([folder / CATALOG])))
+    with run_router(folder / CONFIG) as router:
+        console.print(to_text("Starting the router: ", ("xrouter run router.yaml", "bold"), " ..."))
         router.wait_ready()
         console.print(f"It listens for HTTP at {router.http} and serves metrics at {router.metrics}\n")
-        _send(console, router, planned)
+        _send_steps(console, router, planned)
         wanted = sum(step.records for step in planned)
-        if not router.wait_for(lambda: _routed(router) >= wanted, ROUTE_SECONDS):
+        if not router.wait_for(lambda: _count_routed(router) >= wanted, ROUTE_SECONDS):
             cause = router.last_error() or "the log has no error"
-            few = f"Only {_routed(router):g} of {wanted} records have an outcome: {cause}"
-            console.print(styled((few, "red")))
-        metrics = tuple(sample for sample in router.samples() if sample[0] in SHOWN)
+            few = f"Only {_count_routed(router):g} of {wanted} records have an outcome: {cause}"
+            console.print(to_text((few, "red")))
+        metrics = tuple(sample for sample in router.fetch_samples() if sample[0] in SHOWN)
         address = router.metrics
         status = router.stop()
     data = folder / "data"
-    return Results(planned, _rows(data / "events"), _rows(data / "dead_letters"), metrics, address, status)
+    return DemoResult(planned, _read_rows(data / "events"), _read_rows(data / "dead_letters"), metrics, address, status)
 
 
-def _send(console: Terminal, router: RouterProcess, planned: Sequence[DemoStep]) -> None:
+def _send_steps(console: Terminal, router: RouterProcess, planned: Sequence[DemoStep]) -> None:
     columns = (TextColumn("{task.description:<52}"), BarColumn(bar_width=24), MofNCompleteColumn())
     shown = console.is_terminal
     with (
         Progress(*columns, console=console, disable=not shown) as bar,
-        opened(router.http, sys.stdout.buffer) as target,
+        open_destination(router.http, sys.stdout.buffer) as target,
     ):
         for step in planned:
             task = bar.add_task(step.title, total=len(step.requests))
@@ -433,18 +433,18 @@ def _send(console: Terminal, router: RouterProcess, planned: Sequence[DemoStep])
                 console.print(f"  sent {step.records:>4}  {step.title}")
 
 
-def _routed(router: RouterProcess) -> float:
-    return sum(value for name, _, value in router.samples() if name == RECORDS)
+def _count_routed(router: RouterProcess) -> float:
+    return sum(value for name, _, value in router.fetch_samples() if name == RECORDS)
 
 
-def _rows(table: Path) -> tuple[Row, ...]:
+def _read_rows(table: Path) -> tuple[Row, ...]:
     if not DeltaTable.is_deltatable(str(table)):
         return ()
     return tuple(dataset_of(DeltaTable(str(table))).to_table().to_pylist())
 
 
 @contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
+def _demo_folder(keep: Path | None) -> Iterator[Path]:
     if keep is None:
         temporary = Path(tempfile.mkdtemp(prefix="xrouter-demo-"))
         try:

@@ -28,29 +28,29 @@ from catalog.findings import escaped_json
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.record import Record
 from catalog.values import whole_number
-from router.commands.arguments import BaseUri, CatalogOption, LoginsOption, fetcher, name_values, usable_catalog
-from router.commands.emit.producer import MODES, EmitError, MessageProducer, check_matches, record_line
+from router.commands.arguments import BaseUri, CatalogOption, LoginsOption, load_usable, make_fetcher, parse_name_values
+from router.commands.emit.producer import MODES, EmitError, MessageProducer, encode_record_line, require_match
 from router.errors import BrokerUnreachable, RouterError
 from router.schemaids.framing import declared_id
 from router.terminal import terminal
 
 # Delivering produced records: to standard output, an HTTP target, a Kafka topic or another broker, each acknowledged.
 #
-# A record counts as delivered when the other side says so: a 2xx answer, or the broker's acknowledgement. We send
-# nothing twice, except after a 503, by which an HTTP target says that it took nothing.
+# A record counts as delivered when the target confirms it with a 2xx response or an acknowledgement. Nothing is sent
+# twice, except after a 503, with which an HTTP target reports that it accepted nothing.
 
-# Delivering produced records to brokers of MQTT, AMQP and NATS, by the clients that sinks have.
+# Delivering produced records to MQTT, AMQP and NATS brokers, with the clients of sinks.
 
 CHUNK: Final = 100
-"""Records sent at a time, and so possibly in flight when one is rejected."""
+"""Maximum records in flight, some of which may be accepted after one is rejected."""
 _SECONDS: Final = 30.0
 _HINT: Final = "check the address and the login; records before the failure may have been accepted"
 
 
 class BrokerTarget:
-    """Sends records of one family of protocols; what the URL has as its path goes before each record's own address.
+    """Sends records of one protocol family; the path of the URL overrides each record's own address.
 
-    *endpoint* gives the address of records that have none, such as the node of AMQP.
+    *endpoint* supplies the address of records that have none, such as an AMQP node.
     """
 
     def __init__(self, url: str, endpoint: Endpoint | None) -> None:
@@ -66,9 +66,9 @@ class BrokerTarget:
         """Send a record, or buffer it."""
         binding = BINDINGS[record.protocol]
         if self._publisher is None:
-            self._publisher = self._connected(binding)
+            self._publisher = self._make_publisher(binding)
         parts = binding.parts(record.native)
-        address = self._address or self._own_address(binding, parts)
+        address = self._address or self._find_own_address(binding, parts)
         if not address:
             hint = f"add it to the target, as in {self._shown}/NAME, or use an endpoint that has it"
             raise RouterError(f"the record has no destination at {self._shown}", hint=hint)
@@ -81,8 +81,8 @@ class BrokerTarget:
         """Wait until every record is confirmed.
 
         Raises:
-            BrokerUnreachable: the broker is away, or refuses us.
-            RouterError: it turned a record down.
+            BrokerUnreachable: the broker is unreachable or rejects the login.
+            RouterError: the broker rejected a record.
         """
         waiting, self._waiting = self._waiting, []
         if self._publisher is None or not waiting:
@@ -102,14 +102,14 @@ class BrokerTarget:
         if self._publisher is not None:
             self._publisher.close()
 
-    def _own_address(self, binding: Binding, parts: list[Part]) -> str:
+    def _find_own_address(self, binding: Binding, parts: list[Part]) -> str:
         if self._endpoint is not None:
             return binding.sending.address_of(parts, self._endpoint, True, "", str)
         named = first(parts, binding.sending.address or "properties.to")
         return (named.text if named is not None else None) or ""
 
-    def _connected(self, binding: Binding) -> Publisher:
-        """Return the client of a protocol, whose library is imported here; it connects when it first sends."""
+    def _make_publisher(self, binding: Binding) -> Publisher:
+        """Return the client of a protocol, which connects when it first sends; imports its library."""
         connection, name = Connection((self._server,)), f"xrouter-emit-{uuid.uuid4().hex[:12]}"
         try:
             return _CLIENTS[binding.sending.family](connection, name, binding)
@@ -117,30 +117,30 @@ class BrokerTarget:
             raise RouterError(f"{self._shown}: {error}", hint="correct --to") from error
 
 
-def _mqtt(connection: Connection, name: str, binding: Binding) -> Publisher:
+def _make_mqtt_client(connection: Connection, name: str, binding: Binding) -> Publisher:
     from bindings.mqtt.publisher import MqttPublisher, message_of
 
     version: Version = "MQTT/5.0" if binding.binary else "MQTT/3.1.1"
     return Translating(MqttPublisher(connection, protocol=version, client_id=name, timeout=_SECONDS), message_of)
 
 
-def _amqp(connection: Connection, name: str, binding: Binding) -> Publisher:
+def _make_amqp_client(connection: Connection, name: str, binding: Binding) -> Publisher:
     from bindings.amqp.publisher import AmqpSender, message_of
 
     return Translating(AmqpSender(connection, container_id=name, timeout=_SECONDS), message_of)
 
 
-def _nats(connection: Connection, name: str, binding: Binding) -> Publisher:
+def _make_nats_client(connection: Connection, name: str, binding: Binding) -> Publisher:
     from functools import partial
 
     from bindings.nats.publisher import NatsPublisher, message_of
 
-    # Without JetStream: a message counts as taken when the server has it, whether a stream takes the subject or not.
+    # Without JetStream, a message counts as delivered when the server has received it.
     client = NatsPublisher(connection, name=name, timeout=_SECONDS, stream=False)
     return Translating(client, partial(message_of, name))
 
 
-_CLIENTS: Final = {"mqtt": _mqtt, "amqp": _amqp, "nats": _nats}
+_CLIENTS: Final = {"mqtt": _make_mqtt_client, "amqp": _make_amqp_client, "nats": _make_nats_client}
 
 
 HTTP_SECONDS: Final = 30.0
@@ -159,7 +159,7 @@ SCHEMES: Final = {
     "nats": "NATS",
     "tls": "NATS",
 }
-"""What a definition that leaves its protocol open is made for, by the scheme of the target."""
+"""Default protocol of definitions without one, by the scheme of the target."""
 
 
 class Destination(Protocol):
@@ -169,11 +169,11 @@ class Destination(Protocol):
         """Send one record, perhaps asynchronously; its error may be raised by a later call or on exit."""
 
 
-def protocol_of(target: str) -> str:
+def protocol_of_url(target: str) -> str:
     """Return the protocol of a target's URL.
 
     Raises:
-        RouterError: it is no URL of a known scheme.
+        RouterError: the scheme of the URL is unknown.
     """
     scheme = urlsplit(target).scheme.lower()
     if scheme not in SCHEMES:
@@ -183,43 +183,43 @@ def protocol_of(target: str) -> str:
 
 
 @contextmanager
-def opened(target: str | None, output: BinaryIO, endpoint: Endpoint | None = None) -> Iterator[Destination]:
+def open_destination(target: str | None, output: BinaryIO, endpoint: Endpoint | None = None) -> Iterator[Destination]:
     """Open a target for the block; on exit, everything sent is acknowledged.
 
-    *endpoint* is the one that records are made for: what it says of addresses counts where the target says nothing.
+    *endpoint* supplies addresses if the target has none.
 
     Raises:
-        BrokerUnreachable: nobody answers there.
-        RouterError: the other side refuses a record, or the target is of an unknown kind.
+        BrokerUnreachable: the target is unreachable.
+        RouterError: the target rejects a record or is of an unknown kind.
     """
     if target is None:
-        yield _Lines(output)
+        yield _LineDestination(output)
         output.flush()
-    elif protocol_of(target) == "HTTP":
+    elif protocol_of_url(target) == "HTTP":
         with httpx.Client(timeout=HTTP_SECONDS) as client:
-            yield _Http(client, target)
-    elif protocol_of(target) == "KAFKA":
-        topic = _Kafka(target)
+            yield _HttpDestination(client, target)
+    elif protocol_of_url(target) == "KAFKA":
+        topic = _KafkaDestination(target)
         yield topic
         topic.finish()
     else:
         broker = BrokerTarget(target, endpoint)
         try:
-            yield _Checked(broker, protocol_of(target))
+            yield _FamilyGuard(broker, protocol_of_url(target))
             broker.finish()
         finally:
             broker.close()
 
 
-class _Lines:
+class _LineDestination:
     def __init__(self, output: BinaryIO) -> None:
         self._output = output
 
     def send(self, record: Record) -> None:
-        self._output.write(escaped_json(record_line(record)))
+        self._output.write(escaped_json(encode_record_line(record)))
 
 
-class _Http:
+class _HttpDestination:
     """Posts records. A URL without path takes each record's own; else the URL is used as given."""
 
     def __init__(self, client: httpx.Client, url: str) -> None:
@@ -227,21 +227,21 @@ class _Http:
         self._base = urlsplit(url)
 
     def send(self, record: Record) -> None:
-        _require(record, "HTTP")
+        _require_family(record, "HTTP")
         parts = BINDINGS["HTTP"].parts(record.native)
         headers = [(name.encode(), part.value or b"") for name, part in headers_of(parts)]
-        method = _text(first(parts, "method")) or "POST"
-        request = self._client.build_request(method, self._url(parts), headers=headers, content=record.body or b"")
-        self._delivered(request)
+        method = _part_text(first(parts, "method")) or "POST"
+        request = self._client.build_request(method, self._make_url(parts), headers=headers, content=record.body or b"")
+        self._deliver(request)
 
-    def _url(self, parts: list[Part]) -> str:
-        path = self._base.path if self._base.path not in ("", "/") else _text(first(parts, "path")) or "/"
+    def _make_url(self, parts: list[Part]) -> str:
+        path = self._base.path if self._base.path not in ("", "/") else _part_text(first(parts, "path")) or "/"
         own = [(name, part.value or b"") for name, part in headers_of(parts, "query.")]
         query = "&".join(text for text in (self._base.query, urlencode(own)) if text)
         path = quote(path, safe=_PATH_CHARACTERS)
         return f"{self._base.scheme}://{self._base.netloc}{path}" + (f"?{query}" if query else "")
 
-    def _delivered(self, request: httpx.Request) -> None:
+    def _deliver(self, request: httpx.Request) -> None:
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -254,12 +254,12 @@ class _Http:
             if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() >= deadline:
                 reason = " ".join(answer.text.split())[:300]
                 raise RouterError(f"{request.url} returns {answer.status_code}: {reason or answer.reason_phrase}")
-            # What Retry-After asks for, within reason.
+            # Wait as long as Retry-After requests, but at most 10 s.
             asked = whole_number(answer.headers.get("retry-after", ""))
             time.sleep(1 if asked is None else min(asked, 10))
 
 
-class _Kafka:
+class _KafkaDestination:
     """Produces records; a URL without topic takes each record's own."""
 
     def __init__(self, url: str) -> None:
@@ -272,58 +272,58 @@ class _Kafka:
         )
 
     def send(self, record: Record) -> None:
-        _require(record, "KAFKA")
+        _require_family(record, "KAFKA")
         parts = BINDINGS["KAFKA"].parts(record.native)
-        topic = self._topic or _text(first(parts, "topic")) or ""
+        topic = self._topic or _part_text(first(parts, "topic")) or ""
         while True:
             try:
-                self._producer.produce(topic, record.body, on_delivery=self._delivered, **record_of(parts))
+                self._producer.produce(topic, record.body, on_delivery=self._record_delivery, **record_of(parts))
                 break
             except BufferError:
                 self._producer.poll(1)  # the queue is full: wait for acknowledgements
             except KafkaException as error:
-                raise self._refused(error.args[0]) from error
+                raise self._delivery_error(error.args[0]) from error
         self._producer.poll(0)
         if self._failed is not None:
-            raise self._refused(self._failed)
+            raise self._delivery_error(self._failed)
 
     def finish(self) -> None:
         """Wait until every record is acknowledged."""
         self._producer.flush()
         if self._failed is not None:
-            raise self._refused(self._failed)
+            raise self._delivery_error(self._failed)
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+    def _record_delivery(self, error: KafkaError | None, _: Message) -> None:
         self._failed = self._failed or error
 
-    def _refused(self, error: KafkaError) -> RouterError:
+    def _delivery_error(self, error: KafkaError) -> RouterError:
         hint = "check the address and that the topic exists; records before the failure may have been accepted"
         return BrokerUnreachable(f"Kafka at {self._servers} did not accept every record: {error.str()}", hint=hint)
 
 
-class _Checked:
-    """Sends records on that are of the family of *protocol*."""
+class _FamilyGuard:
+    """Sends records of the family of *protocol*, and rejects others."""
 
     def __init__(self, broker: BrokerTarget, protocol: str) -> None:
         self._broker = broker
         self._protocol = protocol
 
     def send(self, record: Record) -> None:
-        _require(record, self._protocol)
+        _require_family(record, self._protocol)
         self._broker.send(record)
 
 
-def _require(record: Record, protocol: str) -> None:
+def _require_family(record: Record, protocol: str) -> None:
     if BINDINGS[record.protocol].sending.family != BINDINGS[protocol].sending.family:
         hint = f"choose a message of that protocol, or --protocol {protocol} for one that leaves it open"
         raise RouterError(f"a record of protocol {record.protocol} cannot be sent to a target of {protocol}", hint=hint)
 
 
-def _text(part: Part | None) -> str | None:
+def _part_text(part: Part | None) -> str | None:
     return part.text if part else None
 
 
-# What a user calls definitions and endpoints: xids, or as much of a name as only one of them has.
+# Finding definitions and endpoints by xid, or by an unambiguous part of their name.
 
 _SHOWN: Final = 5
 
@@ -332,18 +332,18 @@ class UnknownName(RouterError):
     """A name that is unknown or ambiguous in the catalog; exit code 1."""
 
 
-def xid_called(name: str, xids: Iterable[str], what: str) -> str:
-    """Return the xid that a name stands for: itself, ``ID``, ``GROUP/ID``, or the last part of an id behind a dot.
+def find_xid(name: str, xids: Iterable[str], what: str) -> str:
+    """Return the xid that a name refers to: an xid, ``ID``, ``GROUP/ID``, or the end of an id after a dot.
 
-    The first of these ways in which any is called so counts; then letter case does not.
+    The first of these forms with a match counts; letter case is ignored if there is no exact match.
 
     Raises:
-        UnknownName: none or several are called so; *what* they are is said.
+        UnknownName: none or several entities match; the message names them *what*.
     """
     known = tuple(xids)
     if name in known:
         return name
-    for way in _WAYS:
+    for way in _NAMINGS:
         for wanted, names in ((name, way), (name.lower(), lambda xid, way=way: [each.lower() for each in way(xid)])):
             called = [xid for xid in known if wanted in names(xid)]
             if len(called) == 1:
@@ -352,66 +352,61 @@ def xid_called(name: str, xids: Iterable[str], what: str) -> str:
                 more = f" and {len(called) - _SHOWN} more" if len(called) > _SHOWN else ""
                 text = f"several {what}s are called {name}: {', '.join(called[:_SHOWN])}{more}"
                 raise UnknownName(text, hint="give more of the name, or the xid")
-    near = get_close_matches(name, known, 1) or _near_ids(name, known)
+    near = get_close_matches(name, known, 1) or _find_similar(name, known)
     hint = f"did you mean {near[0]}?" if near else "`xrouter catalog list` shows what there is"
     raise UnknownName(f"the catalog has no {what} {name}", hint=hint)
 
 
-def only_endpoint(catalog: Catalog, xid: str, protocol: str | None) -> str | None:
-    """Return the endpoint that a definition is sent to, when there is one alone; None for none or several.
+def find_only_endpoint(catalog: Catalog, xid: str, protocol: str | None) -> str | None:
+    """Return the only endpoint of a definition; None for none or several.
 
-    *protocol* is what is asked for, None for any. An endpoint that the definition can never match at does not count.
+    *protocol* restricts the endpoints, None is any. Endpoints where the definition can never match do not count.
     """
     definition = catalog.definitions[xid]
     endpoints = [
         endpoint.xid
         for endpoint in catalog.endpoints.values()
-        if xid in endpoint.candidates and _speaks(endpoint.protocol, definition, protocol)
+        if xid in endpoint.candidates and _has_protocol(endpoint.protocol, definition, protocol)
         if target_of(definition, endpoint) is not None
     ]
     return endpoints[0] if len(endpoints) == 1 else None
 
 
-def _speaks(spoken: str | None, definition: Definition, asked: str | None) -> bool:
+def _has_protocol(spoken: str | None, definition: Definition, asked: str | None) -> bool:
     if asked is None:
         return binding_of(spoken or "") is not None
     return binding_of(spoken or definition.protocol or "") is binding_of(asked)
 
 
-def _parts(xid: str) -> Sequence[str]:
+def _split_xid(xid: str) -> Sequence[str]:
     return xid.strip("/").split("/")
 
 
-def _by_id(xid: str) -> Iterable[str]:
-    return (_parts(xid)[-1],)
+def _names_by_id(xid: str) -> Iterable[str]:
+    return (_split_xid(xid)[-1],)
 
 
-def _by_group(xid: str) -> Iterable[str]:
-    parts = _parts(xid)
+def _names_by_group(xid: str) -> Iterable[str]:
+    parts = _split_xid(xid)
     return (f"{parts[1]}/{parts[-1]}",) if len(parts) > 2 else ()
 
 
-def _by_end(xid: str) -> Iterable[str]:
-    """Yield what stands behind each dot of the id."""
-    parts = _parts(xid)[-1].split(".")
+def _names_by_suffix(xid: str) -> Iterable[str]:
+    """Yield the rest of the id after each dot."""
+    parts = _split_xid(xid)[-1].split(".")
     return (".".join(parts[start:]) for start in range(1, len(parts)))
 
 
-_WAYS: Final[tuple[Callable[[str], Iterable[str]], ...]] = (_by_id, _by_group, _by_end)
+_NAMINGS: Final[tuple[Callable[[str], Iterable[str]], ...]] = (_names_by_id, _names_by_group, _names_by_suffix)
 
 
-def _near_ids(name: str, xids: Sequence[str]) -> list[str]:
-    ids = {end: xid for xid in xids for end in _ends(xid)}
+def _find_similar(name: str, xids: Sequence[str]) -> list[str]:
+    ids = {end: xid for xid in xids for end in (*_names_by_id(xid), *_names_by_suffix(xid))}
     return [ids[each] for each in get_close_matches(name, ids, 1)]
 
 
-def _ends(xid: str) -> Iterator[str]:
-    yield from _by_id(xid)
-    yield from _by_end(xid)
-
-
 class EmitFraming(StrEnum):
-    """The frames that bodies can get."""
+    """Wire formats of schema ids in bodies."""
 
     confluent = "confluent"
 
@@ -474,46 +469,46 @@ def emit(
     """
     values = [*(context or []), *(text for text in more or [] if "=" in text)]
     sources = [*catalog, *(text for text in more or [] if "=" not in text)]
-    loaded = usable_catalog(sources, fetcher(logins), base_uri=base_uri)
-    message = xid_called(message, loaded.definitions, "message")
+    loaded = load_usable(sources, make_fetcher(logins), base_uri=base_uri)
+    message = find_xid(message, loaded.definitions, "message")
     if endpoint is not None:
-        endpoint = xid_called(endpoint, loaded.endpoints, "endpoint")
+        endpoint = find_xid(endpoint, loaded.endpoints, "endpoint")
     known = loaded.definitions[message]
-    towards = protocol or (None if to is None else _towards(known, protocol_of(to)))
+    target_protocol = protocol or (None if to is None else _align_protocol(known, protocol_of_url(to)))
     if endpoint is None and known.group not in loaded.endpoints:
-        endpoint = only_endpoint(loaded, message, towards)
+        endpoint = find_only_endpoint(loaded, message, target_protocol)
     if known.protocol is None and endpoint is None:
-        protocol = towards
+        protocol = target_protocol
     producer = MessageProducer(
         loaded,
         message,
         endpoint=endpoint,
         protocol=protocol,
         mode=mode,
-        context=name_values(values, "--context"),
+        context=parse_name_values(values, "--context"),
         seed=seed,
-        schema_id=_schema_id(loaded, message, schema_id) if framing is not None else None,
+        schema_id=_choose_schema_id(loaded, message, schema_id) if framing is not None else None,
     )
     if framing is None and schema_id is not None:
         raise EmitError("--schema-id has no effect without --framing", hint="add --framing confluent")
     shown = count >= _PROGRESS_FROM and sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
     with (
         Progress(console=terminal(err=True), disable=not shown) as bar,
-        opened(to, sys.stdout.buffer, producer.endpoint) as target,
+        open_destination(to, sys.stdout.buffer, producer.endpoint) as target,
     ):
-        task, doubted = bar.add_task("produced", total=count), False
-        for number, record in enumerate(producer.records(count), 1):
+        task, has_warned = bar.add_task("produced", total=count), False
+        for number, record in enumerate(producer.iter_records(count), 1):
             if number == 1:
-                check_matches(loaded, producer, record)
-            if producer.payload_doubt and not doubted:
-                doubted = True
+                require_match(loaded, producer, record)
+            if producer.payload_doubt and not has_warned:
+                has_warned = True
                 warning = f"warning: the data of {message} is not known to fit: {producer.payload_doubt}"
                 bar.console.print(warning, soft_wrap=True)
             target.send(record)
             bar.advance(task)
 
 
-def _schema_id(catalog: Catalog, message: str, given: str | None) -> str:
+def _choose_schema_id(catalog: Catalog, message: str, given: str | None) -> str:
     schema_id = given or declared_id(catalog, catalog.definitions[message])
     if schema_id is None:
         hint = "give it with --schema-id, or declare it by the label schemaid of the schema's version"
@@ -521,8 +516,8 @@ def _schema_id(catalog: Catalog, message: str, given: str | None) -> str:
     return schema_id
 
 
-def _towards(definition: Definition, protocol: str) -> str:
-    """Return the protocol of a target as the definition has it: both versions of MQTT go to the same broker."""
+def _align_protocol(definition: Definition, protocol: str) -> str:
+    """Return the definition's protocol if the target supports it (both versions of MQTT), else the target's."""
     own = binding_of(definition.protocol or "")
     if own is not None and own.sending.family == BINDINGS[protocol].sending.family:
         return own.protocol

@@ -1,8 +1,8 @@
-"""Producing: a message definition used as a template for native records (MATCHING.md#sending).
+"""Generate native records from a message definition (MATCHING.md#sending).
 
-Literals are set, templates expanded, ``0000-01-01T00:00:00Z`` becomes now, and what is required without a value gets a
-valid one of its type. A producer is made for one definition; that what it makes matches this very definition is
-checked by the matcher of ``run`` before the first record leaves (:func:`check_matches`).
+Literals are set, templates are expanded, ``0000-01-01T00:00:00Z`` becomes the current time, and other required
+properties get a valid value of their type. Before the first record is sent, the matcher of ``run`` checks that it
+matches the definition (:func:`require_match`).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from router.matching.channels import source_of
 from router.matching.records import RecordMatcher, to_line
 from router.schemaids.framing import UnregisteredError, frame_of_id
 
-# Values that are valid for a property of that type; everything random comes from the generator handed in.
+# Random values that are valid for a property type.
 
 
-def value_of(kind: PropertyType, random: random.Random, now: str) -> str:
-    """Return a value that is valid for a property type, as text; *now* is the time as RFC 3339 text."""
+def random_value(kind: PropertyType, random: random.Random, now: str) -> str:
+    """Return a random value of a property type as text; *now* is the time as RFC 3339 text."""
     word = f"{random.choice(WORDS)}-{random.randrange(10_000)}"
     if kind in ("uri", "urireference", "uritemplate"):
         return f"https://example.com/{word}"
@@ -60,15 +60,15 @@ def value_of(kind: PropertyType, random: random.Random, now: str) -> str:
     }.get(kind, word)
 
 
-def event_id(random: random.Random) -> str:
+def random_event_id(random: random.Random) -> str:
     """Return an id in the form of a version 4 UUID."""
     return str(uuid.UUID(int=random.getrandbits(128), version=4))
 
 
-def content_type_of(definition: Definition, family: str | None) -> str:
-    """Return the content type of a definition's data: the declared one, what its schema's family implies, else JSON.
+def choose_content_type(definition: Definition, family: str | None) -> str:
+    """Return the content type of a definition's data: declared, implied by its schema's family, else JSON.
 
-    A declared one with placeholders says nothing that data could be made by.
+    Declared content types with placeholders are ignored.
     """
     declared = {prop.name: prop.value for prop in (*definition.protocoloptions, *definition.envelopemetadata)}
     native = (declared.get(name) for name in CONTENT_TYPES)
@@ -95,7 +95,7 @@ class EmitError(RouterError):
 
 
 def utc_now() -> str:
-    """Return the time as RFC 3339 text with milliseconds."""
+    """Return the current time as RFC 3339 text with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -105,7 +105,7 @@ class MessageProducer:
     ``endpoint`` adds its defaults and its address and is named by the records; an endpoint's inline message has its
     own. ``protocol`` is for definitions that leave it open. ``mode`` defaults to what definition and endpoint ask for.
     ``context`` gives the placeholders their values, the same everywhere; ``{n}`` in a value is the running number.
-    Equal seeds give equal records, but for the time, which is that of ``clock``.
+    Equal seeds give equal records, except for times, which come from ``clock``.
 
     Raises:
         EmitError: the message or endpoint is unknown, can never match, leaves the protocol open, contradicts
@@ -125,15 +125,15 @@ class MessageProducer:
         clock: Callable[[], str] = utc_now,
         schema_id: str | None = None,
     ) -> None:
-        self.definition: Definition = _known(message, catalog.definitions, "message")
+        self.definition: Definition = _require_known(message, catalog.definitions, "message")
         inline = self.definition.group if self.definition.group in catalog.endpoints else None
         chosen = endpoint or inline
-        self.endpoint: Endpoint | None = _known(chosen, catalog.endpoints, "endpoint") if chosen else None
+        self.endpoint: Endpoint | None = _require_known(chosen, catalog.endpoints, "endpoint") if chosen else None
         target = target_of(self.definition, self.endpoint)
         if target is None:
             raise EmitError(f"{message} has an envelope other than CloudEvents, so that no record can match it")
-        self._binding = _binding(target, protocol)
-        self.mode: Mode = self._mode(target, mode)
+        self._binding = _choose_binding(target, protocol)
+        self.mode: Mode = self._choose_mode(target, mode)
         self._context = dict(context or {})
         self._random = random.Random(seed)
         self._clock = clock
@@ -141,29 +141,29 @@ class MessageProducer:
         self.payload_doubt = ""
         """Why the last record's data may be invalid against its schema; empty if it is valid."""
         self._require_context()
-        self._frame = b"" if schema_id is None else self._framed(catalog, schema_id)
+        self._frame = b"" if schema_id is None else self._make_frame(catalog, schema_id)
 
-    def records(self, count: int) -> Iterator[Record]:
+    def iter_records(self, count: int) -> Iterator[Record]:
         """Yield *count* records, numbered from 1."""
         for number in range(1, count + 1):
-            yield self.record(number)
+            yield self.make_record(number)
 
-    def record(self, number: int = 1) -> Record:
+    def make_record(self, number: int = 1) -> Record:
         """Make one record; *number* stands for ``{n}`` in context values."""
         now = self._clock()
         context = {name: value.replace(COUNTER, str(number)) for name, value in self._context.items()}
         options = (
-            (prop, self._text(prop, context, now))
+            (prop, self._property_text(prop, context, now))
             for prop in self.definition.protocoloptions
             if prop.value is not None or prop.required
         )
         parts = self._binding.sending.option_parts(options)
-        content_type = content_type_of(self.definition, self._payloads.family)
+        content_type = choose_content_type(self.definition, self._payloads.family)
         data, self.payload_doubt = self._payloads.make(content_type, number, self._random, now)
         if self.mode == "native":
             content: str | None = content_type
         else:
-            attributes = self._attributes(context, now, content_type)
+            attributes = self._make_attributes(context, now, content_type)
             content = attributes.get("datacontenttype")
             if self.mode == "structured":
                 data, content = encode_event(attributes, data), STRUCTURED
@@ -171,18 +171,18 @@ class MessageProducer:
                 parts = [*merge_parts(parts, attribute_parts(self._binding.rule, attributes))]
         if self._frame and data is not None:
             data = self._frame + data
-        parts = self._completed(parts, content, context)
+        parts = self._complete_parts(parts, content, context)
         coding = coding_of(parts)
         if coding and data is not None and self.mode != "structured":
             data = encoded(data, coding)
         native = self._binding.native(parts)
         return Record(self._binding.protocol, native, data, self.endpoint.xid if self.endpoint else None, now)
 
-    def _framed(self, catalog: Catalog, schema_id: str) -> bytes:
-        """Return what bodies begin with.
+    def _make_frame(self, catalog: Catalog, schema_id: str) -> bytes:
+        """Return the frame with the schema id that bodies begin with.
 
         Raises:
-            EmitError: they cannot begin with the id of a schema.
+            EmitError: bodies cannot have a frame.
         """
         xid, source = self.definition.xid, schema_source(self.definition, catalog.schemas)
         if self._binding.sending.family != "kafka" or self.mode == "structured":
@@ -190,7 +190,7 @@ class MessageProducer:
             raise EmitError(f"{xid} has no body of its own that a frame could stand before", hint=hint)
         if source is None or source.family not in TYPES:
             raise EmitError(f"{xid} has no schema of Avro, Protobuf or JSON", hint="leave out --framing")
-        content_type = content_type_of(self.definition, self._payloads.family)
+        content_type = choose_content_type(self.definition, self._payloads.family)
         if source.family != "JsonSchema" and "json" in content_type:
             raise EmitError(f"bodies of {xid} are JSON, and those of {source.family} with a frame are bytes")
         try:
@@ -198,8 +198,8 @@ class MessageProducer:
         except UnregisteredError as error:
             raise EmitError(str(error), hint=error.hint) from error
 
-    def _completed(self, parts: list[Part], content: str | None, context: Mapping[str, str]) -> list[Part]:
-        """Add what the definition leaves to the channel: content type and address, unless they are there."""
+    def _complete_parts(self, parts: list[Part], content: str | None, context: Mapping[str, str]) -> list[Part]:
+        """Add content type and address from the channel, if they are missing."""
         keys = {part.key for part in parts}
         if content and self._binding.binary and self._binding.rule.content_type not in keys:
             parts.append(Part(self._binding.rule.content_type, content.encode()))
@@ -208,16 +208,16 @@ class MessageProducer:
                 parts.append(Part(key, template_of(text, False).expand(context, encode=False).encode()))
         return parts
 
-    def _attributes(self, context: Mapping[str, str], now: str, content_type: str) -> dict[str, str]:
+    def _make_attributes(self, context: Mapping[str, str], now: str, content_type: str) -> dict[str, str]:
         attributes = {"specversion": "1.0"}
         declared = {prop.name: prop for prop in self.definition.envelopemetadata}
         for name in dict.fromkeys((*REQUIRED, *declared)):
             prop = declared.get(name)
             if prop is not None and prop.value is not None:
-                attributes[name] = self._text(prop, context, now)
+                attributes[name] = self._property_text(prop, context, now)
             elif name in REQUIRED or (prop is not None and prop.required):
-                attributes[name] = self._default(name, prop, now)
-            if prop is not None and name in attributes and name not in TEXTS and _is_typed(prop, attributes[name]):
+                attributes[name] = self._make_attribute(name, prop, now)
+            if prop is not None and name in attributes and name not in TEXTS and _is_typed_text(prop, attributes[name]):
                 attributes[name] = TypedText(attributes[name])
         attributes.setdefault("time", now)
         attributes.setdefault("datacontenttype", content_type)
@@ -225,43 +225,43 @@ class MessageProducer:
             attributes["dataschema"] = self.definition.schemauri
         return attributes
 
-    def _default(self, name: str, prop: Property | None, now: str) -> str:
+    def _make_attribute(self, name: str, prop: Property | None, now: str) -> str:
         kind = prop.type if prop else "string"
         if name == "id" and kind in ("string", "any"):
-            return event_id(self._random)
+            return random_event_id(self._random)
         if name == "type" and kind in ("string", "any"):
             return self.definition.messageid
         if name == "source" and kind in ("urireference", "uritemplate", "string", "uri", "any"):
             return source_of(self.endpoint) if self.endpoint else self.definition.group
-        return value_of(kind, self._random, now)
+        return random_value(kind, self._random, now)
 
-    def _text(self, prop: Property, context: Mapping[str, str], now: str) -> str:
+    def _property_text(self, prop: Property, context: Mapping[str, str], now: str) -> str:
         if prop.value is None:
-            return value_of(prop.type, self._random, now)
+            return random_value(prop.type, self._random, now)
         if prop.type == "timestamp" and is_any_timestamp(prop.value):
             return now
-        template = _template(prop)
+        template = _property_template(prop)
         if template is None:
             return text_of(prop.value)
         return template.expand(context, encode=prop.type == "uritemplate")
 
-    def _mode(self, target: MatchCandidate, asked: str | None) -> Mode:
-        if asked is not None and asked not in MODES:
-            raise EmitError(f"{asked!r} is no mode", hint=f"modes are {', '.join(MODES)}")
+    def _choose_mode(self, target: MatchCandidate, requested: str | None) -> Mode:
+        if requested is not None and requested not in MODES:
+            raise EmitError(f"{requested!r} is no mode", hint=f"modes are {', '.join(MODES)}")
         xid, binding = self.definition.xid, self._binding
-        if asked == "native" and target.native is None:
+        if requested == "native" and target.native is None:
             raise EmitError(f"{xid} matches only CloudEvents", hint="leave out --mode native")
-        if asked == "binary" and not binding.binary:
+        if requested == "binary" and not binding.binary:
             raise EmitError(f"{binding.protocol} has no binary mode", hint="use --mode structured or native")
-        if asked is not None:
-            return cast(Mode, asked)
+        if requested is not None:
+            return cast(Mode, requested)
         if target.native is not None and not target.envelope:
             return "native"
-        return "structured" if not binding.binary or self._asks_structured else "binary"
+        return "structured" if not binding.binary or self._is_structured else "binary"
 
     @cached_property
-    def _asks_structured(self) -> bool:
-        """Whether the native content type that is declared, or else an option ``mode``, means structured events."""
+    def _is_structured(self) -> bool:
+        """Whether the declared native content type, or else an option ``mode``, means structured events."""
         key = self._binding.rule.content_type
         for prop in self.definition.protocoloptions:
             if prop.name == key and isinstance(prop.value, str):
@@ -274,7 +274,7 @@ class MessageProducer:
         wanted: dict[str, None] = {}
         attributes = () if self.mode == "native" else self.definition.envelopemetadata
         for prop in (*self.definition.protocoloptions, *attributes):
-            template = _template(prop)
+            template = _property_template(prop)
             wanted.update(dict.fromkeys(template.names if template else ()))
         keys = {prop.name for prop in self.definition.protocoloptions}
         for key, text in self._binding.sending.channel(self.definition, self.endpoint).items():
@@ -286,7 +286,7 @@ class MessageProducer:
             raise EmitError(f"{self.definition.xid} lacks a value for {', '.join(missing)}", hint=hint)
 
 
-def check_matches(catalog: Catalog, producer: MessageProducer, record: Record) -> None:
+def require_match(catalog: Catalog, producer: MessageProducer, record: Record) -> None:
     """Check that *record* matches the producer's definition, ignoring other candidates.
 
     Raises:
@@ -299,8 +299,8 @@ def check_matches(catalog: Catalog, producer: MessageProducer, record: Record) -
         matcher = RecordMatcher(only, endpoint=channel.xid)
     else:
         matcher = RecordMatcher(replace(catalog, groups={xid: (xid,)}, endpoints={}), group=xid)
-    outcome = next(iter(matcher.outcomes([record_line(record)])))
-    # Unmappable is a matter of the settings that run has, and of the definition: it did match.
+    outcome = next(iter(matcher.outcomes([encode_record_line(record)])))
+    # An unmappable record matched too; whether it can be mapped depends on settings.
     if outcome["outcome"] == "routed" or outcome["reason"] == "unmappable":
         return
     faults = [
@@ -312,8 +312,8 @@ def check_matches(catalog: Catalog, producer: MessageProducer, record: Record) -
     raise EmitError(f"what {xid} gives would not match it: {'; '.join(faults) or outcome['detail']}", hint=hint)
 
 
-def batch_of(records: list[Record]) -> Record:
-    """Join structured records of one channel as one batch, with the first one's address and the batch media type."""
+def join_as_batch(records: list[Record]) -> Record:
+    """Join structured records into one batch, with the address of the first record."""
     bodies = [msgspec.Raw(record.body or b"null") for record in records]
     binding = BINDINGS[records[0].protocol]
     key = binding.rule.content_type
@@ -322,43 +322,43 @@ def batch_of(records: list[Record]) -> Record:
     return replace(records[0], native=binding.native([*parts, media]), body=msgspec.json.encode(bodies))
 
 
-def record_line(record: Record) -> bytes:
-    """Write a record as one line of JSON."""
+def encode_record_line(record: Record) -> bytes:
+    """Return a record as one line of JSON."""
     return to_line(record.to_json())
 
 
-def _is_typed(prop: Property, text: str) -> bool:
-    """Return whether the text of an attribute is an integer or a boolean by its declaration."""
+def _is_typed_text(prop: Property, text: str) -> bool:
+    """Whether an attribute is declared as an integer or boolean, and its text is valid."""
     if prop.type == "boolean":
         return text in ("true", "false")
     return prop.type == "integer" and not number_fault(text)
 
 
-def _template(prop: Property) -> Template | None:
-    """Return the template that a property is; None for literals and for what has no value."""
+def _property_template(prop: Property) -> Template | None:
+    """Return the template of a property; None for literals and properties without a value."""
     if prop.value is None or prop.type not in TEMPLATE_TYPES:
         return None
     template = template_of(text_of(prop.value), False)
     return None if template.is_literal else template
 
 
-def _known(xid: str, among: Mapping[str, T], what: str) -> T:
-    known = among.get(xid)
+def _require_known(xid: str, entities: Mapping[str, T], what: str) -> T:
+    known = entities.get(xid)
     if known is None:
-        near = get_close_matches(xid, among, 1)
+        near = get_close_matches(xid, entities, 1)
         hint = f"did you mean {near[0]}?" if near else "`xrouter catalog list` shows what there is"
         raise EmitError(f"the catalog has no {what} {xid}", hint=hint)
     return known
 
 
-def _binding(target: MatchCandidate, asked: str | None) -> Binding:
-    name = target.protocol or asked
+def _choose_binding(target: MatchCandidate, requested: str | None) -> Binding:
+    name = target.protocol or requested
     if name is None:
         hint = f"set one with --protocol ({', '.join(BINDINGS)}), or an endpoint that has one"
         raise EmitError(f"{target.xid} names no protocol", hint=hint)
     binding = binding_of(name)
     if binding is None:
         raise EmitError(f"protocol {name} is unknown", hint=f"known are {', '.join(BINDINGS)}")
-    if asked is not None and binding_of(asked) is not binding:
-        raise EmitError(f"{target.xid} is of protocol {binding.protocol}, not {asked}", hint="leave out --protocol")
+    if requested is not None and binding_of(requested) is not binding:
+        raise EmitError(f"{target.xid} is of protocol {binding.protocol}, not {requested}", hint="leave out --protocol")
     return binding

@@ -31,11 +31,18 @@ from registry.http.server import RegistryServer
 from registry.model.attributes import model_source
 from registry.replication.peers import PeerExchange
 from registry.store.engine import StoreError, store_error
-from router.commands.arguments import LoginsOption, fetcher, require_absent, write_text
-from router.commands.registry.settings import ConfigArgument, admit, load_registry, opened, refused, unopened
+from router.commands.arguments import LoginsOption, make_fetcher, refuse_overwriting, write_text
+from router.commands.registry.settings import (
+    ConfigArgument,
+    load_registry,
+    open_registry,
+    refusal_error,
+    require_access,
+    store_failure,
+)
 from router.errors import CatalogUnavailable, RouterError, StateError
 from router.logs import configure_logs, get_logger
-from router.terminal import counted, print_text, write_document
+from router.terminal import plural, print_text, write_document
 
 # ``xrouter registry serve``
 
@@ -49,7 +56,7 @@ def serve(config: ConfigArgument) -> None:
     Example: xrouter registry serve registry.yaml
     """
     given, settings = load_registry(config)
-    admit(given, config)
+    require_access(given, config)
     configure_logs(given.log)
     log = get_logger()
     server = RegistryServer(settings)
@@ -59,13 +66,13 @@ def serve(config: ConfigArgument) -> None:
     try:
         server.start()
     except StoreError as error:
-        raise unopened(error) from error
+        raise store_failure(error) from error
     except SQLAlchemyError as error:
-        raise unopened(store_error(settings.store, error)) from error
+        raise store_failure(store_error(settings.store, error)) from error
     except (GatewayError, OSError) as error:
         raise RouterError(str(error)) from error
     except Refusal as refusal:
-        raise refused(refusal) from refusal
+        raise refusal_error(refusal) from refusal
     scheme = "https" if settings.tls_certificate else "http"
     log.info("registry listening", address=f"{scheme}://{settings.host}:{server.port}")
     try:
@@ -104,23 +111,23 @@ def _replicate(config: Path, url: str | None, direction: Literal["pull", "push"]
     if not peers:
         named = ", ".join(each.url for each in settings.peers) or "none"
         raise RouterError(f"no such catalog in replication: {url or config}", hint=f"configured are {named}")
-    with opened(config) as service:
+    with open_registry(config) as service:
         for peer in peers:
             done = PeerExchange(service).run(peer, direction)
-            print_text(f"{direction} {peer.url}: {counted(done.sent, 'change')}, {done.applied} of them new")
+            print_text(f"{direction} {peer.url}: {plural(done.sent, 'change')}, {done.applied} of them new")
             for subject, why in done.reported:
                 print_text(f"refused: {subject}: {why}", err=True)
             if done.refused:
-                raise RouterError(f"{peer.url}: {counted(done.refused, 'change')} refused", hint="see above")
+                raise RouterError(f"{peer.url}: {plural(done.refused, 'change')} refused", hint="see above")
 
 
 # ``xrouter registry history``
 
 _PAGE: Final = 500
 _PAGE_BYTES: Final = 8 * 2**20
-_LONGEST: Final = 200
+_MAX_VALUE: Final = 200
 """Characters of a value in text output."""
-_SERVED: Final = ("/epoch", "/modifiedat", "/createdat")
+_VOLATILE_MEMBERS: Final = ("/epoch", "/modifiedat", "/createdat")
 
 
 class HistoryForm(StrEnum):
@@ -145,17 +152,17 @@ def history(
     """
     if xid and not xid.startswith("/"):
         raise RouterError(f"{xid} is not a valid xid", hint="use the path of the entity, such as /endpoints/e")
-    asked = changes.HistoryQuery(xid, below, oldest, None, limit)
+    query = changes.HistoryQuery(xid, below, oldest, None, limit)
     if is_url(source):
-        _write(_entries_at_url(source, asked, logins), form)
+        _print_entries(_fetch_entries(source, query, logins), form)
         return
-    with opened(Path(source), lint=False) as service, service.session(writing=False) as session:
+    with open_registry(Path(source), lint=False) as service, service.session(writing=False) as session:
         connection = session.reader.connection
-        _write(_pages(asked, lambda each: changes.history_page(connection, each, _PAGE_BYTES)[0]), form)
+        _print_entries(_iter_entries(query, lambda each: changes.history_page(connection, each, _PAGE_BYTES)[0]), form)
 
 
-def _entries_at_url(url: str, asked: changes.HistoryQuery, logins: Path | None) -> Iterator[Mapping[str, Any]]:
-    reads = fetcher(logins)
+def _fetch_entries(url: str, query: changes.HistoryQuery, logins: Path | None) -> Iterator[Mapping[str, Any]]:
+    reads = make_fetcher(logins)
     url = reads.address(url)
     reads.reach.name(origin_of(url), Trust.OPERATOR)  # the operator names it, so any address is allowed
 
@@ -174,16 +181,16 @@ def _entries_at_url(url: str, asked: changes.HistoryQuery, logins: Path | None) 
                 f"{url} has no history: {error}", hint="use the URL of an xrouter registry"
             ) from error
 
-    return _pages(asked, page)
+    return _iter_entries(query, page)
 
 
-def _pages(
-    asked: changes.HistoryQuery, page: Callable[[changes.HistoryQuery], list[dict[str, Any]]]
+def _iter_entries(
+    query: changes.HistoryQuery, page: Callable[[changes.HistoryQuery], list[dict[str, Any]]]
 ) -> Iterator[Mapping[str, Any]]:
     """Yield up to the requested number of entries; a short page need not be the last one."""
-    left, after = asked.limit, asked.after
+    left, after = query.limit, query.after
     while left:
-        found = page(changes.HistoryQuery(asked.xid, asked.below, asked.oldest, after, min(left, _PAGE)))
+        found = page(changes.HistoryQuery(query.xid, query.below, query.oldest, after, min(left, _PAGE)))
         if not found:
             return
         yield from found
@@ -191,7 +198,7 @@ def _pages(
         after = found[-1]["number"]
 
 
-def _write(entries: Iterator[Mapping[str, Any]], form: HistoryForm) -> None:
+def _print_entries(entries: Iterator[Mapping[str, Any]], form: HistoryForm) -> None:
     for entry in entries:
         if form is HistoryForm.json:
             write_document(msgspec.json.encode(entry) + b"\n")
@@ -202,20 +209,20 @@ def _write(entries: Iterator[Mapping[str, Any]], form: HistoryForm) -> None:
             print_text("    changes unknown: the previous entry was pruned")
             continue
         for pointer, values in changed.items():
-            if pointer not in _SERVED:
-                print_text(f"    {_line(pointer, values)}")
+            if pointer not in _VOLATILE_MEMBERS:
+                print_text(f"    {_format_change(pointer, values)}")
 
 
-def _line(pointer: str, values: Mapping[str, Any]) -> str:
-    old, new = (_short(values[name]) if name in values else "" for name in ("old", "new"))
+def _format_change(pointer: str, values: Mapping[str, Any]) -> str:
+    old, new = (_shorten_value(values[name]) if name in values else "" for name in ("old", "new"))
     if not old:
         return f"+ {pointer}: {new}"
     return f"~ {pointer}: {old} -> {new}" if new else f"- {pointer}: {old}"
 
 
-def _short(value: object) -> str:
+def _shorten_value(value: object) -> str:
     text = msgspec.json.encode(value).decode("utf-8")
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 3]}..."
 
 
 # ``xrouter registry backup`` and ``restore``: one file with everything, including history and subscriptions.
@@ -233,8 +240,8 @@ def backup(
     Example: xrouter registry backup registry.yaml registry.backup
     """
     _, settings = load_registry(config)
-    require_absent(file, force=force)
-    with _reported(file):
+    refuse_overwriting(file, force=force)
+    with _report_store_errors(file):
         back_up(settings.store, file)
     print_text(f"backup written to {file}")
 
@@ -249,13 +256,13 @@ def restore(
     Example: xrouter registry restore registry.yaml registry.backup --force
     """
     _, settings = load_registry(config)
-    with _reported(file):
+    with _report_store_errors(file):
         restore_backup(settings.store, file, force=force)
     print_text(f"registry restored from {file}")
 
 
 @contextmanager
-def _reported(file: Path) -> Iterator[None]:
+def _report_store_errors(file: Path) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
@@ -282,8 +289,8 @@ def export_document(
 
     Example: xrouter registry export registry.yaml catalog.xreg.json
     """
-    require_absent(file, force=force)
-    with opened(config, lint=False) as service, service.session(writing=False) as session:
+    refuse_overwriting(file, force=force)
+    with open_registry(config, lint=False) as service, service.session(writing=False) as session:
         registry = session.registry
         inline = ["*"]
         inline += ["modelsource"] if registry.modelsource != model_source() else []
@@ -327,34 +334,34 @@ def import_document(
 
     Example: xrouter registry import registry.yaml catalog.xreg.json
     """
-    tree = _read(file)
-    with opened(config) as service, service.session(writing=True) as session:
+    tree = _read_document(file)
+    with open_registry(config) as service, service.session(writing=True) as session:
         if exact and any(next(session.reader.iter_groups(f"/{plural}"), None) for plural in session.model.groups):
             hint = "import without --exact, or into a new registry"
             raise RouterError("epochs and times can only be kept in a registry without groups", hint=hint)
-        configured = _configured(tree, session, file, model)
-        known = {**session.model.groups, **_groups_of(configured)}
+        configured = _choose_config(tree, session, file, model)
+        known = {**session.model.groups, **_model_groups(configured)}
         given = {name: tree[name] for name in known if isinstance(tree.get(name), dict)}
         if not given:
             hint = "convert other dialects to xRegistry 1.0 with `xrouter catalog convert`"
             raise CatalogUnavailable(f"{file} has none of {', '.join(sorted(known))}", hint=hint)
-        own = _own(tree, known)
+        own = _own_attributes(tree, known)
         if own or configured:
-            _perform(session, "patch", {**own, **configured})
-        answer = _perform(session, "add", given, tree if exact else None)
+            _send_request(session, "patch", {**own, **configured})
+        answer = _send_request(session, "add", given, tree if exact else None)
         counts = {name: len(each) for name, each in (answer.body or {}).items()}
     print_text(f"imported {', '.join(f'{count} {name}' for name, count in counts.items()) or 'nothing'}")
     for finding in answer.findings:
         print_text(f"{finding['severity']}: {finding['place']}: {finding['message']}", err=True)
 
 
-def _perform(session: RegistrySession, verb: Verb, body: Any, exact: Mapping[str, Any] | None = None) -> Response:
+def _send_request(session: RegistrySession, verb: Verb, body: Any, exact: Mapping[str, Any] | None = None) -> Response:
     flags = Flags(ignore=("epoch,readonly",))
     request = RegistryRequest(verb, (), "/", "", flags, body=body, who="import", administrator=True, max_answer=2**40)
     return session.perform(replace(request, exact=exact))
 
 
-def _configured(tree: Mapping[str, Any], session: RegistrySession, file: Path, model: bool | None) -> dict[str, Any]:
+def _choose_config(tree: Mapping[str, Any], session: RegistrySession, file: Path, model: bool | None) -> dict[str, Any]:
     """Return the model and capabilities of a document to import.
 
     Raises:
@@ -376,20 +383,20 @@ def _configured(tree: Mapping[str, Any], session: RegistrySession, file: Path, m
     return other if model else {}
 
 
-def _groups_of(configured: Mapping[str, Any]) -> dict[str, Any]:
+def _model_groups(configured: Mapping[str, Any]) -> dict[str, Any]:
     source = configured.get("modelsource")
     groups = source.get("groups") if isinstance(source, Mapping) else None
     return dict(groups) if isinstance(groups, Mapping) else {}
 
 
-def _own(tree: Mapping[str, Any], groups: Mapping[str, Any]) -> dict[str, Any]:
+def _own_attributes(tree: Mapping[str, Any], groups: Mapping[str, Any]) -> dict[str, Any]:
     """Return the registry's own attributes; unknown names are refused on writing."""
     shown = {f"{plural}{end}" for plural in groups for end in ("", "url", "count")}
     passed = {*_SERVED_HINT, *_CONFIGURED, *shown}
     return {name: value for name, value in tree.items() if name not in passed}
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_document(file: Path) -> dict[str, Any]:
     """Return the document in a file or folder."""
     findings = Findings()
     documents = read_documents([file], findings)
@@ -411,5 +418,5 @@ def init(config: ConfigArgument) -> None:
 
     Example: xrouter registry init registry.yaml
     """
-    with opened(config):
+    with open_registry(config):
         print_text("the registry is ready")

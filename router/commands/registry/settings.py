@@ -44,15 +44,15 @@ from registry.http.server import RegistrySettings, open_service
 from registry.replication.peers import Direction, Peer
 from registry.store.engine import StoreError, store_error
 from router.errors import ConfigError, RouterError, SinkError, StateError
-from router.settings.catalogs import CatalogLogin, login_of, one_login_faults, path_of, tls_of
-from router.settings.checks import REMEDY, is_loopback, remote_faults
-from router.settings.load import SettingsNode, apply_environment, read_file, resolve, settings_error, validate_model
+from router.settings.catalogs import CatalogLogin, iter_registry_login_faults, login_of, path_of, tls_of
+from router.settings.checks import REMEDY, is_loopback, iter_remote_faults
+from router.settings.load import SettingsNode, apply_environment, read_yaml, resolve, settings_error, validate_model
 from router.settings.model import HttpSettings, LogSettings, MetricsSettings, http_access, limits_of
 from router.settings.routes import event_values, parse_address, parse_name
 from router.settings.sinks.contract import Fault, RemoteSink
 from router.settings.sinks.kafka import KafkaSink
 from router.settings.sinks.messages import AmqpSink, HttpSink, MqttSink, NatsSink
-from router.settings.values import Duration, Section, Size, Texts, absolute
+from router.settings.values import Duration, Section, Size, Texts, to_absolute
 
 # Settings of events: the operator's subscribers, which use the clients of the router's sinks, and limits.
 
@@ -65,17 +65,17 @@ Entity = Literal["registry", "model", "modelsource", "capabilities", "group", "r
 class _Target(RemoteSink):
     """A sink of the router as the target of a registry's events."""
 
-    def mode_for(self, binding: Binding) -> Mode:
+    def choose_mode(self, binding: Binding) -> Mode:
         """Return the content mode: the configured one, else binary if the protocol has headers."""
         asked: Mode | None = getattr(self, "mode", None)
         return asked or ("binary" if binding.binary else "structured")
 
-    def address_of(self, binding: Binding) -> AddressOf:
+    def make_address_of(self, binding: Binding) -> AddressOf:
         """Return the function from an event's attributes to its destination."""
         address = parse_address(self.template, binding.sending)
-        return lambda attributes: address.expand(_values(attributes))
+        return lambda attributes: address.expand(_template_values(attributes))
 
-    def sender(self, name: str) -> Sender:
+    def make_sender(self, name: str) -> Sender:
         """Return a client.
 
         Raises:
@@ -90,10 +90,10 @@ class _Target(RemoteSink):
 class KafkaTarget(KafkaSink, _Target):
     """Topics."""
 
-    def address_of(self, binding: Binding) -> AddressOf:
+    def make_address_of(self, binding: Binding) -> AddressOf:
         """Return the function from an event's attributes to its topic."""
         topic = parse_name(self.topic)
-        return lambda attributes: topic.expand(_values(attributes))
+        return lambda attributes: topic.expand(_template_values(attributes))
 
 
 class MqttTarget(MqttSink, _Target):
@@ -111,11 +111,11 @@ class NatsTarget(NatsSink, _Target):
 class WebhookTarget(HttpSink, _Target):
     """A webhook. It expects a body, so structured mode is the default."""
 
-    def mode_for(self, binding: Binding) -> Mode:
+    def choose_mode(self, binding: Binding) -> Mode:
         """Return the content mode."""
         return self.mode or "structured"
 
-    def sender(self, name: str) -> Sender:
+    def make_sender(self, name: str) -> Sender:
         """Return a client."""
         login = self.login()
         named = login.username is not None and login.password is not None
@@ -174,7 +174,7 @@ class EventsSettings(Section):
     )
 
 
-def event_faults(given: EventsSettings) -> Iterator[Fault]:
+def iter_event_faults(given: EventsSettings) -> Iterator[Fault]:
     """Yield contradictions; messages name the remedy and no secret."""
     for name, each in given.subscribers.items():
         key = f"events.subscribers.{name}.to"
@@ -182,15 +182,15 @@ def event_faults(given: EventsSettings) -> Iterator[Fault]:
             yield f"{key}.{field}", "applies only to sinks of the router; remove it"
         yield from each.to.faults(key, events=True, letters=False)
         yield from each.to.login_faults(key)
-        yield from remote_faults(key, each.to)
+        yield from iter_remote_faults(key, each.to)
         if getattr(each.to, "qos", 1) == 0:
             yield f"{key}.qos", "is 0, which no broker confirms; use 1"
 
 
-def delivery_settings(given: EventsSettings, catalog: str) -> DeliverySettings:
+def make_delivery_settings(given: EventsSettings, catalog: str) -> DeliverySettings:
     """Return the delivery settings; *catalog* is the path of the Message Catalog API, '' without one."""
     return DeliverySettings(
-        {name: _delivery(name, each) for name, each in given.subscribers.items()},
+        {name: _make_subscriber(name, each) for name, each in given.subscribers.items()},
         given.subscriptions,
         tuple(given.allow_addresses),
         given.origin,
@@ -206,16 +206,16 @@ def delivery_settings(given: EventsSettings, catalog: str) -> DeliverySettings:
     )
 
 
-def _delivery(name: str, given: SubscriberSettings) -> SubscriberDelivery:
+def _make_subscriber(name: str, given: SubscriberSettings) -> SubscriberDelivery:
     wants = EventFilter(
         given.events, frozenset(given.types), entities=frozenset(given.entities), below=tuple(given.below)
     )
     binding = given.to.binding(None)
-    composer = EventMessages(binding, given.to.address_of(binding), given.to.mode_for(binding), given.to.given)
-    return SubscriberDelivery(wants, composer, partial(given.to.sender, name))
+    composer = EventMessages(binding, given.to.make_address_of(binding), given.to.choose_mode(binding), given.to.given)
+    return SubscriberDelivery(wants, composer, partial(given.to.make_sender, name))
 
 
-def _values(attributes: Mapping[str, str]) -> dict[str, str]:
+def _template_values(attributes: Mapping[str, str]) -> dict[str, str]:
     return event_values("", "", "", {}, attributes)
 
 
@@ -315,15 +315,15 @@ def load_registry(path: Path, environ: Mapping[str, str] | None = None) -> tuple
     """
     base = path.resolve().parent
     variables = os.environ if environ is None else environ
-    written = apply_environment(read_file(path), variables, SettingsNode(RegistryFile), PREFIX)
+    written = apply_environment(read_yaml(path), variables, SettingsNode(RegistryFile), PREFIX)
     given = validate_model(RegistryFile, resolve(written, variables, base, str(path)), str(path))
-    faults = list(_faults(given))
+    faults = list(_iter_faults(given))
     if faults:
         raise settings_error(str(path), faults)
-    return given, _settings(given, base, path)
+    return given, _make_settings(given, base, path)
 
 
-def admit(given: RegistryFile, path: Path) -> None:
+def require_access(given: RegistryFile, path: Path) -> None:
     """Raise if the settings let nobody use the registry, or let strangers change it.
 
     Raises:
@@ -338,19 +338,19 @@ def admit(given: RegistryFile, path: Path) -> None:
     if http.auth is None and not is_loopback(http.host):
         hint = "set http.auth, or listen on 127.0.0.1"
         raise ConfigError(f"{path}: open is allowed only on loopback addresses", file=str(path), key="open", hint=hint)
-    known = http.auth.names if http.auth is not None else ()
+    known = http.auth.client_names if http.auth is not None else ()
     for name in (*given.roles.administrators, *given.roles.writers):
         if name not in known:
             hint = f"users are {', '.join(known) or 'none'}"
             raise ConfigError(f"{path}: http.auth has no user {name!r}", file=str(path), key="roles", hint=hint)
 
 
-def _settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
+def _make_settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
     http = given.http
     tls = http.tls
     writers = {name: tuple(groups) for name, groups in given.roles.writers.items()}
     return RegistrySettings(
-        store=_store(given.store, base, path),
+        store=_database_url(given.store, base, path),
         registryid=given.registryid,
         base=given.base_url,
         host=http.host,
@@ -365,18 +365,18 @@ def _settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
         write_burst=given.write_burst,
         limits=RequestLimits(max_body=http.max_body, max_answer=given.max_answer, origins=http.cors),
         server=limits_of(http),
-        faces=_faces(given.faces, path),
-        delivery=delivery_settings(given.events, given.faces.get(MESSAGE_CATALOG, "")),
+        faces=_make_apis(given.faces, path),
+        delivery=make_delivery_settings(given.events, given.faces.get(MESSAGE_CATALOG, "")),
         metrics=(given.metrics.host, given.metrics.port) if given.metrics is not None else None,
-        authority=_authority(given),
-        peers=tuple(_peers(given, path)),
+        authority=_choose_authority(given),
+        peers=tuple(_iter_peers(given, path)),
         history=HistoryLimits(
             given.history.keep.total_seconds() if given.history.keep is not None else None, given.history.max_entries
         ),
     )
 
 
-def _faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
+def _iter_faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
     try:
         Reach(given.events.allow_addresses)
     except ValueError as error:
@@ -392,10 +392,10 @@ def _faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
             yield f"faces.{name}", f"is reserved for subscriptions; use a path other than {PATH} and {PERMISSIONS}"
         if f"{face}/".startswith(f"{HISTORY}/"):
             yield f"faces.{name}", f"is reserved for history; use a path other than {HISTORY}"
-    yield from event_faults(given.events)
+    yield from iter_event_faults(given.events)
 
 
-def _faces(given: Mapping[str, str], path: Path) -> dict[str, RegistryApiFactory]:
+def _make_apis(given: Mapping[str, str], path: Path) -> dict[str, RegistryApiFactory]:
     try:
         return apis_by_path(given)
     except ValueError as error:
@@ -403,18 +403,18 @@ def _faces(given: Mapping[str, str], path: Path) -> dict[str, RegistryApiFactory
         raise ConfigError(f"{path}: {error}", file=str(path), key="faces", hint=hint) from None
 
 
-def _authority(given: RegistryFile) -> str:
+def _choose_authority(given: RegistryFile) -> str:
     catalog = given.faces.get("messagecatalog", "/messagecatalog")
     return given.authority or (f"{given.base_url.rstrip('/')}{catalog}" if given.base_url else "")
 
 
-def _peers(given: RegistryFile, path: Path) -> Iterator[Peer]:
-    if given.replication and not _authority(given):
+def _iter_peers(given: RegistryFile, path: Path) -> Iterator[Peer]:
+    if given.replication and not _choose_authority(given):
         hint = "set authority or base_url, which identify messages written here to other catalogs"
         raise ConfigError(f"{path}: replication needs an authority", file=str(path), key="authority", hint=hint)
     for index, each in enumerate(given.replication):
         key = f"replication.{index}"
-        faults = list(one_login_faults(key, each, needed=False))
+        faults = list(iter_registry_login_faults(key, each, needed=False))
         shows = each.bearer is not None or each.bearer_file is not None or each.password is not None
         if shows and each.url.startswith("http:") and not each.allow_plaintext_password:
             faults.append((f"{key}.url", f"would send a secret in plain text; {REMEDY}"))
@@ -423,9 +423,9 @@ def _peers(given: RegistryFile, path: Path) -> Iterator[Peer]:
         yield Peer(each.url, each.direction, each.interval.total_seconds(), Logins([login_of(each)]))
 
 
-def _store(given: StoreSettings, base: Path, path: Path) -> str:
+def _database_url(given: StoreSettings, base: Path, path: Path) -> str:
     if given.url is None:
-        return f"sqlite:///{absolute(given.path, base)}"
+        return f"sqlite:///{to_absolute(given.path, base)}"
     try:
         url = make_url(given.url)
     except ArgumentError:
@@ -446,7 +446,7 @@ ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings
 
 
 @contextmanager
-def opened(config: Path, *, lint: bool = True) -> Iterator[RegistryService]:
+def open_registry(config: Path, *, lint: bool = True) -> Iterator[RegistryService]:
     """Open, or create, the registry of a settings file; without *lint* writes are not checked.
 
     Raises:
@@ -456,22 +456,22 @@ def opened(config: Path, *, lint: bool = True) -> Iterator[RegistryService]:
     try:
         database, service = open_service(settings if lint else replace(settings, lint="off"))
     except StoreError as error:
-        raise unopened(error) from error
+        raise store_failure(error) from error
     try:
         yield service
     except Refusal as refusal:
-        raise refused(refusal) from refusal
+        raise refusal_error(refusal) from refusal
     except SQLAlchemyError as error:
-        raise unopened(store_error(settings.store, error)) from error
+        raise store_failure(store_error(settings.store, error)) from error
     finally:
         database.close()
 
 
-def unopened(error: StoreError) -> RouterError:
+def store_failure(error: StoreError) -> RouterError:
     """Return a command's error for a store that cannot be opened or does not answer."""
     return StateError(str(error), hint=f"{error.hint}; its location is `store` in the settings" if error.hint else "")
 
 
-def refused(refusal: Refusal) -> RouterError:
+def refusal_error(refusal: Refusal) -> RouterError:
     """Return a command's error for a refused request."""
     return RouterError(refusal.title, hint=refusal.detail)

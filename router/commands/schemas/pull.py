@@ -16,7 +16,7 @@ from router.logs import configure_logs
 from router.schemaids.cache import Mirrored, mirror
 from router.schemaids.framing import address_of, folder_of
 from router.settings import Settings, load_settings
-from router.terminal import counted, print_text
+from router.terminal import plural, print_text
 
 
 def pull(
@@ -38,14 +38,14 @@ def pull(
     settings = load_settings(config)
     configure_logs(settings.log)
     set_umask_for(settings.readable_by)
-    errors = [error for name in _chosen(settings, registry or []) if (error := _pulled(settings, name, subject or []))]
+    errors = [error for name in _select(settings, registry or []) if (error := _pull(settings, name, subject or []))]
     if errors:
         first, *others = errors
         first.others = tuple(others)
         raise first
 
 
-def _chosen(settings: Settings, names: list[str]) -> list[str]:
+def _select(settings: Settings, names: list[str]) -> list[str]:
     known = settings.schema_registries
     if not known:
         raise ConfigError("the settings have no schema registry", hint="add schema_registries")
@@ -55,7 +55,7 @@ def _chosen(settings: Settings, names: list[str]) -> list[str]:
     return names or list(known)
 
 
-def _pulled(settings: Settings, name: str, subjects: list[str]) -> RouterError | None:
+def _pull(settings: Settings, name: str, subjects: list[str]) -> RouterError | None:
     """Copy one registry and print the counts; return the error if it is incomplete."""
     tally = Mirrored()
     error: RouterError | None = None
@@ -70,7 +70,7 @@ def _pulled(settings: Settings, name: str, subjects: list[str]) -> RouterError |
     except RegistryUnavailableError as away:
         error = BrokerUnreachable(str(away), hint="run this again when it responds; schemas fetched so far are kept")
     known = f"{tally.known} on disk already, {tally.new} new"
-    print_text(f"{name}: {counted(tally.subjects, 'subject')}, {counted(tally.versions, 'version')}: {known}")
+    print_text(f"{name}: {plural(tally.subjects, 'subject')}, {plural(tally.versions, 'version')}: {known}")
     for fault in tally.unusable:
         print_text(f"xrouter: warning: {name}: {fault}", err=True)
     if error is None and tally.missing:

@@ -30,7 +30,7 @@ MAX_CASES: Final = 100_000
 """Cases of one call."""
 MAX_PROBLEMS: Final = 50
 """Maximum errors that are shown."""
-ROUTED: Final = ("endpoint", "route", "sinks", "topics")
+ROUTING_MEMBERS: Final = ("endpoint", "route", "sinks", "topics")
 """Members that only a router's settings decide."""
 SCHEMA: Final = "$schema"
 """The member by which JSON names its schema, for editors."""
@@ -39,7 +39,7 @@ _CASE: Final = ("name", "record", "expect")
 _RECORD: Final = ("endpoint", "protocol", "native", "body", "body_base64", "time")
 _TEXTS: Final = ("outcome", "reason", "message")
 _MAPS: Final = ("context", "cloudevent")
-_EXPECT: Final = (*_TEXTS, *_MAPS, "events", *ROUTED)
+_EXPECT: Final = (*_TEXTS, *_MAPS, "events", *ROUTING_MEMBERS)
 
 
 class CasesUnreadable(RouterError):
@@ -72,7 +72,7 @@ class CaseFile:
     config: Path | None
     cases: tuple[Case, ...]
 
-    def lines(self, places: Iterable[tuple[Case, str]]) -> dict[tuple[Case, str], int]:
+    def find_lines(self, places: Iterable[tuple[Case, str]]) -> dict[tuple[Case, str], int]:
         """Return the line numbers (from 1) of pointers into this file: of the value, or of its nearest parent."""
         wanted = list(places)
         if self.path.suffix.lower() in LINES:
@@ -87,8 +87,8 @@ def read_cases(paths: Iterable[Path]) -> list[CaseFile]:
     Raises:
         CasesUnreadable: a file cannot be read or is not a case file, or there are no cases.
     """
-    reader = _Reader()
-    files = [reader.read(path) for given in paths for path in _files_of(given)]
+    reader = _CaseReader()
+    files = [reader.read_file(path) for given in paths for path in _list_case_files(given)]
     if reader.problems:
         raise CasesUnreadable(reader.problems[:MAX_PROBLEMS])
     if not any(file.cases for file in files):
@@ -96,19 +96,19 @@ def read_cases(paths: Iterable[Path]) -> list[CaseFile]:
     return files
 
 
-def outcome_faults(form: Any) -> Iterator[tuple[str, str]]:
+def iter_outcome_faults(form: Any) -> Iterator[tuple[str, str]]:
     """Yield pointer and error of each member that is not part of an outcome of ``match``."""
     if not isinstance(form, dict) or not form:
         yield "", "is not a map of an expected outcome"
         return
-    places = {"": form} | {f"/events/{number}": each for number, each in enumerate(_listed(form.get("events")))}
+    places = {"": form} | {f"/events/{number}": each for number, each in enumerate(_to_list(form.get("events")))}
     for at, each in places.items():
-        settled = [name for name in ROUTED if isinstance(each, dict) and name in each]
+        settled = [name for name in ROUTING_MEMBERS if isinstance(each, dict) and name in each]
         yield from ((f"{at}/{name}", "requires a router's settings; use `xrouter test --config`") for name in settled)
-    yield from _expect_faults(form, "", _EXPECT)
+    yield from _iter_expect_faults(form, "", _EXPECT)
 
 
-def _files_of(given: Path) -> list[Path]:
+def _list_case_files(given: Path) -> list[Path]:
     if not given.is_dir():
         return [given]
     return [
@@ -120,56 +120,56 @@ def _files_of(given: Path) -> list[Path]:
     ]
 
 
-class _Reader:
+class _CaseReader:
     """Reads case files and collects their errors."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         self._left = MAX_CASES
 
-    def read(self, path: Path) -> CaseFile:
+    def read_file(self, path: Path) -> CaseFile:
         """Read one file; skip and report what is not a case."""
         head: Mapping[str, Any] = {}
         cases: list[Case] = []
         data = b""
         try:
-            data = _bytes_of(path)
+            data = _read_bytes(path)
             if path.suffix.lower() in LINES:
-                head, cases = self._lines(path, data)
+                head, cases = self._read_lines(path, data)
             else:
-                head, cases = self._document(path, data)
+                head, cases = self._read_document(path, data)
         except DocumentError as error:
             self.problems.append(str(error))
         base = path.parent
-        catalog = tuple(_beside(base, each) for each in _texts(head.get("catalog")))
+        catalog = tuple(_resolve_source(base, each) for each in _to_strings(head.get("catalog")))
         config = base / str(head["config"]) if head.get("config") else None
         return CaseFile(path, data, catalog, config, tuple(cases))
 
-    def _document(self, path: Path, data: bytes) -> tuple[Mapping[str, Any], list[Case]]:
+    def _read_document(self, path: Path, data: bytes) -> tuple[Mapping[str, Any], list[Case]]:
         parsed = parse_text(str(path), data)
         notes = [(place.pointer, "occurs twice") for place in parsed.duplicates]
         tree = parsed.tree
         if not isinstance(tree, dict):
             raise DocumentError(f"{path} is not a map with the member cases")
-        notes += _head_faults(tree, (SCHEMA, *_HEAD, "cases"))
+        notes += _iter_head_faults(tree, (SCHEMA, *_HEAD, "cases"))
         given = tree.get("cases", [])
         if not isinstance(given, list):
             notes.append(("/cases", "is not a list"))
             given = []
-        self._count(path, len(given))
+        self._count_cases(path, len(given))
         cases: list[Case] = []
         for number, form in enumerate(given):
             pointer = f"/cases/{number}"
-            faults = [(pointer + at, fault) for at, fault in _case_faults(form)]
+            faults = [(pointer + at, fault) for at, fault in _iter_case_faults(form)]
             notes += faults
             if not faults:
-                cases.append(_case(form, pointer, number, None))
+                cases.append(_make_case(form, pointer, number, None))
         if notes:
             lines = lines_of(str(path), data, {pointer for pointer, _ in notes})
-            self.problems += (f"{_place(path, lines.get(at))}: {at or '/'} {fault}" for at, fault in notes)
+            self.problems += (f"{_format_location(path, lines.get(at))}: {at or '/'} {fault}" for at, fault in notes)
         return tree, cases
 
-    def _lines(self, path: Path, data: bytes) -> tuple[Mapping[str, Any], list[Case]]:
+    def _read_lines(self, path: Path, data: bytes) -> tuple[Mapping[str, Any], list[Case]]:
         head: Mapping[str, Any] = {}
         cases: list[Case] = []
         for number, line in enumerate(data.split(b"\n"), 1):
@@ -180,25 +180,25 @@ class _Reader:
             try:
                 form = parse_text(f"{path}.json", line.strip()).tree
             except DocumentError:
-                self.problems.append(f"{_place(path, number)}: is not a JSON object")
+                self.problems.append(f"{_format_location(path, number)}: is not a JSON object")
                 continue
             begins = not cases and not head and isinstance(form, dict) and "record" not in form and form.keys() & _HEAD
-            faults = list(_head_faults(form, _HEAD) if begins else _case_faults(form))
-            self.problems += (f"{_place(path, number)}: {at or '/'} {fault}" for at, fault in faults)
+            faults = list(_iter_head_faults(form, _HEAD) if begins else _iter_case_faults(form))
+            self.problems += (f"{_format_location(path, number)}: {at or '/'} {fault}" for at, fault in faults)
             if begins:
                 head = form
             elif not faults:
-                self._count(path, 1)
-                cases.append(_case(form, "", len(cases), number))
+                self._count_cases(path, 1)
+                cases.append(_make_case(form, "", len(cases), number))
         return head, cases
 
-    def _count(self, path: Path, number: int) -> None:
+    def _count_cases(self, path: Path, number: int) -> None:
         self._left -= number
         if self._left < 0:
             raise DocumentError(f"{path}: there are more than {MAX_CASES} cases in all; test fewer files at a time")
 
 
-def _bytes_of(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     if path.suffix.lower() not in SUFFIXES:
         raise DocumentError(f"{path} is not a case file: its name must end in one of {', '.join(SUFFIXES)}")
     try:
@@ -211,42 +211,42 @@ def _bytes_of(path: Path) -> bytes:
     return data
 
 
-def _case(form: Mapping[str, Any], pointer: str, number: int, line: int | None) -> Case:
+def _make_case(form: Mapping[str, Any], pointer: str, number: int, line: int | None) -> Case:
     record = json.dumps(form["record"]).encode("ascii")
     return Case(str(form.get("name") or f"case {number + 1}"), pointer, record, form["expect"], line)
 
 
-def _head_faults(form: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    yield from _unknown(form, known, "")
+def _iter_head_faults(form: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    yield from _iter_unknown_members(form, known, "")
     if form.get(SCHEMA) is not None and not isinstance(form[SCHEMA], str):
         yield f"/{SCHEMA}", "is not a string"
     catalog = form.get("catalog")
-    if catalog is not None and not _texts(catalog):
+    if catalog is not None and not _to_strings(catalog):
         yield "/catalog", "is neither a path nor a list of paths"
     if form.get("config") is not None and not isinstance(form["config"], str):
         yield "/config", "is not a path"
 
 
-def _case_faults(form: Any) -> Iterator[tuple[str, str]]:
+def _iter_case_faults(form: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(form, dict):
         yield "", "is not a map with record and expect"
         return
-    yield from _unknown(form, _CASE, "")
+    yield from _iter_unknown_members(form, _CASE, "")
     if form.get("name") is not None and not isinstance(form["name"], str):
         yield "/name", "is not a string"
     record, expect = form.get("record"), form.get("expect")
     if isinstance(record, dict):
-        yield from _unknown(record, _RECORD, "/record")
+        yield from _iter_unknown_members(record, _RECORD, "/record")
     else:
         yield "/record", "is not a map that describes a native record"
     if isinstance(expect, dict) and expect:
-        yield from _expect_faults(expect, "/expect", _EXPECT)
+        yield from _iter_expect_faults(expect, "/expect", _EXPECT)
     else:
         yield "/expect", "is not a map of the expected outcome"
 
 
-def _expect_faults(form: Mapping[str, Any], at: str, known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    yield from _unknown(form, known, at)
+def _iter_expect_faults(form: Mapping[str, Any], at: str, known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    yield from _iter_unknown_members(form, known, at)
     for name, value in form.items():
         if value is None or name not in known:
             continue
@@ -254,20 +254,20 @@ def _expect_faults(form: Mapping[str, Any], at: str, known: tuple[str, ...]) -> 
         if name in (*_TEXTS, "endpoint") and not isinstance(value, str):
             yield place, "is not a string"
         elif name in (*_MAPS, "topics"):
-            yield from _map_faults(value, place)
+            yield from _iter_map_faults(value, place)
         elif name == "route" and (not isinstance(value, int) or isinstance(value, bool)):
             yield place, "is not the index of a route in the settings, which is a number from 0"
-        elif name == "sinks" and not _texts(value):
+        elif name == "sinks" and not _to_strings(value):
             yield place, "is not a list of names"
         elif name == "events" and not (isinstance(value, list) and all(isinstance(each, dict) for each in value)):
             yield place, "is not a list of outcomes"
         elif name == "events":
             inner = tuple(each for each in _EXPECT if each != "events")
             for number, each in enumerate(value):
-                yield from _expect_faults(each, f"{place}/{number}", inner)
+                yield from _iter_expect_faults(each, f"{place}/{number}", inner)
 
 
-def _map_faults(value: Any, place: str) -> Iterator[tuple[str, str]]:
+def _iter_map_faults(value: Any, place: str) -> Iterator[tuple[str, str]]:
     if not isinstance(value, dict):
         yield place, "is not a map"
         return
@@ -276,7 +276,7 @@ def _map_faults(value: Any, place: str) -> Iterator[tuple[str, str]]:
             yield place + as_pointer([name]), "is not a string"
 
 
-def _unknown(form: Mapping[str, Any], known: tuple[str, ...], at: str) -> Iterator[tuple[str, str]]:
+def _iter_unknown_members(form: Mapping[str, Any], known: tuple[str, ...], at: str) -> Iterator[tuple[str, str]]:
     for name in form:
         if name not in known:
             near = get_close_matches(name, known, 1)
@@ -284,19 +284,19 @@ def _unknown(form: Mapping[str, Any], known: tuple[str, ...], at: str) -> Iterat
             yield at + as_pointer([name]), f"is unknown; {hint}"
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def _to_strings(value: Any) -> tuple[str, ...]:
     """Return a string or a list of strings as strings; empty for anything else."""
     listed = value if isinstance(value, list) else [value]
     return tuple(listed) if all(isinstance(each, str) and each for each in listed) else ()
 
 
-def _listed(value: Any) -> list[Any]:
+def _to_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _beside(base: Path, source: str) -> str:
+def _resolve_source(base: Path, source: str) -> str:
     return source if "://" in source else str(base / source)
 
 
-def _place(path: Path, line: int | None) -> str:
+def _format_location(path: Path, line: int | None) -> str:
     return str(path) if line is None else f"{path}:{line}"

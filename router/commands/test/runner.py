@@ -31,7 +31,6 @@ from router.evaluation.evaluator import INBOX_COLUMNS, evaluate_dead_letters
 from router.evaluation.outputs import RoutedOutcomes
 from router.evaluation.plan import Plan
 from router.matching.matcher import Matcher, MatchOutcomes
-from router.matching.nearest import ConstraintResult
 from router.matching.records import (
     CHUNK,
     EVERYTHING,
@@ -47,12 +46,11 @@ from router.routing import DEFAULT_DEAD_LETTER_ROUTE, letter_number
 from router.settings import Settings
 from router.state.ledger import parse_instant
 
-# Cases run: each record judged, what came of it compared, and a reason in words for what is not as expected.
+# Running cases: evaluate each record, compare its outcome, and explain differences.
 
-# What becomes of records: by a catalog alone, as ``match`` says, or by a router's settings, as ``run`` does.
+# Evaluating records with a catalog only, as ``match`` does, or with a router's settings, as ``run`` does.
 #
-# Nothing is decided here. The first asks the very matcher of ``match``, the second the plan of ``run``, in the way that
-# dead letters are judged again, without Spark.
+# The former uses the matcher of ``match``, the latter the plan of ``run`` like a replay of dead letters, without Spark.
 
 _PREFIX: Final = "ce_"
 _CONTENT_TYPE: Final = "content-type"
@@ -60,12 +58,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
-class Judged:
+class EvaluatedCases:
     """The outcomes of records, in order, in the JSON form of ``match``, with their source.
 
     With settings, an outcome also has ``endpoint``, ``route`` (None is ``dead_letters.sinks``), ``sinks``, and
-    ``topics`` by sink. ``rows`` gives for a record the rows of the batch in which it was judged; one that is no record
-    has none.
+    ``topics`` by sink. ``rows`` has the rows of each record in the batch in which it was evaluated; none for a line
+    that is not a record.
     """
 
     outcomes: list[dict[str, Any]] = field(default_factory=list)
@@ -82,11 +80,11 @@ class CaseEvaluator(Protocol):
     def matcher(self) -> Matcher:
         """The matcher used."""
 
-    def judge(self, lines: Sequence[bytes]) -> Judged:
+    def evaluate(self, lines: Sequence[bytes]) -> EvaluatedCases:
         """Return the outcomes of records, each a line of JSON; a line that is not a record is ``undecodable``."""
 
 
-class CatalogJudging:
+class CatalogEvaluator:
     """With a catalog only: candidates are those of the record's endpoint, else all definitions."""
 
     def __init__(self, catalog: Catalog) -> None:
@@ -94,23 +92,23 @@ class CatalogJudging:
         self._records = RecordMatcher(catalog)
         self.matcher = self._records.matcher
 
-    def judge(self, lines: Sequence[bytes]) -> Judged:
+    def evaluate(self, lines: Sequence[bytes]) -> EvaluatedCases:
         """Return the outcomes of records."""
-        judged = Judged()
+        evaluated = EvaluatedCases()
         for start in range(0, len(lines), CHUNK):
             outcomes, together = self._records.judge(list(lines[start : start + CHUNK]))
             for decided in together:
                 outcomes.update(self._records.numbered_outcomes(decided))
-                judged.batches.append(decided.outcomes)
+                evaluated.batches.append(decided.outcomes)
                 for row, source in enumerate(decided.outcomes.facts.sources.tolist()):
                     if source >= 0:
                         number = start + decided.entries[source].number
-                        judged.rows.setdefault(number, []).append((decided.outcomes, row))
-            judged.outcomes += (outcome for _, outcome in sorted(outcomes.items()))
-        return judged
+                        evaluated.rows.setdefault(number, []).append((decided.outcomes, row))
+            evaluated.outcomes += (outcome for _, outcome in sorted(outcomes.items()))
+        return evaluated
 
 
-class RouterJudging:
+class RouterEvaluator:
     """With settings and a catalog: sources, context, schemas, routes and size limits of the router apply."""
 
     def __init__(self, catalog: Catalog, settings: Settings) -> None:
@@ -118,50 +116,50 @@ class RouterJudging:
         self._plan = Plan(catalog, settings)
         self.matcher = self._plan.judge.matcher
 
-    def judge(self, lines: Sequence[bytes]) -> Judged:
+    def evaluate(self, lines: Sequence[bytes]) -> EvaluatedCases:
         """Return the outcomes of records."""
-        judged = Judged()
+        evaluated = EvaluatedCases()
         for start in range(0, len(lines), CHUNK):
-            self._judge(lines[start : start + CHUNK], start, judged)
-        return judged
+            self._evaluate_chunk(lines[start : start + CHUNK], start, evaluated)
+        return evaluated
 
-    def _judge(self, lines: Sequence[bytes], start: int, judged: Judged) -> None:
+    def _evaluate_chunk(self, lines: Sequence[bytes], start: int, evaluated: EvaluatedCases) -> None:
         outcomes: dict[int, dict[str, Any]] = {}
         entries: list[NumberedRecord] = []
         for number, line in enumerate(lines):
             try:
                 entries.append(entry_of(number, line)[0])
             except RecordError as error:
-                outcomes[number] = dead_letter("undecodable", str(error)) | self._way(DEFAULT_DEAD_LETTER_ROUTE)
+                outcomes[number] = dead_letter("undecodable", str(error)) | self._route_json(DEFAULT_DEAD_LETTER_ROUTE)
         if entries:
-            rows = rows_of(letter_of_entry(entry) for entry in entries).select(list(INBOX_COLUMNS))
+            rows = rows_of(entry_to_dead_letter(entry) for entry in entries).select(list(INBOX_COLUMNS))
             decided = evaluate_dead_letters(self._plan.judge, rows.combine_chunks().to_batches()[0])
-            judged.batches.append(decided.outcomes)
-            outcomes |= self._outcomes(decided, entries)
+            evaluated.batches.append(decided.outcomes)
+            outcomes |= self._make_outcomes(decided, entries)
             for row in decided.order.tolist():
                 number = start + entries[int(decided.sources[row])].number
-                judged.rows.setdefault(number, []).append((decided.outcomes, row))
-        judged.outcomes += (outcome for _, outcome in sorted(outcomes.items()))
+                evaluated.rows.setdefault(number, []).append((decided.outcomes, row))
+        evaluated.outcomes += (outcome for _, outcome in sorted(outcomes.items()))
 
-    def _outcomes(self, decided: RoutedOutcomes, entries: Sequence[NumberedRecord]) -> dict[int, dict[str, Any]]:
+    def _make_outcomes(self, decided: RoutedOutcomes, entries: Sequence[NumberedRecord]) -> dict[int, dict[str, Any]]:
         batches = decided.outcomes.facts.batches
         outcomes = {entries[at].number: dict[str, Any](outcome="batch", events=[]) for at in batches}
         for row in decided.order.tolist():
             at = int(decided.sources[row])
-            outcome = self._outcome(decided, row, entries[at])
+            outcome = self._make_outcome(decided, row, entries[at])
             if at in batches:
                 outcomes[entries[at].number]["events"].append(outcome)
             else:
                 outcomes[entries[at].number] = outcome
         return outcomes
 
-    def _outcome(self, decided: RoutedOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
+    def _make_outcome(self, decided: RoutedOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
         outcomes, columns = decided.outcomes, decided.columns
         endpoint, route = columns["endpoint"][row].as_py(), int(columns["route"][row].as_py())
         prefix = "topic_" if route >= 0 else "letters_"
         names = {name: columns[name][row].as_py() for name in columns if name.startswith(prefix)}
         topics = {name.removeprefix(prefix): topic for name, topic in names.items() if topic is not None}
-        way = {"endpoint": endpoint} | self._way(route) | ({"topics": topics} if topics else {})
+        way = {"endpoint": endpoint} | self._route_json(route) | ({"topics": topics} if topics else {})
         if int(outcomes.winners[row]) < 0:
             nearest = outcomes.nearest.get(row, [])
             return dead_letter(outcomes.reasons[row], outcomes.details[row], nearest) | way
@@ -169,12 +167,12 @@ class RouterJudging:
             "outcome": "routed",
             "message": columns["message"][row].as_py(),
             "context": dict(outcomes.contexts[row].as_py()),
-            "cloudevent": _attributes(decided, row, entry),
+            "cloudevent": _event_attributes(decided, row, entry),
             **({"ambiguous": outcomes.ties[row]} if row in outcomes.ties else {}),
             **way,
         }
 
-    def _way(self, route: int) -> dict[str, Any]:
+    def _route_json(self, route: int) -> dict[str, Any]:
         settings = self._plan.settings
         if route == DEFAULT_DEAD_LETTER_ROUTE:
             return {"route": None, "sinks": list(settings.dead_letters.sinks)}
@@ -182,26 +180,26 @@ class RouterJudging:
         return {"route": number, "sinks": list(settings.routes[number].to)}
 
 
-def _attributes(decided: RoutedOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
-    """Return the attributes that an event leaves with: those that sinks are given, else those that its headers are."""
+def _event_attributes(decided: RoutedOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
+    """Return the attributes of the outgoing event: those set for sinks, else those received."""
     given = decided.columns["attributes"][row].as_py()
     if given is None:
         return members_of(envelope_of_row(decided.outcomes.facts, row, entry).attributes)
-    texts = {_name(each["key"]): each["value"].decode("utf-8") for each in given}
+    texts = {_attribute_name(each["key"]): each["value"].decode("utf-8") for each in given}
     return members_of(with_types(texts, decided.columns["typed"][row].as_py()))
 
 
-def _name(key: str) -> str:
+def _attribute_name(key: str) -> str:
     return "datacontenttype" if key == _CONTENT_TYPE else key.removeprefix(_PREFIX)
 
 
-def letter_of_entry(entry: NumberedRecord) -> DeadLetter:
-    """Return a record in the form in which it is judged again; what a source adds to each record is added."""
+def entry_to_dead_letter(entry: NumberedRecord) -> DeadLetter:
+    """Return a record as a dead letter for evaluation, with the members that a source adds."""
     record, native = entry.record, entry.record.native
     received = parse_instant(record.time)
     binding = binding_of(record.protocol)
     if binding is not None and binding.protocol == KAFKA:
-        native = _with_place(native, entry.number, received)
+        native = _add_kafka_position(native, entry.number, received)
     return DeadLetter(
         id=str(entry.number),
         reason="",
@@ -219,19 +217,19 @@ def letter_of_entry(entry: NumberedRecord) -> DeadLetter:
     )
 
 
-def _with_place(native: Mapping[str, Any], number: int, received: datetime | None) -> dict[str, Any]:
-    """Return a record of Kafka with place and time, which every one has that comes from a topic."""
+def _add_kafka_position(native: Mapping[str, Any], number: int, received: datetime | None) -> dict[str, Any]:
+    """Return a Kafka record with partition, offset and timestamp, which all records of a topic have."""
     milliseconds = None if received is None else (received - _EPOCH) // timedelta(milliseconds=1)
     given = {name: value for name, value in native.items() if value is not None}
     return {"partition": 0, "offset": number} | ({} if milliseconds is None else {"timestamp": milliseconds}) | given
 
 
-def lines_of_records(records: Iterable[Record]) -> list[bytes]:
+def encode_records(records: Iterable[Record]) -> list[bytes]:
     """Return records as lines to evaluate."""
     return [msgspec.json.encode(record.to_json()) for record in records]
 
 
-# Expected outcomes against what came of records: only what is written is compared.
+# Comparing expected and actual outcomes; only expected members are compared.
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,23 +241,23 @@ class ValueMismatch:
     actual: Any
 
 
-def differences(expected: Any, actual: Any, pointer: str) -> Iterator[ValueMismatch]:
-    """Yield where *actual* is not as *expected*, whose place in its file is *pointer*.
+def iter_differences(expected: Any, actual: Any, pointer: str) -> Iterator[ValueMismatch]:
+    """Yield the differences between *actual* and *expected*, which is at *pointer* in its file.
 
-    Of maps the members that are expected count, and null there asks that a member is absent; lists are compared one by
-    one, and in their length. Numbers and booleans equal the texts in which the router writes them.
+    Only expected members of maps are compared; null means that a member must be absent. Lists must have equal lengths
+    and items. Numbers and booleans equal their text.
     """
     if isinstance(expected, Mapping):
         members = actual if isinstance(actual, Mapping) else {}
         for name, value in expected.items():
-            yield from differences(value, members.get(name), pointer + as_pointer([name]))
+            yield from iter_differences(value, members.get(name), pointer + as_pointer([name]))
     elif isinstance(expected, list):
         listed = actual if isinstance(actual, list) else []
         if len(expected) != len(listed):
             yield ValueMismatch(pointer, expected, actual)
             return
         for number, (one, other) in enumerate(zip(expected, listed, strict=True)):
-            yield from differences(one, other, f"{pointer}/{number}")
+            yield from iter_differences(one, other, f"{pointer}/{number}")
     elif expected is None or actual is None:
         if expected is not actual:
             yield ValueMismatch(pointer, expected, actual)
@@ -284,143 +282,144 @@ class CaseResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """The results of cases in their order, what was judged for them, and how many seconds that took."""
+class CaseRun:
+    """The results of cases in order, the outcomes of their records, and the time in seconds."""
 
     results: tuple[CaseResult, ...]
-    judged: Judged
+    evaluated: EvaluatedCases
     seconds: float
 
 
-def run_cases(files: Iterable[CaseFile], judging: CaseEvaluator) -> Run:
+def run_cases(files: Iterable[CaseFile], evaluator: CaseEvaluator) -> CaseRun:
     """Run the cases of files that share a catalog."""
     cases = [(file, case) for file in files for case in file.cases]
     started = time.perf_counter()
-    judged = judging.judge([case.record for _, case in cases])
+    evaluated = evaluator.evaluate([case.record for _, case in cases])
     mismatches = [
-        tuple(differences(case.expect, outcome, f"{case.pointer}/expect"))
-        for (_, case), outcome in zip(cases, judged.outcomes, strict=True)
+        tuple(iter_differences(case.expect, outcome, f"{case.pointer}/expect"))
+        for (_, case), outcome in zip(cases, evaluated.outcomes, strict=True)
     ]
     seconds = time.perf_counter() - started
     results = tuple(
         CaseResult(
-            file, case, wrong, _why(judging.matcher, judged, number, case) if wrong else "", judged.outcomes[number]
+            file,
+            case,
+            wrong,
+            _explain_failure(evaluator.matcher, evaluated, number, case) if wrong else "",
+            evaluated.outcomes[number],
         )
         for number, ((file, case), wrong) in enumerate(zip(cases, mismatches, strict=True))
     )
-    return Run(results, judged, seconds)
+    return CaseRun(results, evaluated, seconds)
 
 
-def _why(matcher: Matcher, judged: Judged, number: int, case: Case) -> str:
-    """Return what kept the record from the definition that should have taken it, else from the nearest one."""
-    outcome = judged.outcomes[number]
+def _explain_failure(matcher: Matcher, evaluated: EvaluatedCases, number: int, case: Case) -> str:
+    """Return why the record did not match the expected definition, or else the nearest one."""
+    outcome = evaluated.outcomes[number]
     if outcome["outcome"] == "batch":
         return "the record is a batch of events; expect them under events"
-    wanted = case.expect.get("message")
-    elsewhere = wanted is not None and outcome.get("message") != wanted
-    for outcomes, row in judged.rows.get(number, ()) if elsewhere else ():
-        cause = _kept_from(matcher, outcomes, row, str(wanted))
+    expected_xid = case.expect.get("message")
+    elsewhere = expected_xid is not None and outcome.get("message") != expected_xid
+    for outcomes, row in evaluated.rows.get(number, ()) if elsewhere else ():
+        cause = _find_unmet_constraint(matcher, outcomes, row, str(expected_xid))
         if cause:
-            return f"{cause}{_reason(outcome)}"
+            return f"{cause}{_describe_reason(outcome)}"
     if elsewhere and outcome["outcome"] == "routed":
-        return f"{wanted} matches too, but {outcome['message']} is preferred, by its literals or by a schema"
+        return f"{expected_xid} matches too, but {outcome['message']} is preferred, by its literals or by a schema"
     nearest = outcome.get("nearest") or ()
-    near = next((each for each in nearest if each["message"] == wanted), next(iter(nearest), None))
+    near = next((each for each in nearest if each["message"] == expected_xid), next(iter(nearest), None))
     if near is not None and near["mismatches"]:
         first = near["mismatches"][0]
-        return _mismatch(near["message"], first["property"], first["expected"], first["found"])
-    return _reason(outcome).removeprefix("; ")
+        return _describe_mismatch(near["message"], first["property"], first["expected"], first["found"])
+    return _describe_reason(outcome).removeprefix("; ")
 
 
-def _kept_from(matcher: Matcher, outcomes: MatchOutcomes, row: int, xid: str) -> str:
+def _find_unmet_constraint(matcher: Matcher, outcomes: MatchOutcomes, row: int, xid: str) -> str:
     """Return the first requirement of a definition that this record does not meet; empty if it meets all."""
     facts = outcomes.facts
     channel = int(facts.channels[row])
     candidates = matcher.channels[channel].candidates if channel >= 0 else ()
     numbers = [number for number in candidates if matcher.targets[number].xid == xid]
     if not numbers:
-        return f"{xid} is not a candidate {_where(matcher, channel)}"
+        return f"{xid} is not a candidate {_describe_channel(matcher, channel)}"
     row_facts = matcher.row(facts, row, matcher.index.classify(facts.columns))
-    failed = [_failed(matcher.nearest.checks(number, row_facts)) for number in numbers]
+    failed = [[each for each in matcher.nearest.checks(number, row_facts) if not each.holds] for number in numbers]
     nearest = min(failed, key=len)
     if not nearest:
         return ""
-    return _mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].actual)
+    return _describe_mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].actual)
 
 
-def _failed(checks: Sequence[ConstraintResult]) -> list[ConstraintResult]:
-    return [check for check in checks if not check.holds]
-
-
-def _where(matcher: Matcher, channel: int) -> str:
+def _describe_channel(matcher: Matcher, channel: int) -> str:
     if channel < 0:
         return "for the record: no endpoint or source is known for it"
     endpoints = matcher.channels[channel].endpoints
     return f"at {', '.join(endpoints)}" if endpoints else "of the catalog"
 
 
-def _mismatch(xid: str, name: str, expected: str | None, actual: str | None) -> str:
+def _describe_mismatch(xid: str, name: str, expected: str | None, actual: str | None) -> str:
     if name == DATA:
         return f"the data is invalid against {expected}, the schema of {xid}: {actual}"
     value = "nothing" if actual is None else repr(actual)
     return f"{xid} requires {name} {expected!r}, and the record has {value}"
 
 
-def _reason(outcome: Mapping[str, Any]) -> str:
-    """Return what the outcome says by itself, where it is no mismatch of properties."""
+def _describe_reason(outcome: Mapping[str, Any]) -> str:
+    """Return reason and detail of a dead letter, unless it simply matches no definition."""
     if outcome["outcome"] != "dead-letter" or outcome["reason"] == "no-match":
         return ""
     return f"; {outcome['reason']}: {outcome['detail']}"
 
 
-# Cases made of records: what becomes of them now is what is expected from then on.
+# Cases made from records, which expect their current outcomes.
 #
-# What is marked as sensitive is hidden in cases, which lie beside a catalog and are read by many. A record that then
-# goes elsewhere makes no case. Attributes that depend on the place of a record, such as the id of a mapped one, are
-# left out.
+# Sensitive values are redacted, since cases are published with a catalog. Records whose outcome changes by that are
+# skipped. Attributes that depend on the position of a record, such as generated ids, are left out.
 
-COUNT: Final = 100
+DEFAULT_COUNT: Final = 100
 """Default number of records to create cases from."""
 MAX_LINE: Final = 64 * 1024 * 1024
 SCHEMA_COPY: Final = ".cases.schema.json"
-"""The schema beside a file of cases. Nobody looks for a catalog, or for cases, in what begins with a dot."""
-_KEPT: Final = ("outcome", "reason", "message", "context", "cloudevent", "endpoint", "sinks", "topics")
+"""File name of the schema beside case files; files with a leading dot are not read as catalogs or cases."""
+_EXPECTED_MEMBERS: Final = ("outcome", "reason", "message", "context", "cloudevent", "endpoint", "sinks", "topics")
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """Cases in their JSON form, and how many records made none since what decides about them is sensitive."""
+class RecordedCases:
+    """Cases in their JSON form, and the number of records skipped because sensitive values decide their outcome."""
 
     cases: tuple[dict[str, Any], ...]
     hidden: int
 
 
-def record(records: Iterable[Record], judging: CaseEvaluator, redactor: Redactor, count: int = COUNT) -> Recorded:
+def record_cases(
+    records: Iterable[Record], evaluator: CaseEvaluator, redactor: Redactor, count: int = DEFAULT_COUNT
+) -> RecordedCases:
     """Return cases for the first *count* records."""
     given = list(itertools.islice(records, count))
-    shown = [_shown(each, redactor) for each in given]
-    lines = lines_of_records(shown)
-    judged = judging.judge(lines)
-    # Another place for each record: what then differs is no property of the record.
-    moved = judging.judge([*lines, *lines]).outcomes[len(lines) :]
-    before = judging.judge(lines_of_records(given)).outcomes if shown != given else judged.outcomes
+    shown = [_redact_record(each, redactor) for each in given]
+    lines = encode_records(shown)
+    evaluated = evaluator.evaluate(lines)
+    # Evaluated at other positions: what differs then depends on the position only.
+    moved = evaluator.evaluate([*lines, *lines]).outcomes[len(lines) :]
+    before = evaluator.evaluate(encode_records(given)).outcomes if shown != given else evaluated.outcomes
     names: Counter[str] = Counter()
     cases: list[dict[str, Any]] = []
-    for each, was, now, elsewhere in zip(shown, before, judged.outcomes, moved, strict=True):
-        if _verdict(was) != _verdict(now):
+    for each, was, now, elsewhere in zip(shown, before, evaluated.outcomes, moved, strict=True):
+        if _outcome_key(was) != _outcome_key(now):
             continue
-        label = _label(now)
+        label = _make_label(now)
         names[label] += 1
-        form = {"name": f"{label} {names[label]}", "record": each.to_json(), "expect": _expected(now, elsewhere)}
+        form = {"name": f"{label} {names[label]}", "record": each.to_json(), "expect": _to_expectation(now, elsewhere)}
         cases.append(form)
-    return Recorded(tuple(cases), len(given) - len(cases))
+    return RecordedCases(tuple(cases), len(given) - len(cases))
 
 
-def records_of(file: BinaryIO, name: str) -> Iterator[Record]:
-    """Yield native records, one a line, as ``emit`` writes and ``match`` takes them; empty lines are left out.
+def iter_records(file: BinaryIO, name: str) -> Iterator[Record]:
+    """Yield native records from lines as ``emit`` writes and ``match`` reads them; empty lines are skipped.
 
     Raises:
-        RouterError: a line is no record, or longer than ``MAX_LINE``; names the line.
+        RouterError: a line is not a record, or longer than ``MAX_LINE``; names the line.
     """
     for number in itertools.count(1):
         line = file.readline(MAX_LINE + 1)
@@ -436,23 +435,23 @@ def records_of(file: BinaryIO, name: str) -> Iterator[Record]:
                 raise RouterError(f"{name}:{number}: {error}", hint=hint) from error
 
 
-def head_of(catalog: Sequence[str], config: Path | None, output: Path) -> dict[str, Any]:
-    """Return the head of a file of cases: the paths of catalog and settings as seen from its folder."""
+def make_head(catalog: Sequence[str], config: Path | None, output: Path) -> dict[str, Any]:
+    """Return the head of a case file: the paths of catalog and settings relative to its folder."""
     head: dict[str, Any] = {}
     if catalog:
-        head["catalog"] = [each if "://" in each else _seen_from(output, Path(each)) for each in catalog]
+        head["catalog"] = [each if "://" in each else _relative_path(output, Path(each)) for each in catalog]
     if config is not None:
-        head["config"] = _seen_from(output, config)
+        head["config"] = _relative_path(output, config)
     return head
 
 
-def case_schema() -> bytes:
-    """Return the JSON Schema of files of cases, as the package has it."""
+def read_case_schema() -> bytes:
+    """Return the JSON Schema of case files from the package."""
     return (files("router.commands.test") / "cases.schema.json").read_bytes()
 
 
-def cases_as_text(head: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], output: Path) -> str:
-    """Return a file of cases as its name says: lines of JSON, or YAML or JSON that names :data:`SCHEMA_COPY`."""
+def format_cases(head: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], output: Path) -> str:
+    """Return a case file as JSON lines, or as YAML or JSON with :data:`SCHEMA_COPY`, by the suffix of *output*."""
     suffix = output.suffix.lower()
     if suffix in LINES:
         forms = [head, *cases] if head else cases
@@ -463,13 +462,13 @@ def cases_as_text(head: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], o
     return json_text({SCHEMA: f"./{SCHEMA_COPY}", **document})
 
 
-def _seen_from(output: Path, path: Path) -> str:
+def _relative_path(output: Path, path: Path) -> str:
     here, there = output.resolve().parent.parts, path.resolve().parts
     same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(here, there, strict=False))])
     return Path(*[".."] * (len(here) - same), *there[same:]).as_posix()
 
 
-def _shown(record: Record, redactor: Redactor) -> Record:
+def _redact_record(record: Record, redactor: Redactor) -> Record:
     """Return a record without sensitive values."""
     if not redactor.looks_at_bodies:
         return record
@@ -492,26 +491,26 @@ def _shown(record: Record, redactor: Redactor) -> Record:
     return replace(record, native=shown.native, body=shown.body)
 
 
-def _verdict(outcome: Mapping[str, Any]) -> Any:
+def _outcome_key(outcome: Mapping[str, Any]) -> Any:
     return [
         (each["outcome"], each.get("message"), each.get("reason"), each.get("route"))
         for each in outcome.get("events", [outcome])
     ]
 
 
-def _label(outcome: Mapping[str, Any]) -> str:
+def _make_label(outcome: Mapping[str, Any]) -> str:
     return str(outcome.get("reason") or outcome.get("message", "batch").rpartition("/")[2])
 
 
-def _expected(outcome: Mapping[str, Any], elsewhere: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of an outcome what matters, and does not depend on the place of its record."""
+def _to_expectation(outcome: Mapping[str, Any], elsewhere: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of an outcome that a case expects, without those that depend on the position."""
     if outcome["outcome"] == "batch":
         pairs = zip(outcome["events"], elsewhere["events"], strict=True)
-        return {"outcome": "batch", "events": [_expected(one, other) for one, other in pairs]}
-    expected = {name: outcome[name] for name in _KEPT if outcome.get(name)}
+        return {"outcome": "batch", "events": [_to_expectation(one, other) for one, other in pairs]}
+    expected = {name: outcome[name] for name in _EXPECTED_MEMBERS if outcome.get(name)}
     if "cloudevent" in expected:
         other = elsewhere.get("cloudevent", {})
-        # Without an endpoint a mapped event has no source of its own.
+        # Without an endpoint, a mapped event has a placeholder as source.
         expected["cloudevent"] = {
             name: text
             for name, text in expected["cloudevent"].items()

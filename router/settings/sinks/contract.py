@@ -69,7 +69,7 @@ class SinkSettings(Section):
         return ""
 
     @property
-    def staged_at(self) -> str:
+    def staging_folder(self) -> str:
         """The folder or URL in the settings that executors write to; empty for none."""
         return ""
 
@@ -99,7 +99,7 @@ class SinkSettings(Section):
         return None
 
     @property
-    def unasked(self) -> str:
+    def unknown_commit_reason(self) -> str:
         """Why it cannot tell whether it has a batch; empty if it can."""
         return ""
 
@@ -148,7 +148,7 @@ class RemoteSink(SinkSettings):
         return self
 
     @property
-    def unasked(self) -> str:
+    def unknown_commit_reason(self) -> str:
         """Why it cannot tell whether it has a batch: no target remembers batches."""
         return "a message target does not know batches"
 

@@ -24,7 +24,7 @@ from router.settings.routes import (
 )
 from router.settings.sinks.contract import Fault, RemoteSink, TemplateFiller
 from router.settings.sinks.messages import ENDPOINT_TEXT, EXCLUDES_ENDPOINT, MOST_TEXT
-from router.settings.spark import broker_faults, kafka_client, kafka_login_faults, option_faults
+from router.settings.spark import check_brokers, iter_kafka_login_faults, iter_option_faults, make_kafka_client
 from router.settings.values import ENDPOINT, LineageForm, Options, Section, Size, plain_options
 
 if TYPE_CHECKING:
@@ -144,11 +144,11 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         surplus = () if self.endpoint is None else ("topic", "key")
         yield from ((f"{key}.{name}", EXCLUDES_ENDPOINT) for name in surplus if getattr(self, name))
         if self.topic and (events or not letters):
-            yield from _name_faults(f"{key}.topic", self.topic)
+            yield from _iter_name_faults(f"{key}.topic", self.topic)
         if not self.endpoint and letters:
-            yield from _name_faults(f"{key}.topic", self.topic, DEAD_LETTER_VARIABLES)
+            yield from _iter_name_faults(f"{key}.topic", self.topic, DEAD_LETTER_VARIABLES)
         if self.key:
-            yield from _name_faults(f"{key}.key", self.key)
+            yield from _iter_name_faults(f"{key}.key", self.key)
         if self.endpoint and self.create_topics is not None:
             yield f"{key}.create_topics", "has no effect with endpoint; set brokers and a topic, or remove it"
         if self.framing == "none":
@@ -156,7 +156,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
             yield from ((f"{key}.{name}", "requires framing: confluent; add it") for name in chosen)
         elif self.mode == "structured":
             yield f"{key}.framing", "requires mode: binary; use that, or framing: none"
-        yield from option_faults(f"{key}.options", self.options)
+        yield from iter_option_faults(f"{key}.options", self.options)
 
     def pair_faults(self) -> Iterator[str]:
         """Yield why it cannot accept request-reply pairs: variables need an event."""
@@ -165,8 +165,8 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
 
     def login_faults(self, key: str) -> Iterator[Fault]:
         """Yield contradictions in login and brokers."""
-        yield from kafka_login_faults(key, self, "options", self.options)
-        yield from broker_faults(f"{key}.bootstrap_servers", self.bootstrap_servers, self, self.options)
+        yield from iter_kafka_login_faults(key, self, "options", self.options)
+        yield from check_brokers(f"{key}.bootstrap_servers", self.bootstrap_servers, self, self.options)
 
     def check(self, name: str, endpoint: Endpoint | None) -> None:
         """Check that brokers are known."""
@@ -189,11 +189,11 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
 
     def cluster_at(self, name: str, endpoint: Endpoint | None) -> KafkaClient:
         """Return the cluster of the settings, else of the endpoint."""
-        return kafka_client(self._brokers(name, endpoint), self, self.options)
+        return make_kafka_client(self._brokers(name, endpoint), self, self.options)
 
     def cluster(self) -> KafkaClient:
         """Return the cluster of the settings, which must have brokers."""
-        return kafka_client(brokers_of([self.bootstrap_servers]), self, self.options)
+        return make_kafka_client(brokers_of([self.bootstrap_servers]), self, self.options)
 
     def _brokers(self, name: str, endpoint: Endpoint | None) -> Brokers:
         """Return the brokers of the settings, else of the endpoint.
@@ -214,7 +214,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         return brokers
 
 
-def _name_faults(key: str, template: str, variables: tuple[str, ...] = EVENT_VARIABLES) -> Iterator[Fault]:
+def _iter_name_faults(key: str, template: str, variables: tuple[str, ...] = EVENT_VARIABLES) -> Iterator[Fault]:
     try:
         parse_name(template, variables)
     except NameTemplateError as error:

@@ -18,7 +18,7 @@ from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Publisher, Translating
 from catalog.model import Endpoint
 from router.errors import SinkError
-from router.settings.catalogs import PLAIN_TEXT, TlsSettings, clear_faults, path_of, tls_of
+from router.settings.catalogs import PLAIN_TEXT, TlsSettings, iter_cleartext_faults, path_of, tls_of
 from router.settings.routes import (
     MISSING_TEXT,
     TABLE_VARIABLES,
@@ -29,7 +29,7 @@ from router.settings.routes import (
     parse_name,
 )
 from router.settings.sinks.contract import Fault, RemoteSink, SinkSettings, TemplateFiller
-from router.settings.values import ENDPOINT, Duration, LineageForm, Options, Size, Texts, as_text, is_url, plain_options
+from router.settings.values import ENDPOINT, Duration, LineageForm, Options, Size, Texts, is_url, plain_options, to_text
 
 ENDPOINT_TEXT: Final = (
     "Xid of a `producer` endpoint of the catalog; its address, options and definitions then define what is sent."
@@ -111,7 +111,7 @@ class MessageSink(RemoteSink):
         if not self.own_addresses and self.endpoint is None:
             yield f"{key}.uri", "is required; add the broker's address, or set endpoint"
         for uri in self.own_addresses:
-            yield from uri_faults(f"{key}.uri", uri, self.schemes)
+            yield from iter_uri_faults(f"{key}.uri", uri, self.schemes)
 
     @property
     def has_template(self) -> bool:
@@ -119,12 +119,12 @@ class MessageSink(RemoteSink):
         return getattr(self, self.template_field) is not None
 
 
-def login_methods(sink: MessageSink, *ways: str) -> tuple[str, ...]:
+def find_login_methods(sink: MessageSink, *ways: str) -> tuple[str, ...]:
     """Return which of several ways to log in a sink uses; more than one is a fault."""
     return tuple(name for name in ways if getattr(sink, name) is not None)
 
 
-def uri_faults(key: str, uri: str, schemes: tuple[str, ...]) -> Iterator[Fault]:
+def iter_uri_faults(key: str, uri: str, schemes: tuple[str, ...]) -> Iterator[Fault]:
     """Yield what is wrong with one address."""
     try:
         parts = urlsplit(uri)
@@ -156,7 +156,7 @@ class AmqpSink(MessageSink):
 
     def login_faults(self, key: str) -> Iterator[Fault]:
         """Yield addresses without TLS where tls is set."""
-        yield from clear_faults(f"{key}.uri", self.uri, self.tls)
+        yield from iter_cleartext_faults(f"{key}.uri", self.uri, self.tls)
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client that sends durable messages and waits for ``accepted``."""
@@ -185,7 +185,7 @@ class HttpSink(MessageSink):
     bearer: SecretStr | None = Field(None, description="Bearer token, by reference.")
     api_key: SecretStr | None = Field(None, description="API key, by reference, sent in the header `api_key_header`.")
     api_key_header: str = Field("X-API-Key", description="Header of `api_key`.", pattern="^[A-Za-z0-9-]+$")
-    version: Annotated[Literal["1.1", "2"], BeforeValidator(as_text)] | None = Field(
+    version: Annotated[Literal["1.1", "2"], BeforeValidator(to_text)] | None = Field(
         None, description="HTTP version; unset negotiates HTTP/2 by TLS (ALPN); 2 without TLS uses prior knowledge."
     )
     in_flight: int = Field(
@@ -210,10 +210,10 @@ class HttpSink(MessageSink):
 
     def address_faults(self, key: str) -> Iterator[Fault]:
         """Yield what is wrong with the URL, and headers that events set."""
-        if len(login_methods(self, "username", "bearer")) > 1:
+        if len(find_login_methods(self, "username", "bearer")) > 1:
             yield f"{key}.bearer", "and username both make an Authorization header; keep one"
         if self.url is not None:
-            yield from uri_faults(f"{key}.url", self.url.partition("{")[0], self.schemes)
+            yield from iter_uri_faults(f"{key}.url", self.url.partition("{")[0], self.schemes)
             if self.tls is not None and self.url.lower().startswith("http:"):
                 yield f"{key}.tls", "has no effect with http://; use https:// or remove tls"
         for name in self.headers:
@@ -267,7 +267,7 @@ class MqttSink(MessageSink):
     topic: str | None = Field(None, description="Topic, or a template such as events/{messagegroup}/{type}.")
     qos: int = Field(1, ge=0, le=1, description="Minimum QoS; the broker does not acknowledge QoS 0.")
     retain: bool = Field(False, description="Whether to set the retain flag.")
-    version: Annotated[Literal["5.0", "3.1.1"], BeforeValidator(as_text)] | None = Field(
+    version: Annotated[Literal["5.0", "3.1.1"], BeforeValidator(to_text)] | None = Field(
         None, description="MQTT version; unset is the endpoint's, else 5.0. 3.1.1 has structured mode only."
     )
 
@@ -339,7 +339,7 @@ class NatsSink(MessageSink):
     def address_faults(self, key: str) -> Iterator[Fault]:
         """Yield what is wrong with addresses, and ways to log in that exclude each other."""
         yield from super().address_faults(key)
-        ways = login_methods(self, "username", "token", "credentials", "seed")
+        ways = find_login_methods(self, "username", "token", "credentials", "seed")
         if len(ways) > 1:
             yield f"{key}.{ways[1]}", f"and {ways[0]} are two ways to log in; keep one"
 
@@ -405,7 +405,7 @@ class TableSink(SinkSettings):
         return self.path
 
     @property
-    def staged_at(self) -> str:
+    def staging_folder(self) -> str:
         """The path of a Delta table on disk; the router itself writes files in an object store."""
         return "" if self.format == "parquet" or is_url(self.path.removeprefix("file://")) else self.path
 
@@ -415,7 +415,7 @@ class TableSink(SinkSettings):
         return self.layout == "definition"
 
     @property
-    def unasked(self) -> str:
+    def unknown_commit_reason(self) -> str:
         """Why it cannot tell whether it has a batch: tables of definitions know only their own."""
         return "each of its tables knows only its own batches" if self.layout == "definition" else ""
 

@@ -14,7 +14,7 @@ from catalog.load import load
 from catalog.schemas.columns import PayloadMaker, payload_findings
 from catalog.schemas.families import FAMILIES, family_names, inferred_content_type, parse_format
 from catalog.schemas.validation import PayloadValidation
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.support.toy_family import LINES
 
 XID: Final = "/messagegroups/g/messages/m"
@@ -69,13 +69,13 @@ def test_its_names_are_read_in_documents_of_other_dialects(bundles: Path, tmp_pa
 
 
 def test_check_reads_it(bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["check", str(bundles)]) == 0
+    assert run_command_line(["check", str(bundles)]) == 0
     assert "this is Bundles 7, which xRegistry 1.0 has replaced" in capsys.readouterr().out
 
 
 def test_without_the_entry_it_is_no_catalog(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.yaml").write_text(DOCUMENT, encoding="utf-8")
-    assert status_of(["check", str(tmp_path / "a.yaml")]) == 1
+    assert run_command_line(["check", str(tmp_path / "a.yaml")]) == 1
     assert "not-a-catalog" in capsys.readouterr().out
 
 
@@ -116,7 +116,7 @@ def test_a_schema_family_is_one_entry(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("lines")
 def test_check_compiles_its_schemas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["check", str(catalog_with_lines(tmp_path, "some"))]) == 1
+    assert run_command_line(["check", str(catalog_with_lines(tmp_path, "some"))]) == 1
     assert "'some lines' is no number of lines" in capsys.readouterr().out
 
 

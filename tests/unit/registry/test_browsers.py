@@ -11,7 +11,7 @@ import pytest
 from bindings.http.request import Access
 from registry.http.access import Roles
 from registry.http.application import RequestLimits
-from router.cli import status_of
+from router.cli import run_command_line
 from router.commands.registry.settings import load_registry
 from router.errors import ConfigError
 from tests.support.registry import served
@@ -84,7 +84,7 @@ def test_settings_refuse_what_is_no_origin(origin: str, tmp_path: Path) -> None:
         load_registry(config)
     config.write_text("open: true\nhttp: {cors: ['https://ui.example', 'http://[::1]:3000']}\n")
     assert load_registry(config)[1].limits.origins == ("https://ui.example", "http://[::1]:3000")
-    assert status_of(["registry", "init", str(config)]) == 0
+    assert run_command_line(["registry", "init", str(config)]) == 0
 
 
 FORM = {"content-type": "text/plain", "sec-fetch-mode": "navigate", "sec-fetch-site": "cross-site"}

@@ -15,7 +15,7 @@ import pytest
 
 from registry import backup as upkeep
 from registry.store.engine import StoreError
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.support.postgresql import cluster
 from tests.support.registry import served
 
@@ -54,19 +54,19 @@ def test_a_copy_that_is_made_between_writes_has_what_was_answered(tmp_path: Path
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            assert status_of(["registry", "backup", str(config), str(copy)]) == 0
+            assert run_command_line(["registry", "backup", str(config), str(copy)]) == 0
         finally:
             stop.set()
             writer.join()
         before = everything(client)
-        assert status_of(["registry", "backup", str(config), str(copy)]) == 1  # it is there
-        assert status_of(["registry", "backup", str(config), str(copy), "--force"]) == 0
+        assert run_command_line(["registry", "backup", str(config), str(copy)]) == 1  # it is there
+        assert run_command_line(["registry", "backup", str(config), str(copy), "--force"]) == 0
         client.delete("/endpoints").raise_for_status()
-        assert status_of(["registry", "restore", str(config), str(copy), "--force"]) != 0  # it is served
+        assert run_command_line(["registry", "restore", str(config), str(copy), "--force"]) != 0  # it is served
         assert client.get("/endpoints").json() == {}
     assert not list(tmp_path.glob(".*.part*"))
-    assert status_of(["registry", "restore", str(config), str(copy)]) != 0  # it is there
-    assert status_of(["registry", "restore", str(config), str(copy), "--force"]) == 0
+    assert run_command_line(["registry", "restore", str(config), str(copy)]) != 0  # it is there
+    assert run_command_line(["registry", "restore", str(config), str(copy), "--force"]) == 0
     assert not list(tmp_path.glob(".*.part*"))
     with served(tmp_path) as client:
         assert everything(client) == before
@@ -83,11 +83,11 @@ def test_what_is_no_sound_copy_is_refused_and_the_store_stays(
     bad.write_bytes(b"no database" * 1000)
     with closing(sqlite3.connect(tmp_path / "other")) as other:
         other.execute("CREATE TABLE a (b)")
-    assert status_of(["registry", "backup", str(config), str(tmp_path / "damaged")]) == 0
+    assert run_command_line(["registry", "backup", str(config), str(tmp_path / "damaged")]) == 0
     whole = (tmp_path / "damaged").read_bytes()
     (tmp_path / "damaged").write_bytes(whole[: len(whole) // 2 // 4096 * 4096])
     for name, told in (("bad", "cannot be copied"), ("other", "no registry"), ("damaged", ""), ("nothing", "No such")):
-        assert status_of(["registry", "restore", str(config), str(tmp_path / name), "--force"]) != 0, name
+        assert run_command_line(["registry", "restore", str(config), str(tmp_path / name), "--force"]) != 0, name
         assert told in capsys.readouterr().err
     with served(tmp_path) as client:
         assert client.get("/endpoints/e").status_code == 200
@@ -115,7 +115,7 @@ def test_without_the_tools_of_postgresql_the_error_names_them(
     config = tmp_path / "registry.yaml"
     config.write_text("open: true\nstore: {url: postgresql://me@localhost/none}\n")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert status_of(["registry", "backup", str(config), str(tmp_path / "copy")]) != 0
+    assert run_command_line(["registry", "backup", str(config), str(tmp_path / "copy")]) != 0
     told = capsys.readouterr().err
     assert "pg_dump is missing" in told and "postgresql-client" in told
     assert not list(tmp_path.glob("*copy*"))
@@ -145,12 +145,12 @@ def test_a_document_loses_nothing_when_it_is_asked_not_to(tmp_path: Path, config
         before = everything(client)[0]
         book = client.get("/shelves/a/books/b").content
     document = tmp_path / "all.xreg.json"
-    assert status_of(["registry", "export", str(config), str(document)]) == 0
+    assert run_command_line(["registry", "export", str(config), str(document)]) == 0
     (tmp_path / "other").mkdir()
     other = tmp_path / "other" / "registry.yaml"
     other.write_text("open: true\n")
     importing = ["registry", "import", str(other), str(document)]
-    assert status_of([*importing, "--model", "--exact"]) == 0
+    assert run_command_line([*importing, "--model", "--exact"]) == 0
     with served(tmp_path / "other") as client:
         after = everything(client)[0]
         # The reference has nothing of its own but the time that it was made.
@@ -159,11 +159,11 @@ def test_a_document_loses_nothing_when_it_is_asked_not_to(tmp_path: Path, config
         assert after == before
         assert client.get("/shelves/a/books/b").content == book == b"\x00\xff1"
     again = tmp_path / "again.xreg.json"
-    assert status_of(["registry", "export", str(other), str(again)]) == 0
+    assert run_command_line(["registry", "export", str(other), str(again)]) == 0
     one, two = (json.loads(each.read_text()) for each in (document, again))
     assert one == two
-    assert status_of([*importing, "--exact"]) == 1  # it has groups by now
-    assert status_of(importing) == 0
+    assert run_command_line([*importing, "--exact"]) == 1  # it has groups by now
+    assert run_command_line(importing) == 0
 
 
 @pytest.mark.parametrize(
@@ -185,12 +185,12 @@ def test_what_a_registry_cannot_take_of_a_document_is_an_error(
     with served(tmp_path) as client:
         full(client)
     document = tmp_path / "all.xreg.json"
-    assert status_of(["registry", "export", str(config), str(document)]) == 0
+    assert run_command_line(["registry", "export", str(config), str(document)]) == 0
     document.write_text(json.dumps({**json.loads(document.read_text()), **change}))
     (tmp_path / "other").mkdir()
     other = tmp_path / "other" / "registry.yaml"
     other.write_text("open: true\n")
-    assert status_of(["registry", "import", str(other), str(document), *options]) != 0
+    assert run_command_line(["registry", "import", str(other), str(document), *options]) != 0
     assert told in capsys.readouterr().err
     with served(tmp_path / "other") as client:
         found = client.get("/").json()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from catalog.load import load
-from router.cli import status_of
+from router.cli import run_command_line
 from router.commands.registry.settings import load_registry
 from router.errors import ConfigError
 from tests.support.cases import spread
@@ -48,7 +48,7 @@ def test_a_document_means_the_same_after_import_and_export(
 ) -> None:
     config = tmp_path / "registry.yaml"
     config.write_text("open: true\nlint: report\n")
-    status = status_of(["registry", "import", str(config), str(document)])
+    status = run_command_line(["registry", "import", str(config), str(document)])
     told = capsys.readouterr().err
     if document.name in REFUSED:
         assert status == 1 and REFUSED[document.name] in told
@@ -58,14 +58,14 @@ def test_a_document_means_the_same_after_import_and_export(
         assert status == 1 and 'attribute "documentation" for "/"' in told
         without = tmp_path / document.name
         without.write_text(json.dumps({name: each for name, each in tree.items() if name != "documentation"}))
-        status = status_of(["registry", "import", str(config), str(without)])
+        status = run_command_line(["registry", "import", str(config), str(without)])
         told = capsys.readouterr().err
     assert status == 0, told
     exported = tmp_path / "out.xreg.json"
     beside = document.parent / document.name.partition(".")[0]
     if beside.is_dir():  # with schemas that the document refers to by relative addresses
         shutil.copytree(beside, tmp_path / beside.name)
-    assert status_of(["registry", "export", str(config), str(exported)]) == 0, capsys.readouterr().err
+    assert run_command_line(["registry", "export", str(config), str(exported)]) == 0, capsys.readouterr().err
     before, after = load([document]), load([exported])
     assert before.definitions.keys() == after.definitions.keys()
     assert before.endpoints == after.endpoints
@@ -102,7 +102,7 @@ def test_the_commands_start_without_spark() -> None:
 def test_settings_that_cannot_be(settings: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "registry.yaml"
     config.write_text(settings)
-    assert status_of(["registry", "serve", str(config)]) == 3
+    assert run_command_line(["registry", "serve", str(config)]) == 3
     assert told in capsys.readouterr().err
 
 
@@ -131,10 +131,10 @@ def test_what_cannot_be_imported_is_told(tmp_path: Path, capsys: pytest.CaptureF
     config, document = tmp_path / "registry.yaml", tmp_path / "a.json"
     config.write_text("open: true\n")
     document.write_text('{"things": {"a": {}}}')
-    assert status_of(["registry", "import", str(config), str(document)]) == 4
+    assert run_command_line(["registry", "import", str(config), str(document)]) == 4
     assert "has none of endpoints" in capsys.readouterr().err
     document.write_text('{"endpoints": {"a": {"name": 5}}}')
-    assert status_of(["registry", "import", str(config), str(document)]) == 1
+    assert run_command_line(["registry", "import", str(config), str(document)]) == 1
     assert 'attribute "name" for "/endpoints/a"' in capsys.readouterr().err
 
 
@@ -146,7 +146,7 @@ def test_a_tree_of_files_is_imported_whole_or_not(tmp_path: Path, capsys: pytest
     (tree / "index.json").write_text(json.dumps({"specversion": "1.0-rc4", "registryid": "r"}))
     (tree / "messagegroups" / "index.json").write_text(json.dumps({"G": {"messagegroupid": "G"}}))
     (tree / "messagegroups" / "G" / "index.json").write_text('{"messagegroupid": "G", "mess')
-    assert status_of(["registry", "import", str(config), str(tree)]) == 4
+    assert run_command_line(["registry", "import", str(config), str(tree)]) == 4
     told = capsys.readouterr()
     assert "G/index.json" in told.err and "imported" not in told.out
 
@@ -158,8 +158,8 @@ def test_what_is_another_by_xref_is_converted_and_imported(tmp_path: Path, capsy
     config = tmp_path / "registry.yaml"
     config.write_text("open: true\n")
     converted = tmp_path / "converted.xreg.json"
-    assert status_of(["catalog", "convert", str(source), "--output", str(converted)]) == 0
-    assert status_of(["registry", "import", str(config), str(converted)]) == 0, capsys.readouterr().err
+    assert run_command_line(["catalog", "convert", str(source), "--output", str(converted)]) == 0
+    assert run_command_line(["registry", "import", str(config), str(converted)]) == 0, capsys.readouterr().err
     exported = tmp_path / "exported.xreg.json"
-    assert status_of(["registry", "export", str(config), str(exported)]) == 0
+    assert run_command_line(["registry", "export", str(config), str(exported)]) == 0
     assert load([exported]).definitions.keys() == load([source]).definitions.keys()

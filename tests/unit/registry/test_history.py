@@ -22,7 +22,7 @@ from registry.http.server import RegistryServer, RegistrySettings
 from registry.model.attributes import model_source
 from registry.store import history
 from registry.store.engine import HISTORY, MIGRATIONS, Database, open_database
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.support.postgresql import cluster
 from tests.support.registry import served
 from tests.support.waiting import wait_until
@@ -252,17 +252,17 @@ def test_the_command_shows_history_of_settings_and_of_a_url(
         for method, path, body in WRITTEN:
             client.request(method, path, json=body).raise_for_status()
         for source in (str(config), str(client.base_url)):
-            status = status_of(["registry", "history", source, "/endpoints/e"])
+            status = run_command_line(["registry", "history", source, "/endpoints/e"])
             seen = capsysbinary.readouterr()
             assert status == 0, seen.err
             told = seen.out.decode()
             assert re.sub("(?m)^[^ ]+Z  -  ", "", told) == SHOWN
             limited = ["registry", "history", source, "--limit", "2", "--oldest", "--format", "json"]
-            assert status_of(limited) == 0
+            assert run_command_line(limited) == 0
             entries = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
             assert [(each["number"], each["action"]) for each in entries] == [(1, "updated"), (2, "created")]
             assert "changed" not in entries[0]  # what the registry was before its first entry is not kept
-    assert status_of(["registry", "history", str(config), "endpoints/e"]) == 1
+    assert run_command_line(["registry", "history", str(config), "endpoints/e"]) == 1
 
 
 def test_who_wrote_is_not_for_strangers(tmp_path: Path) -> None:

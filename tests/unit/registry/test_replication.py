@@ -18,7 +18,7 @@ from registry.http.access import Roles
 from registry.replication.peers import Peer, changes_after
 from registry.store.engine import GROUPS, MIGRATIONS, RESOURCES, VERSIONS, open_database
 from registry.store.entities import EntityReader
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.support.catalogs import Side, settle, side, state_of
 
 pytestmark = pytest.mark.slow
@@ -294,9 +294,9 @@ def test_rounds_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         one.post("g", "m", "x")
         config = tmp_path / "registry.yaml"
         config.write_text(f"open: true\nauthority: urn:corp\nreplication: [{{url: '{one.url}'}}]\n")
-        assert status_of(["registry", "pull", str(config)]) == 0
+        assert run_command_line(["registry", "pull", str(config)]) == 0
         assert f"pull {one.url}: 2 changes, 2 of them new" in capsys.readouterr().out
-        assert status_of(["registry", "push", str(config), one.url]) == 0
+        assert run_command_line(["registry", "push", str(config), one.url]) == 0
         assert "2 changes, 0 of them new" in capsys.readouterr().out
-        assert status_of(["registry", "pull", str(config), "http://other.example/c"]) == 1
+        assert run_command_line(["registry", "pull", str(config), "http://other.example/c"]) == 1
         assert "no such catalog in replication" in capsys.readouterr().err

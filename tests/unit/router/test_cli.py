@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from router import cli
-from router.cli import status_of
+from router.cli import run_command_line
 from router.errors import SinkError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,7 +31,7 @@ def xrouter(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
     def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        status = status_of(arguments)
+        status = run_command_line(arguments)
         out, err = capsys.readouterr()
         assert "Traceback" not in err
         return status, out, err
@@ -83,12 +83,12 @@ def test_an_unexpected_error_is_one_line_unless_debugging(
         raise {"zero": ZeroDivisionError("by\nzero"), "sink": SinkError("lake", "full", hint="free it")}[kind]
 
     monkeypatch.setattr(cli, "app", app)
-    assert status_of(["zero"]) == 1
+    assert run_command_line(["zero"]) == 1
     assert capsys.readouterr().err.splitlines()[0] == "xrouter: error: unexpected ZeroDivisionError: by zero"
-    assert status_of(["sink"]) == 8
+    assert run_command_line(["sink"]) == 8
     assert capsys.readouterr().err == "xrouter: error: sink lake: full\nhint: free it\n"
     monkeypatch.setenv("XROUTER_DEBUG", "1")
-    assert status_of(["zero"]) == 1
+    assert run_command_line(["zero"]) == 1
     assert "Traceback" in capsys.readouterr().err
 
 

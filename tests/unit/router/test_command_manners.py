@@ -15,7 +15,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from router.cli import app, status_of
+from router.cli import app, run_command_line
 from router.lazy_commands import UsageError
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -64,7 +64,7 @@ def test_the_help_of_each_command_has_an_example_that_it_takes(path: tuple[str, 
 
 @pytest.mark.parametrize("path", [(), *sorted({path[:1] for path in LEAVES if len(path) > 1}), *LEAVES], ids=" ".join)
 def test_help_speaks_of_values_as_people_do(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of([*path, "--help"]) == 0
+    assert run_command_line([*path, "--help"]) == 0
     assert not re.findall(r"<bool>|<str>|list\[|<int|<float|<Path>|NoneType", capsys.readouterr().out)
 
 
@@ -79,12 +79,12 @@ def test_help_speaks_of_values_as_people_do(path: tuple[str, ...], capsys: pytes
     ],
 )
 def test_a_mistyped_command_is_guessed(words: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(words) == 2
+    assert run_command_line(words) == 2
     assert re.search(rf"[Dd]id you mean '?{meant}'?\?", capsys.readouterr().err)
 
 
 def test_what_is_like_no_command_is_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["zzzz"]) == 2
+    assert run_command_line(["zzzz"]) == 2
     assert "mean" not in capsys.readouterr().err
 
 
@@ -132,9 +132,9 @@ def test_other_shells_are_answered(shell: str) -> None:
 
 def test_only_the_root_claims_to_install_completion(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["dead-letters"], ["catalog"], ["registry"], ["batches"], ["check"]):
-        status_of([*words, "--help"])
+        run_command_line([*words, "--help"])
         assert "completion" not in capsys.readouterr().out
-    status_of(["--help"])
+    run_command_line(["--help"])
     assert "--install-completion" in capsys.readouterr().out
 
 

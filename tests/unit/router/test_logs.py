@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import structlog
 
-from router.logs import JAVA_OPTIONS, OURS, QUIET, configure_logs, get_logger, jvm_log_conf, log4j2_file
+from router.logs import JAVA_OPTIONS, OURS, QUIET, configure_logs, get_logger, log4j2_file, make_jvm_log_conf
 from router.settings import LogSettings
-from router.spark.session import relay
+from router.spark.session import relay_lines
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -145,19 +145,19 @@ def test_warnings_of_python_become_log_lines() -> None:
 
 
 def test_jvm_options_are_added_to_those_given_and_give_way_to_a_log4j_of_ones_own() -> None:
-    ours = jvm_log_conf()[JAVA_OPTIONS]
+    ours = make_jvm_log_conf()[JAVA_OPTIONS]
     assert ours == f"-Dlog4j2.configurationFile={log4j2_file().as_uri()}" and " " not in ours
-    assert jvm_log_conf({JAVA_OPTIONS: "-Xss4m"})[JAVA_OPTIONS] == f"-Xss4m {ours}"
+    assert make_jvm_log_conf({JAVA_OPTIONS: "-Xss4m"})[JAVA_OPTIONS] == f"-Xss4m {ours}"
     own = "-Dlog4j2.configurationFile=mine.xml"
-    assert jvm_log_conf({JAVA_OPTIONS: own})[JAVA_OPTIONS] == own
-    assert jvm_log_conf()["spark.ui.showConsoleProgress"] == "false"
+    assert make_jvm_log_conf({JAVA_OPTIONS: own})[JAVA_OPTIONS] == own
+    assert make_jvm_log_conf()["spark.ui.showConsoleProgress"] == "false"
 
 
 def test_what_the_jvm_prints_is_json_where_our_lines_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert jvm_log_conf(json=True)[JAVA_OPTIONS].endswith(log4j2_file(json=True).as_uri())
+    assert make_jvm_log_conf(json=True)[JAVA_OPTIONS].endswith(log4j2_file(json=True).as_uri())
     configure_logs(LogSettings(format="json"))
     printed = b'WARNING: some module\n\n{"event": "a", "level": "error"}\n{"event": "torn' + b"x" * 20_000
-    relay(io.BytesIO(printed)).join(10)
+    relay_lines(io.BytesIO(printed)).join(10)
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["event"] for line in lines[:2]] == ["printed by the JVM", "a"]
     assert lines[0]["line"] == "WARNING: some module"
@@ -169,10 +169,10 @@ def test_of_a_trace_that_a_worker_prints_the_error_is_told(capsys: pytest.Captur
     ours = b"2026-01-02T03:04:05.000000Z [error    ] lost  [spark X]\n"
     trace = b'Traceback (most recent call last):\n  File "daemon.py", line 1\n    work()\nOSError: no memory\n'
     printed = b"WARNING: Using incubator modules: jdk.incubator.vector\n" + ours + trace + b"\tat java.lang.Thread\n"
-    relay(io.BytesIO(printed)).join(10)
+    relay_lines(io.BytesIO(printed)).join(10)
     first, second = capsys.readouterr().err.splitlines()
     assert first == ours.decode().strip() and "OSError: no memory" in second and "printed by the JVM" in second
-    relay(io.BytesIO(printed), whole=True).join(10)
+    relay_lines(io.BytesIO(printed), whole=True).join(10)
     assert len(capsys.readouterr().err.splitlines()) == 7
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from catalog.findings import escaped, escaped_json, one_line
-from router.cli import status_of
+from router.cli import run_command_line
 from router.logs import configure_logs, get_logger
 from router.settings import LogSettings
 from tests.support.letters import letter_id, row, settings_file, write_letters
@@ -166,7 +166,7 @@ def test_no_command_writes_what_a_terminal_acts_upon(
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         monkeypatch.setenv("COLUMNS", "400")
-    status_of([places.get(each, each) for each in arguments])
+    run_command_line([places.get(each, each) for each in arguments])
     out, err = capfdbinary.readouterr()
     for written in (out, err):
         text = written.decode("utf-8")
@@ -180,10 +180,10 @@ def test_no_command_writes_what_a_terminal_acts_upon(
 
 
 def test_markup_in_names_is_text(places: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    status_of(["check", places["CATALOG"]])
+    run_command_line(["check", places["CATALOG"]])
     out = capsys.readouterr().out
     assert MARKUP in out
-    status_of(["catalog", "list", places["CATALOG"], "--format", "json"])
+    run_command_line(["catalog", "list", places["CATALOG"], "--format", "json"])
     listed = [json.loads(line)["xid"] for line in capsys.readouterr().out.split("\n") if line]
     assert NAME in listed, "JSON means the same as the catalog"
 
@@ -192,7 +192,7 @@ def test_documents_written_to_a_terminal_mean_the_same(
     places: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for form, read in (("json", json.loads), ("yaml", yaml.safe_load)):
-        status_of(["catalog", "convert", places["CATALOG"], "--to", form])
+        run_command_line(["catalog", "convert", places["CATALOG"], "--to", form])
         document = read(capsys.readouterr().out)
         assert f"M{HOSTILE}" in document["messagegroups"][f"G{HOSTILE}"]["messages"]
 

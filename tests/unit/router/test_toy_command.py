@@ -15,13 +15,13 @@ def greet(name: str) -> None:
 
 def test_a_command_is_one_entry(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(cli.COMMANDS, "greet", f"{__name__}:greet")
-    assert cli.status_of(["greet", "Ada"]) == 0
-    assert cli.status_of(["--help"]) == 0
+    assert cli.run_command_line(["greet", "Ada"]) == 0
+    assert cli.run_command_line(["--help"]) == 0
     shown = capsys.readouterr().out
     assert "good morning, Ada" in shown
     assert "Greet somebody." in shown
 
 
 def test_without_the_entry_there_is_no_such_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.status_of(["greet", "Ada"]) == cli.USAGE
+    assert cli.run_command_line(["greet", "Ada"]) == cli.USAGE
     assert "No such command" in capsys.readouterr().err

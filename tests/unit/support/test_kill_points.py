@@ -58,8 +58,8 @@ def test_the_points_of_the_tests_are_seen() -> None:
         ("router.state.state:Gone.pin", "there is no Gone.pin"),
         ("router.state.gone:State.pin", "No module named"),
         ("router.batches.plans:PlanHolder.active", "property, no function"),
-        ("router.running.queries:PAUSE_FIRST", "float, no function"),
-        ("router.watching.batches:_Jobs._stage", "staticmethod, no function"),
+        ("router.running.queries:FIRST_PAUSE", "float, no function"),
+        ("router.watching.batches:_SparkJobs._stage_progress", "staticmethod, no function"),
     ],
 )
 def test_a_point_that_is_not_met_is_refused(name: str, why: str) -> None:

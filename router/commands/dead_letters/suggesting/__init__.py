@@ -1,1 +1,1 @@
-"""Drafts of definitions for records that no definition took."""
+"""Drafts of definitions for records that match no definition."""

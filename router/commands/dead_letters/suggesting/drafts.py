@@ -1,4 +1,4 @@
-"""Drafts: what a bundle of records has in common, as a message definition in the spelling of xRegistry 1.0."""
+"""Draft an xRegistry 1.0 message definition from the common properties of a bundle of records."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from catalog.linting.events import is_media_type
 from catalog.model import CLOUDEVENTS
 from catalog.protocols.properties import ATTRIBUTE_TYPES, VOCABULARIES
 from catalog.values import is_timestamp, is_valid
-from router.commands.dead_letters.suggesting.bundles import Bundle, Column, Gap, column_of
-from router.commands.dead_letters.suggesting.sampling import Hides, looks_like_id, never, singular
+from router.commands.dead_letters.suggesting.bundles import Bundle, Column, Gap, analyze_property
+from router.commands.dead_letters.suggesting.sampling import Hides, hide_nothing, looks_like_id, to_singular
 
-# Names for the gaps of a draft: after what stands before them, the same for values that are always equal.
+# Names for the gaps of a draft, taken from the preceding word; gaps that are always equal share a name.
 
-_EQUAL: Final = 3
-"""From so many records on, gaps that are always equal are taken to be the same thing."""
+_MIN_EQUAL_RECORDS: Final = 3
+"""Minimum records for gaps that are always equal to share a name."""
 _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9_]+")
 _VERSION: Final = re.compile(r"v?\d+(?:\.\d+)*|api|rest|rpc|urn|https?", re.IGNORECASE | re.ASCII)
-_LONGEST: Final = 40
+_MAX_NAME: Final = 40
 _DATE: Final = re.compile(r"\d{4}-\d{2}", re.ASCII)
 GapPlace = tuple[int, int]
 """The number of a column, and of a gap in it."""
 
 
-def shared_gaps(columns: Sequence[Column]) -> dict[GapPlace, GapPlace]:
-    """Return, for each gap, the first one that has the same value in every record; itself when there is none."""
+def find_shared_gaps(columns: Sequence[Column]) -> dict[GapPlace, GapPlace]:
+    """Return for each gap the first gap with the same value in every record, which may be itself."""
     first: dict[tuple[str, ...], GapPlace] = {}
     shared: dict[GapPlace, GapPlace] = {}
-    for place, gap in _gaps(columns):
-        certain = gap.varies and len(gap.values) >= _EQUAL and not any("%" in value for value in gap.values)
+    for place, gap in _iter_gaps(columns):
+        certain = gap.varies and len(gap.values) >= _MIN_EQUAL_RECORDS and not any("%" in value for value in gap.values)
         shared[place] = first.setdefault(gap.values, place) if certain else place
     return shared
 
 
-def names_of(columns: Sequence[Column], shared: dict[GapPlace, GapPlace]) -> dict[GapPlace, str]:
-    """Name the gaps of *columns*, whose order is the order of their say; no two that differ have one name."""
+def name_gaps(columns: Sequence[Column], shared: dict[GapPlace, GapPlace]) -> dict[GapPlace, str]:
+    """Name the gaps of *columns*, earlier columns first; different gaps have different names."""
     proposals: dict[GapPlace, tuple[int, str]] = {}
-    for place, gap in _gaps(columns):
-        rank, name = _proposal(columns[place[0]], gap)
+    for place, gap in _iter_gaps(columns):
+        rank, name = _propose_name(columns[place[0]], gap)
         known = proposals.get(shared[place])
         if known is None or rank < known[0]:
             proposals[shared[place]] = (rank, name)
@@ -55,21 +55,21 @@ def names_of(columns: Sequence[Column], shared: dict[GapPlace, GapPlace]) -> dic
     return {place: names[owner] for place, owner in shared.items() if owner in names}
 
 
-def _gaps(columns: Sequence[Column]) -> Iterator[tuple[GapPlace, Gap]]:
+def _iter_gaps(columns: Sequence[Column]) -> Iterator[tuple[GapPlace, Gap]]:
     for number, column in enumerate(columns):
         for place, gap in enumerate(column.gaps):
             yield (number, place), gap
 
 
-def _proposal(column: Column, gap: Gap) -> tuple[int, str]:
-    """Return a name and how good it is; the smaller the better."""
-    before = singular(gap.before)
+def _propose_name(column: Column, gap: Gap) -> tuple[int, str]:
+    """Return the rank of a proposed name (smaller is better), and the name."""
+    before = to_singular(gap.before)
     if before and not looks_like_id(before) and not _VERSION.fullmatch(before):
-        name = _clean(before)
+        name = _to_identifier(before)
         if name:
             return 0, name
     if column.pieces is not None and len(column.pieces) == 1:
-        name = _clean(column.key.rpartition(".")[2].removeprefix("x-").removeprefix("X-"))
+        name = _to_identifier(column.key.rpartition(".")[2].removeprefix("x-").removeprefix("X-"))
         if name and column.key not in ("p.topic", "p.topic_name", "p.path", "p.subject"):
             return 1, name
     if gap.values and _DATE.match(gap.values[0]):
@@ -77,16 +77,16 @@ def _proposal(column: Column, gap: Gap) -> tuple[int, str]:
     return 3, "id" if all(map(looks_like_id, gap.values)) else "name"
 
 
-def _clean(text: str) -> str:
-    return _NOT_NAME.sub("_", text).strip("_")[:_LONGEST]
+def _to_identifier(text: str) -> str:
+    return _NOT_NAME.sub("_", text).strip("_")[:_MAX_NAME]
 
 
-# A JSON Schema (2020-12) drafted from documents: all of them conform to it, and they justify no narrower one.
+# A JSON Schema (2020-12) drafted from documents: the narrowest that is justified and that all of them conform to.
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 FORMAT: Final = "JsonSchema/draft-2020-12"
-_DEPTH: Final = 12
-_MOST_MEMBERS: Final = 200
+_MAX_DEPTH: Final = 12
+_MAX_MEMBERS: Final = 200
 _MAP_MEMBERS: Final = 5
 _MAP_SHARE: Final = 0.8
 _ENUM_VALUES: Final = 8
@@ -95,7 +95,7 @@ _ENUM_TIMES: Final = 10
 _ENUM_LENGTH: Final = 40
 _FORMAT_TIMES: Final = 3
 _ITEMS: Final = 100
-"""Items of one array that are looked at."""
+"""Maximum items of an array that are examined."""
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9 _.\-]*")
 _FORMATS: Final[tuple[tuple[str, Callable[[str], object]], ...]] = (
     ("date-time", is_timestamp),
@@ -109,7 +109,7 @@ _FORMATS: Final[tuple[tuple[str, Callable[[str], object]], ...]] = (
 )
 
 
-def _shows(name: str) -> bool:
+def _hide_nothing(name: str) -> bool:
     return False
 
 
@@ -117,92 +117,94 @@ _TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "obj
 
 
 @dataclass(slots=True)
-class Observed:
-    """What was seen at one place of the documents; its memory is bounded, whatever the documents hold.
+class ObservedValues:
+    """The values seen at one location of the documents, in bounded memory.
 
-    ``hides`` names members whose values are not shown; what is ``hidden`` is in one of them.
+    ``hides`` selects members whose values must not be shown; ``hidden`` is whether this is inside such a member.
     """
 
     times: dict[str, int] = field(default_factory=dict)
-    members: dict[str, Observed] = field(default_factory=dict)
-    map_values: Observed | None = None
-    items: Observed | None = None
+    members: dict[str, ObservedValues] = field(default_factory=dict)
+    map_values: ObservedValues | None = None
+    items: ObservedValues | None = None
     texts: dict[str, None] = field(default_factory=dict)
     formats: set[str] = field(default_factory=lambda: {name for name, _ in _FORMATS})
-    hides: Callable[[str], bool] = _shows
+    hides: Callable[[str], bool] = _hide_nothing
     hidden: bool = False
 
-    def add(self, value: Any, depth: int = 0) -> None:
-        """Look at one value."""
-        kind = _kind(value)
+    def add_value(self, value: Any, depth: int = 0) -> None:
+        """Record one value."""
+        kind = _json_type(value)
         self.times[kind] = self.times.get(kind, 0) + 1
         if kind == "string":
-            self._text(value)
-        elif depth < _DEPTH and kind == "object":
-            self._object(value, depth)
-        elif depth < _DEPTH and kind == "array":
+            self._add_text(value)
+        elif depth < _MAX_DEPTH and kind == "object":
+            self._add_object(value, depth)
+        elif depth < _MAX_DEPTH and kind == "array":
             for each in value[:_ITEMS]:
-                self.items = self.items or self._inner(self.hidden)
-                self.items.add(each, depth + 1)
+                self.items = self.items or self._make_child(self.hidden)
+                self.items.add_value(each, depth + 1)
 
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of what was seen."""
+    def make_schema(self) -> dict[str, Any]:
+        """Return the schema of the recorded values."""
         kinds = [kind for kind in _TYPES if kind in self.times]
         if "number" in kinds and "integer" in kinds:
             kinds.remove("integer")
         if not kinds or kinds == ["null"]:
-            return {}  # only null was seen, so any other value may come
+            return {}  # only null was seen, so any other value may follow
         drafted: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds}
         if "object" in kinds:
-            drafted.update(self._object_schema())
+            drafted.update(self._make_object_schema())
         if self.items is not None:
-            drafted["items"] = self.items.schema()
+            drafted["items"] = self.items.make_schema()
         if "string" in kinds:
-            drafted.update(self._text_schema(alone=len(kinds) == 1))
+            drafted.update(self._make_text_schema(alone=len(kinds) == 1))
         return drafted
 
-    def _text(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         if len(self.texts) <= _ENUM_VALUES:
             self.texts[text if len(text) <= _ENUM_LENGTH else text[: _ENUM_LENGTH + 1]] = None
         self.formats.difference_update([name for name, fits in _FORMATS if name in self.formats and not fits(text)])
 
-    def _object(self, value: Mapping[str, Any], depth: int) -> None:
-        if self.map_values is None and len(self.members.keys() | value.keys()) > _MOST_MEMBERS:
-            self._to_map()
+    def _add_object(self, value: Mapping[str, Any], depth: int) -> None:
+        if self.map_values is None and len(self.members.keys() | value.keys()) > _MAX_MEMBERS:
+            self._convert_to_map()
         for name, member in value.items():
             if self.map_values is not None:
-                self.map_values.add(member, depth + 1)
+                self.map_values.add_value(member, depth + 1)
             else:
-                self._member(name).add(member, depth + 1)
+                self._get_member(name).add_value(member, depth + 1)
 
-    def _member(self, name: str) -> Observed:
+    def _get_member(self, name: str) -> ObservedValues:
         known = self.members.get(name)
         if known is None:
-            known = self.members[name] = self._inner(self.hidden or self.hides(name))
+            known = self.members[name] = self._make_child(self.hidden or self.hides(name))
         return known
 
-    def _inner(self, hidden: bool) -> Observed:
-        return Observed(hides=self.hides, hidden=hidden)
+    def _make_child(self, hidden: bool) -> ObservedValues:
+        return ObservedValues(hides=self.hides, hidden=hidden)
 
-    def _to_map(self) -> None:
-        self.map_values = merged(self.members.values())
+    def _convert_to_map(self) -> None:
+        self.map_values = merge_observed(self.members.values())
         self.map_values.hides = self.hides
         self.map_values.hidden = self.hidden or any(each.hidden for each in self.members.values())
         self.members = {}
 
-    def _object_schema(self) -> dict[str, Any]:
+    def _make_object_schema(self) -> dict[str, Any]:
         ids = sum(map(looks_like_id, self.members))
         if self.map_values is None and ids >= _MAP_MEMBERS and ids >= _MAP_SHARE * len(self.members):
-            self._to_map()
+            self._convert_to_map()
         if self.map_values is not None:
-            return {"additionalProperties": self.map_values.schema()}
+            return {"additionalProperties": self.map_values.make_schema()}
         if not self.members:
             return {}
         always = [name for name, each in self.members.items() if sum(each.times.values()) == self.times["object"]]
-        drafted: dict[str, Any] = {"properties": {name: self.members[name].schema() for name in sorted(self.members)}}
+        drafted: dict[str, Any] = {
+            "properties": {name: self.members[name].make_schema() for name in sorted(self.members)}
+        }
         return {**drafted, "required": sorted(always)} if always else drafted
 
-    def _text_schema(self, *, alone: bool) -> dict[str, Any]:
+    def _make_text_schema(self, *, alone: bool) -> dict[str, Any]:
         times = self.times["string"]
         if times >= _FORMAT_TIMES and self.formats:
             return {"format": next(name for name, _ in _FORMATS if name in self.formats)}
@@ -217,13 +219,13 @@ class Observed:
         return {"enum": sorted(self.texts)} if alone and words and few and len(self.texts) > 1 else {}
 
 
-def merged(several: Iterable[Observed]) -> Observed:
-    """Return what was seen at several places as if it had been at one."""
+def merge_observed(several: Iterable[ObservedValues]) -> ObservedValues:
+    """Merge the values seen at several locations."""
     observations = list(several)
-    united = Observed(hidden=any(each.hidden for each in observations))
-    maps: list[Observed] = []
-    items: list[Observed] = []
-    members: dict[str, list[Observed]] = {}
+    united = ObservedValues(hidden=any(each.hidden for each in observations))
+    maps: list[ObservedValues] = []
+    items: list[ObservedValues] = []
+    members: dict[str, list[ObservedValues]] = {}
     for each in observations:
         for kind, times in each.times.items():
             united.times[kind] = united.times.get(kind, 0) + times
@@ -235,26 +237,26 @@ def merged(several: Iterable[Observed]) -> Observed:
         items += [each.items] if each.items is not None else []
         for name, member in each.members.items():
             members.setdefault(name, []).append(member)
-    united.items = merged(items) if items else None
-    if maps or len(members) > _MOST_MEMBERS:
-        united.map_values = merged([*maps, *(one for each in members.values() for one in each)])
+    united.items = merge_observed(items) if items else None
+    if maps or len(members) > _MAX_MEMBERS:
+        united.map_values = merge_observed([*maps, *(one for each in members.values() for one in each)])
     else:
-        united.members = {name: merged(each) for name, each in members.items()}
+        united.members = {name: merge_observed(each) for name, each in members.items()}
     return united
 
 
-def schema_of(documents: Iterable[Any], hides: Callable[[str], bool] = _shows) -> dict[str, Any]:
-    """Return a schema that all *documents* conform to; it shows no value of members that *hides* names.
+def draft_schema(documents: Iterable[Any], hides: Callable[[str], bool] = _hide_nothing) -> dict[str, Any]:
+    """Return a schema that all *documents* conform to, without values of members that *hides* selects.
 
-    Members that are not named in it are allowed.
+    Other members are allowed.
     """
-    seen = Observed(hides=hides)
+    seen = ObservedValues(hides=hides)
     for document in documents:
-        seen.add(document)
-    return {"$schema": DIALECT, **seen.schema()}
+        seen.add_value(document)
+    return {"$schema": DIALECT, **seen.make_schema()}
 
 
-def _kind(value: Any) -> str:
+def _json_type(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -268,81 +270,83 @@ def _kind(value: Any) -> str:
     return "array" if isinstance(value, list) else "object"
 
 
-MOST_PROPERTIES: Final = 32
-_OFTEN: Final = 0.05
-_DOCUMENTS: Final = 0.95
-"""Share of bodies that must be JSON for a schema to be drafted."""
+MAX_PROPERTIES: Final = 32
+_MIN_SHARE: Final = 0.05
+_MIN_JSON_SHARE: Final = 0.95
+"""Minimum share of JSON bodies for a schema to be drafted."""
 _ABSOLUTE: Final = ("e.dataschema",)
 _URIS: Final = frozenset({"uri", "urireference", "uritemplate"})
 
 
 @dataclass(frozen=True, slots=True)
-class AskedProperty:
-    """One property of a draft: what definitions write as ``{type, value, required}``, under its key."""
+class DraftProperty:
+    """One property of a draft, written as ``{type, value, required}`` under its key."""
 
     key: str
     value: str | None = None
     type: str | None = None
     required: bool = False
 
-    def form(self) -> dict[str, Any]:
-        """Return this draft as JSON, without its name."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the property as JSON, without its name."""
         written = {"type": self.type, "value": self.value, "required": True if self.required else None}
         return {name: value for name, value in written.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One drafted definition and the bundle it is for. ``messageid`` is unique in its group once it is placed there."""
+    """One drafted definition and its bundle. ``messageid`` is set when the draft is placed in a group."""
 
     bundle: Bundle
     messageid: str
     datacontenttype: str | None
-    asked: tuple[AskedProperty, ...]
+    properties: tuple[DraftProperty, ...]
     schema: Mapping[str, Any] | None = None
 
     @property
     def address(self) -> str:
-        """What the draft asks of the address, or of the type of the event when it asks nothing there."""
-        by_key = {each.key: each.value for each in self.asked if each.value is not None}
+        """The required address or, if there is none, the required event type."""
+        by_key = {each.key: each.value for each in self.properties if each.value is not None}
         return by_key.get(self.bundle.records[0].address) or by_key.get("e.type") or ""
 
 
-def draft_of(bundle: Bundle, hides: Hides = never) -> Draft:
-    """Draft the definition of a bundle; no value is shown of members of bodies that *hides* names."""
+def draft_definition(bundle: Bundle, hides: Hides = hide_nothing) -> Draft:
+    """Draft the definition of a bundle, without values of body members that *hides* selects."""
     columns = sorted(
-        _columns(bundle), key=lambda column: (column.key not in (bundle.records[0].address, "e.type"), column.key)
+        _iter_columns(bundle), key=lambda column: (column.key not in (bundle.records[0].address, "e.type"), column.key)
     )
-    shared = shared_gaps(columns)
-    telling = _telling(columns, shared, bundle.records[0].address)
-    names = names_of([column if number in telling else _mute(column) for number, column in enumerate(columns)], shared)
-    drafted = [_asked(columns[number], number, names) for number in sorted(telling)]
+    shared = find_shared_gaps(columns)
+    telling = _find_required_columns(columns, shared, bundle.records[0].address)
+    names = name_gaps(
+        [column if number in telling else _drop_pieces(column) for number, column in enumerate(columns)], shared
+    )
+    drafted = [_draft_property(columns[number], number, names) for number in sorted(telling)]
     asked = [each for each in drafted if each is not None]
-    asked += _presence(columns, telling, {each.key for each in asked})
+    asked += _iter_valueless(columns, telling, {each.key for each in asked})
     if bundle.pinned and bundle.shape.media and bundle.records[0].content_key:
-        asked.append(AskedProperty(bundle.records[0].content_key, bundle.shape.media))
+        asked.append(DraftProperty(bundle.records[0].content_key, bundle.shape.media))
     media = bundle.shape.media if is_media_type(bundle.shape.media) else None
     media = None if media and media.startswith("application/cloudevents") else media
-    return Draft(bundle, "", media, tuple(asked), _schema(bundle, hides))
+    return Draft(bundle, "", media, tuple(asked), _draft_body_schema(bundle, hides))
 
 
-def message_form(draft: Draft, schemaxid: str | None) -> dict[str, Any]:
-    """Return the message as a document has it; *schemaxid* names its data schema, if it has one.
+def message_to_json(draft: Draft, schemaxid: str | None) -> dict[str, Any]:
+    """Return the message as JSON; *schemaxid* is the xid of its data schema, if any.
 
-    A draft for native records declares the event that they become, with a type of its own: so it takes no events that
-    come the same way, and plain JSON bodies that are events stay events (MATCHING.md#cloudevents).
+    A draft for native records declares the event that they become, with its own type. So it does not match events on
+    the same channel, and plain JSON bodies that are events stay events (MATCHING.md#cloudevents).
     """
     shape = draft.bundle.shape
-    metadata = {each.key[2:]: each.form() for each in draft.asked if each.key.startswith("e.")}
+    metadata = {each.key[2:]: each.to_json() for each in draft.properties if each.key.startswith("e.")}
     if not shape.event:
         metadata = {"type": {"value": draft.messageid}}
     # A protocol that an event's draft declares would make it one for native records too.
-    options = _options(draft)
+    options = _make_protocol_options(draft)
     protocol = {} if shape.event and not options else {"protocol": shape.protocol}
     place = f" at {shape.endpoint}" if shape.endpoint else ""
     return {
         "messageid": draft.messageid,
-        "description": f"Drafted from {draft.bundle.seen} dead letters{place}; review before use.",
+        "description": f"Drafted from {draft.bundle.letter_count} dead letters{place}; review before use.",
         "envelope": CLOUDEVENTS,
         "envelopemetadata": metadata,
         **protocol,
@@ -352,7 +356,7 @@ def message_form(draft: Draft, schemaxid: str | None) -> dict[str, Any]:
     }
 
 
-def _columns(bundle: Bundle) -> Iterator[Column]:
+def _iter_columns(bundle: Bundle) -> Iterator[Column]:
     texts: dict[str, list[str | None]] = {}
     for record in bundle.records:
         for key, text in record.properties.items():
@@ -364,13 +368,13 @@ def _columns(bundle: Bundle) -> Iterator[Column]:
         missing = len(bundle.records) - len(values)
         pattern = bundle.pattern if key == address else None
         pinned = any(key == pin for pin, _ in bundle.pins)
-        yield column_of(key, values, missing, bundle.shape.protocol, pattern=pattern, pinned=pinned)
+        yield analyze_property(key, values, missing, bundle.shape.protocol, pattern=pattern, pinned=pinned)
 
 
-def _telling(columns: list[Column], shared: dict[GapPlace, GapPlace], address: str) -> set[int]:
-    """Return the numbers of the columns whose value is worth asking for.
+def _find_required_columns(columns: list[Column], shared: dict[GapPlace, GapPlace], address: str) -> set[int]:
+    """Return the numbers of the columns whose value is required.
 
-    The address always is; others when a part of them is literal, or when all they hold occurs elsewhere too.
+    These are the address, and columns that have a literal word or only gaps that also occur in other columns.
     """
     uses: dict[GapPlace, set[int]] = {}
     for place, owner in shared.items():
@@ -381,17 +385,17 @@ def _telling(columns: list[Column], shared: dict[GapPlace, GapPlace], address: s
             continue
         places = [(number, gap) for gap in range(len(column.gaps))]
         elsewhere = bool(places) and all(len(uses[shared[place]]) > 1 for place in places)
-        if column.key == address or column.says_something or elsewhere:
+        if column.key == address or column.has_literal_word or elsewhere:
             telling.add(number)
     return telling
 
 
-def _mute(column: Column) -> Column:
+def _drop_pieces(column: Column) -> Column:
     return replace(column, pieces=None)
 
 
-def _asked(column: Column, number: int, names: Mapping[GapPlace, str]) -> AskedProperty | None:
-    """Return a property with its literal or template; None for one that cannot be written as valid."""
+def _draft_property(column: Column, number: int, names: Mapping[GapPlace, str]) -> DraftProperty | None:
+    """Return a property with its literal or template; None if it could not be valid."""
     texts: list[str] = []
     gap = 0
     for piece in column.pieces or ():
@@ -403,28 +407,28 @@ def _asked(column: Column, number: int, names: Mapping[GapPlace, str]) -> AskedP
     value = "".join(texts)
     if column.key in _ABSOLUTE and ":" not in value.partition("{")[0]:
         return None
-    kind = _type(column.key)
+    kind = _default_type(column.key)
     valid = gap or is_valid(kind, value)
-    return AskedProperty(column.key, value, None if valid else "string")
+    return DraftProperty(column.key, value, None if valid else "string")
 
 
-def _presence(columns: list[Column], telling: set[int], known: set[str]) -> Iterator[AskedProperty]:
-    """Give the properties that are asked for without a value: those always there, then some that often are."""
+def _iter_valueless(columns: list[Column], telling: set[int], known: set[str]) -> Iterator[DraftProperty]:
+    """Yield properties without a required value: those present in all records, then frequent ones."""
     rest = [
         column
         for number, column in enumerate(columns)
-        if number not in telling and column.key not in known and column.askable and not column.identity
+        if number not in telling and column.key not in known and column.is_text and not column.is_id
     ]
     rest = [column for column in rest if column.key not in ("e.source", "e.type", *_ABSOLUTE)]
-    always = [column for column in rest if column.always]
-    often = [column for column in rest if not column.always and column.share >= _OFTEN]
-    for column in (always + often)[: max(0, MOST_PROPERTIES - len(known))]:
-        kind = _type(column.key)
-        yield AskedProperty(column.key, None, "string" if kind not in ("string", "symbol") else None, column.always)
+    always = [column for column in rest if column.is_in_all]
+    often = [column for column in rest if not column.is_in_all and column.share >= _MIN_SHARE]
+    for column in (always + often)[: max(0, MAX_PROPERTIES - len(known))]:
+        kind = _default_type(column.key)
+        yield DraftProperty(column.key, None, "string" if kind not in ("string", "symbol") else None, column.is_in_all)
 
 
-def _type(key: str) -> str:
-    """Return the type that a property has when none is written."""
+def _default_type(key: str) -> str:
+    """Return the type of a property that declares none."""
     side, _, path = key.partition(".")
     if side == "e":
         return ATTRIBUTE_TYPES.get(path, "string")
@@ -437,30 +441,30 @@ def _type(key: str) -> str:
     return "string"
 
 
-def _options(draft: Draft) -> dict[str, Any]:
-    """Return the protocol options: scalars, lists of named values, and sections that are maps."""
+def _make_protocol_options(draft: Draft) -> dict[str, Any]:
+    """Return the protocol options as scalars, lists of named values, and maps."""
     protocol = VOCABULARIES[draft.bundle.shape.protocol]
     options: dict[str, Any] = {}
-    for each in draft.asked:
+    for each in draft.properties:
         if not each.key.startswith("p."):
             continue
         holder, dot, name = each.key[2:].partition(".")
         if not dot:
-            options[holder] = each.form()
+            options[holder] = each.to_json()
         elif holder in protocol.lists:
-            options.setdefault(holder, []).append({"name": name, **each.form()})
+            options.setdefault(holder, []).append({"name": name, **each.to_json()})
         else:
-            options.setdefault(holder, {})[name] = each.form()
+            options.setdefault(holder, {})[name] = each.to_json()
     return options
 
 
-def _schema(bundle: Bundle, hides: Hides) -> Mapping[str, Any] | None:
-    """Draft the data schema, when nearly all bodies are JSON and say more than that."""
+def _draft_body_schema(bundle: Bundle, hides: Hides) -> Mapping[str, Any] | None:
+    """Draft the data schema; return None unless nearly all bodies are JSON with a common structure."""
     bodies = [record for record in bundle.records if record.body]
     documents = [record.document[0] for record in bodies if record.document is not None]
-    if not documents or "json" not in bundle.shape.media or len(documents) < _DOCUMENTS * len(bodies):
+    if not documents or "json" not in bundle.shape.media or len(documents) < _MIN_JSON_SHARE * len(bodies):
         return None
-    if len(documents) < _DOCUMENTS * len(bundle.records):
+    if len(documents) < _MIN_JSON_SHARE * len(bundle.records):
         return None
-    schema = schema_of(documents, lambda name: hides(name, ""))
+    schema = draft_schema(documents, lambda name: hides(name, ""))
     return schema if len(schema) > 1 else None

@@ -1,4 +1,4 @@
-"""Drafts as one document: an xRegistry 1.0 fragment of message groups, schema groups and, where new, endpoints."""
+"""Write drafts as an xRegistry 1.0 fragment of message groups, schema groups and new endpoints."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from catalog.documents.fetching import Fetcher
 from catalog.findings import Declarations, Findings
 from catalog.load import build
 from catalog.model import CLOUDEVENTS, Catalog, Endpoint, Finding
-from router.commands.dead_letters.suggesting.drafts import FORMAT, Draft, message_form
-from router.commands.dead_letters.suggesting.sampling import words_of
+from router.commands.dead_letters.suggesting.drafts import FORMAT, Draft, message_to_json
+from router.commands.dead_letters.suggesting.sampling import split_words
 from router.errors import RouterError
 
-# The catalog that drafts are added to: as it is, with a fragment beside it, and with the fragment written into it.
+# The catalog that drafts are added to: alone, with a fragment as one more source, and merged with it.
 
 FRAGMENT: Final = "the drafts"
-"""What the fragment is called as a file, until it is one."""
+"""The file name of the fragment in findings."""
 
 
-class Basis:
-    """A loaded catalog and the documents that it was made of.
+class BaseCatalog:
+    """A loaded catalog and its source documents.
 
     Raises:
         DocumentError: a source cannot be read.
     """
 
     def __init__(self, sources: Sequence[str | Path], fetcher: Fetcher | None = None) -> None:
-        """Load *sources*, by *fetcher* if they or what they refer to are not all on this machine."""
+        """Load *sources*; *fetcher* is required if they or their references are not local."""
         self._fetcher = fetcher if fetcher is not None else Fetcher(network=False)
         self._documents: list[Document] = read_documents(sources, Findings(), fetcher=self._fetcher)
         self.declarations = Declarations()
         self.catalog: Catalog = build(self._documents, Findings(), self.declarations, self._fetcher)
         self._known = {(each.rule, each.file, each.pointer) for each in self.catalog.findings}
 
-    def beside(self, fragment: Mapping[str, Any], attached: Mapping[str, Sequence[str]]) -> Catalog:
+    def with_fragment(self, fragment: Mapping[str, Any], attached: Mapping[str, Sequence[str]]) -> Catalog:
         """Load the catalog with a fragment as one more source.
 
-        *attached* are groups, by endpoint, that the endpoint does not list and is to be read as if it did.
+        *attached* has groups by endpoint that are treated as if the endpoint listed them.
         """
         documents = [*self._documents, Document(FRAGMENT, dict(fragment))]
         catalog = build(documents, Findings(), None, self._fetcher)
@@ -57,20 +57,20 @@ class Basis:
             endpoints[xid] = replace(endpoint, messagegroups=tuple(listed), candidates=tuple(candidates))
         return replace(catalog, endpoints=endpoints)
 
-    def news(self, catalog: Catalog) -> list[Finding]:
-        """Return the errors and warnings of *catalog* that this one does not have."""
+    def new_findings(self, catalog: Catalog) -> list[Finding]:
+        """Return the errors and warnings of *catalog* that the base catalog does not have."""
         return [
             each
             for each in catalog.findings
             if each.severity != "info" and (each.rule, each.file, each.pointer) not in self._known
         ]
 
-    def merged(
+    def merge_fragment(
         self, fragment: Mapping[str, Any], attached: Mapping[str, Sequence[str]]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return the whole catalog as one xRegistry 1.0-rc4 document with the fragment in it, endpoints listing it.
+        """Return the catalog merged with the fragment as an xRegistry 1.0-rc4 document.
 
-        With it come the xids of what had an error in the sources, and is left out.
+        Endpoints list the groups in *attached*. The second value has the xids of entities left out because of errors.
         """
         converted = convert(self.catalog, self.declarations)
         document = dict(converted.document)
@@ -93,17 +93,17 @@ class Basis:
         return document, converted.left_out
 
 
-# Where drafts are put: a message group that the endpoint lists already, wherever that is possible.
+# The group of a draft: if possible, a message group that its endpoint already lists.
 #
-# Two documents cannot both speak of one endpoint: the first counts, and lint warns of the second. But they can both
-# speak of one group, whose messages unite. So a fragment that adds to a group which the endpoint lists takes effect
-# without anything else being changed; else the endpoint has to list the group of the drafts.
+# If two documents declare the same endpoint, the first counts and lint warns about the second. But if both declare the
+# same group, their messages are merged. So a fragment that adds to a listed group takes effect without other changes;
+# otherwise the endpoint must be changed to list the group of the drafts.
 
 Attachment = Literal["listed", "missing", "new", "unlisted", "free"]
-"""How the group comes to its endpoint.
+"""How the group is connected to its endpoint.
 
-``listed``: the endpoint lists it. ``missing``: it lists it, and nobody has declared it. ``new``: the endpoint is not in
-the catalog, and the fragment has it. ``unlisted``: the endpoint has to be changed. ``free``: there is no endpoint.
+``listed``: the endpoint lists it. ``missing``: the endpoint lists it, but it is not declared. ``new``: the fragment
+declares the endpoint. ``unlisted``: the endpoint must be changed to list it. ``free``: there is no endpoint.
 """
 ENDPOINT: Final = re.compile(r"/endpoints/([^/?#{}\s]{1,128})")
 _GROUP: Final = re.compile(r"(?:^|[/#])messagegroups/([^/?#]+)/?$")
@@ -113,10 +113,10 @@ _NOT_ID: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The group that the drafts of one endpoint go into.
+    """The group of the drafts of one endpoint.
 
-    ``envelope`` and ``protocol`` are the defaults that the group has in the catalog, or will have. ``others`` are more
-    endpoints of the same protocol that list the group, and so will expect the drafts as well.
+    ``envelope`` and ``protocol`` are the defaults of the group. ``others`` are other endpoints of the same protocol
+    that list the group, and so will accept the drafts as well.
     """
 
     endpoint: str
@@ -127,49 +127,49 @@ class Placement:
     others: tuple[str, ...] = ()
 
     @property
-    def name(self) -> str:
+    def group_id(self) -> str:
         """The id of the group."""
         return self.group.rpartition("/")[2]
 
 
-def placement_of(endpoint: str, protocol: str, basis: Basis, wanted: str | None = None) -> Placement:
-    """Choose the group for drafts of one endpoint (``""``: none) and protocol; *wanted* names it.
+def choose_placement(endpoint: str, protocol: str, basis: BaseCatalog, wanted: str | None = None) -> Placement:
+    """Choose the group for drafts of one endpoint (``""``: none) and protocol; *wanted* is the requested group.
 
     Raises:
-        RouterError: *wanted* is no id of a group, or one whose envelope or protocol forbids the drafts.
+        RouterError: *wanted* is not a valid group id, or its envelope or protocol does not fit the drafts.
     """
     known = basis.catalog.endpoints.get(endpoint)
     if wanted is not None:
-        return _wanted(endpoint, protocol, basis, _checked(wanted))
+        return _place_in_named_group(endpoint, protocol, basis, _validate_group_id(wanted))
     if known is None:
         name = ENDPOINT.fullmatch(endpoint)
-        group = _fresh(f"{_clean(name.group(1))}.drafts" if name else "drafts", basis)
+        group = _make_unused_group(f"{_to_id(name.group(1))}.drafts" if name else "drafts", basis)
         return Placement(endpoint, group, "new" if name else "free", protocol=protocol)
     for reference in basis.declarations.endpoints[endpoint].messagegroups:
-        missing = _missing(reference, basis)
+        missing = _find_undeclared_group(reference, basis)
         if missing is not None:
             return Placement(endpoint, missing, "missing", protocol=protocol)
-    fitting = [_listed(known, group, basis) for group in _fitting(known, protocol, basis)]
+    fitting = [_place_in_listed_group(known, group, basis) for group in _iter_fitting_groups(known, protocol, basis)]
     if fitting:
         return min(fitting, key=lambda each: (len(each.others), known.messagegroups.index(each.group)))
-    group = _fresh(f"{_clean(endpoint.rpartition('/')[2])}.drafts", basis)
+    group = _make_unused_group(f"{_to_id(endpoint.rpartition('/')[2])}.drafts", basis)
     return Placement(endpoint, group, "unlisted", protocol=protocol)
 
 
-def _wanted(endpoint: str, protocol: str, basis: Basis, name: str) -> Placement:
+def _place_in_named_group(endpoint: str, protocol: str, basis: BaseCatalog, name: str) -> Placement:
     known = basis.catalog.endpoints.get(endpoint)
     folded = {each.lower(): each for each in basis.declarations.groups}
     group = folded.get(f"/messagegroups/{name}".lower(), f"/messagegroups/{name}")
-    if group in basis.catalog.groups and not _fits(group, protocol, basis):
+    if group in basis.catalog.groups and not _is_fitting_group(group, protocol, basis):
         hint = "name another group, or leave --group out"
         raise RouterError(f"{group} is of another envelope or protocol than drafts for {protocol}", hint=hint)
     if known is None:
         placement: Placement = Placement(endpoint, group, "new" if ENDPOINT.fullmatch(endpoint) else "free")
     elif group in known.messagegroups:
-        return _listed(known, group, basis)
+        return _place_in_listed_group(known, group, basis)
     else:
         references = basis.declarations.endpoints[endpoint].messagegroups
-        missing = any(_missing(reference, basis) == group for reference in references)
+        missing = any(_find_undeclared_group(reference, basis) == group for reference in references)
         placement = Placement(endpoint, group, "missing" if missing else "unlisted")
     declared = basis.declarations.groups.get(group)
     if declared is None:
@@ -177,7 +177,7 @@ def _wanted(endpoint: str, protocol: str, basis: Basis, name: str) -> Placement:
     return Placement(endpoint, group, placement.attachment, declared.envelope, declared.protocol)
 
 
-def _checked(wanted: str) -> str:
+def _validate_group_id(wanted: str) -> str:
     name = wanted.removeprefix("/messagegroups/")
     if not _ID.fullmatch(name):
         hint = "use letters, digits, . _ and -, such as --group Plant.Drafts"
@@ -185,21 +185,21 @@ def _checked(wanted: str) -> str:
     return name
 
 
-def _fitting(endpoint: Endpoint, protocol: str, basis: Basis) -> Iterator[str]:
+def _iter_fitting_groups(endpoint: Endpoint, protocol: str, basis: BaseCatalog) -> Iterator[str]:
     for group in endpoint.messagegroups:
-        if group.startswith("/messagegroups/") and _fits(group, protocol, basis):
+        if group.startswith("/messagegroups/") and _is_fitting_group(group, protocol, basis):
             yield group
 
 
-def _fits(group: str, protocol: str, basis: Basis) -> bool:
-    """Whether drafts may be in a group: all messages of one have its envelope and protocol."""
+def _is_fitting_group(group: str, protocol: str, basis: BaseCatalog) -> bool:
+    """Whether the envelope and protocol of a group, which apply to all its messages, fit the drafts."""
     declared = basis.declarations.groups.get(group)
     if declared is None:
         return False
     return declared.envelope in (None, CLOUDEVENTS) and declared.protocol in (None, protocol)
 
 
-def _listed(endpoint: Endpoint, group: str, basis: Basis) -> Placement:
+def _place_in_listed_group(endpoint: Endpoint, group: str, basis: BaseCatalog) -> Placement:
     declared = basis.declarations.groups[group]
     others = tuple(
         each.xid
@@ -209,8 +209,8 @@ def _listed(endpoint: Endpoint, group: str, basis: Basis) -> Placement:
     return Placement(endpoint.xid, group, "listed", declared.envelope, declared.protocol, others)
 
 
-def _missing(reference: str, basis: Basis) -> str | None:
-    """Return the group that a reference of an endpoint names within the catalog, when nobody has declared it."""
+def _find_undeclared_group(reference: str, basis: BaseCatalog) -> str | None:
+    """Return the group in the catalog that an endpoint refers to, if it is not declared; else None."""
     match = _GROUP.search(reference)
     if match is None or reference[: match.start(1)] not in ("#/messagegroups/", "/messagegroups/"):
         return None
@@ -219,7 +219,7 @@ def _missing(reference: str, basis: Basis) -> str | None:
     return xid if _ID.fullmatch(match.group(1)) and xid.lower() not in known else None
 
 
-def _fresh(name: str, basis: Basis) -> str:
+def _make_unused_group(name: str, basis: BaseCatalog) -> str:
     known = {each.lower() for each in basis.declarations.groups}
     chosen, number = f"/messagegroups/{name}", 2
     while chosen.lower() in known:
@@ -227,14 +227,14 @@ def _fresh(name: str, basis: Basis) -> str:
     return chosen
 
 
-def _clean(text: str) -> str:
+def _to_id(text: str) -> str:
     return _NOT_ID.sub("-", text).strip(".-")[:100] or "endpoint"
 
 
 SPECVERSION: Final = "1.0-rc4"
 _PLACEHOLDER: Final = re.compile(r"\{[^{}]*\}")
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
-_LONGEST: Final = 100
+_MAX_ID: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +250,10 @@ class PlacedDraft:
         return f"{self.placement.group}/messages/{self.draft.messageid}"
 
 
-def placed(drafts: Sequence[Draft], placements: Mapping[tuple[str, str], Placement], basis: Basis) -> list[PlacedDraft]:
-    """Give every draft an id that its group has not, made of what is literal in it; *placements* by endpoint, protocol.
+def place_drafts(
+    drafts: Sequence[Draft], placements: Mapping[tuple[str, str], Placement], basis: BaseCatalog
+) -> list[PlacedDraft]:
+    """Assign each draft a group and an unused id made of its literals; *placements* are by endpoint and protocol.
 
     The same drafts in the same order get the same ids.
     """
@@ -259,7 +261,7 @@ def placed(drafts: Sequence[Draft], placements: Mapping[tuple[str, str], Placeme
     placed_drafts: list[PlacedDraft] = []
     for draft in drafts:
         placement = placements[draft.bundle.shape.endpoint, draft.bundle.shape.protocol]
-        name = _name_of(draft)
+        name = _make_message_id(draft)
         chosen, number = name, 2
         while f"{placement.group}/messages/{chosen}".lower() in taken:
             chosen, number = f"{name}.{number}", number + 1
@@ -268,8 +270,8 @@ def placed(drafts: Sequence[Draft], placements: Mapping[tuple[str, str], Placeme
     return placed_drafts
 
 
-def attachments(placements: Iterable[Placement]) -> dict[str, list[str]]:
-    """Return the groups, by endpoint, that an endpoint of the catalog has to be changed to list."""
+def groups_to_list(placements: Iterable[Placement]) -> dict[str, list[str]]:
+    """Return by endpoint the groups that the endpoint must be changed to list."""
     groups: dict[str, list[str]] = {}
     for each in placements:
         if each.attachment == "unlisted" and each.group not in groups.setdefault(each.endpoint, []):
@@ -277,42 +279,42 @@ def attachments(placements: Iterable[Placement]) -> dict[str, list[str]]:
     return groups
 
 
-def fragment_of(drafts: Sequence[PlacedDraft]) -> dict[str, Any]:
-    """Return the fragment; equal schemas of one group are written once."""
+def make_fragment(drafts: Sequence[PlacedDraft]) -> dict[str, Any]:
+    """Return the fragment of the drafts; equal schemas of a group are written once."""
     groups: dict[str, dict[str, Any]] = {}
     schemas: dict[str, dict[str, Any]] = {}
     endpoints: dict[str, dict[str, Any]] = {}
     known: dict[tuple[str, bytes], str] = {}
     for each in drafts:
-        placement, name = each.placement, each.placement.name
+        placement, name = each.placement, each.placement.group_id
         schemaxid = None
         if each.draft.schema is not None:
             key = (name, msgspec.json.encode(each.draft.schema, order="deterministic"))
             if key not in known:
                 group = schemas.setdefault(name, {"schemagroupid": name, "schemas": {}})
-                group["schemas"][each.draft.messageid] = _schema_form(each.draft.messageid, each.draft.schema)
+                group["schemas"][each.draft.messageid] = _schema_to_json(each.draft.messageid, each.draft.schema)
                 known[key] = f"/schemagroups/{name}/schemas/{each.draft.messageid}"
             schemaxid = known[key]
-        group = groups.setdefault(name, _group_form(placement, drafts))
-        group["messages"][each.draft.messageid] = message_form(each.draft, schemaxid)
+        group = groups.setdefault(name, _group_to_json(placement, drafts))
+        group["messages"][each.draft.messageid] = message_to_json(each.draft, schemaxid)
         if placement.attachment == "new":
             _add_endpoint(endpoints, placement, each.draft.bundle.shape.protocol)
     collections = {"endpoints": endpoints, "messagegroups": groups, "schemagroups": schemas}
     return {"specversion": SPECVERSION, **{key: collections[key] for key in collections if collections[key]}}
 
 
-def _group_form(placement: Placement, drafts: Sequence[PlacedDraft]) -> dict[str, Any]:
-    """Return a group with the defaults it has, or, when it is a new one, with the one protocol of all that is in it."""
+def _group_to_json(placement: Placement, drafts: Sequence[PlacedDraft]) -> dict[str, Any]:
+    """Return a group without messages, with its defaults; a new group declares the protocol that all drafts share."""
     protocol = placement.protocol
     own = {each.placement.protocol for each in drafts if each.placement.group == placement.group}
     if len(own) > 1:
         protocol = None
     defaults = {"envelope": placement.envelope, "protocol": protocol}
     written = {name: value for name, value in defaults.items() if value is not None}
-    return {"messagegroupid": placement.name, **written, "messages": {}}
+    return {"messagegroupid": placement.group_id, **written, "messages": {}}
 
 
-def _schema_form(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _schema_to_json(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     version = {"versionid": "1", "format": FORMAT, "schema": schema}
     return {"schemaid": name, "format": FORMAT, "versions": {"1": version}}
 
@@ -323,14 +325,14 @@ def _add_endpoint(endpoints: dict[str, dict[str, Any]], placement: Placement, pr
         name, {"endpointid": name, "usage": ["consumer"], "protocol": protocol, "messagegroups": []}
     )
     if form.get("protocol", protocol) != protocol:
-        del form["protocol"]  # what comes over several protocols has none by default
+        del form["protocol"]  # an endpoint with several protocols has no default
     if placement.group not in form["messagegroups"]:
         form["messagegroups"].append(placement.group)
 
 
-def _name_of(draft: Draft) -> str:
+def _make_message_id(draft: Draft) -> str:
     bundle = draft.bundle
-    values = {each.key: each.value for each in draft.asked if each.value is not None}
+    values = {each.key: each.value for each in draft.properties if each.value is not None}
     if bundle.shape.event:
         telling = [values.get("e.type") or "event"]
     else:
@@ -338,7 +340,7 @@ def _name_of(draft: Draft) -> str:
     if bundle.pinned and bundle.shape.event:
         telling.append(values.get(bundle.records[0].address) or "")
     telling += [value for key, value in bundle.pins if value not in telling]
-    words = [word for text in telling for word in words_of(_PLACEHOLDER.sub("", text)).words]
+    words = [word for text in telling for word in split_words(_PLACEHOLDER.sub("", text)).words]
     clean = [_NOT_IN_IDS.sub("-", word).strip("-") for word in words]
-    name = ".".join(word for word in clean if word)[:_LONGEST].strip(".-")
+    name = ".".join(word for word in clean if word)[:_MAX_ID].strip(".-")
     return name or "message"

@@ -1,7 +1,7 @@
-"""Samples of each shape, drawn while records pass: any number of letters in bounded memory.
+"""Sample any number of dead letters by shape, in bounded memory.
 
-A shape is all that is known of a record without looking at others. Each has a reservoir, so that every record of
-it is as likely to be kept, and the same records in the same order give the same sample.
+A shape is everything that is known about a record by itself. Each shape has a reservoir, so that all its records are
+equally likely to be sampled, and the same records in the same order give the same sample.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from catalog.record import Record
 from catalog.schemas.contract import json_value
 from catalog.values import media_type_of
 
-# Properties that no draft asks for: ids, times, tracing, what transports add, and anything that may be a secret.
+# Properties that drafts never require: ids, times, tracing, headers of transports, and possible secrets.
 
 _ATTRIBUTES: Final = frozenset(
     """
@@ -54,11 +54,11 @@ _SECRET: Final = re.compile(
     r"auth(?:orization)?$|cookie|token|secret|passw|pwd|credential|signature|hmac|api[-_]?key|access[-_]?key|session",
     re.IGNORECASE,
 )
-"""What may be a secret, or is computed of one; a literal of it would be published with the catalog."""
+"""Names of possible secrets, and of values computed from them; literals would be published with the catalog."""
 
 
 def is_noise(key: str, protocol: str) -> bool:
-    """Whether a property, by its key ``e.NAME`` or ``p.PATH``, says nothing about what kind of message it is."""
+    """Whether a property (``e.NAME`` or ``p.PATH``) is irrelevant for the kind of message."""
     side, _, path = key.partition(".")
     if side == "e":
         return path in _ATTRIBUTES or _TRACING.fullmatch(path) is not None or _SECRET.search(path) is not None
@@ -71,18 +71,18 @@ def is_noise(key: str, protocol: str) -> bool:
     return path in ("response_topic", "properties.content-encoding")
 
 
-# What a record shows of its kind: its envelope, the content type of its data, and the properties worth asking for.
+# Traits of a record: its envelope, the content type of its data, and the relevant properties.
 
 _ATTRIBUTE: Final = re.compile(r"(?!data\Z)[a-z0-9]{1,64}", re.ASCII)
 _MARKS: Final = frozenset({"oversized", "undecodable"})
 MAX_VALUE: Final = 1_000
-"""Characters of a value; a property with a longer one is never asked for."""
+"""Maximum characters of a value; a property with a longer one is never required."""
 JSON: Final = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """One record as drafting sees it.
+    """The traits of one record that drafts are made from.
 
     ``media`` is the media type of the data without parameters, lower case, ``""`` for none; ``typed`` is True when the
     record itself gave it. ``properties`` are texts by key: ``e.NAME`` for an attribute, ``p.PATH`` for a protocol
@@ -107,13 +107,13 @@ class Traits:
 
     @property
     def address(self) -> str:
-        """The key of the property that says what the message is about; empty for events where none does."""
+        """The key of the property with the address, such as the topic; empty if events have none."""
         vocabulary = VOCABULARIES[self.protocol]
         return "" if self.event and not vocabulary.about_events else f"p.{vocabulary.about}"
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory the record takes."""
+        """The approximate memory of the record in bytes."""
         return 2_000 + 3 * len(self.record.body or b"")
 
 
@@ -121,15 +121,15 @@ Hides = Callable[[str, str], bool]
 """Returns whether the value of a name (``x-card``) at a path (``headers.x-card``; ``""`` in bodies) is sensitive."""
 
 
-def never(name: str, path: str) -> bool:
-    """Take nothing as sensitive."""
+def hide_nothing(name: str, path: str) -> bool:
+    """Return False: no value is sensitive."""
     return False
 
 
-def traits_of(record: Record, sniffs: Callable[[str], bool], hides: Hides = never) -> Traits | str:
-    """Return what a record shows, or why no definition can be drafted from it; what *hides* names is left aside.
+def extract_traits(record: Record, sniffs: Callable[[str], bool], hides: Hides = hide_nothing) -> Traits | str:
+    """Return the traits of a record without sensitive values, or why no definition can be drafted from it.
 
-    *sniffs* returns, by protocol, whether its channel takes events in plain JSON bodies (MATCHING.md#cloudevents).
+    *sniffs* returns, by protocol, whether its channel accepts events in plain JSON bodies (MATCHING.md#cloudevents).
     """
     binding = binding_of(record.protocol)
     if binding is None:
@@ -147,19 +147,19 @@ def traits_of(record: Record, sniffs: Callable[[str], bool], hides: Hides = neve
     content = envelope.attributes.get("datacontenttype") if event else envelope.content_type
     media = media_type_of(content)
     media = media if is_media_type(media) else ""
-    document = document_of(envelope.data) if not media or "json" in media else None
+    document = parse_json_body(envelope.data) if not media or "json" in media else None
     if not content and document is not None and isinstance(document[0], (dict, list)):
         media = JSON
-    properties = _attributes(envelope.attributes) if event else {}
-    properties.update(_options(parts, binding, event=event))
+    properties = _extract_attributes(envelope.attributes) if event else {}
+    properties.update(_extract_options(parts, binding, event=event))
     shown = {key: text for key, text in properties.items() if not hides(key.rpartition(".")[2], key[2:])}
     has_key = not event and envelope.content_type is not None and binding.binary
     key = f"p.{binding.rule.content_type}" if has_key else None
     return Traits(record, binding.protocol, event, media, bool(content), shown, envelope.data, document, key)
 
 
-def document_of(body: bytes | None) -> tuple[object] | None:
-    """Return the value of a JSON body in a tuple; None for what is no JSON."""
+def parse_json_body(body: bytes | None) -> tuple[object] | None:
+    """Return the value of a JSON body in a tuple; None if it is not JSON."""
     if not body:
         return None
     try:
@@ -168,7 +168,7 @@ def document_of(body: bytes | None) -> tuple[object] | None:
         return None
 
 
-def _attributes(attributes: Mapping[str, str]) -> dict[str, str | None]:
+def _extract_attributes(attributes: Mapping[str, str]) -> dict[str, str | None]:
     return {
         f"e.{name}": text if 0 < len(text) <= MAX_VALUE else None
         for name, text in attributes.items()
@@ -176,13 +176,13 @@ def _attributes(attributes: Mapping[str, str]) -> dict[str, str | None]:
     }
 
 
-def _options(parts: Iterable[Part], binding: Binding, *, event: bool) -> dict[str, str | None]:
-    """Return the options of a record, first value of each; of an event only the address, where that says something."""
+def _extract_options(parts: Iterable[Part], binding: Binding, *, event: bool) -> dict[str, str | None]:
+    """Return the protocol options of a record, the first value of each; of an event at most the address."""
     protocol, vocabulary = binding.protocol, VOCABULARIES[binding.protocol]
     options: dict[str, str | None] = {}
     for part in parts:
         key = f"p.{part.key}"
-        if key in options or part.key.lower() == binding.rule.content_type or not _is_option(part.key, vocabulary):
+        if key in options or part.key.lower() == binding.rule.content_type or not _is_declarable(part.key, vocabulary):
             continue
         if event and not (vocabulary.about_events and part.key == vocabulary.about):
             continue
@@ -193,8 +193,8 @@ def _options(parts: Iterable[Part], binding: Binding, *, event: bool) -> dict[st
     return options
 
 
-def _is_option(path: str, vocabulary: Vocabulary) -> bool:
-    """Whether a definition can ask for a member of the native record."""
+def _is_declarable(path: str, vocabulary: Vocabulary) -> bool:
+    """Whether a definition can declare this member of the native record."""
     holder, dot, name = path.partition(".")
     if not dot:
         return path in vocabulary.scalars
@@ -204,7 +204,7 @@ def _is_option(path: str, vocabulary: Vocabulary) -> bool:
     )
 
 
-# Values as words between delimiters, and which words name one instance of something rather than a kind.
+# Splitting values into words and delimiters, and recognizing words that are ids of instances.
 
 _DELIMITER: Final = re.compile(r"([/.:;,=&?#|@ ])")
 _SUBJECT: Final = re.compile(r"([/.])")
@@ -226,20 +226,20 @@ _HEX: Final = re.compile(r"(?:0x)?[0-9a-f]+", re.IGNORECASE)
 _NUMBERED: Final = re.compile(r"[A-Za-z_-]*[A-Za-z](?:\d{2,}|[-_]\d+)", re.ASCII)
 _OPAQUE_WORD: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_\-%~+]+", re.ASCII)
 _NAMES: Final = frozenset({"sha256", "sha512", "utf16", "x509", "oauth20", "iso8601", "base64", "k8s"})
-"""Words that end in digits and are names of kinds all the same."""
+"""Words that end in digits but are not ids."""
 
 
 class Words(NamedTuple):
-    """A value taken apart: ``words[0] delimiters[0] words[1] ...``; words may be empty, delimiters are characters."""
+    """A split value: ``words[0] delimiters[0] words[1] ...``; words may be empty, delimiters are single characters."""
 
     words: tuple[str, ...]
     delimiters: tuple[str, ...]
 
 
-def words_of(text: str, *, subject: bool = False) -> Words:
-    """Take a value apart; a NATS *subject* only where its tokens end, since a placeholder there ends at any dot.
+def split_words(text: str, *, subject: bool = False) -> Words:
+    """Split a value into words and delimiters; a NATS *subject* only between tokens.
 
-    A segment that is as a whole a number, a version or a date is one word.
+    A segment that is a number, a version or a date is one word.
     """
     if subject:
         pieces = _SUBJECT.split(text)
@@ -259,7 +259,7 @@ def words_of(text: str, *, subject: bool = False) -> Words:
 
 
 def looks_like_id(word: str) -> bool:
-    """Tell a word that names one instance: a number, date, UUID, hexadecimal or other opaque text, or ``pump-17``."""
+    """Whether a word looks like an id: a number, date, UUID, hexadecimal or other opaque text, or ``pump-17``."""
     if not word or not any(character.isdecimal() for character in word) or _VERSION.fullmatch(word):
         return False
     if _ATOM.fullmatch(word) or _UUID.fullmatch(word) or word[0].isdecimal():
@@ -272,12 +272,12 @@ def looks_like_id(word: str) -> bool:
 
 
 def is_unsafe(text: str) -> bool:
-    """Tell a text that no template can hold as it is: it has braces, or wildcards of subscriptions."""
+    """Whether a text cannot be literal in a template, because of braces or subscription wildcards."""
     return _UNSAFE.search(text) is not None
 
 
-def singular(word: str) -> str:
-    """Return the singular of an English plural; any other word as it is."""
+def to_singular(word: str) -> str:
+    """Return the singular of an English plural; other words are unchanged."""
     lower = word.lower()
     if len(word) > 4 and lower.endswith("ies"):
         return word[:-3] + "y"
@@ -288,19 +288,19 @@ def singular(word: str) -> str:
     return word
 
 
-MOST: Final = 10_000
-"""Records of one shape that are kept."""
-MOST_TOGETHER: Final = 100_000
-"""Records of all shapes that are kept; past it, every shape keeps half as many."""
-MOST_BYTES: Final = 256 << 20
-MOST_SHAPES: Final = 1_000
-TOO_MANY: Final = "of yet another shape"
+MAX_EACH: Final = 10_000
+"""Maximum sampled records of one shape."""
+MAX_RECORDS: Final = 100_000
+"""Maximum sampled records of all shapes; if exceeded, the limit per shape is halved."""
+MAX_BYTES: Final = 256 << 20
+MAX_SHAPES: Final = 1_000
+TOO_MANY_SHAPES: Final = "of yet another shape"
 
 
 class RecordShape(NamedTuple):
-    """What all records of a sample have in common; ``structure`` are the delimiters of the address.
+    """The properties that all records of a sample share; ``structure`` has the delimiters of the address.
 
-    Events have none: their type says what they are, wherever they come from.
+    Events have no structure: they are distinguished by type, whatever their address.
     """
 
     endpoint: str
@@ -314,63 +314,63 @@ class RecordShape(NamedTuple):
 
 @dataclass(slots=True)
 class Reservoir:
-    """The sample of one shape; ``seen`` counts all its records."""
+    """The sampled records of one shape, and the number of all its records."""
 
-    kept: list[Traits] = field(default_factory=list)
-    seen: int = 0
+    sampled: list[Traits] = field(default_factory=list)
+    seen_records: int = 0
 
 
 class Sampler:
-    """Takes records one by one; ``left_out`` counts those that no sample stands for, by why."""
+    """Samples records one by one; ``left_out`` counts records that are not represented, by reason."""
 
-    def __init__(self, most: int = MOST, together: int = MOST_TOGETHER, size: int = MOST_BYTES) -> None:
+    def __init__(self, max_each: int = MAX_EACH, max_records: int = MAX_RECORDS, max_bytes: int = MAX_BYTES) -> None:
         self.reservoirs: dict[RecordShape, Reservoir] = {}
         self.left_out: Counter[str] = Counter()
-        self._most = most
-        self._together = together
-        self._bytes = size
+        self._most = max_each
+        self._together = max_records
+        self._bytes = max_bytes
         self._kept = 0
         self._size = 0
         # Not for secrets: a fixed seed makes equal letters give equal drafts.
         self._random = random.Random(0)
 
     def add(self, traits: Traits) -> None:
-        """Count a record, and keep it when its turn comes."""
-        shape = shape_of(traits)
+        """Count a record, and sample it with the probability of its reservoir."""
+        shape = find_shape(traits)
         reservoir = self.reservoirs.get(shape)
         if reservoir is None:
-            if len(self.reservoirs) >= MOST_SHAPES:
-                self.left_out[TOO_MANY] += 1
+            if len(self.reservoirs) >= MAX_SHAPES:
+                self.left_out[TOO_MANY_SHAPES] += 1
                 return
             reservoir = self.reservoirs[shape] = Reservoir()
-        reservoir.seen += 1
-        if len(reservoir.kept) < self._most:
-            reservoir.kept.append(traits)
+        reservoir.seen_records += 1
+        if len(reservoir.sampled) < self._most:
+            reservoir.sampled.append(traits)
             self._kept += 1
             self._size += traits.size
         else:
-            place = self._random.randrange(reservoir.seen)
-            if place < len(reservoir.kept):
-                self._size += traits.size - reservoir.kept[place].size
-                reservoir.kept[place] = traits
+            place = self._random.randrange(reservoir.seen_records)
+            if place < len(reservoir.sampled):
+                self._size += traits.size - reservoir.sampled[place].size
+                reservoir.sampled[place] = traits
         while self._most > 1 and (self._kept > self._together or self._size > self._bytes):
-            self._halve()
+            self._halve_samples()
 
-    def _halve(self) -> None:
-        self._most = max(1, min(self._most, max(len(each.kept) for each in self.reservoirs.values())) // 2)
+    def _halve_samples(self) -> None:
+        self._most = max(1, min(self._most, max(len(each.sampled) for each in self.reservoirs.values())) // 2)
         for reservoir in self.reservoirs.values():
-            if len(reservoir.kept) > self._most:
-                reservoir.kept = self._random.sample(reservoir.kept, self._most)
-        self._kept = sum(len(each.kept) for each in self.reservoirs.values())
-        self._size = sum(each.size for reservoir in self.reservoirs.values() for each in reservoir.kept)
+            if len(reservoir.sampled) > self._most:
+                reservoir.sampled = self._random.sample(reservoir.sampled, self._most)
+        self._kept = sum(len(each.sampled) for each in self.reservoirs.values())
+        self._size = sum(each.size for reservoir in self.reservoirs.values() for each in reservoir.sampled)
 
 
-def shape_of(traits: Traits) -> RecordShape:
-    """Return the shape of a record. Two types of events that differ only in what looks like ids are one."""
-    kind = words_of(traits.properties.get("e.type") or "") if traits.event else None
+def find_shape(traits: Traits) -> RecordShape:
+    """Return the shape of a record; event types that differ only in ids are the same."""
+    kind = split_words(traits.properties.get("e.type") or "") if traits.event else None
     address = None if traits.event else traits.properties.get(traits.address)
     structure = (
-        words_of(address, subject=is_dotted(traits.protocol, traits.address[2:])).delimiters
+        split_words(address, subject=is_dotted(traits.protocol, traits.address[2:])).delimiters
         if address is not None
         else ("none",)
     )
@@ -379,39 +379,39 @@ def shape_of(traits: Traits) -> RecordShape:
         traits.protocol,
         traits.event,
         traits.media,
-        "".join(_masked(word) for word in kind.words) + "".join(kind.delimiters) if kind else "",
+        "".join(_mask_word(word) for word in kind.words) + "".join(kind.delimiters) if kind else "",
         traits.properties.get("p.method") or "",
         structure,
     )
 
 
-def _masked(word: str) -> str:
+def _mask_word(word: str) -> str:
     return "\0" if looks_like_id(word) else f"\1{word}"
 
 
-# Kinds of bodies: records whose bodies look alike have one label, whatever optional members each of them has.
+# Kinds of bodies: records with similar bodies have the same label, whatever their optional members.
 
-_ALIKE: Final = 0.5
-"""Share of common members from which two objects are of one kind."""
+_MIN_COMMON_SHARE: Final = 0.5
+"""Minimum share of common members for two objects to be of one kind."""
 _MAX_KINDS: Final = 64
 _ROOT: Final = re.compile(rb"\s*(?:<\?[^>]*\?>\s*|<!--.*?-->\s*|<![^>]*>\s*)*<([A-Za-z_][^\s/>]*)", re.DOTALL)
-_HEAD: Final = 2_000
+_HEAD_BYTES: Final = 2_000
 
 
-def labels_of(traits: Sequence[Traits]) -> list[int]:
-    """Return a small number for each record, the same for bodies of one kind; 0 is the commonest kind."""
-    looks = [_look(each) for each in traits]
-    counted = sorted(Counter(looks).items(), key=lambda item: (-item[1], repr(_ordered(item[0]))))
-    numbers = numbered([look for look, _ in counted])
+def label_bodies(traits: Sequence[Traits]) -> list[int]:
+    """Return the kind of each record's body as a number; 0 is the most common kind."""
+    looks = [_body_look(each) for each in traits]
+    counted = sorted(Counter(looks).items(), key=lambda item: (-item[1], repr(_look_sort_key(item[0]))))
+    numbers = number_looks([look for look, _ in counted])
     return [numbers[look] for look in looks]
 
 
-def numbered(looks: Iterable[Hashable]) -> dict[Hashable, int]:
-    """Number the looks, in order; sets that have much in common share a number."""
+def number_looks(looks: Iterable[Hashable]) -> dict[Hashable, int]:
+    """Number the looks, in order; similar sets share a number."""
     known: list[Hashable] = []
     numbers: dict[Hashable, int] = {}
     for look in looks:
-        kind = next((number for number, other in enumerate(known) if _alike(look, other)), None)
+        kind = next((number for number, other in enumerate(known) if _is_alike(look, other)), None)
         if kind is None:
             kind = min(len(known), _MAX_KINDS)
             if kind < _MAX_KINDS:
@@ -420,8 +420,8 @@ def numbered(looks: Iterable[Hashable]) -> dict[Hashable, int]:
     return numbers
 
 
-def purity(groups: Iterable[Sequence[int]]) -> float:
-    """Return how well groups differ by label: the share of records with the commonest label of their group."""
+def measure_purity(groups: Iterable[Sequence[int]]) -> float:
+    """Return the share of records that have the most common label of their group."""
     sizes = total = 0
     for labels in groups:
         sizes += max(Counter(labels).values())
@@ -429,38 +429,38 @@ def purity(groups: Iterable[Sequence[int]]) -> float:
     return sizes / total if total else 1.0
 
 
-def commonest(labels: Iterable[int]) -> int:
-    """Return the label that most have; the smallest of several."""
+def find_commonest(labels: Iterable[int]) -> int:
+    """Return the most common label; of several, the smallest."""
     return min(Counter(labels).items(), key=lambda item: (-item[1], item[0]))[0]
 
 
-def _look(traits: Traits) -> Hashable:
-    """Return the names of members of an object, or a text that says what else it is."""
+def _body_look(traits: Traits) -> Hashable:
+    """Return the member names of a JSON object, or a text that describes another body."""
     if traits.document is not None:
-        return _look_of(traits.document[0])
+        return _value_look(traits.document[0])
     if not traits.body:
         return "nothing"
-    head = traits.body[:_HEAD]
+    head = traits.body[:_HEAD_BYTES]
     root = _ROOT.match(head)
     if root is not None:
         return f"<{root.group(1).decode('utf-8', 'replace')}>"
     return "binary" if b"\0" in head else "text"
 
 
-def _look_of(value: object) -> Hashable:
+def _value_look(value: object) -> Hashable:
     if isinstance(value, dict):
         return frozenset("*" if looks_like_id(name) else name for name in value)
     if isinstance(value, list):
-        return ("list", _look_of(value[0]) if value else "")
+        return ("list", _value_look(value[0]) if value else "")
     return type(value).__name__
 
 
-def _alike(one: Hashable, other: Hashable) -> bool:
+def _is_alike(one: Hashable, other: Hashable) -> bool:
     if isinstance(one, frozenset) and isinstance(other, frozenset):
         united = one | other
-        return not united or len(one & other) / len(united) >= _ALIKE
+        return not united or len(one & other) / len(united) >= _MIN_COMMON_SHARE
     return one == other
 
 
-def _ordered(look: Hashable) -> object:
+def _look_sort_key(look: Hashable) -> object:
     return sorted(map(str, look)) if isinstance(look, frozenset) else look

@@ -1,4 +1,4 @@
-"""From letters to drafts: sample, bundle, draft, try, and correct by what trials show; :func:`suggest` is the order."""
+"""Draft definitions from dead letters: sample, bundle, draft, try and correct, as :func:`suggest` does."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from catalog.parsing.pointers import steps_of
 from catalog.record import Record
 from catalog.templates import tokens_of
 from catalog.values import text_of, whole_number
-from router.commands.arguments import require_absent, write_text
-from router.commands.dead_letters.suggesting.bundles import Bundle, bundles_of, joined
-from router.commands.dead_letters.suggesting.drafts import Draft, draft_of
+from router.commands.arguments import refuse_overwriting, write_text
+from router.commands.dead_letters.suggesting.bundles import Bundle, join_bundles, split_into_bundles
+from router.commands.dead_letters.suggesting.drafts import Draft, draft_definition
 from router.commands.dead_letters.suggesting.fragment import (
     ENDPOINT,
     FRAGMENT,
-    Basis,
+    BaseCatalog,
     PlacedDraft,
     Placement,
-    attachments,
-    fragment_of,
-    placed,
-    placement_of,
+    choose_placement,
+    groups_to_list,
+    make_fragment,
+    place_drafts,
 )
-from router.commands.dead_letters.suggesting.sampling import Hides, Sampler, never, traits_of
-from router.commands.emit.producer import EmitError, MessageProducer, record_line
+from router.commands.dead_letters.suggesting.sampling import Hides, Sampler, extract_traits, hide_nothing
+from router.commands.emit.producer import EmitError, MessageProducer, encode_record_line
 from router.dead_letters.dead_letter import DeadLetter, printable
 from router.dead_letters.reading import (
     Endpoints,
@@ -56,18 +56,18 @@ from router.settings.catalogs import fetcher_of
 from router.state.ledger import LetterLedger
 from router.terminal import print_row, print_text, terminal
 
-# Trying drafts before anybody adds them: by the matcher of ``match`` and ``run``, on the catalog with them in it.
+# Trying drafts with the matcher of ``match`` and ``run``, on the catalog that includes them.
 
-TRIED: Final = 2_000
-"""Records of one draft that are tried."""
-MOST_DEFINITIONS: Final = 300
+MAX_TRIED: Final = 2_000
+"""Maximum records of one draft that are tried."""
+MAX_DEFINITIONS: Final = 300
 _EQUAL: Final = "equally specific: "
 _NOW: Final = "2026-01-02T03:04:05Z"
 
 
 @dataclass(slots=True)
 class DraftTrial:
-    """What became of the records of one draft.
+    """The outcomes of the records of one draft.
 
     ``own`` were matched by it, ``other`` by other drafts or definitions (by xid); ``tied`` counts sets of definitions
     that matched equally well, ``failed`` the reasons of the rest.
@@ -81,11 +81,11 @@ class DraftTrial:
 
     @property
     def matched(self) -> float:
-        """The share of records that some definition matched."""
+        """The share of records that any definition matched."""
         return (self.own + self.other.total()) / self.tried if self.tried else 0.0
 
     def count(self, outcome: dict[str, Any], xid: str) -> None:
-        """Count one outcome, as ``match`` gives it."""
+        """Count one outcome in the form of ``match``."""
         self.tried += 1
         if outcome["outcome"] == "routed":
             if outcome["message"] == xid:
@@ -98,13 +98,13 @@ class DraftTrial:
             self.failed[outcome.get("reason", outcome["outcome"])] += 1
 
 
-def tried(drafts: Sequence[PlacedDraft], catalog: Catalog) -> list[DraftTrial]:
-    """Match the records of each draft against *catalog*, which has the drafts; the trials are in their order."""
+def run_trials(drafts: Sequence[PlacedDraft], catalog: Catalog) -> list[DraftTrial]:
+    """Match the records of each draft against *catalog*, which includes the drafts; return one trial per draft."""
     matcher = RecordMatcher(catalog)
     trials: list[DraftTrial] = []
     for each in drafts:
         trial = DraftTrial()
-        lines = [record_line(traits.record) for traits in each.draft.bundle.records[:TRIED]]
+        lines = [encode_record_line(traits.record) for traits in each.draft.bundle.records[:MAX_TRIED]]
         for start in range(0, len(lines), CHUNK):
             for outcome in matcher.decide(list(lines[start : start + CHUNK])):
                 trial.count(outcome, each.xid)
@@ -112,18 +112,18 @@ def tried(drafts: Sequence[PlacedDraft], catalog: Catalog) -> list[DraftTrial]:
     return trials
 
 
-def losses(before: Catalog, after: Catalog, endpoints: Iterable[str]) -> dict[str, str]:
-    """Return the definitions of these endpoints whose own records go elsewhere *after*, and where to.
+def find_losses(before: Catalog, after: Catalog, endpoints: Iterable[str]) -> dict[str, str]:
+    """Return definitions of these endpoints whose records no longer match *after*, each with the new outcome.
 
-    One record of each of the first :data:`MOST_DEFINITIONS` is made, as ``emit`` makes it, and matched in both.
+    One record of each of the first :data:`MAX_DEFINITIONS` is generated as by ``emit``, and matched in both.
     """
     lost: dict[str, str] = {}
     samples: list[tuple[str, bytes]] = []
     for endpoint in endpoints:
         known = before.endpoints.get(endpoint)
         for xid in known.candidates if known is not None else ():
-            if len(samples) < MOST_DEFINITIONS:
-                samples += [(xid, line) for line in _line(before, xid, endpoint)]
+            if len(samples) < MAX_DEFINITIONS:
+                samples += [(xid, line) for line in _make_sample_line(before, xid, endpoint)]
     lines: list[bytes | str] = [line for _, line in samples]
     was, becomes = RecordMatcher(before).decide(lines), RecordMatcher(after).decide(lines)
     for (xid, _), old, new in zip(samples, was, becomes, strict=True):
@@ -132,8 +132,8 @@ def losses(before: Catalog, after: Catalog, endpoints: Iterable[str]) -> dict[st
     return lost
 
 
-def _line(catalog: Catalog, xid: str, endpoint: str) -> list[bytes]:
-    """Return one record of a definition as a line; nothing for one that no record can be made of."""
+def _make_sample_line(catalog: Catalog, xid: str, endpoint: str) -> list[bytes]:
+    """Return one record of a definition as a line, in a list; empty if none can be generated."""
     definition = catalog.definitions.get(xid)
     if definition is None:
         return []
@@ -143,25 +143,25 @@ def _line(catalog: Catalog, xid: str, endpoint: str) -> list[bytes]:
             context.update(dict.fromkeys(tokens_of(text_of(prop.value))[1::2], "7"))
     try:
         producer = MessageProducer(catalog, xid, endpoint=endpoint, context=context, seed=0, clock=lambda: _NOW)
-        return [record_line(producer.record())]
+        return [encode_record_line(producer.make_record())]
     except EmitError:
-        return []  # it cannot be produced as it stands, so there is nothing to compare
+        return []  # no record can be generated, so there is nothing to compare
 
 
-# Trying drafts and changing what the trial shows: what lint warns of, what ties, what misses its own records.
+# Correcting drafts after a trial: lint warnings, ties with other drafts, and records that are not matched.
 
 UNMATCHED: Final = "that other drafts are for, or none can be"
-AIMLESS: Final = "that have nothing in common to be recognised by"
-_ROUNDS: Final = 12
-_GOOD: Final = 0.95
+UNRECOGNIZABLE: Final = "that have nothing in common to be recognised by"
+_MAX_ROUNDS: Final = 12
+_MIN_MATCHED: Final = 0.95
 _PROPERTIES: Final = ("envelopemetadata", "protocoloptions")
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """Drafts as they are placed, the fragment they make, the catalog with it, and their trials in the same order.
+class TriedDrafts:
+    """Placed drafts, their fragment, the catalog with it, and the trial of each draft.
 
-    ``dropped`` are bundles that no draft is for in the end, each with why.
+    ``dropped`` has bundles without a draft, each with the reason.
     """
 
     drafts: tuple[PlacedDraft, ...]
@@ -171,12 +171,12 @@ class Attempt:
     dropped: tuple[tuple[Bundle, str], ...] = ()
 
 
-class Mender:
-    """Makes drafts by *drafter*, puts them where *placements* says by endpoint and protocol, and corrects them."""
+class DraftRefiner:
+    """Makes drafts with *drafter*, places them by *placements* (by endpoint and protocol), and corrects them."""
 
     def __init__(
         self,
-        basis: Basis,
+        basis: BaseCatalog,
         placements: Mapping[tuple[str, str], Placement],
         drafter: Callable[[Bundle], Draft],
     ) -> None:
@@ -184,42 +184,42 @@ class Mender:
         self._placements = placements
         self._drafter = drafter
 
-    def mended(self, bundles: Sequence[Bundle]) -> Attempt:
-        """Draft, try and correct until there is nothing more to correct, or it has gone on for too long."""
+    def refine(self, bundles: Sequence[Bundle]) -> TriedDrafts:
+        """Draft, try and correct until nothing is left to correct or the maximum of rounds is reached."""
         dropped: list[tuple[Bundle, str]] = []
-        attempt = self._attempt(bundles)
-        for _ in range(_ROUNDS):
-            changed = self._linted(attempt) or _untied(attempt) or _widened(attempt)
+        attempt = self._try_bundles(bundles)
+        for _ in range(_MAX_ROUNDS):
+            changed = self._bar_linted(attempt) or _separate_tied(attempt) or _widen_missing(attempt)
             if changed is None:
-                useless = self._useless(attempt)
+                useless = self._find_useless(attempt)
                 if not any(useless):
                     break
                 old = [each.draft.bundle for each in attempt.drafts]
                 dropped += [(bundle, why) for bundle, why in zip(old, useless, strict=True) if why]
                 changed = [bundle for bundle, why in zip(old, useless, strict=True) if not why]
-            attempt = self._attempt(changed)
+            attempt = self._try_bundles(changed)
         return replace(attempt, dropped=tuple(dropped))
 
-    def _attempt(self, bundles: Sequence[Bundle]) -> Attempt:
-        there = placed([self._drafter(bundle) for bundle in bundles], self._placements, self._basis)
-        fragment = fragment_of(there)
-        catalog = self._basis.beside(fragment, attachments(each.placement for each in there))
-        return Attempt(tuple(there), fragment, catalog, tuple(tried(there, catalog)))
+    def _try_bundles(self, bundles: Sequence[Bundle]) -> TriedDrafts:
+        there = place_drafts([self._drafter(bundle) for bundle in bundles], self._placements, self._basis)
+        fragment = make_fragment(there)
+        catalog = self._basis.with_fragment(fragment, groups_to_list(each.placement for each in there))
+        return TriedDrafts(tuple(there), fragment, catalog, tuple(run_trials(there, catalog)))
 
-    def _linted(self, attempt: Attempt) -> list[Bundle] | None:
-        """Bar properties that lint warns of; None when there are none."""
+    def _bar_linted(self, attempt: TriedDrafts) -> list[Bundle] | None:
+        """Return bundles without the properties that lint warns about; None if there are none."""
         doubtful: dict[str, set[str]] = {}
-        for each in self._basis.news(attempt.catalog):
+        for each in self._basis.new_findings(attempt.catalog):
             steps = ["", *steps_of(each.pointer)]
             if each.file == FRAGMENT and len(steps) > 6 and steps[1] == "messagegroups" and steps[5] in _PROPERTIES:
                 xid = f"/messagegroups/{steps[2]}/messages/{steps[4]}"
-                doubtful.setdefault(xid, set()).add(_key(attempt.fragment, steps))
-        return _barred(attempt, [frozenset(doubtful.get(each.xid, ())) for each in attempt.drafts])
+                doubtful.setdefault(xid, set()).add(_property_key(attempt.fragment, steps))
+        return _bar_keys(attempt, [frozenset(doubtful.get(each.xid, ())) for each in attempt.drafts])
 
-    def _useless(self, attempt: Attempt) -> list[str]:
-        """Return for each draft why it is better left out; empty when it is not.
+    def _find_useless(self, attempt: TriedDrafts) -> list[str]:
+        """Return for each draft why it should be dropped; empty if it should not.
 
-        One that asks for nothing would take whatever comes later, so it has to be all that there is on its channel.
+        A draft without required values would match everything, so it must be the only definition of its channel.
         """
         channels = Counter(each.placement.endpoint for each in attempt.drafts)
         why: list[str] = []
@@ -228,20 +228,20 @@ class Mender:
             alone = (
                 channels[each.placement.endpoint] == 1 and each.placement.endpoint and not (known and known.candidates)
             )
-            asks = any(asked.value is not None for asked in each.draft.asked)
-            why.append(UNMATCHED if not trial.own else "" if asks or alone else AIMLESS)
+            asks = any(asked.value is not None for asked in each.draft.properties)
+            why.append(UNMATCHED if not trial.own else "" if asks or alone else UNRECOGNIZABLE)
         return why
 
 
-def _barred(attempt: Attempt, keys: Sequence[frozenset[str]]) -> list[Bundle] | None:
-    """Return the bundles with *keys* barred, None when they are so already."""
+def _bar_keys(attempt: TriedDrafts, keys: Sequence[frozenset[str]]) -> list[Bundle] | None:
+    """Return the bundles with *keys* barred; None if all are barred already."""
     old = [each.draft.bundle for each in attempt.drafts]
     new = [replace(bundle, barred=bundle.barred | some) for bundle, some in zip(old, keys, strict=True)]
     return None if all(one.barred == other.barred for one, other in zip(old, new, strict=True)) else new
 
 
-def _key(fragment: Mapping[str, Any], steps: Sequence[str]) -> str:
-    """Return the key of the property that a finding points to; entries of lists are named in them."""
+def _property_key(fragment: Mapping[str, Any], steps: Sequence[str]) -> str:
+    """Return the key of the property that a finding points to."""
     if steps[5] == "envelopemetadata":
         return f"e.{steps[6]}"
     holder = fragment["messagegroups"][steps[2]]["messages"][steps[4]]["protocoloptions"].get(steps[6])
@@ -251,18 +251,18 @@ def _key(fragment: Mapping[str, Any], steps: Sequence[str]) -> str:
     return f"p.{steps[6]}.{steps[7]}" if nested else f"p.{steps[6]}"
 
 
-def _untied(attempt: Attempt) -> list[Bundle] | None:
-    """Distinguish, or else join, drafts that match the same records equally well; None when there are none."""
+def _separate_tied(attempt: TriedDrafts) -> list[Bundle] | None:
+    """Separate or join drafts that match the same records equally well; None if there are none."""
     tied: dict[int, list[Bundle]] = {}
-    for number, owner in enumerate(_owners(attempt)):
+    for number, owner in enumerate(_find_tied_groups(attempt)):
         tied.setdefault(owner, []).append(attempt.drafts[number].draft.bundle)
     if len(tied) == len(attempt.drafts):
         return None
-    return [each for bundles in tied.values() for each in (_apart(bundles) if len(bundles) > 1 else bundles)]
+    return [each for bundles in tied.values() for each in (_separate_or_join(bundles) if len(bundles) > 1 else bundles)]
 
 
-def _owners(attempt: Attempt) -> list[int]:
-    """Return for each draft the first one that it is tied with, over any number of others; itself when with none."""
+def _find_tied_groups(attempt: TriedDrafts) -> list[int]:
+    """Return for each draft the first draft that it is tied with, directly or indirectly; may be itself."""
     numbers = {each.xid: number for number, each in enumerate(attempt.drafts)}
     owners = list(range(len(attempt.drafts)))
     for trial in attempt.trials:
@@ -275,40 +275,40 @@ def _owners(attempt: Attempt) -> list[int]:
     return owners
 
 
-def _apart(bundles: list[Bundle]) -> list[Bundle]:
-    """Pin what distinguishes the bundles, if there is such a thing and it was not tried already; else join them."""
+def _separate_or_join(bundles: list[Bundle]) -> list[Bundle]:
+    """Separate bundles by their media types if that is possible and was not tried before; else join them."""
     medias = {each.shape.media for each in bundles}
     if len(medias) < len(bundles) or bundles[0].shape.event or any(each.pinned for each in bundles):
-        return [joined(bundles)]
+        return [join_bundles(bundles)]
     pinned = [
         replace(each, pinned=bool(each.shape.media) and all(one.typed and one.content_key for one in each.records))
         for each in bundles
     ]
-    return pinned if any(each.pinned for each in pinned) else [joined(bundles)]
+    return pinned if any(each.pinned for each in pinned) else [join_bundles(bundles)]
 
 
-def _widened(attempt: Attempt) -> list[Bundle] | None:
-    """Ask no more than address, type and method of drafts that miss their own records; None when all is well."""
+def _widen_missing(attempt: TriedDrafts) -> list[Bundle] | None:
+    """Reduce drafts that miss their own records to address, type and method; None if there are none."""
     keys: list[frozenset[str]] = []
     for each, trial in zip(attempt.drafts, attempt.trials, strict=True):
         bundle = each.draft.bundle
         kept = {bundle.records[0].address, "e.type", "p.method", *(key for key, _ in bundle.pins)}
-        missed = trial.failed.total() > (1 - _GOOD) * trial.tried
-        keys.append(frozenset(asked.key for asked in each.draft.asked if missed and asked.key not in kept))
-    return _barred(attempt, keys)
+        missed = trial.failed.total() > (1 - _MIN_MATCHED) * trial.tried
+        keys.append(frozenset(asked.key for asked in each.draft.properties if missed and asked.key not in kept))
+    return _bar_keys(attempt, keys)
 
 
 DRAFTABLE: Final = frozenset({"no-match", "no-candidates"})
-LEAST: Final = 3
-"""Letters that make a draft by default; fewer are strays."""
+FEWEST: Final = 3
+"""Default minimum of dead letters per draft."""
 
 
 @dataclass(frozen=True, slots=True)
-class Suggested:
-    """One draft and what its trial showed.
+class SuggestedDraft:
+    """One draft and the results of its trial.
 
-    ``letters`` is about how many letters it stands for, ``tried`` how many of the sample were matched again and
-    ``matched`` the share of those that became events. ``notes`` are for the reviewer.
+    ``letters`` is the approximate number of its dead letters, ``tried`` the number of records tried, and ``matched``
+    the share of them that became events. ``notes`` are for the reviewer.
     """
 
     xid: str
@@ -322,14 +322,14 @@ class Suggested:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """All drafts, the fragment that holds them, and what there is to know.
+    """All drafts, their fragment, and notes about them.
 
-    ``attached`` are groups, by endpoint, that the endpoint has to list before the drafts take effect; ``left_out``
-    counts letters that no draft is for, by why. ``findings`` are the errors and warnings that lint has for the catalog
-    with the fragment, and has not without it.
+    ``attached`` has groups by endpoint that the endpoint must list before the drafts take effect. ``left_out`` counts
+    dead letters without a draft, by reason. ``findings`` are lint errors and warnings that only the catalog with the
+    fragment has.
     """
 
-    drafts: tuple[Suggested, ...]
+    drafts: tuple[SuggestedDraft, ...]
     fragment: Mapping[str, Any]
     attached: Mapping[str, Sequence[str]] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -339,68 +339,68 @@ class Suggestion:
 
 def suggest(
     records: Iterable[Record],
-    basis: Basis,
+    basis: BaseCatalog,
     *,
     group: str | None = None,
-    least: int = LEAST,
-    hides: Hides = never,
+    fewest: int = FEWEST,
+    hides: Hides = hide_nothing,
     sampler: Sampler | None = None,
 ) -> Suggestion:
-    """Draft message definitions for *records* that no definition of the catalog matches; each is looked at once.
+    """Draft message definitions for *records* that no definition of the catalog matches.
 
-    Records that the catalog does match by now, or that are dead letters for another reason, are left out, and so are
-    shapes with fewer than *least* letters. A draft shows no value of what *hides* names. The same records in the
-    same order give the same suggestion.
+    Records that the catalog matches now, or that are dead letters for another reason, are left out, and so are shapes
+    with fewer than *fewest* records. Drafts contain no values that *hides* selects. The same records in the same order
+    give the same suggestion.
 
     Raises:
-        RouterError: *group* cannot take the drafts.
+        RouterError: *group* does not fit the drafts.
     """
     sample = sampler if sampler is not None else Sampler()
-    _sampled(records, basis.catalog, sample, hides)
+    _sample_records(records, basis.catalog, sample, hides)
     left_out = Counter(sample.left_out)
     kept: list[Bundle] = []
-    for bundle in _bundles(sample):
-        if bundle.seen < least:
-            left_out[f"of a shape with fewer than {least} letters"] += bundle.seen
+    for bundle in _iter_bundles(sample):
+        if bundle.letter_count < fewest:
+            left_out[f"of a shape with fewer than {fewest} letters"] += bundle.letter_count
         else:
             kept.append(bundle)
     channels = {(bundle.shape.endpoint, bundle.shape.protocol) for bundle in kept}
-    placements = {channel: placement_of(*channel, basis, group) for channel in sorted(channels)}
+    placements = {channel: choose_placement(*channel, basis, group) for channel in sorted(channels)}
     if not kept:
-        return Suggestion((), fragment_of(()), left_out=dict(left_out))
-    attempt = Mender(basis, placements, partial(draft_of, hides=hides)).mended(kept)
+        return Suggestion((), make_fragment(()), left_out=dict(left_out))
+    attempt = DraftRefiner(basis, placements, partial(draft_definition, hides=hides)).refine(kept)
     for bundle, why in attempt.dropped:
-        left_out[why] += bundle.seen
-    return _suggestion(attempt, placements, basis, left_out)
+        left_out[why] += bundle.letter_count
+    return _make_suggestion(attempt, placements, basis, left_out)
 
 
-def _bundles(sample: Sampler) -> Iterator[Bundle]:
+def _iter_bundles(sample: Sampler) -> Iterator[Bundle]:
     for shape, reservoir in sorted(sample.reservoirs.items(), key=lambda item: item[0]):
-        yield from bundles_of(shape, reservoir)
+        yield from split_into_bundles(shape, reservoir)
 
 
-def _sampled(records: Iterable[Record], catalog: Catalog, sample: Sampler, hides: Hides) -> None:
-    """Take the records that are dead letters for want of a definition, and count the others."""
+def _sample_records(records: Iterable[Record], catalog: Catalog, sample: Sampler, hides: Hides) -> None:
+    """Sample the records that match no definition, and count the others."""
     matcher = RecordMatcher(catalog)
     numbers = {xid: number for number, channel in enumerate(matcher.matcher.channels) for xid in channel.endpoints}
     everything = len(matcher.matcher.channels) - 1
     stream = iter(records)
     while chunk := list(itertools.islice(stream, CHUNK)):
-        outcomes = matcher.decide([record_line(record) for record in chunk])
+        outcomes = matcher.decide([encode_record_line(record) for record in chunk])
         for record, outcome in zip(chunk, outcomes, strict=True):
-            why = _why_not(record, outcome)
+            why = _exclusion_reason(record, outcome)
             if why:
                 sample.left_out[why] += 1
                 continue
             channel = numbers.get(record.endpoint, -1) if record.endpoint is not None else everything
-            traits = traits_of(record, partial(matcher.matcher.sniffs, channel), hides)
+            traits = extract_traits(record, partial(matcher.matcher.sniffs, channel), hides)
             if isinstance(traits, str):
                 sample.left_out[traits] += 1
             else:
                 sample.add(traits)
 
 
-def _why_not(record: Record, outcome: Mapping[str, Any]) -> str:
+def _exclusion_reason(record: Record, outcome: Mapping[str, Any]) -> str:
     if outcome["outcome"] == "routed":
         return "matched by the catalog as it is now"
     if outcome["outcome"] != "dead-letter":
@@ -412,19 +412,19 @@ def _why_not(record: Record, outcome: Mapping[str, Any]) -> str:
     return ""
 
 
-def _suggestion(
-    attempt: Attempt, placements: Mapping[tuple[str, str], Placement], basis: Basis, left_out: Counter[str]
+def _make_suggestion(
+    attempt: TriedDrafts, placements: Mapping[tuple[str, str], Placement], basis: BaseCatalog, left_out: Counter[str]
 ) -> Suggestion:
-    lost = losses(basis.catalog, attempt.catalog, sorted({endpoint for endpoint, _ in placements}))
+    lost = find_losses(basis.catalog, attempt.catalog, sorted({endpoint for endpoint, _ in placements}))
     drafts = [
-        Suggested(
+        SuggestedDraft(
             each.xid,
-            each.draft.bundle.seen,
+            each.draft.bundle.letter_count,
             trial.tried,
             trial.matched,
             each.draft.address,
-            tuple(asked.key[2:] for asked in each.draft.asked),
-            tuple(_notes(each, trial)),
+            tuple(asked.key[2:] for asked in each.draft.properties),
+            tuple(_iter_notes(each, trial)),
         )
         for each, trial in zip(attempt.drafts, attempt.trials, strict=True)
     ]
@@ -434,13 +434,13 @@ def _suggestion(
         if placement.others:
             notes.append(f"{', '.join(placement.others)} lists {placement.group} too, and will expect these messages")
     findings = tuple(
-        f"{each.severity} {each.rule} at {each.pointer}: {each.message}" for each in basis.news(attempt.catalog)
+        f"{each.severity} {each.rule} at {each.pointer}: {each.message}" for each in basis.new_findings(attempt.catalog)
     )
-    return Suggestion(tuple(drafts), attempt.fragment, attachments(used), dict(left_out), findings, tuple(notes))
+    return Suggestion(tuple(drafts), attempt.fragment, groups_to_list(used), dict(left_out), findings, tuple(notes))
 
 
-def _notes(each: PlacedDraft, trial: DraftTrial) -> Iterator[str]:
-    if not any(asked.value is not None for asked in each.draft.asked):
+def _iter_notes(each: PlacedDraft, trial: DraftTrial) -> Iterator[str]:
+    if not any(asked.value is not None for asked in each.draft.properties):
         yield "asks for no value: it takes all that comes, which is right for a channel of one kind of message"
     for xid, count in sorted(trial.other.items()):
         yield f"{count} of its records go to {xid}, which is more specific"
@@ -450,13 +450,13 @@ def _notes(each: PlacedDraft, trial: DraftTrial) -> Iterator[str]:
         yield f"{count} of its records are still dead letters: {reason}"
 
 
-# ``xrouter dead-letters suggest``: message definitions drafted for dead letters that none matched.
+# ``xrouter dead-letters suggest``: message definitions drafted for unmatched dead letters.
 
 _COLUMNS: Final = ("draft", "letters", "matched", "address or type", "properties")
 
 
 class SuggestFormat(StrEnum):
-    """What the document is written as."""
+    """Format of the written document."""
 
     yaml = "yaml"
     json = "json"
@@ -475,7 +475,7 @@ def suggest_definitions(
     group: Annotated[
         str | None, typer.Option(metavar="NAME", help="Message group of the drafts; by default one of the endpoint.")
     ] = None,
-    least: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Minimum dead letters per draft.")] = LEAST,
+    fewest: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Minimum dead letters per draft.")] = FEWEST,
     form: Annotated[
         SuggestFormat | None, typer.Option("--format", help="By default from the suffix of --output, else yaml.")
     ] = None,
@@ -494,38 +494,38 @@ def suggest_definitions(
 
     Example: xrouter dead-letters suggest router.yaml --output draft.xreg.json
     """
-    require_absent(output, force=force)
+    refuse_overwriting(output, force=force)
     settings = load_settings(config)
     reasons = reason or sorted(DRAFTABLE)
     selection = filter_of(
         reasons=reasons, endpoints=endpoint, messages=message, since=since, until=until, standings=("open",)
     )
-    basis = Basis(settings.catalog.source, fetcher_of(settings))
+    basis = BaseCatalog(settings.catalog.source, fetcher_of(settings))
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
-        records = _records(read_letters(settings, sinks=sink or ()), ledger, selection)
-        suggestion = suggest(records, basis, group=group, least=least, hides=_hides(settings, basis))
+        records = _iter_records(read_letters(settings, sinks=sink or ()), ledger, selection)
+        suggestion = suggest(records, basis, group=group, fewest=fewest, hides=_make_is_hidden(settings, basis))
     if suggestion.drafts:
-        document = _merged(suggestion, basis) if merge else suggestion.fragment
-        text = yaml_text(document) if _form(form, output) is SuggestFormat.yaml else json_text(document)
+        document = _merge_into_catalog(suggestion, basis) if merge else suggestion.fragment
+        text = yaml_text(document) if _choose_format(form, output) is SuggestFormat.yaml else json_text(document)
         write_text(text, output)
-    _report(suggestion, settings, output, merge=merge)
+    _print_report(suggestion, settings, output, merge=merge)
 
 
-def _merged(suggestion: Suggestion, basis: Basis) -> Mapping[str, Any]:
-    document, left_out = basis.merged(suggestion.fragment, suggestion.attached)
+def _merge_into_catalog(suggestion: Suggestion, basis: BaseCatalog) -> Mapping[str, Any]:
+    document, left_out = basis.merge_fragment(suggestion.fragment, suggestion.attached)
     for xid in left_out:
         print_text(f"xrouter: warning: {xid} has an error and is left out", err=True)
     return document
 
 
-def _records(letters: Iterable[DeadLetter], ledger: LetterLedger, selection: Filter) -> Iterator[Record]:
+def _iter_records(letters: Iterable[DeadLetter], ledger: LetterLedger, selection: Filter) -> Iterator[Record]:
     for letter, entry in with_entries(letters, ledger):
         if selection.takes(letter, standing_of(entry)):
             yield letter.record()
 
 
-def _hides(settings: Settings, basis: Basis) -> Hides:
-    """Return a check for sensitive values: catalogs are published, and letters are not."""
+def _make_is_hidden(settings: Settings, basis: BaseCatalog) -> Hides:
+    """Return the check for sensitive values, which must not be published with a catalog."""
     marks: SensitiveMarks = marks_of_settings(settings.dead_letters.redact) | marks_of(
         basis.declarations, basis.catalog
     )
@@ -538,34 +538,34 @@ def _hides(settings: Settings, basis: Basis) -> Hides:
     return hides
 
 
-def _form(form: SuggestFormat | None, output: Path | None) -> SuggestFormat:
+def _choose_format(form: SuggestFormat | None, output: Path | None) -> SuggestFormat:
     if form is not None:
         return form
     return SuggestFormat.json if output is not None and output.suffix.lower() == ".json" else SuggestFormat.yaml
 
 
-def _report(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> None:
-    """Report what was drafted, on standard output unless the document is there."""
+def _print_report(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> None:
+    """Print a summary, on standard error if the document is written to standard output."""
     aside = output is None
     console = terminal(err=aside)
     if suggestion.drafts and console.is_terminal:
         table = Table(*_COLUMNS, title=f"{len(suggestion.drafts)} drafts", title_justify="left")
         for each in suggestion.drafts:
-            table.add_row(*_row(each))
+            table.add_row(*_make_row(each))
         console.print(table)
     elif suggestion.drafts:
-        for row in (_COLUMNS, *map(_row, suggestion.drafts)):
+        for row in (_COLUMNS, *map(_make_row, suggestion.drafts)):
             print_row(row, err=aside)
-    for line in _lines(suggestion, settings, output, merge=merge):
+    for line in _iter_lines(suggestion, settings, output, merge=merge):
         print_text(printable(line), err=aside)
 
 
-def _row(each: Suggested) -> tuple[str, ...]:
+def _make_row(each: SuggestedDraft) -> tuple[str, ...]:
     properties = ", ".join(printable(name) for name in each.properties) or "-"
     return each.xid, str(each.letters), f"{each.matched:.1%}", printable(each.address, 80) or "-", properties
 
 
-def _lines(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> Iterator[str]:
+def _iter_lines(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> Iterator[str]:
     for each in suggestion.drafts:
         yield from (f"{each.xid}: {note}" for note in each.notes)
     yield from (f"lint: {finding}" for finding in suggestion.findings)

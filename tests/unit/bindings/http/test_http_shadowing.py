@@ -11,7 +11,7 @@ import pytest
 
 from bindings.http.request import HttpRoute, shadowing_routes
 from catalog.templates import parse
-from router.commands.check.command import check_findings
+from router.commands.check.command import collect_findings
 
 ANN = frozenset({"ann"})
 TEMPLATES = [
@@ -75,6 +75,6 @@ def test_check_tells_of_a_shadowed_route(tmp_path: Path) -> None:
     for listed, rules in ((sources, ["shadowed-route"]), (sources[::-1], [])):
         auth = "http: {auth: {basic: {ann: 'file:ann'}}}"
         config.write_text(f"catalog: {{source: ./catalog.json}}\nsources: [{', '.join(listed)}]\n{auth}")
-        findings, status = check_findings([str(catalog)], config)
+        findings, status = collect_findings([str(catalog)], config)
         assert [each.rule for each in findings if each.severity == "error"] == rules
         assert status == bool(rules)

@@ -23,7 +23,7 @@ from catalog.findings import MAX_FINDINGS, MAX_TEXT, DocumentError, Findings
 from catalog.load import build, catalog_to_json, finding_to_json, listing, load
 from catalog.model import Catalog
 from catalog.parsing.texts import parse_text
-from router.cli import status_of
+from router.cli import run_command_line
 from router.errors import CatalogUnavailable
 from tests.support.cases import samples
 from tests.support.corpora import documents
@@ -146,7 +146,7 @@ def test_hostile_documents(case: Case, tmp_path: Path, capfd: pytest.CaptureFixt
     path = tmp_path / case.file
     path.write_bytes(case.make(case.small))
 
-    status = status_of(["check", str(path), "--format", "json"])
+    status = run_command_line(["check", str(path), "--format", "json"])
 
     written, complaint = capfd.readouterr()
     findings = json.loads(written)
@@ -171,7 +171,7 @@ def test_what_is_refused_ends_every_command_alike(
     path = tmp_path / case.file
     path.write_bytes(case.make(case.small))
 
-    assert status_of(["catalog", "list", str(path), "--format", "json"]) == CatalogUnavailable("").exit_code
+    assert run_command_line(["catalog", "list", str(path), "--format", "json"]) == CatalogUnavailable("").exit_code
 
     written, complaint = capfd.readouterr()
     assert written == ""
@@ -242,7 +242,7 @@ def test_what_is_refused_is_pointed_at(name: str, data: bytes, pointer: str) -> 
 
 def test_a_file_name_that_is_no_text_can_be_told(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     (tmp_path / os.fsdecode(b"\xff.json")).write_bytes(messages({"m": 1}))
-    assert status_of(["check", str(tmp_path), "--format", "json"]) == 1
+    assert run_command_line(["check", str(tmp_path), "--format", "json"]) == 1
     assert json.loads(capfdbinary.readouterr().out)[0]["file"].endswith("\\udcff.json")
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from router.commands.test.cases import MAX_CASES, CasesUnreadable, read_cases
-from router.commands.test.runner import case_schema, differences
+from router.commands.test.runner import iter_differences, read_case_schema
 from router.settings.routes import REASONS
 from tests.support.cases import FOLDER, GREENHOUSE, VALVE, XRouter, runner, valve, written
 
@@ -45,7 +45,7 @@ COMPARED: list[tuple[str, Any, Any, list[str]]] = [
     ("expected", "found", "pointers"), [case[1:] for case in COMPARED], ids=[c[0] for c in COMPARED]
 )
 def test_what_is_compared(expected: Any, found: Any, pointers: list[str]) -> None:
-    assert [each.pointer for each in differences(expected, found, "")] == pointers
+    assert [each.pointer for each in iter_differences(expected, found, "")] == pointers
 
 
 @pytest.fixture
@@ -186,11 +186,11 @@ def test_the_schema_takes_what_the_reader_takes(tmp_path: Path, document: Any) -
         taken = False
     else:
         taken = True
-    assert jsonschema_rs.validator_for(json.loads(case_schema())).is_valid(document) is taken
+    assert jsonschema_rs.validator_for(json.loads(read_case_schema())).is_valid(document) is taken
 
 
 def test_the_schema_knows_every_reason_and_the_samples(xrouter: XRouter) -> None:
-    schema = json.loads(case_schema())
+    schema = json.loads(read_case_schema())
     assert schema["$defs"]["expected"]["properties"]["reason"]["enum"] == [*REASONS, None]
     jsonschema_rs.validator_for(schema).validate(yaml.safe_load((FOLDER / "greenhouse.cases.yaml").read_text()))
     status, out, _ = xrouter("--schema")

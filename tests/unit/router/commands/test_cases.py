@@ -13,9 +13,9 @@ import yaml
 
 from catalog.load import load
 from router.cli import USAGE
-from router.commands.emit.producer import MessageProducer, record_line
+from router.commands.emit.producer import MessageProducer, encode_record_line
 from router.commands.test.cases import read_cases
-from router.commands.test.runner import CatalogJudging, RouterJudging, run_cases
+from router.commands.test.runner import CatalogEvaluator, RouterEvaluator, run_cases
 from router.settings import load_settings
 from tests.support.cases import GREENHOUSE, VALVE, XRouter, reported, runner, valve, written
 
@@ -50,7 +50,7 @@ def xrouter(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 def produced(message: str, endpoint: str, count: int = 1, **context: str) -> list[bytes]:
     producer = MessageProducer(load([MARKET]), message, endpoint=f"/endpoints/{endpoint}", context=context, seed=3)
-    return [record_line(record) for record in producer.records(count)]
+    return [encode_record_line(record) for record in producer.iter_records(count)]
 
 
 def test_the_cases_of_the_samples_pass(xrouter: XRouter) -> None:
@@ -74,7 +74,7 @@ def test_a_thousand_cases_take_less_than_a_second(tmp_path: Path) -> None:
         for subject in subjects
     ]
     files = read_cases([written(tmp_path / "many.cases.jsonl", cases)])
-    judging = CatalogJudging(load([GREENHOUSE]))
+    judging = CatalogEvaluator(load([GREENHOUSE]))
     started = time.process_time()
     run = run_cases(files, judging)
     taken = time.process_time() - started
@@ -291,8 +291,8 @@ def test_a_catalog_alone_and_a_router_say_the_same_of_records(tmp_path: Path) ->
     ]
     lines += [line.replace(b"/stores/", b"/shops/") for line in lines]
     catalog = load([MARKET])
-    alone = CatalogJudging(catalog).judge(lines).outcomes
-    routed = RouterJudging(catalog, load_settings(router(tmp_path))).judge(lines).outcomes
+    alone = CatalogEvaluator(catalog).evaluate(lines).outcomes
+    routed = RouterEvaluator(catalog, load_settings(router(tmp_path))).evaluate(lines).outcomes
     assert {each["outcome"] for each in alone} == {"routed", "dead-letter"}
     for one, other in zip(alone, routed, strict=True):
         if "cloudevent" in one:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from catalog.load import load
-from router.cli import status_of
+from router.cli import run_command_line
 
 SAMPLES = Path(__file__).resolve().parents[4] / "catalog" / "samples"
 MARKET, GREENHOUSE = str(SAMPLES / "market.xreg.json"), str(SAMPLES / "greenhouse.xreg.yaml")
@@ -26,7 +26,7 @@ def xrouter(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-        status = status_of(arguments)
+        status = run_command_line(arguments)
         out, err = capsys.readouterr()
         assert "Traceback" not in err
         return status, out, err

@@ -10,8 +10,8 @@ import pytest
 
 from catalog.linting.attributes import rules
 from catalog.model import Finding
-from router.cli import status_of
-from router.commands.check.command import SARIF_VERSION, artifact_uri, sarif
+from router.cli import run_command_line
+from router.commands.check.command import SARIF_VERSION, artifact_uri, make_sarif_log
 
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
@@ -29,7 +29,7 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_text_folds_what_is_many_and_shows_lines(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["check", str(many)]) == 0
+    assert run_command_line(["check", str(many)]) == 0
     out = capsys.readouterr().out
     assert out.count("[unusual-name]") == 20 + 1
     assert "… and 5 more of [unusual-name] (--all shows all)" in out
@@ -37,20 +37,20 @@ def test_text_folds_what_is_many_and_shows_lines(many: Path, capsys: pytest.Capt
     line = next(line for line in out.splitlines() if "/m07/format" in line)
     number = int(line.strip().split(":")[0])
     assert '"format"' in rows[number - 1] and '"m07"' in rows[number - 2]
-    assert status_of(["check", str(many), "--all"]) == 0
+    assert run_command_line(["check", str(many), "--all"]) == 0
     out = capsys.readouterr().out
     assert out.count("[unusual-name]") == 25 and "more of" not in out
 
 
 def test_json_is_never_folded(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["check", str(many), "--format", "json"]) == 0
+    assert run_command_line(["check", str(many), "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert sum(each["rule"] == "unusual-name" for each in found) == 25
     assert {tuple(each) for each in found} == {("file", "pointer", "severity", "rule", "message", "hint")}
 
 
 def test_sarif_has_rules_levels_lines_and_pointers(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["check", "below/many findings.json", "--format", "sarif"]) == 0
+    assert run_command_line(["check", "below/many findings.json", "--format", "sarif"]) == 0
     log = json.loads(capsys.readouterr().out)
     assert log["version"] == SARIF_VERSION
     (run,) = log["runs"]
@@ -71,7 +71,7 @@ def test_sarif_has_rules_levels_lines_and_pointers(many: Path, capsys: pytest.Ca
 
 
 def test_sarif_of_what_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["check", str(tmp_path / "gone.json"), "--format", "sarif"]) == 2
+    assert run_command_line(["check", str(tmp_path / "gone.json"), "--format", "sarif"]) == 2
     run = json.loads(capsys.readouterr().out)["runs"][0]
     assert run["invocations"] == [{"executionSuccessful": False, "exitCode": 2}]
     assert [(each["ruleId"], each["level"]) for each in run["results"]] == [("unreadable-document", "error")]
@@ -79,7 +79,7 @@ def test_sarif_of_what_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_sarif_levels_and_bare_findings(tmp_path: Path) -> None:
     found = [Finding("", "", severity, "no-definitions", "x", "y") for severity in ("error", "warning", "info")]
-    results: list[dict[str, Any]] = sarif(found, {}, tmp_path, exit_code=1)["runs"][0]["results"]
+    results: list[dict[str, Any]] = make_sarif_log(found, {}, tmp_path, exit_code=1)["runs"][0]["results"]
     assert [each["level"] for each in results] == list(LEVELS.values())
     assert all(each["locations"] == [] and each["message"] == {"text": "x; y"} for each in results)
 
@@ -101,12 +101,12 @@ def test_artifact_uris(file: str, uri: str, tmp_path: Path) -> None:
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["check", "--explain", "base-cycle"]) == 0
+    assert run_command_line(["check", "--explain", "base-cycle"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("base-cycle (error)\n") and rules()["base-cycle"].doc in out
-    assert status_of(["check", "--explain", "all"]) == 0
+    assert run_command_line(["check", "--explain", "all"]) == 0
     assert capsys.readouterr().out.count("Basis: ") == len(rules())
-    assert status_of(["check", "--explain", "base-cycel"]) == 1
+    assert run_command_line(["check", "--explain", "base-cycel"]) == 1
     assert "did you mean base-cycle?" in capsys.readouterr().err
 
 
@@ -115,12 +115,12 @@ def test_strict_fails_for_warnings_and_not_for_infos(tmp_path: Path, capsys: pyt
     warned = tmp_path / "warned.json"
     group = {"messages": {"m": {"envelope": "CloudEvents/1.0", "basemessage": "/messagegroups/G/messages/none"}}}
     warned.write_text(json.dumps({"specversion": "1.0-rc2", "messagegroups": {"G": group}}))
-    assert status_of(["check", str(warned), "--format", "json"]) == 0
+    assert run_command_line(["check", str(warned), "--format", "json"]) == 0
     plain = capsys.readouterr().out
     assert {each["severity"] for each in json.loads(plain)} >= {"warning"}
-    assert status_of(["check", str(warned), "--strict", "--format", "json"]) == 1
+    assert run_command_line(["check", str(warned), "--strict", "--format", "json"]) == 1
     assert capsys.readouterr().out == plain
-    assert status_of(["check", str(warned), "--strict", "--format", "sarif"]) == 1
+    assert run_command_line(["check", str(warned), "--strict", "--format", "sarif"]) == 1
     assert json.loads(capsys.readouterr().out)["runs"][0]["invocations"][0]["exitCode"] == 1
     informed = tmp_path / "informed"
     informed.mkdir()
@@ -128,7 +128,7 @@ def test_strict_fails_for_warnings_and_not_for_infos(tmp_path: Path, capsys: pyt
     message = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "t"}}}
     tree = {"specversion": "1.0-rc2", "messagegroups": {"G": {"messages": {"m": message}}}}
     (informed / "catalog.json").write_text(json.dumps(tree))
-    assert status_of(["check", str(informed), "--strict", "--format", "json"]) == 0
+    assert run_command_line(["check", str(informed), "--strict", "--format", "json"]) == 0
     assert {each["severity"] for each in json.loads(capsys.readouterr().out)} == {"info"}
 
 
@@ -162,7 +162,7 @@ def test_context_of_sources_supplies_placeholders(
     }
     (tmp_path / "router.yaml").write_text(json.dumps(settings))
     arguments = [str(tmp_path / "catalog.json"), "--config", str(tmp_path / "router.yaml"), "--format", "json"]
-    assert status_of(["check", *arguments]) == 0
+    assert run_command_line(["check", *arguments]) == 0
     told = [each["rule"] for each in json.loads(capsys.readouterr().out)]
     assert [rule for rule in sorted(told) if rule in {"falls-back", "unmappable"}] == rules
 
@@ -182,7 +182,7 @@ def test_an_option_that_decides_which_messages_come_is_an_error_of_the_source(
         "dead_letters": {"sinks": ["o"]},
     }
     (tmp_path / "r.yaml").write_text(json.dumps(settings), "utf-8")
-    assert status_of(["check", str(tmp_path / "c.json"), "--config", str(tmp_path / "r.yaml")]) == status
+    assert run_command_line(["check", str(tmp_path / "c.json"), "--config", str(tmp_path / "r.yaml")]) == status
     assert ("option nolocal decides which messages come" in capsys.readouterr().out) is (status == 1)
 
 
@@ -230,15 +230,15 @@ def test_what_never_receives_matches_or_validates_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
     path = _rides(tmp_path)
-    assert status_of(["check", str(path)]) == 0
+    assert run_command_line(["check", str(path)]) == 0
     old, new, hint = _IDLE[what]
     text = path.read_text()
     path.write_text(text.replace(old, new, 1) if old != '"KAFKA"' else text.replace(old, new))
     capsys.readouterr()
-    assert status_of(["check", str(path)]) == 1
+    assert run_command_line(["check", str(path)]) == 1
     assert hint in capsys.readouterr().out
     # The rest works: a definition that is sound is there all the same.
-    assert status_of(["catalog", "list", str(path), "--format", "json"]) == 0
+    assert run_command_line(["catalog", "list", str(path), "--format", "json"]) == 0
     assert "/messagegroups/Rides/messages/begun" in capsys.readouterr().out
 
 
@@ -246,11 +246,11 @@ def test_settings_that_name_an_endpoint_beside_the_one_of_the_catalog(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = _rides(tmp_path, "catalog: {source: ./catalog.xreg.json}\nsources: [{endpoint: /endpoints/ride}]\n")
-    assert status_of(["check", str(path), "--config", str(tmp_path / "router.yaml")]) == 1
+    assert run_command_line(["check", str(path), "--config", str(tmp_path / "router.yaml")]) == 1
     out = capsys.readouterr().out
     assert "the catalog has no endpoint /endpoints/ride" in out and "did you mean /endpoints/rides?" in out
     (tmp_path / "router.yaml").write_text("catalog: {source: ./catalog.xreg.json}\nsources: [{endpoint: rides}]\n")
-    assert status_of(["check", str(path), "--config", str(tmp_path / "router.yaml")]) == 1
+    assert run_command_line(["check", str(path), "--config", str(tmp_path / "router.yaml")]) == 1
     assert "did you mean /endpoints/rides?" in capsys.readouterr().out
 
 
@@ -258,9 +258,9 @@ def test_settings_that_name_another_catalog_say_so(tmp_path: Path, capsys: pytes
     sources = "sources: [{endpoint: /endpoints/rides}]\n"
     path = _rides(tmp_path, f"catalog: {{source: ./other.json}}\n{sources}")
     config = str(tmp_path / "router.yaml")
-    assert status_of(["check", str(path), "--config", config]) == 0
+    assert run_command_line(["check", str(path), "--config", config]) == 0
     out = capsys.readouterr().out
     assert "[other-catalog]" in out and str(tmp_path / "other.json") in out
     (tmp_path / "router.yaml").write_text(f"catalog: {{source: ./catalog.xreg.json}}\n{sources}")
-    assert status_of(["check", str(path), "--config", config]) == 0
+    assert run_command_line(["check", str(path), "--config", config]) == 0
     assert "[other-catalog]" not in capsys.readouterr().out

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from catalog.load import load
 from catalog.record import Record
-from router.commands.emit.producer import record_line
+from router.commands.emit.producer import encode_record_line
 from router.matching.records import RecordMatcher
 from router.settings import load_settings
 from router.settings.routes import REASONS
@@ -42,7 +42,7 @@ def test_the_example_gives_what_it_shows(tmp_path: Path) -> None:
         headers = [{"name": "content-type", "value": "application/json"}]
         native = {"method": "POST", "path": route, "headers": headers}
         record = Record("HTTP", native, b'{"percent": 41}', endpoint="/endpoints/garden")
-        return next(RecordMatcher(catalog).outcomes([record_line(record)]))
+        return next(RecordMatcher(catalog).outcomes([encode_record_line(record)]))
 
     moisture = outcome("/beds/7/moisture")
     assert (moisture["message"], moisture["context"]) == (MESSAGE, {"bed": "7"})

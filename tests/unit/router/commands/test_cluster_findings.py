@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from router.commands.check.command import check_findings
-from router.commands.doctor import examine
+from router.commands.check.command import collect_findings
+from router.commands.doctor import run_doctor
 from router.preflight import CheckResult
 from tests.support.load import catalog, write_catalog
 from tests.support.ports import LOOPBACK, free_ports
@@ -36,12 +36,12 @@ def written(folder: Path, *, master: str = "spark://127.0.0.1:1", host: str = LO
 def test_check_names_what_executors_cannot_reach(tmp_path: Path) -> None:
     source = [str(tmp_path / "catalog.json")]
     file = written(tmp_path, shared="elsewhere")
-    [finding] = [each for each in check_findings(source, file)[0] if each.rule == "settings"]
+    [finding] = [each for each in collect_findings(source, file)[0] if each.rule == "settings"]
     assert finding.pointer == "/sinks/events/path" and "spark.shared_folders" in finding.message
     file = written(tmp_path, host="10.0.0.5")
-    [finding] = [each for each in check_findings(source, file)[0] if each.rule == "open-cluster"]
+    [finding] = [each for each in collect_findings(source, file)[0] if each.rule == "open-cluster"]
     assert "spark.authenticate" in finding.message
-    rules = {each.rule for each in check_findings(source, written(tmp_path))[0]}
+    rules = {each.rule for each in collect_findings(source, written(tmp_path))[0]}
     assert not rules & {"settings", "open-cluster"}
 
 
@@ -69,4 +69,4 @@ def cluster_states(file: Path) -> list[str]:
                 return
             yield each
 
-    return [each.state for each in until_brokers(examine(file)) if each.name == "cluster"]
+    return [each.state for each in until_brokers(run_doctor(file)) if each.name == "cluster"]

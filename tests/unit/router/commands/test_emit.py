@@ -17,8 +17,8 @@ from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.record import Record
 from catalog.templates import parse
-from router.cli import status_of
-from router.commands.emit.producer import EmitError, MessageProducer, batch_of, check_matches, record_line
+from router.cli import run_command_line
+from router.commands.emit.producer import EmitError, MessageProducer, encode_record_line, join_as_batch, require_match
 from router.matching.records import RecordMatcher
 from tests.support.cases import samples
 from tests.support.large_catalog import large_catalog
@@ -80,9 +80,9 @@ def test_each_sample_matches_its_own_definition(path: Path) -> None:
     for definition in catalog.definitions.values():
         for way in ways(catalog, definition):
             producer = produced(catalog, definition.xid, **way)
-            for record in producer.records(3):
+            for record in producer.iter_records(3):
                 assert record.protocol == way["protocol"], (definition.xid, way)
-                check_matches(catalog, producer, record)
+                require_match(catalog, producer, record)
 
 
 @pytest.mark.parametrize("path", samples(), ids=lambda path: path.name)
@@ -93,9 +93,9 @@ def test_samples_are_clean_and_win_against_all_others_of_their_endpoints(path: P
     matcher = RecordMatcher(catalog)
     for xid in catalog.definitions:
         for endpoint in endpoints_of(catalog, xid):
-            record = produced(catalog, xid, endpoint=endpoint).record()
+            record = produced(catalog, xid, endpoint=endpoint).make_record()
             assert record.endpoint == endpoint
-            (outcome,) = matcher.outcomes([record_line(record)])
+            (outcome,) = matcher.outcomes([encode_record_line(record)])
             assert (outcome["outcome"], outcome.get("message")) == ("routed", xid), outcome
 
 
@@ -108,8 +108,8 @@ def test_a_large_catalog_has_what_was_asked_for_and_matches_itself(tmp_path: Pat
     matcher = RecordMatcher(catalog, endpoint="/endpoints/kafka")
     for xid, definition in catalog.definitions.items():
         if definition.protocol != "HTTP":
-            record = produced(catalog, xid, endpoint="/endpoints/kafka").record()
-            (outcome,) = matcher.outcomes([record_line(record)])
+            record = produced(catalog, xid, endpoint="/endpoints/kafka").make_record()
+            (outcome,) = matcher.outcomes([encode_record_line(record)])
             assert outcome.get("message") == xid, outcome
 
 
@@ -140,8 +140,8 @@ def test_values_of_type_binary_are_made_as_the_bytes_they_stand_for(
     (tmp_path / "c.json").write_text(json.dumps({"messagegroups": {"G": {"messages": {"M": body}}}}))
     catalog = load([tmp_path / "c.json"])
     producer = produced(catalog, MESSAGE)
-    record = producer.record()
-    check_matches(catalog, producer, record)
+    record = producer.make_record()
+    require_match(catalog, producer, record)
     for member, value in native.items():
         found = record.native[member]
         assert (found if isinstance(value, str) else {name: found[name] for name in value}) == value
@@ -156,8 +156,8 @@ def test_a_response_has_a_status_and_no_method(tmp_path: Path, status: dict[str,
     catalog = load([tmp_path / "c.json"])
     for options in ({}, {"endpoint": "/endpoints/e"}):
         producer = produced(catalog, MESSAGE, **options)
-        record = producer.record()
-        check_matches(catalog, producer, record)
+        record = producer.make_record()
+        require_match(catalog, producer, record)
         assert set(record.native) - {"status"} == {"headers"}
         assert ("status" in record.native) == bool(status)
 
@@ -204,7 +204,7 @@ def test_data_is_what_the_schema_asks_in_every_family(tmp_path: Path, family: st
 
     def records() -> list[Record]:
         producer = MessageProducer(catalog, MESSAGE, protocol="KAFKA", mode=mode, seed=5, clock=lambda: NOW)
-        made = [(producer.record(), producer.payload_doubt) for _ in range(5)]
+        made = [(producer.make_record(), producer.payload_doubt) for _ in range(5)]
         assert not [doubt for _, doubt in made if doubt]
         return [record for record, _ in made]
 
@@ -212,7 +212,7 @@ def test_data_is_what_the_schema_asks_in_every_family(tmp_path: Path, family: st
     assert made == records()
     assert len({record.body for record in made}) > 1
     matcher = RecordMatcher(catalog, group="/messagegroups/G", validation="always")
-    for outcome in matcher.outcomes(record_line(record) for record in made):
+    for outcome in matcher.outcomes(encode_record_line(record) for record in made):
         assert (outcome["outcome"], outcome.get("message")) == ("routed", MESSAGE), outcome
 
 
@@ -226,7 +226,7 @@ def test_data_is_what_the_schema_asks_in_every_family(tmp_path: Path, family: st
 )
 def test_data_that_is_not_known_to_fit_is_told(tmp_path: Path, schema: Any, told: str) -> None:
     producer = MessageProducer(with_schema(tmp_path, "JsonSchema", schema), MESSAGE, protocol="KAFKA")
-    assert producer.record().body
+    assert producer.make_record().body
     assert producer.payload_doubt.startswith(told.replace("MESSAGE", MESSAGE))
 
 
@@ -241,7 +241,7 @@ def test_data_that_is_not_known_to_fit_is_told(tmp_path: Path, schema: Any, told
 def test_data_that_is_costly_to_check_is_checked_within_limits(tmp_path: Path, schema: Any, told: str) -> None:
     """The validator refuses to judge such bodies in its own process, which once ended the command in a traceback."""
     producer = MessageProducer(with_schema(tmp_path, "JsonSchema", schema), MESSAGE, protocol="KAFKA")
-    assert producer.record().body
+    assert producer.make_record().body
     assert told in producer.payload_doubt
     assert bool(producer.payload_doubt) is bool(told)
 
@@ -249,7 +249,7 @@ def test_data_that_is_costly_to_check_is_checked_within_limits(tmp_path: Path, s
 def test_a_schema_that_was_not_loaded_is_told(tmp_path: Path) -> None:
     catalog = with_schema(tmp_path, "JsonSchema", None, dataschemauri="https://example.com/schema.json")
     producer = MessageProducer(catalog, MESSAGE, protocol="KAFKA")
-    assert msgspec.json.decode(producer.record().body or b"") == {"message": "M", "number": 1}
+    assert msgspec.json.decode(producer.make_record().body or b"") == {"message": "M", "number": 1}
     assert "https://example.com/schema.json" in producer.payload_doubt
 
 
@@ -257,7 +257,7 @@ def test_the_command_warns_once_on_standard_error(tmp_path: Path, capsys: pytest
     with_schema(tmp_path, "JsonSchema", {"type": "array", "not": {}})
     catalog = str(tmp_path / "schema.xreg.json")
     arguments = ("emit", "--catalog", catalog, "--message", MESSAGE, "--protocol", "KAFKA", "--count", "3")
-    status = status_of(arguments)
+    status = run_command_line(arguments)
     out, err = capsys.readouterr()
     warnings = [line for line in err.splitlines() if line.startswith("warning: the data of")]
     assert (status, len(out.splitlines()), len(warnings)) == (0, 3, 1)
@@ -273,16 +273,16 @@ def test_missing_context_values_are_named_all_at_once(market: Catalog) -> None:
 
 def test_a_placeholder_has_one_value_percent_encoded_only_in_uri_templates(market: Catalog) -> None:
     context = {"store": "7 a", "till": "2/ü", "receipt": "R 1"}
-    record = MessageProducer(market, SALE, mode="native", context=context).record()
+    record = MessageProducer(market, SALE, mode="native", context=context).make_record()
     assert record.native["path"] == "/stores/7%20a/tills/2%2F%C3%BC/sales"
     assert {"name": "x-receipt", "value": "R 1"} in record.native["headers"]
-    (outcome,) = RecordMatcher(market).outcomes([record_line(record)])
+    (outcome,) = RecordMatcher(market).outcomes([encode_record_line(record)])
     assert outcome["context"] == context
 
 
 def test_the_running_number_stands_in_context_values(market: Catalog) -> None:
     producer = MessageProducer(market, SALE, context={"store": "7", "till": "2", "receipt": "R{n}"})
-    subjects = [header["value"] for record in producer.records(3) for header in record.native["headers"][:1]]
+    subjects = [header["value"] for record in producer.iter_records(3) for header in record.native["headers"][:1]]
     assert subjects == ["R1", "R2", "R3"]
 
 
@@ -291,7 +291,7 @@ def test_equal_seeds_give_equal_records(market: Catalog) -> None:
         producer = MessageProducer(
             market, PLACED, protocol="KAFKA", context={"store": "7", "order": "1"}, seed=seed, clock=lambda: NOW
         )
-        return [record_line(record) for record in producer.records(5)]
+        return [encode_record_line(record) for record in producer.iter_records(5)]
 
     assert lines(1) == lines(1) != lines(2)
     assert len(set(lines(1))) == 5
@@ -299,15 +299,15 @@ def test_equal_seeds_give_equal_records(market: Catalog) -> None:
 
 def test_now_and_valueless_properties_get_valid_values(market: Catalog) -> None:
     producer = produced(market, STUCK, protocol="NATS")
-    headers = {header["name"]: header["value"] for header in producer.record().native["headers"]}
+    headers = {header["name"]: header["value"] for header in producer.make_record().native["headers"]}
     assert headers["ce-time"] == NOW
     assert headers["ce-angle"].isdecimal()
 
 
 def test_the_endpoint_gives_the_address(market: Catalog) -> None:
-    shop = produced(market, PLACED, endpoint="/endpoints/webshop").record()
+    shop = produced(market, PLACED, endpoint="/endpoints/webshop").make_record()
     assert (shop.protocol, shop.native["method"], shop.native["path"]) == ("HTTP", "POST", "/events")
-    fridge = produced(market, DOOR, endpoint="/endpoints/cold-chain").record()
+    fridge = produced(market, DOOR, endpoint="/endpoints/cold-chain").make_record()
     assert fridge.native["topic"] == "market.cold-chain"
 
 
@@ -333,22 +333,22 @@ def test_what_cannot_be_produced_is_said(market: Catalog, options: dict[str, str
 def test_a_context_value_that_does_not_fit_is_refused(market: Catalog) -> None:
     producer = MessageProducer(market, READING, mode="native", context={"store": "7/8", "fridge": "1"})
     with pytest.raises(EmitError, match="would not match"):
-        check_matches(market, producer, producer.record())
+        require_match(market, producer, producer.make_record())
 
 
 def test_a_batch_holds_each_event(market: Catalog) -> None:
     producer = produced(market, PLACED, endpoint="/endpoints/webshop", mode="structured")
-    batch = batch_of(list(itertools.islice(producer.records(3), 3)))
+    batch = join_as_batch(list(itertools.islice(producer.iter_records(3), 3)))
     assert batch.native["headers"][-1] == {"name": "content-type", "value": "application/cloudevents-batch+json"}
     assert len(msgspec.json.decode(batch.body or b"")) == 3
-    (outcome,) = RecordMatcher(market).outcomes([record_line(batch)])
+    (outcome,) = RecordMatcher(market).outcomes([encode_record_line(batch)])
     assert [event["message"] for event in outcome["events"]] == [PLACED] * 3
 
 
 def test_the_record_form_is_read_back(market: Catalog) -> None:
-    record = produced(market, READING).record()
+    record = produced(market, READING).make_record()
     assert isinstance(record, Record)
-    form = json.loads(record_line(record))
+    form = json.loads(encode_record_line(record))
     assert set(form) == {"protocol", "native", "body", "time"}
 
 
@@ -368,9 +368,9 @@ def test_dataschema_is_absolute_or_left_out(tmp_path: Path, protocol: str, base_
     (tmp_path / "catalog.json").write_text(json.dumps(tree))
     catalog = load([tmp_path / "catalog.json"], base_uri=base_uri)
     producer = produced(catalog, MESSAGE, protocol=protocol)
-    record = producer.record()
-    check_matches(catalog, producer, record)
-    (outcome,) = RecordMatcher(catalog).decide([record_line(record)])
+    record = producer.make_record()
+    require_match(catalog, producer, record)
+    (outcome,) = RecordMatcher(catalog).decide([encode_record_line(record)])
     assert outcome["cloudevent"].get("dataschema") == (f"{base_uri.rstrip('/')}{reference}" if base_uri else None)
 
 
@@ -381,13 +381,13 @@ def test_data_are_in_the_content_coding_that_the_definition_names(tmp_path: Path
     options = {"protocol": "HTTP", "protocoloptions": {"method": "POST", "headers": headers}}
     catalog = with_schema(tmp_path, "JsonSchema/draft-07", {"type": "object", "required": ["x"]}, **options)
     producer = MessageProducer(catalog, MESSAGE, mode=mode, seed=7)
-    record = producer.record()
+    record = producer.make_record()
     assert not producer.payload_doubt
     assert (record.body or b"").startswith(b"{") is (coding == "identity")
-    check_matches(catalog, producer, record)
+    require_match(catalog, producer, record)
     matcher = RecordMatcher(catalog, group="/messagegroups/G", validation="always")
-    (outcome,) = matcher.decide([record_line(record)])
+    (outcome,) = matcher.decide([encode_record_line(record)])
     assert outcome["outcome"] == "routed", outcome
-    broken = json.loads(record_line(record)) | {"body": "{}", "body_base64": None}
+    broken = json.loads(encode_record_line(record)) | {"body": "{}", "body_base64": None}
     (outcome,) = matcher.decide([json.dumps(broken)])
     assert outcome["reason"] == "schema-violation", outcome

@@ -10,8 +10,8 @@ import pytest
 
 from catalog.load import load
 from catalog.model import Catalog
-from router.cli import status_of
-from router.commands.emit.command import UnknownName, only_endpoint, xid_called
+from router.cli import run_command_line
+from router.commands.emit.command import UnknownName, find_only_endpoint, find_xid
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 MARKET: Final = str(ROOT / "catalog" / "samples" / "market.xreg.json")
@@ -45,7 +45,7 @@ XIDS: Final = tuple(
     ],
 )
 def test_as_much_of_a_name_as_only_one_has_is_enough(name: str, found: str) -> None:
-    assert xid_called(name, XIDS, "message") == found
+    assert find_xid(name, XIDS, "message") == found
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_as_much_of_a_name_as_only_one_has_is_enough(name: str, found: str) -> N
 )
 def test_a_name_of_none_or_several_is_refused(name: str, told: str) -> None:
     with pytest.raises(UnknownName) as caught:
-        xid_called(name, XIDS, "message")
+        find_xid(name, XIDS, "message")
     assert told in str(caught.value)
 
 
@@ -106,11 +106,11 @@ def xid(name: str) -> str:
 )
 def test_the_only_endpoint_is_taken(plant: Path, name: str, protocol: str | None, found: str | None) -> None:
     catalog: Catalog = load([plant])
-    assert only_endpoint(catalog, xid(name), protocol) == (found and f"/endpoints/{found}")
+    assert find_only_endpoint(catalog, xid(name), protocol) == (found and f"/endpoints/{found}")
 
 
 def emitted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any], str]:
-    status = status_of(["emit", *words])
+    status = run_command_line(["emit", *words])
     out, err = capsys.readouterr()
     return status, json.loads(out) if out else {}, err
 

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from catalog.load import load
-from router.cli import status_of
-from router.commands.emit.producer import MessageProducer, record_line
+from router.cli import run_command_line
+from router.commands.emit.producer import MessageProducer, encode_record_line
 from router.matching.records import RecordMatcher
-from router.settings import load_settings, settings_reference
-from router.settings.load import packaged_schema, schema_document
+from router.settings import load_settings, make_settings_reference
+from router.settings.load import encode_json_schema, read_packaged_schema
 from tests.support.readme import README, block
 
 ROOT: Final = Path(__file__).resolve().parents[4]
@@ -27,11 +27,11 @@ FILES: Final = {"router.yaml", "catalog.xreg.json", "router.schema.json"}
 
 
 def begin(folder: Path, chosen: tuple[str, ...]) -> int:
-    return status_of(["init", str(folder), *(f"--{name}" for name in chosen)])
+    return run_command_line(["init", str(folder), *(f"--{name}" for name in chosen)])
 
 
 def schema() -> Any:
-    return jsonschema_rs.validator_for(json.loads(packaged_schema()))
+    return jsonschema_rs.validator_for(json.loads(read_packaged_schema()))
 
 
 @pytest.mark.parametrize("chosen", CHOICES, ids="+".join)
@@ -47,7 +47,7 @@ def test_what_is_written_is_in_order(
     assert ("docker compose" in told) == broker
     assert ("curl" in told) == (not chosen or "http" in chosen)
     config = str(folder / "router.yaml")
-    assert status_of(["check", str(folder / "catalog.xreg.json"), "--config", config]) == 0
+    assert run_command_line(["check", str(folder / "catalog.xreg.json"), "--config", config]) == 0
     assert capsys.readouterr().out == "0 errors, 0 warnings, 0 infos\n"
     sources = load_settings(config, {}).sources
     assert [each.endpoint for each in sources] == [f"/endpoints/garden-{name}" for name in chosen or ("http",)]
@@ -66,8 +66,8 @@ def test_each_endpoint_takes_its_definitions(tmp_path: Path) -> None:
             producer = MessageProducer(
                 catalog, message, endpoint=xid, mode=mode, context={"bed": "7", "what": "moisture"}, seed=1
             )
-            record = next(iter(producer.records(1)))
-            [outcome] = RecordMatcher(catalog, endpoint=xid).outcomes([record_line(record)])
+            record = next(iter(producer.iter_records(1)))
+            [outcome] = RecordMatcher(catalog, endpoint=xid).outcomes([encode_record_line(record)])
             # Of an event that has the form of a plain message as well, that definition is the more specific one.
             assert outcome["outcome"] == "routed" and outcome["message"] in ([message] if native else offered)
             assert outcome["cloudevent"]["source"] == "/beds/7"
@@ -101,21 +101,21 @@ def test_the_first_line_names_the_schema_beside_it(tmp_path: Path) -> None:
     begin(tmp_path, ())
     line = (tmp_path / "router.yaml").read_text().splitlines()[0]
     named = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", line)
-    assert named and (tmp_path / named[1]).read_bytes() == packaged_schema()
+    assert named and (tmp_path / named[1]).read_bytes() == read_packaged_schema()
 
 
 def test_the_schema_is_written_by_a_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert status_of(["init", "--schema"]) == 0
-    assert json.loads(capsysbinary.readouterr().out) == json.loads(packaged_schema())
+    assert run_command_line(["init", "--schema"]) == 0
+    assert json.loads(capsysbinary.readouterr().out) == json.loads(read_packaged_schema())
 
 
 def test_the_packaged_schema_is_that_of_the_settings() -> None:
-    assert packaged_schema() == schema_document(), "it has drifted: run `python -m tests.support.readme`"
+    assert read_packaged_schema() == encode_json_schema(), "it has drifted: run `python -m tests.support.readme`"
 
 
 def test_the_schema_has_every_key() -> None:
-    text = packaged_schema().decode()
-    for key, _, _, doc in settings_reference():
+    text = read_packaged_schema().decode()
+    for key, _, _, doc in make_settings_reference():
         name = re.sub(r"\[.*?\]", "", key).rpartition(".")[2]
         assert f'"{name}": {{' in text, key
         assert json.dumps(doc, ensure_ascii=False) in text, key
@@ -151,4 +151,4 @@ def test_the_schema_refuses_what_run_refuses(tmp_path: Path, text: str) -> None:
     assert not schema().is_valid(yaml.safe_load(text))
     config = tmp_path / "router.yaml"
     config.write_text(text)
-    assert status_of(["run", str(config)]) == 3
+    assert run_command_line(["run", str(config)]) == 3

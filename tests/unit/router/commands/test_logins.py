@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.support.registry import Registry
 from tests.support.web import Reply, Request, serving
 
@@ -60,9 +60,9 @@ def test_commands_log_in(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     named = [registry.url if each == "URL" else each for each in command]
-    assert status_of(named) in (2, 4)
+    assert run_command_line(named) in (2, 4)
     assert "401" in capfd.readouterr().err
-    assert status_of([*named, "--logins", str(config)]) == 0
+    assert run_command_line([*named, "--logins", str(config)]) == 0
     assert "t0ken" not in "".join(capfd.readouterr())
 
 
@@ -71,17 +71,17 @@ def test_the_environment_alone_is_enough(
 ) -> None:
     monkeypatch.setenv("XROUTER_CATALOG__LOGINS__0__URL", registry.web.url)
     monkeypatch.setenv("XROUTER_CATALOG__LOGINS__0__BEARER", "t0ken")
-    assert status_of(["catalog", "list", registry.url]) == 3
+    assert run_command_line(["catalog", "list", registry.url]) == 3
     assert "plain text" in capfd.readouterr().err
     monkeypatch.setenv("XROUTER_CATALOG__ALLOW_PLAINTEXT_PASSWORD", "true")
-    assert status_of(["catalog", "list", registry.url]) == 0
+    assert run_command_line(["catalog", "list", registry.url]) == 0
     assert M in capfd.readouterr().out
 
 
 def test_check_logs_in_by_the_settings_it_checks(
     registry: Registry, config: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    status_of(["check", registry.url, "--config", str(config), "--format", "json"])
+    run_command_line(["check", registry.url, "--config", str(config), "--format", "json"])
     found = json.loads(capfd.readouterr().out)
     assert "unreadable-document" not in {each["rule"] for each in found}
     assert any("NOT_SET_HERE" in each["message"] for each in found)
@@ -90,5 +90,5 @@ def test_check_logs_in_by_the_settings_it_checks(
 def test_logins_that_are_no_good(registry: Registry, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("catalog: {logins: [{url: 'https://r', berer: x}]}")
-    assert status_of(["catalog", "list", registry.url, "--logins", str(file)]) == 3
+    assert run_command_line(["catalog", "list", registry.url, "--logins", str(file)]) == 3
     assert "did you mean bearer?" in capfd.readouterr().err

@@ -16,7 +16,7 @@ from catalog.linting import overlaps as linting
 from catalog.linting.overlaps import MAX_COMPARED, MAX_OVERLAPS, MAX_PROPERTIES, overlaps
 from catalog.load import build
 from catalog.model import Catalog
-from router.commands.check.command import check_findings, proven_overlaps
+from router.commands.check.command import collect_findings, iter_proven_overlaps
 from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, random_catalog
 from tests.support.large_catalog import large_catalog
@@ -42,7 +42,7 @@ def tree(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
 def told(document: dict[str, Any], tmp_path: Path) -> list[tuple[str, str, str]]:
     path = tmp_path / "c.json"
     path.write_text(json.dumps(document))
-    found, _ = check_findings([str(path)])
+    found, _ = collect_findings([str(path)])
     return [(each.severity, each.pointer, each.message) for each in found if each.rule == "overlap"]
 
 
@@ -102,7 +102,7 @@ def test_the_more_specific_of_the_two_is_named(tmp_path: Path) -> None:
     document = tree(attributes(type="t", source="/x"), attributes(subject="s"))
     path = tmp_path / "c.json"
     path.write_text(json.dumps(document))
-    found = [each for each in check_findings([str(path)])[0] if each.rule == "overlap"]
+    found = [each for each in collect_findings([str(path)])[0] if each.rule == "overlap"]
     assert [(each.severity, each.pointer) for each in found] == [("info", A), ("info", B)]
     assert all(A in each.hint for each in found)
     assert outcomes(document, witnessed(found[0].message)) == [A, B, A]
@@ -158,7 +158,7 @@ def test_witnesses_of_generated_catalogs_hold_by_the_plain_matcher() -> None:
         catalog = random_catalog(Random(seed), 8)
         found = tuple(overlaps(catalog))
         made += len(found)
-        for overlap, record, _ in proven_overlaps(found, catalog):
+        for overlap, record, _ in iter_proven_overlaps(found, catalog):
             held += 1
             line = json.dumps({**record, "endpoint": ENDPOINT})
             for xid in (overlap.one.xid, overlap.other.xid):

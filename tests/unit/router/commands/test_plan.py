@@ -16,7 +16,7 @@ import yaml
 from bindings.inbox.log import Inbox
 from bindings.inbox.space import InboxLimits
 from bindings.parts import InboxRow, Part
-from router.cli import status_of
+from router.cli import run_command_line
 from router.dead_letters.redaction import HIDDEN
 from tests.support.letters import row, write_letters
 from tests.support.spark_cluster import READING, RECORDS, VALVE, catalog, lines, message, messages, record, settings
@@ -37,7 +37,7 @@ def plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Planned:
             change(new)
         (tmp_path / "new.json").write_text(json.dumps(new))
         given = arguments or ("--records", records)
-        status = status_of(
+        status = run_command_line(
             ["plan", str(config), "--new", str(tmp_path / "new.json"), "--format", "json", *map(str, given)]
         )
         out, err = capsys.readouterr()
@@ -170,7 +170,7 @@ def gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tu
     config = settings(tmp_path)
 
     def run(*arguments: object) -> tuple[int, str]:
-        status = status_of(["plan", str(config), "--new", str(tmp_path / "new.json"), *map(str, arguments)])
+        status = run_command_line(["plan", str(config), "--new", str(tmp_path / "new.json"), *map(str, arguments)])
         out, err = capsys.readouterr()
         assert not err, err
         return status, out
@@ -281,7 +281,7 @@ def test_names_of_senders_and_catalogs_act_on_no_terminal(tmp_path: Path, capsys
     records = lines(tmp_path / "records.jsonl", [record("reading", hostile)])
     for form in ("text", "json"):
         arguments = ["plan", str(settings(tmp_path)), "--new", str(tmp_path / "new.json"), "--records", str(records)]
-        assert status_of([*arguments, "--format", form, "--fail-on", "route"]) == 0
+        assert run_command_line([*arguments, "--format", form, "--fail-on", "route"]) == 0
         out = capsys.readouterr().out
         assert "newly dead-lettered: 1" in out or form == "json"
         assert "[31mred" in out
@@ -295,7 +295,7 @@ def test_what_cannot_be_asked_for_or_read_is_one_error(tmp_path: Path, capsys: p
     config, new = settings(tmp_path), ["--new", str(tmp_path / "catalog.json")]
 
     def told(*arguments: object) -> tuple[int, str]:
-        status = status_of(["plan", str(config), *new, *map(str, arguments)])
+        status = run_command_line(["plan", str(config), *new, *map(str, arguments)])
         err = capsys.readouterr().err
         assert err.startswith("xrouter: error: ")
         return status, err

@@ -15,9 +15,9 @@ import yaml
 
 from catalog.load import load
 from catalog.model import Catalog
-from router.cli import status_of
-from router.commands.emit.producer import MessageProducer, record_line
-from router.commands.test.runner import RouterJudging
+from router.cli import run_command_line
+from router.commands.emit.producer import MessageProducer, encode_record_line
+from router.commands.test.runner import RouterEvaluator
 from router.settings import load_settings
 from tests.support.cases import FOLDER
 
@@ -75,7 +75,7 @@ def records(catalog: Catalog, seeds: int) -> Iterator[bytes]:
                 made = MessageProducer(
                     catalog, xid, endpoint=endpoint.xid, mode=mode, context=context, seed=seed, clock=lambda: NOW
                 )
-                yield record_line(made.record())
+                yield encode_record_line(made.make_record())
     yield json.dumps({"protocol": "HTTP", "native": {"path": "/nowhere"}, "endpoint": "/endpoints/tills"}).encode()
     yield json.dumps({"protocol": "HTTP", "native": {"path": "/"}, "endpoint": "/endpoints/none"}).encode()
 
@@ -129,12 +129,12 @@ def compared(
     (folder / "records.jsonl").write_bytes(b"\n".join(lines))
     arguments = ["--new", str(folder / "new.json"), "--records", str(folder / "records.jsonl"), "--last", "100000"]
     started = time.process_time()
-    status_of(["plan", str(config), *arguments, "--format", "json"])
+    run_command_line(["plan", str(config), *arguments, "--format", "json"])
     seconds = time.process_time() - started
     out, err = capsys.readouterr()
     assert not err
     settings = load_settings(config)
-    judged = [RouterJudging(load([folder / f"{name}.json"]), settings).judge(lines) for name in ("old", "new")]
+    judged = [RouterEvaluator(load([folder / f"{name}.json"]), settings).evaluate(lines) for name in ("old", "new")]
     pairs = zip(judged[0].outcomes, judged[1].outcomes, strict=True)
     expected = Counter(kind for before, after in pairs for kind in kinds_of(before, after))
     report: Tree = json.loads(out)

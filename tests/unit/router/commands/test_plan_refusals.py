@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.support.ports import free_ports
 from tests.support.spark_cluster import RECORDS, catalog, lines, messages, settings
 
@@ -24,12 +24,12 @@ def test_credentials_follow_no_catalog_that_the_router_would_refuse(
     pinned = {"format": 1, "addresses": {"source /endpoints/plant": ["kafka-a.example:9092"]}}
     (tmp_path / "state" / "addresses.json").write_text(json.dumps(pinned))
     arguments = ["plan", str(config), "--new", str(tmp_path / "catalog.json")]
-    assert status_of(arguments) == 3
+    assert run_command_line(arguments) == 3
     err = capsys.readouterr().err
     assert "its credentials are for" in err and "127.0.0.1:1" in err
     # Records of files are judged without asking anybody.
     records = lines(tmp_path / "records.jsonl", RECORDS)
-    assert status_of([*arguments, "--records", str(records)]) == 0
+    assert run_command_line([*arguments, "--records", str(records)]) == 0
 
 
 def test_a_catalog_that_is_not_whole_is_not_judged_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,5 +41,5 @@ def test_a_catalog_that_is_not_whole_is_not_judged_by(tmp_path: Path, capsys: py
     config = settings(tmp_path, catalog={"source": "catalog.json", "network": True, "allow_addresses": ["127.0.0.1"]})
     records = lines(tmp_path / "records.jsonl", RECORDS)
     arguments = ["plan", str(config), "--new", str(tmp_path / "new.json"), "--records", str(records)]
-    assert status_of(arguments) not in (0, 1)
+    assert run_command_line(arguments) not in (0, 1)
     assert "cannot be reached" in capsys.readouterr().err

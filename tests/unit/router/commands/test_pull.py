@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from catalog.load import load
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.support.corpora import CORPORA
 from tests.support.registry import Registry
 from tests.support.web import Reply, Request, Web, serving
@@ -67,7 +67,7 @@ def test_real_documents_come_back_as_they_are(
     told = load([path])
     registry = Registry(web, tree, inline, page=3).open()
     file = tmp_path / "pulled.json"
-    assert status_of(["catalog", "pull", registry.url, str(file)]) == 0
+    assert run_command_line(["catalog", "pull", registry.url, str(file)]) == 0
     live, warned = load([registry.url], network=True), "relative references" in capfd.readouterr().err
     assert (load([file]).epoch != live.epoch, path.name in RELATIVE) == (warned, warned)
     assert list(live.definitions) == list(told.definitions)
@@ -98,7 +98,7 @@ def test_schemas_come_with_it(web: Web, tmp_path: Path, capfd: pytest.CaptureFix
         assert callable(served)
         web.routes[path] = Reply(document)
     file = tmp_path / "pulled.yaml"
-    assert status_of(["catalog", "pull", registry.url, str(file)]) == 0
+    assert run_command_line(["catalog", "pull", registry.url, str(file)]) == 0
     live = load([registry.url], network=True)
     assert (list(live.schemas), capfd.readouterr().err) == (["/schemagroups/S/schemas/s/versions/1"], "")
     web.routes.clear()
@@ -115,7 +115,7 @@ def test_what_an_older_registry_only_lists_is_in_the_file(web: Web, capfd: pytes
     web.routes["/defs"] = Reply({"M": {"id": "M", "format": "CloudEvents/1.0", "self": f"{web.url}/defs/M"}})
     web.routes["/defs/M"] = Reply(event)
     web.routes["/"] = Reply({"specVersion": "0.4", "definitionGroupsURL": f"{web.url}/groups"})
-    assert status_of(["catalog", "pull", f"{web.url}/"]) == 0
+    assert run_command_line(["catalog", "pull", f"{web.url}/"]) == 0
     told = capfd.readouterr()
     group = json.loads(told.out)["definitionGroups"]["G"]
     assert (group["definitions"]["M"]["metadata"], "definitionsURL" in group) == (event["metadata"], False)
@@ -129,7 +129,7 @@ def test_a_message_catalog(web: Web, tmp_path: Path) -> None:
     web.routes["/messagecatalog/g"] = Reply({"id": "g", "format": "CloudEvents"})
     web.routes["/messagecatalog/g/messagedefinitions"] = Reply([definition])
     file = tmp_path / "pulled.json"
-    assert status_of(["catalog", "pull", f"{web.url}/messagecatalog", str(file)]) == 0
+    assert run_command_line(["catalog", "pull", f"{web.url}/messagecatalog", str(file)]) == 0
     assert json.loads(file.read_text())["groups"] == [{"id": "g", "format": "CloudEvents", "definitions": [definition]}]
     assert list(load([file]).definitions) == ["/messagegroups/g/messages/d"]
 
@@ -153,7 +153,7 @@ def test_half_a_registry_is_never_written(
     registry = Registry(web, TREE, ()).open()
     web.routes[path] = reply
     file = tmp_path / "pulled.json"
-    assert status_of(["catalog", "pull", registry.url, str(file)]) == 4
+    assert run_command_line(["catalog", "pull", registry.url, str(file)]) == 4
     assert says in capfd.readouterr().err
     assert not file.exists()
 
@@ -162,7 +162,7 @@ def test_a_relative_reference_is_warned_of(web: Web, tmp_path: Path, capfd: pyte
     base = "../../../other.json#/messagegroups/H/messages/b"
     registry = Registry(web, {"messagegroups": {"G": {"messages": {"m": {"basemessage": base}}}}}, ()).open()
     web.routes["/other.json"] = Reply({"messagegroups": {"H": {"messages": {"b": EVENT}}}})
-    assert status_of(["catalog", "pull", registry.url, str(tmp_path / "pulled.json")]) == 0
+    assert run_command_line(["catalog", "pull", registry.url, str(tmp_path / "pulled.json")]) == 0
     assert "differs from the registry: /messagegroups/G/messages/m" in capfd.readouterr().err
 
 
@@ -170,11 +170,11 @@ def test_what_is_there_stays(web: Web, tmp_path: Path, capfd: pytest.CaptureFixt
     registry = Registry(web, TREE).open()
     file = tmp_path / "catalog.json"
     file.write_text("mine")
-    assert status_of(["catalog", "pull", registry.url, str(file)]) == 1
+    assert run_command_line(["catalog", "pull", registry.url, str(file)]) == 1
     assert (file.read_text(), web.asked) == ("mine", [])
-    assert status_of(["catalog", "pull", registry.url, str(file), "--force"]) == 0
+    assert run_command_line(["catalog", "pull", registry.url, str(file), "--force"]) == 0
     assert list(load([file]).definitions) == ["/messagegroups/G/messages/m"]
-    assert status_of(["catalog", "pull", str(file)]) == 1
+    assert run_command_line(["catalog", "pull", str(file)]) == 1
     assert "catalog convert" in capfd.readouterr().err
 
 
@@ -192,6 +192,6 @@ def test_a_login(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         f"catalog: {{allow_plaintext_password: true, logins: [{{url: '{web.url}', bearer: '${{PULL_TOKEN}}'}}]}}"
     )
     monkeypatch.setenv("PULL_TOKEN", "t0ken")
-    assert status_of(["catalog", "pull", registry.url, str(file), "--logins", str(config)]) == 0
+    assert run_command_line(["catalog", "pull", registry.url, str(file), "--logins", str(config)]) == 0
     assert "t0ken" not in file.read_text()
     assert stat.S_ISREG(file.stat().st_mode)

@@ -16,7 +16,7 @@ from catalog.linting.attributes import rejecting_errors
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from registry.http.access import Roles
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.support.cases import spread
 from tests.support.corpora import CORPORA
 from tests.support.registry import served
@@ -73,7 +73,7 @@ def test_what_is_pushed_and_pulled_means_the_same(
 ) -> None:
     told = load([path])
     errors = rejecting_errors(told.findings)
-    status = status_of(["catalog", "push", str(path), url_of(client), "--yes"])
+    status = run_command_line(["catalog", "push", str(path), url_of(client), "--yes"])
     shown = capfd.readouterr()
     if errors:
         assert status == 4 and errors[0].message in shown.err
@@ -85,11 +85,11 @@ def test_what_is_pushed_and_pulled_means_the_same(
         return
     assert status == 0, shown.err
     pulled = tmp_path / "pulled.json"
-    assert status_of(["catalog", "pull", url_of(client), str(pulled)]) == 0
+    assert run_command_line(["catalog", "pull", url_of(client), str(pulled)]) == 0
     again = load([pulled])
     assert "relative references" in shown.err or meaning(again) == meaning(told)
     assert again.endpoints == told.endpoints
-    assert status_of(["catalog", "push", str(path), url_of(client), "--yes"]) == 0, capfd.readouterr().err
+    assert run_command_line(["catalog", "push", str(path), url_of(client), "--yes"]) == 0, capfd.readouterr().err
     assert "nothing changed for consumers" in capfd.readouterr().out
 
 
@@ -97,7 +97,7 @@ def test_a_dry_run_shows_what_would_change_and_changes_nothing(
     client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = written(tmp_path, **group(a=message("a")))
-    assert status_of(["catalog", "push", str(file), url_of(client), "--dry-run"]) == 0
+    assert run_command_line(["catalog", "push", str(file), url_of(client), "--dry-run"]) == 0
     assert "definition-added" in capfd.readouterr().out
     assert client.get("/").json()["messagegroupscount"] == 0
 
@@ -105,14 +105,17 @@ def test_a_dry_run_shows_what_would_change_and_changes_nothing(
 def test_nobody_is_asked_without_a_terminal(
     client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert status_of(["catalog", "push", str(written(tmp_path, **group(a=message("a")))), url_of(client)]) == 1
+    assert run_command_line(["catalog", "push", str(written(tmp_path, **group(a=message("a")))), url_of(client)]) == 1
     assert "--yes" in capfd.readouterr().err
     assert client.get("/").json()["messagegroupscount"] == 0
 
 
 def test_what_only_the_registry_has_stays(client: httpx.Client, tmp_path: Path) -> None:
     for messages in ({"a": message("a"), "b": message("b")}, {"b": message("c")}):
-        assert status_of(["catalog", "push", str(written(tmp_path, **group(**messages))), url_of(client), "--yes"]) == 0
+        assert (
+            run_command_line(["catalog", "push", str(written(tmp_path, **group(**messages))), url_of(client), "--yes"])
+            == 0
+        )
     there = load([url_of(client)], network=True).definitions
     assert sorted(there) == ["/messagegroups/g/messages/a", "/messagegroups/g/messages/b"]
     assert "'c'" in str(there["/messagegroups/g/messages/b"])
@@ -131,7 +134,7 @@ def test_new_versions_of_a_schema_become_the_default_one(
     versions = {name: schema(name) for name in ("1", "2", "10")}
     body = {"schemaid": "s", "meta": {"defaultversionid": "10"}, "versions": versions}
     file = written(tmp_path, schemagroups={"g": {"schemagroupid": "g", "schemas": {"s": body}}})
-    assert status_of(["catalog", "push", str(file), url_of(client), "--yes"]) == 0
+    assert run_command_line(["catalog", "push", str(file), url_of(client), "--yes"]) == 0
     assert client.get("/schemagroups/g/schemas/s/versions").json().keys() == {*known, "1", "2", "10"}
     assert client.get("/schemagroups/g/schemas/s").json() == {"title": "10"}
     for name in known:
@@ -150,7 +153,10 @@ def test_the_registry_gets_the_login_and_refuses_others(
             login = {"url": url_of(client), "bearer": "${TOKEN}"}
             config.write_text(json.dumps({"catalog": {"logins": [login], "allow_plaintext_password": True}}))
             monkeypatch.setenv("TOKEN", token)
-            assert status_of(["catalog", "push", str(file), url_of(client), "--yes", "--logins", str(config)]) == status
+            assert (
+                run_command_line(["catalog", "push", str(file), url_of(client), "--yes", "--logins", str(config)])
+                == status
+            )
             assert ("do not allow writes" in capfd.readouterr().err) == bool(status)
         assert client.get("/messagegroups/g/messages", headers={"authorization": "Bearer r-token"}).json().keys() == {
             "a"
@@ -159,11 +165,11 @@ def test_the_registry_gets_the_login_and_refuses_others(
 
 def test_other_errors_are_clear(client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path, **group(a=message("a")))
-    assert status_of(["catalog", "push", str(file), "folder", "--yes"]) == 1
+    assert run_command_line(["catalog", "push", str(file), "folder", "--yes"]) == 1
     assert "not an http or https URL" in capfd.readouterr().err
-    assert status_of(["catalog", "push", str(file), f"{url_of(client)}/model", "--yes"]) == 4
+    assert run_command_line(["catalog", "push", str(file), f"{url_of(client)}/model", "--yes"]) == 4
     assert "holds no catalog" in capfd.readouterr().err
-    assert status_of(["catalog", "push", str(tmp_path / "none.json"), url_of(client), "--yes"]) == 4
+    assert run_command_line(["catalog", "push", str(tmp_path / "none.json"), url_of(client), "--yes"]) == 4
     empty = written(tmp_path)
-    assert status_of(["catalog", "push", str(empty), url_of(client), "--yes"]) == 4
+    assert run_command_line(["catalog", "push", str(empty), url_of(client), "--yes"]) == 4
     assert "nothing to push" in capfd.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from registry.store.engine import open_database, store_error
-from router.cli import status_of
+from router.cli import run_command_line
 from router.commands.registry import serve
 
 NOBODY = 65534
@@ -45,7 +45,7 @@ def command_of(name: str, folder: Path, store: str, monkeypatch: pytest.MonkeyPa
 
 
 def told(command: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
-    assert status_of(command) == STATE
+    assert run_command_line(command) == STATE
     output, errors = capsys.readouterr()
     assert output == ""
     lines = errors.splitlines()
@@ -81,7 +81,7 @@ def test_a_password_in_the_url_is_refused_and_not_shown(
     given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = command_of("init", tmp_path, f"{{url: 'postgresql://registry{given}'}}", monkeypatch)
-    assert status_of(command) not in (0, STATE)
+    assert run_command_line(command) not in (0, STATE)
     output, errors = capsys.readouterr()
     assert "store.url contains a password" in errors and "sesame" not in output + errors
 
@@ -108,7 +108,7 @@ def test_a_folder_that_only_others_may_write_to(
     try:
         command = command_of("init", folder, "{path: registry.db}", monkeypatch)
         if made:
-            assert status_of(command) == 0
+            assert run_command_line(command) == 0
             capsys.readouterr()
         for each in (*folder.iterdir(), folder):
             each.chmod(0o555 if each.is_dir() else 0o444)
@@ -137,7 +137,7 @@ def test_a_store_that_breaks_as_a_command_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = command_of("init", tmp_path, "{path: registry.db}", monkeypatch)
-    assert status_of(command) == 0
+    assert run_command_line(command) == 0
     capsys.readouterr()
     database = open_database(f"sqlite:///{tmp_path}/registry.db")
     with database.writing() as connection:

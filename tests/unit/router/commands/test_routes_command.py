@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from catalog.load import load
-from router.cli import status_of
+from router.cli import run_command_line
 from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import Plan
 from router.settings import load_settings
@@ -93,7 +93,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def objects(config: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    assert status_of(["routes", str(config), "--format", "json"]) == 0
+    assert run_command_line(["routes", str(config), "--format", "json"]) == 0
     out = capsys.readouterr().out
     assert "hidden-host" not in out
     return [json.loads(line) for line in out.splitlines()]
@@ -144,7 +144,7 @@ def test_what_is_never_reached_and_where_letters_go(config: Path, capsys: pytest
 
 
 def test_plain_text_is_a_row_for_each_way(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["routes", str(config)]) == 0
+    assert run_command_line(["routes", str(config)]) == 0
     out = capsys.readouterr().out
     rows = [line.split("\t") for line in out.splitlines() if "\t" in line]
     assert [row[2:4] for row in rows if row[1].startswith(READING)] == [
@@ -161,15 +161,15 @@ def run_once(config: Path, *pairs: tuple[str, str]) -> None:
     """Let a router start by these settings and have a record of each definition at its endpoint."""
     settings = load_settings(config)
     coverage = Coverage()
-    coverage.keep_in(Path(settings.state))
+    coverage.open_store(Path(settings.state))
     coverage.follow(Plan(load([str(config.parent / "catalog.json")]), settings))
-    coverage.saw(Tally(Counter((endpoint, ROUTED, "") for endpoint, _ in pairs), Counter(pairs)))
+    coverage.add_batch(Tally(Counter((endpoint, ROUTED, "") for endpoint, _ in pairs), Counter(pairs)))
     coverage.close()
 
 
 def test_it_tells_when_each_definition_last_occurred(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(each.get("last_record") is each.get("since") is None for each in objects(config, capsys))
-    assert status_of(["routes", str(config)]) == 0
+    assert run_command_line(["routes", str(config)]) == 0
     assert "never" not in capsys.readouterr().out
     run_once(config, ("/endpoints/plant", READING))
     found = objects(config, capsys)
@@ -179,7 +179,7 @@ def test_it_tells_when_each_definition_last_occurred(config: Path, capsys: pytes
     assert all(parse_instant(each["since"]) is not None for each in told.values())
     (silent,) = [each for each in found if each["kind"] == "silent-endpoint"]
     assert silent["endpoint"] == "/endpoints/shop" and silent["since"] == told[ORDER]["since"]
-    assert status_of(["routes", str(config)]) == 0
+    assert run_command_line(["routes", str(config)]) == 0
     out = capsys.readouterr().out
     rows = [line.split("\t") for line in out.splitlines() if "\t" in line and "dead letters" not in line]
     assert {row[5] for row in rows if row[1].startswith(READING)} == {told[READING]["last_record"]}
@@ -189,10 +189,10 @@ def test_it_tells_when_each_definition_last_occurred(config: Path, capsys: pytes
 
 
 def test_unseen_shows_what_never_occurred_alone(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["routes", str(config), "--unseen"]) == 1
+    assert run_command_line(["routes", str(config), "--unseen"]) == 1
     assert "no router has run with these settings yet" in capsys.readouterr().err
     run_once(config, ("/endpoints/plant", READING))
-    assert status_of(["routes", str(config), "--unseen", "--format", "json"]) == 0
+    assert run_command_line(["routes", str(config), "--unseen", "--format", "json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {each["message"] for each in found if each["kind"] == "definition"} == {ALARM, ORDER}
     assert {each["kind"] for each in found} == {"definition", "silent-endpoint"}
@@ -200,13 +200,13 @@ def test_unseen_shows_what_never_occurred_alone(config: Path, capsys: pytest.Cap
     tree = catalog()
     tree["messagegroups"]["Shop"]["messages"]["return"] = tree["messagegroups"]["Shop"]["messages"]["order"]
     (config.parent / "catalog.json").write_text(json.dumps(tree))
-    assert status_of(["routes", str(config), "--unseen", "--format", "json"]) == 0
+    assert run_command_line(["routes", str(config), "--unseen", "--format", "json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     new = GROUPS.format("Shop", "return")
     assert {each["message"]: each["since"] for each in found if each["kind"] == "definition"}[new] is None
     run_once(config, *(("/endpoints/plant", xid) for xid in (READING, ALARM)), ("/endpoints/shop", ORDER))
     run_once(config, ("/endpoints/shop", new))
-    assert status_of(["routes", str(config), "--unseen"]) == 0
+    assert run_command_line(["routes", str(config), "--unseen"]) == 0
     assert capsys.readouterr().out == "Every definition has occurred.\n"
 
 
@@ -214,13 +214,13 @@ def test_a_file_of_what_occurred_that_is_damaged_is_named(config: Path, capsys: 
     run_once(config)
     path = Path(load_settings(config).state) / "ledger" / "sightings.db"
     path.write_bytes(b"no database at all" * 300)
-    assert status_of(["routes", str(config)]) > 0
+    assert run_command_line(["routes", str(config)]) > 0
     assert str(path) in capsys.readouterr().err
 
 
 def test_check_warns_of_routes_and_tells_of_definitions(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"]
-    assert status_of(arguments) == 0
+    assert run_command_line(arguments) == 0
     found = [each for each in json.loads(capsys.readouterr().out) if each["file"] == str(config)]
     told = {(each["rule"], each["severity"], each["pointer"]) for each in found if "route" in each["rule"]}
     assert told == {
@@ -237,7 +237,10 @@ def test_routes_that_are_all_reached_give_no_finding(config: Path, capsys: pytes
     tree["endpoints"]["shop"]["messagegroups"].append("/messagegroups/Lost")
     (config.parent / "catalog.json").write_text(json.dumps(tree))
     config.write_text(yaml.safe_dump(told))
-    assert status_of(["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"]) == 0
+    assert (
+        run_command_line(["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"])
+        == 0
+    )
     rules = {each["rule"] for each in json.loads(capsys.readouterr().out)}
     assert not rules & {"unreached-route", "unrouted-definition"}
 
@@ -252,14 +255,14 @@ def test_in_real_time_mode_it_is_told_what_goes_by_the_rest_topic(
     config.write_text(yaml.safe_dump(told))
     found = [each for each in objects(config, capsys) if each["kind"] == "unsettled-definition"]
     assert found == [{"kind": "unsettled-definition", "message": ORDER}]
-    assert status_of(["routes", str(config)]) == 0
+    assert run_command_line(["routes", str(config)]) == 0
     assert f"Definitions with records that go through the fallback topic: {ORDER}\n" in capsys.readouterr().out
     check = ["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"]
-    assert status_of(check) == 0
+    assert run_command_line(check) == 0
     rules = {each["rule"]: each for each in json.loads(capsys.readouterr().out)}
     assert ORDER in rules["unsettled-definition"]["message"]
     config.write_text(yaml.safe_dump({**told, "sinks": {"bus": {**bus, "key": "{type}"}, "dead": SINKS["dead"]}}))
-    assert status_of(check) == 1
+    assert run_command_line(check) == 1
     assert {"source"} == {each["rule"] for each in json.loads(capsys.readouterr().out) if each["severity"] == "error"}
 
 
@@ -286,11 +289,14 @@ def test_schemas_that_are_not_held_are_told(
     config.write_text(yaml.safe_dump(settings))
     found = [each for each in objects(config, capsys) if each["kind"] == "unheld-schema"]
     assert found == ([{"kind": "unheld-schema", "message": ORDER}] if told else [])
-    assert status_of(["routes", str(config)]) == 0
+    assert run_command_line(["routes", str(config)]) == 0
     assert (
         f"Definitions whose bodies are not validated against their schemas: {ORDER}\n" in capsys.readouterr().out
     ) == told
-    assert status_of(["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"]) == 0
+    assert (
+        run_command_line(["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"])
+        == 0
+    )
     rules = {each["rule"]: each for each in json.loads(capsys.readouterr().out)}
     assert ("unheld-schema" in rules) == told
     assert not told or (rules["unheld-schema"]["severity"], ORDER in rules["unheld-schema"]["message"]) == (
@@ -322,7 +328,7 @@ def test_check_says_which_events_get_no_key_in_kafka(
     bus |= {"key": case["key"]} if "key" in case else {}
     told = {"sinks": {"bus": bus, "dead": SINKS["dead"]}, "routes": [{"to": ["bus"]}], "http": {"port": 0}}
     config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | told))
-    status_of(["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"])
+    run_command_line(["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"])
     found = [each for each in json.loads(capsys.readouterr().out) if each["rule"] == "unkeyed-events"]
     if case["says"] is None:
         assert found == []

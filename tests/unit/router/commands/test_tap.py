@@ -19,8 +19,8 @@ import yaml
 
 from bindings.inbox import Inbox
 from bindings.parts import InboxRow, Part
-from router.cli import status_of
-from router.commands.tap import ROWS
+from router.cli import run_command_line
+from router.commands.tap import ROUND_ROWS
 from router.dead_letters.redaction import HIDDEN
 from tests.support.letters import CATALOG, settings_file
 from tests.support.waiting import wait_until
@@ -102,7 +102,7 @@ def limited() -> Iterator[None]:
 def tapped(config: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
     """Tap until there are as many samples as asked for, and return them."""
     with traffic(config), limited():
-        assert status_of(["tap", str(config), "--format", "json", "--rate", "1000", *options]) == 0
+        assert run_command_line(["tap", str(config), "--format", "json", "--rate", "1000", *options]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -136,17 +136,19 @@ def test_live_traffic_makes_cases(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with traffic(config), limited():
-        assert status_of(["tap", str(config), "--format", "record", "--reveal", "--rate", "1000", "-n", "8"]) == 0
+        assert (
+            run_command_line(["tap", str(config), "--format", "record", "--reveal", "--rate", "1000", "-n", "8"]) == 0
+        )
     lines = capsys.readouterr().out
     assert CARD in lines
     for each in map(json.loads, lines.splitlines()):
         assert each["time"].endswith("Z") and each["endpoint"] == TILL
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     cases = config.parent / "live.cases.yaml"
-    assert status_of(["test", str(cases), "--config", str(config), "--record", "-"]) == 0
+    assert run_command_line(["test", str(cases), "--config", str(config), "--record", "-"]) == 0
     assert "8 cases recorded" in capsys.readouterr().out
     assert CARD not in cases.read_text()
-    assert status_of(["test", str(cases)]) == 0
+    assert run_command_line(["test", str(cases)]) == 0
     assert "8 of 8 cases passed" in capsys.readouterr().out
 
 
@@ -172,7 +174,7 @@ def test_what_is_shown_is_chosen(config: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.slow
 def test_people_get_lines_that_no_terminal_acts_upon(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with traffic(config), limited():
-        assert status_of(["tap", str(config), "-n", "40", "--rate", "1000"]) == 0
+        assert run_command_line(["tap", str(config), "-n", "40", "--rate", "1000"]) == 0
     out, err = capsys.readouterr()
     assert "\x1b" not in out and r"a\x1b[31mb" in out
     assert f"routed {SALE}" in out and "dead letter no-match" in out
@@ -183,14 +185,14 @@ def test_people_get_lines_that_no_terminal_acts_upon(config: Path, capsys: pytes
 
 @pytest.mark.slow
 def test_what_comes_faster_than_it_is_read_is_passed_over(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with traffic(config, burst=10 * ROWS), limited():
-        assert status_of(["tap", str(config), "--format", "json", "-n", "3", "--rate", "2"]) == 0
+    with traffic(config, burst=10 * ROUND_ROWS), limited():
+        assert run_command_line(["tap", str(config), "--format", "json", "-n", "3", "--rate", "2"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3
     told = err.splitlines()[-1]
     judged, passed = (int(word) for word in told.split() if word.isdigit())
-    assert told.endswith("passed over") and passed >= 9 * ROWS > 0
-    assert judged <= 60 * ROWS
+    assert told.endswith("passed over") and passed >= 9 * ROUND_ROWS > 0
+    assert judged <= 60 * ROUND_ROWS
 
 
 @pytest.mark.parametrize(
@@ -207,7 +209,7 @@ def test_what_comes_faster_than_it_is_read_is_passed_over(config: Path, capsys: 
 def test_what_cannot_be_asked_is_refused(
     config: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
 ) -> None:
-    assert status_of(["tap", str(config), *options]) == 1
+    assert run_command_line(["tap", str(config), *options]) == 1
     out, err = capsys.readouterr()
     assert not out and words in err
 
@@ -215,7 +217,7 @@ def test_what_cannot_be_asked_is_refused(
 def test_without_an_inbox_there_is_nothing_to_tap(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump({**told, "state": str(config.parent / "elsewhere")}))
-    assert status_of(["tap", str(config)]) > 0
+    assert run_command_line(["tap", str(config)]) > 0
     assert "nothing to tap" in capsys.readouterr().err
     assert not (config.parent / "elsewhere").exists()
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.support.status_page import SALE, SECONDS, TILL, Served, tally
 from tests.support.waiting import wait_until
 from tests.support.web import Reply, serving
@@ -38,7 +38,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def config(served: Served) -> Path:
-    return at_port(served, served.server.address)
+    return at_port(served, served.server.base_url)
 
 
 def at_port(served: Served, address: str) -> Path:
@@ -51,7 +51,7 @@ def at_port(served: Served, address: str) -> Path:
 
 
 def test_rows_for_programs(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["top", str(config)]) == 0
+    assert run_command_line(["top", str(config)]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert rows[0][:2] == ["router", "ready"]
     by_kind = {row[0]: row[1:] for row in rows}
@@ -62,14 +62,14 @@ def test_rows_for_programs(config: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_document_as_it_is(config: Path, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(["top", str(config), "--format", "json"]) == 0
+    assert run_command_line(["top", str(config), "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["flow"]["definitions"] == served.told()["flow"]["definitions"]
 
 
 def test_why_it_is_not_ready(config: Path, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     served.status.query("inbox", "held", reason="sink \x1b[31mevents is away")
-    assert status_of(["top", str(config), "--once"]) == 0
+    assert run_command_line(["top", str(config), "--once"]) == 0
     shown = capsys.readouterr().out
     assert "reason\tquery inbox is held" in shown and "\x1b" not in shown
 
@@ -122,7 +122,7 @@ def test_a_screen_that_lives_until_it_is_interrupted(config: Path, served: Serve
 
 
 def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert status_of(["top", *arguments]) == 1
+    assert run_command_line(["top", *arguments]) == 1
     return capsys.readouterr().err
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router.cli import status_of
+from router.cli import run_command_line
 from tests.support.ports import Authority, free_ports
 from tests.support.web import Reply, serving
 
@@ -32,7 +32,7 @@ def test_a_router_is_waited_for_until_it_is_ready(tmp_path: Path, capsys: pytest
     with serving() as web:
         web.routes["/readyz"] = lambda _: replies.pop(0)
         config.write_text(f"{ROUTER}metrics: {{port: {port_of(web.url)}, host: 0.0.0.0}}\n")
-        assert status_of(["wait", str(config)]) == 0
+        assert run_command_line(["wait", str(config)]) == 0
         assert web.statuses() == [503, 503, 503, 200]
     told = capsys.readouterr()
     assert told.out == ""
@@ -46,7 +46,7 @@ def test_the_limit_ends_it_with_what_is_in_the_way(tmp_path: Path, capsys: pytes
     (port,) = free_ports(1)
     config = tmp_path / "router.yaml"
     config.write_text(f"{ROUTER}metrics: {{port: {port}}}\n")
-    assert status_of(["wait", str(config), "--timeout", "0.3"]) == 5
+    assert run_command_line(["wait", str(config), "--timeout", "0.3"]) == 5
     first, last, hint = capsys.readouterr().err.splitlines()
     assert first.startswith(f"waiting: http://127.0.0.1:{port}/readyz does not respond: ")
     assert last.startswith(f"xrouter: error: not ready after 0.3 s: http://127.0.0.1:{port}/readyz does not respond: ")
@@ -64,7 +64,7 @@ def test_a_registry_is_waited_for_until_it_answers(tmp_path: Path, settings: str
     with serving() as web:
         web.routes[path] = Reply("", status)
         config.write_text(settings.format(port=port_of(web.url)))
-        assert status_of(["wait", str(config), "--timeout", "0"]) == 0
+        assert run_command_line(["wait", str(config), "--timeout", "0"]) == 0
         assert web.asked == [(path, status)]
 
 
@@ -74,7 +74,7 @@ def test_an_address_is_waited_for_whoever_signed_its_certificate(tmp_path: Path)
     context.load_cert_chain(pair.certificate, pair.key)
     with serving(context) as web:
         web.routes["/there"] = Reply("yes")
-        assert status_of(["wait", f"{web.url}/there", "--timeout", "0"]) == 0
+        assert run_command_line(["wait", f"{web.url}/there", "--timeout", "0"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -91,5 +91,5 @@ def test_settings_that_say_no_place(
 ) -> None:
     config = tmp_path / "settings.yaml"
     config.write_text(settings)
-    assert status_of(["wait", str(config)]) == status
+    assert run_command_line(["wait", str(config)]) == status
     assert told in capsys.readouterr().err

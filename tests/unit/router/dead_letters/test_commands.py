@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from router.cli import status_of
+from router.cli import run_command_line
 from router.state.ledger import LetterLedger
 from tests.support.letters import CATALOG, letter_id, row, settings_file, write_letters
 
@@ -25,7 +25,7 @@ def xrouter(capsys: pytest.CaptureFixture[str]) -> Run:
     """``xrouter(*arguments)`` gives exit code, standard output and standard error."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        status = status_of([str(each) for each in arguments])
+        status = run_command_line([str(each) for each in arguments])
         out, err = capsys.readouterr()
         assert "Traceback" not in err
         return status, out, err

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from router.commands.check.command import check_findings
+from router.commands.check.command import collect_findings
 from router.dead_letters.reading import read_letters
 from router.dead_letters.retention import Housekeeping, Removed, RetentionLimits, purge
 from router.errors import StateError
 from router.settings import Settings, load_settings
-from router.settings.checks import retention_warnings
+from router.settings.checks import iter_retention_warnings
 from router.sinks import Commit, open_sink
 from router.sinks.jsonlines import DEAD_LETTER
 from router.state.ledger import LetterLedger, PendingReplay
@@ -131,9 +131,9 @@ def test_a_running_router_does_it_by_itself(tmp_path: Path) -> None:
 
 def test_off_by_default_and_what_kafka_needs_is_said(tmp_path: Path) -> None:
     settings = load_settings(settings_file(tmp_path))
-    assert not settings.dead_letters.retention.on and list(retention_warnings(settings)) == []
+    assert not settings.dead_letters.retention.on and list(iter_retention_warnings(settings)) == []
     file = settings_file(tmp_path, ("delta", "bus"), retention={"size": "1GiB"})
-    [(key, caution)] = retention_warnings(load_settings(file))
+    [(key, caution)] = iter_retention_warnings(load_settings(file))
     assert key == "dead_letters.retention" and "sink bus" in caution and "retention.ms" in caution
 
 
@@ -145,6 +145,6 @@ def test_check_tells_that_letters_in_kafka_go_by_their_topic(tmp_path: Path) -> 
         "dead_letters: {sinks: [dead], retention: {age: 30d}}\n"
     )
     (tmp_path / "router.yaml").write_text(told)
-    findings, _ = check_findings([str(tmp_path / "c.json")], tmp_path / "router.yaml")
+    findings, _ = collect_findings([str(tmp_path / "c.json")], tmp_path / "router.yaml")
     [found] = [each for each in findings if each.rule == "kept-by-broker"]
     assert found.pointer == "/dead_letters/retention" and "retention.ms" in found.message

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import pytest
 
 from catalog.load import load
-from router.commands.plan import file_of
+from router.commands.plan import make_file_feed
 from router.evaluation.comparing import (
     CHANGED,
     FAILED,
@@ -69,7 +69,7 @@ def plans(tmp_path: Path, settings: Settings) -> tuple[Plan, Plan]:
 
 @pytest.fixture
 def chunks(tmp_path: Path) -> list[Chunk]:
-    return list(file_of(lines(tmp_path / "records.jsonl", RECORDS), 100_000, None).chunks())
+    return list(make_file_feed(lines(tmp_path / "records.jsonl", RECORDS), 100_000, None).iter_chunks())
 
 
 def beside(active: Plan, shadow: Shadow) -> Evaluator:

@@ -19,12 +19,12 @@ from deltalake import write_deltalake
 
 from bindings.private_files import take_lock
 from catalog.load import load
-from router.cli import status_of
-from router.commands.doctor import examine
+from router.cli import run_command_line
+from router.commands.doctor import run_doctor
 from router.errors import BrokerUnreachable, SinkError
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
-from router.preflight import CheckResult, PreflightCheck, refusal, require_checks, router_checks, run_checks
+from router.preflight import CheckResult, PreflightCheck, combine_errors, iter_router_checks, require_checks, run_checks
 from router.settings import load_settings
 from router.sources import sources_of
 from tests.support.ports import LOOPBACK, Authority, free_ports
@@ -103,7 +103,7 @@ def taken() -> Iterator[int]:
 
 
 def states(config: Path) -> dict[str, CheckResult]:
-    return {each.name: each for each in examine(config)}
+    return {each.name: each for each in run_doctor(config)}
 
 
 def no_java(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
@@ -188,9 +188,9 @@ def test_what_doctor_finds_ends_a_start_before_spark(
     config = str(place.write())
     found = states(Path(config))[name]
     assert found.state == "fail" and told in found.observation and found.remedy
-    assert status_of(["doctor", config]) == 1
+    assert run_command_line(["doctor", config]) == 1
     capsys.readouterr()
-    assert status_of(["run", config]) == code
+    assert run_command_line(["run", config]) == code
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("xrouter: error: ")]
     assert any(name.removeprefix("sink ") in line and told in line for line in errors), errors
     context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
@@ -209,7 +209,7 @@ def test_kafka_is_waited_for_unless_nobody_may_wait(
     found = states(config)[name]
     assert found.state == "warn" and "Kafka at 127.0.0.1:1 does not answer" in found.observation
     assert found.remedy.endswith("the router waits for it")
-    assert status_of(["run", str(config), "--once"]) == 5
+    assert run_command_line(["run", str(config), "--once"]) == 5
 
 
 def test_the_checks_of_peers_compile_one_plan(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_a_start_names_all_that_is_in_its_way(
 ) -> None:
     for fault in (no_java, http_taken, http_certificate):
         fault(place, monkeypatch, taken)
-    assert status_of(["run", str(place.write())]) == 10
+    assert run_command_line(["run", str(place.write())]) == 10
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("xrouter: error", "hint: "))]
     assert [line.split(": ")[2] for line in told if line.startswith("xrouter")] == ["java", "http port", "sink hook"]
     assert len(told) == 6
@@ -286,7 +286,7 @@ def test_who_is_waited_for_stops_no_start(place: Place, capsys: pytest.CaptureFi
     configure_logs(settings.log)
     catalog = load(settings.catalog.source)
     capsys.readouterr()
-    require_checks(router_checks(settings, catalog, sources_of(catalog, settings)))
+    require_checks(iter_router_checks(settings, catalog, sources_of(catalog, settings)))
     err = capsys.readouterr().err
     assert err.count("preflight check failed") >= 7 and "the gateway connects when" in err
 
@@ -336,7 +336,7 @@ def test_a_gateway_process_looks_at_what_it_needs(
     monkeypatch.setattr("bindings.kafka.offsets.TIMEOUT_SECONDS", 0.5)
     place.settings["inbox"] = {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topic": "t"}}
     place.settings["http"]["port"] = taken
-    assert status_of(["gateway", str(place.write())]) == 3
+    assert run_command_line(["gateway", str(place.write())]) == 3
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("xrouter: error: ")]
     assert [line.split(": ")[2] for line in errors] == ["http port"], "the inbox topic is waited for"
 
@@ -358,7 +358,7 @@ def test_nobody_is_waited_for_longer_than_his_limit() -> None:
     never.set()
     assert time.monotonic() - began < 8, "all at once"
     assert [each.state for each in found] == ["warn"] * 20 + ["ok"]
-    assert "after 0.5 s" in found[0].observation and refusal(found) is None
+    assert "after 0.5 s" in found[0].observation and combine_errors(found) is None
 
 
 def test_a_refusal_has_the_code_of_the_first_and_names_all() -> None:
@@ -367,7 +367,7 @@ def test_a_refusal_has_the_code_of_the_first_and_names_all() -> None:
         CheckResult("sink lake", "fail", "full", "free it", SinkError),
         CheckResult("source s", "fail", "away", "start it", BrokerUnreachable),
     ]
-    error = refusal(found)
+    error = combine_errors(found)
     assert isinstance(error, SinkError) and (error.message, error.sink) == ("sink lake: full", "lake")
     assert [(each.message, each.hint, each.exit_code) for each in error.others] == [("source s: away", "start it", 5)]
 

@@ -101,7 +101,7 @@ def test_a_gateway_that_ended_by_itself_is_opened_again(source: Source, monkeypa
     gateways = BrokerGateways(NoRows(), settings_of(), Metrics(), status, "id", opener)
 
     def reasons() -> str:
-        return " ".join(status.ready()[1]["reasons"])
+        return " ".join(status.check_readiness()[1]["reasons"])
 
     gateways.run_for_sources([source])
     gateways.check_gateways()

@@ -111,7 +111,7 @@ def test_a_manager_that_is_away_is_asked_again(tmp_path: Path, manager: Manager,
     server.close()
     router = Router(tmp_path, server.url).start()
     wait_until(lambda: router.requests("create", "error") >= 1, LIMIT, "a try")
-    wait_until(lambda: "onnection" in str(router.status.ready()[1]["gateways"][GATEWAY]), LIMIT, "the reason")
+    wait_until(lambda: "onnection" in str(router.status.check_readiness()[1]["gateways"][GATEWAY]), LIMIT, "the reason")
     server.open()
     router.until_ready()
     router.stop()
@@ -124,8 +124,8 @@ def test_what_cannot_be_renewed_lasts_until_its_end(tmp_path: Path, manager: Man
     router = Router(tmp_path, server.url, lasts="2s").start().until_ready()
     server.close()
     wait_until(lambda: router.requests("renew", "error") >= 1, LIMIT, "a renewal that fails")
-    assert router.status.ready()[0]
-    wait_until(lambda: not router.status.ready()[0], LIMIT, "the end of the subscription")
+    assert router.status.check_readiness()[0]
+    wait_until(lambda: not router.status.check_readiness()[0], LIMIT, "the end of the subscription")
     router.stop()
 
 
@@ -136,7 +136,9 @@ def test_a_refusal_says_what_to_do(tmp_path: Path, manager: Manager, server: Web
         router = Router(tmp_path, server.url).start()
         wait_until(lambda: router.requests("create", "error") >= 1, LIMIT, "a refusal")
         wait_until(
-            lambda: "no way" in str(router.status.ready()[1]["reasons"]), LIMIT, lambda: str(router.status.ready())
+            lambda: "no way" in str(router.status.check_readiness()[1]["reasons"]),
+            LIMIT,
+            lambda: str(router.status.check_readiness()),
         )
         router.stop()
     said = str(logged)
@@ -181,10 +183,10 @@ def taking(tmp_path: Path, url: str, **subscription: Any) -> Iterator[Callable[[
     with StateFolder.open(tmp_path / "state") as state:
         intake = Intake(settings, metrics, status, lambda: local_store(settings, state))
         try:
-            status.catalog("e", 1)
+            status.set_catalog("e", 1)
             intake.take(plan)
             subscriptions.follow(plan.sources)
-            wait_until(lambda: status.ready()[0], LIMIT, lambda: str(status.ready()))
+            wait_until(lambda: status.check_readiness()[0], LIMIT, lambda: str(status.check_readiness()))
             labels = {"endpoint": ENDPOINT}
             name = "xrouter_gateway_acknowledged_total"
             yield lambda: metrics.registry.get_sample_value(name, labels) or 0.0

@@ -23,9 +23,9 @@ from tests.support.web import Answer, Taken, Webhook, trickling
 def test_a_source_that_goes_takes_its_subscription_along(tmp_path: Path, manager: Manager, server: Webhook) -> None:
     router = Router(tmp_path, server.url).start().until_ready()
     router.subscriptions.follow(())
-    assert GATEWAY not in router.status.ready()[1]["gateways"]
+    assert GATEWAY not in router.status.check_readiness()[1]["gateways"]
     wait_until(lambda: manager.held == {}, LIMIT, "the subscription to be deleted")
-    assert GATEWAY not in router.status.ready()[1]["gateways"]
+    assert GATEWAY not in router.status.check_readiness()[1]["gateways"]
 
 
 def folder_in(folder: Path, name: str) -> Path:
@@ -143,8 +143,8 @@ def test_a_pause_that_a_manager_asks_for_does_not_hide_the_end(
     router = Router(tmp_path, server.url).start().until_ready()
     manager.before = lambda request: Answer(503, {"Retry-After": "3600"})
     wait_until(lambda: router.requests("renew", "error") >= 1, LIMIT, "a renewal that fails")
-    wait_until(lambda: not router.status.ready()[0], LIMIT, "the end of the subscription")
-    assert "503" in str(router.status.ready()[1]["gateways"][GATEWAY])
+    wait_until(lambda: not router.status.check_readiness()[0], LIMIT, "the end of the subscription")
+    assert "503" in str(router.status.check_readiness()[1]["gateways"][GATEWAY])
     assert router.registry.get_sample_value("xrouter_subscription_up", {"endpoint": ENDPOINT}) == 0
     router.stop(in_order=False)
 
@@ -157,6 +157,6 @@ def test_an_end_in_the_past_is_not_renewed_for_ever(tmp_path: Path, manager: Man
         made = time.monotonic()
         wait_until(lambda: router.requests("renew") >= 1, LIMIT, "a renewal")
         assert time.monotonic() - made > 2.0, "half of what was asked for is four seconds"
-        assert router.status.ready()[0]
+        assert router.status.check_readiness()[0]
         router.stop()
     assert "compare the clocks" in str(logged)

@@ -13,7 +13,7 @@ import pytest
 
 from router.errors import ConfigError
 from router.evaluation.evaluator import data_bytes, load, within_memory_limit
-from router.machine import GIB, MIB, divided, memory_of_machine
+from router.machine import GIB, MIB, divided, measure_memory
 from router.settings import Settings, settings_from_dict
 from router.spark.session import memory_conf
 
@@ -128,8 +128,8 @@ def test_the_limit_of_a_control_group_is_the_machine(
         file = tmp_path / "sys/fs/cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
-    whole = memory_of_machine(tmp_path / "nothing")
-    assert memory_of_machine(tmp_path) == (whole if limit is None else min(whole, limit))
+    whole = measure_memory(tmp_path / "nothing")
+    assert measure_memory(tmp_path) == (whole if limit is None else min(whole, limit))
 
 
 def judge_too_much(told: Connection) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.machine import AIM, LARGEST, LEAST_RECORDS, BatchSizing
+from router.machine import DEFAULT_RECORD_BYTES, MIN_RECORDS, TARGET_SECONDS, BatchSizing
 from router.reading.generations import Generation, planned, records_in
 from router.settings import settings_from_dict
 
@@ -37,7 +37,7 @@ def settled(sizing: BatchSizing, overhead: float, pace: float, batches: int = 12
         (0.5, 14_000.0, [262_144]),
         (0.5, 1_000.0, [262_144, 19_961]),
         (0.0, 10.0, [262_144, 200]),
-        (0.0, 0.01, [262_144, LEAST_RECORDS]),
+        (0.0, 0.01, [262_144, MIN_RECORDS]),
     ],
 )
 def test_full_batches_take_a_bounded_time(overhead: float, pace: float, expected: list[int]) -> None:
@@ -46,7 +46,7 @@ def test_full_batches_take_a_bounded_time(overhead: float, pace: float, expected
 
 def test_batches_grow_again_once_the_pace_allows_for_it_and_never_swing() -> None:
     sizing = BatchSizing(128 * MIB, 262_144)
-    assert settled(sizing, 0.5, 100.0)[-1] < 100 * AIM
+    assert settled(sizing, 0.5, 100.0)[-1] < 100 * TARGET_SECONDS
     grown = settled(sizing, 0.5, 40_000.0)
     assert grown == sorted(grown) and grown[-1] == 262_144
     assert settled(sizing, 0.5, 40_000.0) == [262_144]
@@ -72,7 +72,7 @@ def test_batches_that_are_not_full_tell_nothing_of_the_pace() -> None:
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ({}, AIM),
+        ({}, TARGET_SECONDS),
         ({"trigger": "1m"}, 60.0),
         ({"batch_limit": "10s"}, 5.0),
         ({"trigger": "1h", "batch_limit": "0s"}, 3600.0),
@@ -86,7 +86,7 @@ def test_a_sample_bounds_the_first_batch() -> None:
     assert BatchSizing(64 * MIB, 100_000).begin(200.0) == 100_000
     assert BatchSizing(64 * MIB, 100_000).begin(8_192.0) == 8_192
     assert BatchSizing(64 * MIB, 100_000).begin(None) == 100_000
-    assert BatchSizing(MIB, 100_000).begin(50.0 * MIB) == LEAST_RECORDS
+    assert BatchSizing(MIB, 100_000).begin(50.0 * MIB) == MIN_RECORDS
     assert BatchSizing(MIB, 3).begin(50.0 * MIB) == 3
 
 
@@ -127,8 +127,8 @@ def test_a_source_that_counts_bytes_needs_no_other_limit() -> None:
 
 def test_only_what_may_be_too_large_is_suspected() -> None:
     sizing = BatchSizing(64 * MIB, 100_000)
-    assert not sizing.suspects(2 * 64 * MIB // LARGEST)
-    assert sizing.suspects(2 * 64 * MIB // LARGEST + 1)
+    assert not sizing.suspects(2 * 64 * MIB // DEFAULT_RECORD_BYTES)
+    assert sizing.suspects(2 * 64 * MIB // DEFAULT_RECORD_BYTES + 1)
     sizing.begin(200.0)
     assert not sizing.suspects(100_000)
     assert sizing.suspects(1_000_000)

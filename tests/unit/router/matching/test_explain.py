@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from catalog.model import Catalog, Definition, Endpoint, Property
-from router.cli import status_of
+from router.cli import run_command_line
 from router.commands.match import ExplanationWriter
 from router.matching.explanation import BEST, EventExplanation, Explainer, RecordExplanation
 from router.matching.records import RecordMatcher
@@ -203,7 +203,7 @@ def test_the_command(capsysbinary: Any, monkeypatch: pytest.MonkeyPatch) -> None
     def run(*arguments: str) -> tuple[int, str]:
         lines = b'{"protocol":"HTTP","native":{"path":"/"}}\n\nno record\n'
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
-        status = status_of(["match", "--catalog", str(SAMPLE), *arguments])
+        status = run_command_line(["match", "--catalog", str(SAMPLE), *arguments])
         return status, capsysbinary.readouterr().out.decode()
 
     status, text = run("--explain")

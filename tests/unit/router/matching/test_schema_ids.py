@@ -31,7 +31,7 @@ from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
 from router.sinks.tables.opening import TableLayout
 from router.sinks.tables.payloads import typed
-from router.watching.metrics import SchemaIdFigures
+from router.watching.metrics import SchemaIdMetrics
 from tests.support.evaluating import outcome_lists
 from tests.support.schemas import KnownIds, confluent, known_ids
 from tests.unit.catalog.schemas.test_resolving import encoded, f, record
@@ -224,13 +224,13 @@ def test_few_ids_are_decided_once_for_any_number_of_rows(catalog: Catalog) -> No
 
 def test_a_second_id_by_which_nothing_decides_is_one_line_in_the_log() -> None:
     registry = CollectorRegistry()
-    figures = SchemaIdFigures(registry, cap=3)
+    figures = SchemaIdMetrics(registry, cap=3)
     with capture_logs() as lines:
         figures.add({("/m/a", "1", "name"): 2, ("/m/a", "2", "name"): 1})
         figures.add({("/m/b", "1", "nothing"): 2})
         figures.add({("/m/b", "1", "nothing"): 1})
         assert not lines
-        more = SchemaIdFigures(CollectorRegistry())
+        more = SchemaIdMetrics(CollectorRegistry())
         for name in ("1", "2", "3"):
             more.add({("/m/b", name, "nothing"): 1})
     (line,) = lines

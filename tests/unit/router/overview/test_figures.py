@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from router.evaluation.outputs import Tally
 from router.overview import overview
-from router.overview.overview import CHARTS, svg
+from router.overview.overview import CHARTS, draw_chart
 from router.overview.picture import (
     ARRIVED,
     HISTORIES,
@@ -31,7 +31,7 @@ from router.overview.picture import (
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
 from router.watching.backlogs import INBOX, Backlog
 from router.watching.batches import Watch
-from router.watching.metrics import FADE_SECONDS, Deliveries, Metrics
+from router.watching.metrics import FADE_SECONDS, Metrics, SinkMetrics
 from router.watching.status import RouterStatus
 from tests.support.status_page import TILL, Served, tally
 
@@ -53,7 +53,7 @@ def endpoint(served: Served) -> dict[str, Any]:
 def test_a_pushed_endpoint_has_its_own_lag_and_age_and_not_those_of_the_whole_inbox(served: Served) -> None:
     now = int(time.time() * 1000)
     waits = {INBOX: Backlog(500, now - 90_000), TILL: Backlog(20, now - 8_000, 70), "/endpoints/other": Backlog(480)}
-    served.metrics.backlogs.answered(INBOX, waits)
+    served.metrics.backlogs.update(INBOX, waits)
     told = endpoint(served)
     assert told["lag"] == 20 and 7 < told["oldest_seconds"] < 60
     assert told["arriving"]["records"] == 70
@@ -64,9 +64,9 @@ def test_what_arrives_is_told_beside_what_is_finished() -> None:
     before = {(ARRIVED, TILL): 100.0, (RECORDS, TILL, "routed", ""): 100.0}
     now = {(ARRIVED, TILL): 700.0, (RECORDS, TILL, "routed", ""): 160.0, (LAG, TILL): 540.0}
     reading = FigureReading(now, before, 60.0)
-    assert reading.by(ARRIVED, 0)[TILL].rate == 10.0
+    assert reading.sum_by(ARRIVED, 0)[TILL].rate == 10.0
     assert reading.outcomes()[TILL][0].rate == 1.0
-    assert reading.lag(TILL) == reading.whole_lag() == 540
+    assert reading.get_lag(TILL) == reading.get_total_lag() == 540
 
 
 @pytest.mark.parametrize(
@@ -94,22 +94,22 @@ def test_an_hour_is_kept_of_the_busiest_and_no_more() -> None:
     for turn in range(HOUR_POINTS + 30):
         records = Counter({(name, "routed", ""): number + 1 for number, name in enumerate(names)})
         metrics.outcomes(Tally(records=records))
-        metrics.backlogs.answered("kafka-1", {"/endpoints/e149": Backlog(turn, None, turn * 60)})
+        metrics.backlogs.update("kafka-1", {"/endpoints/e149": Backlog(turn, None, turn * 60)})
         for _ in range(6):
             clock[0] += 5.0
-            figures.tick()
-    whole = figures.history.points()
-    assert len(whole) == HOUR_POINTS == len(figures.history.points("/endpoints/e149"))
+            figures.take_sample()
+    whole = figures.history.list_points()
+    assert len(whole) == HOUR_POINTS == len(figures.history.list_points("/endpoints/e149"))
     assert whole[-1].lag == HOUR_POINTS + 29 and whole[0].lag == 30
     assert whole[-1].arriving == pytest.approx(2.0, rel=0.2)
     assert whole[-1].finished == pytest.approx(sum(range(1, 151)) / 30, rel=0.2)
-    assert sum(bool(figures.history.points(name)) for name in names) == HISTORIES
-    assert not figures.history.points("/endpoints/nobody")
+    assert sum(bool(figures.history.list_points(name)) for name in names) == HISTORIES
+    assert not figures.history.list_points("/endpoints/nobody")
 
 
 def test_charts_are_pictures_that_the_router_draws(served: Served) -> None:
-    served.metrics.backlogs.answered(INBOX, {INBOX: Backlog(7), TILL: Backlog(7, None, 7)})
-    served.overview.tick()
+    served.metrics.backlogs.update(INBOX, {INBOX: Backlog(7), TILL: Backlog(7, None, 7)})
+    served.overview.take_sample()
     for name in CHARTS:
         for query in (
             "",
@@ -136,19 +136,19 @@ def test_charts_are_pictures_that_the_router_draws(served: Served) -> None:
 
 def test_a_chart_has_gaps_where_nothing_was_known() -> None:
     lags = [5.0, 10.0, None, 20.0, 40.0]
-    root = ElementTree.fromstring(svg(CHARTS["lag"], [Point(None, None, lag, None, None) for lag in lags]))
+    root = ElementTree.fromstring(draw_chart(CHARTS["lag"], [Point(None, None, lag, None, None) for lag in lags]))
     lines = [path.get("d") or "" for path in root.findall(f"{SVG}path[@class='b']")]
     assert len(lines) == 2
     (x, y) = re.findall(r"[\d.]+", lines[1])[2:4]
     assert (float(x), float(y)) == (320.0, 16.0)
     assert [text.text for text in root.findall(f"{SVG}text")] == [None, "60 min ago", "now", "at most 40"]
     assert [text.text for text in root.iter(f"{SVG}tspan")] == ["lag 40"]
-    small = ElementTree.fromstring(svg(CHARTS["lag"], [Point(None, None, 1.0, None, None)], small=True))
+    small = ElementTree.fromstring(draw_chart(CHARTS["lag"], [Point(None, None, 1.0, None, None)], small=True))
     assert not list(small.iter(f"{SVG}text")) and small.find(f"{SVG}title") is not None
     # Without any point, and without any value, it is still a picture.
     for points in ([], [Point(None, None, None, None, None)], [Point(0.0, 0.0, 0.0, 0.0, 0.0)]):
         for chart in CHARTS.values():
-            ElementTree.fromstring(svg(chart, points))
+            ElementTree.fromstring(draw_chart(chart, points))
 
 
 def test_letters_that_were_replayed_or_removed_are_not_open(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,20 +173,20 @@ def test_letters_that_were_replayed_or_removed_are_not_open(served: Served, monk
 
 def test_the_error_of_a_sink_has_its_time_and_fades_once_it_works(served: Served) -> None:
     clock = [1_780_000_000.0]
-    sinks = Deliveries(CollectorRegistry(), str, lambda: clock[0])
-    assert sinks.problem("lake") is None
-    sinks.wrote("lake", "disk full " + "x" * 2000)
+    sinks = SinkMetrics(CollectorRegistry(), str, lambda: clock[0])
+    assert sinks.get_problem("lake") is None
+    sinks.set_problem("lake", "disk full " + "x" * 2000)
     clock[0] += 10 * FADE_SECONDS
-    found = sinks.problem("lake")
+    found = sinks.get_problem("lake")
     assert found is not None and not found.over and found.text.startswith("disk full") and len(found.text) == 500
-    sinks.wrote("lake", "")
-    assert sinks.problem("lake") is None
-    sinks.wrote("lake", "away")
-    sinks.wrote("lake", "")
+    sinks.set_problem("lake", "")
+    assert sinks.get_problem("lake") is None
+    sinks.set_problem("lake", "away")
+    sinks.set_problem("lake", "")
     clock[0] += FADE_SECONDS - 1
-    assert sinks.problem("lake") is not None
+    assert sinks.get_problem("lake") is not None
     clock[0] += 2
-    assert sinks.problem("lake") is None
+    assert sinks.get_problem("lake") is None
 
     served.metrics.sink_write("events", "error", "sink events: no space left on device")
     (sink,) = [each for each in served.told()["flow"]["sinks"] if each["sink"] == "events"]
@@ -199,12 +199,12 @@ def test_the_time_that_a_write_waits_goes_on(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     status, metrics = RouterStatus(clock=lambda: clock[0]), Metrics(["lake"])
     watch = Watch("inbox", metrics, status)
-    watch.begin("lake", by_spark=False)
+    watch.begin_write("lake", by_spark=False)
     clock[0] += 31
-    watch._look_at_write(clock[0])
+    watch._check_write(clock[0])
     for waited in (31, 61):
         clock[0] = 100.0 + waited
-        _, told = status.ready()
+        _, told = status.check_readiness()
         assert told["queries"]["inbox"]["reason"].endswith(f"no progress for {waited} s")
         assert any(reason.endswith(f"no progress for {waited} s") for reason in told["reasons"])
 
@@ -224,7 +224,7 @@ def test_lag_moves_while_a_batch_is_worked_through(served: Served, monkeypatch: 
         assert told["lag"] == 100_000
         return int(told["lag"] - told["worked"])
 
-    served.metrics.backlogs.answered(INBOX, {INBOX: Backlog(100_000), TILL: Backlog(100_000)})
+    served.metrics.backlogs.update(INBOX, {INBOX: Backlog(100_000), TILL: Backlog(100_000)})
     assert left() == 100_000
     steps.begin(INBOX, 1)
     # Of a batch that is written in parts, each part counts when it is written.
@@ -238,5 +238,5 @@ def test_lag_moves_while_a_batch_is_worked_through(served: Served, monkeypatch: 
     assert left() == 10_000
     steps.written(INBOX, 50_000)
     assert left() == 0
-    served.metrics.backlogs.answered(INBOX, {INBOX: Backlog(100_000), TILL: Backlog(100_000)})
+    served.metrics.backlogs.update(INBOX, {INBOX: Backlog(100_000), TILL: Backlog(100_000)})
     assert left() == 50_000

@@ -40,7 +40,7 @@ def test_a_letter_is_opened_by_the_keyboard_and_a_record_judged(
         )
         served.activate()
         served.metrics.batch_done("inbox", tally(7, 2), 0.1, 0)
-        page.goto(served.server.address)
+        page.goto(served.server.base_url)
         page.locator("#letters-note", has_text="with the token").wait_for()
         assert not page.locator("#letters tr").count()
         page.fill("#token", TOKEN)
@@ -72,13 +72,13 @@ def test_it_fits_a_phone_in_the_light_and_in_the_dark(tmp_path: Path, dark: bool
         served.activate()
         write_letters(served.settings, [row(1, detail="x" * 3000)])
         served.status.query("inbox", "held", batch=4, reason="sink events: " + "y" * 300)
-        served.metrics.shadow.expect(["next.json"], [TILL])
+        served.metrics.shadow.init_series(["next.json"], [TILL])
         served.metrics.shadow.judging(EpochPair("a" * 64, "b" * 64), 3, [HOSTILE])
         counts = tally(7, 2)
         counts.shadow["a" * 64, "b" * 64, TILL, "changed", "", ""] = 4
         counts.shadow["a" * 64, "b" * 64, TILL, "dead-letter", SALE, "no-match"] = 4
         served.metrics.batch_done("inbox", counts, 0.1, 0)
-        page.goto(served.server.address)
+        page.goto(served.server.base_url)
         page.locator("#reasons", has_text="is held").wait_for()
         page.locator("#shadow-note", has_text="4 records compared, 0 unchanged, 5 not compared").wait_for()
         assert page.locator("#shadow-groups").inner_text() == f"4 newly dead-lettered: {SALE} → no-match"

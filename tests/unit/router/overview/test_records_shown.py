@@ -177,10 +177,10 @@ def test_a_pasted_record_is_bounded_and_of_the_same_origin(served: Served) -> No
     for headers in ({"origin": "http://evil.example"}, {"sec_fetch_site": "cross-site"}, {"origin": "null"}):
         assert served.post("/verdict", record("sale"), **headers).status_code == 403
     plain = {"content-type": "text/plain"}
-    answer = httpx.post(f"{served.server.address}/verdict", content=record("sale"), headers=plain)
+    answer = httpx.post(f"{served.server.base_url}/verdict", content=record("sale"), headers=plain)
     assert answer.status_code == 415
     assert served.post("/verdict", record("sale"), origin="http://[").status_code == 403
-    assert served.post("/verdict", record("sale"), origin=served.server.address).status_code == 200
+    assert served.post("/verdict", record("sale"), origin=served.server.base_url).status_code == 200
     # Through a proxy with TLS the page has another address than ours, and the browser knows that it is the page's own.
     own = {"origin": "https://status.example", "sec_fetch_site": "same-origin"}
     assert served.post("/verdict", record("sale"), **own).status_code == 200

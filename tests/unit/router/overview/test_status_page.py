@@ -62,7 +62,7 @@ def test_status_json_tells_what_flows_from_where_to_where(served: Served) -> Non
 def test_rates_are_those_of_the_last_minute(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         served.activate()
-        served.overview.tick()
+        served.overview.take_sample()
         served.metrics.batch_done("inbox", tally(40, 0), 0.1, 0)
         wanted = "a rate, which two samples a second apart give"
         told = wait_until(lambda: flow_with_rate(served), SECONDS, wanted)
@@ -144,8 +144,8 @@ def test_each_reload_is_told_with_its_changes_and_refused_ones_with_findings(ser
     (served.folder / "catalog.json").write_text(json.dumps(changed(Refund=event("refund"))))
     served.activate()
     refused = Finding("catalog.json", "/messagegroups/G", "error", "bad-group", HOSTILE, "mend it")
-    served.status.refused([refused])
-    served.status.refused([refused])
+    served.status.add_refused([refused])
+    served.status.add_refused([refused])
     told = wait_until(lambda: with_difference(served), SECONDS, "the changes to be found")
     assert [each["result"] for each in told] == ["refused", "active", "active"]
     assert told[0]["times"] == 2 and told[0]["findings"][0]["message"] == HOSTILE
@@ -174,7 +174,7 @@ def test_the_page_is_whole_and_browsers_are_held_to_it(served: Served) -> None:
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert word not in script
     assert len(SCRIPTS) == 6 and served.get("/").headers["x-content-type-options"] == "nosniff"
-    assert httpx.head(served.server.address + "/").content == b""
+    assert httpx.head(served.server.base_url + "/").content == b""
     assert served.post("/", b"").status_code == 405
 
 
@@ -195,9 +195,9 @@ def test_a_process_without_letters_shows_figures_alone(tmp_path: Path) -> None:
     server = MonitorServer("127.0.0.1", 0, metrics, status, overview)
     server.start()
     try:
-        told = httpx.get(f"{server.address}/status.json").json()
+        told = httpx.get(f"{server.base_url}/status.json").json()
         assert told["access"] == {"records": "nobody", "replay": False}
-        assert httpx.get(f"{server.address}/letters.json").status_code == 404
+        assert httpx.get(f"{server.base_url}/letters.json").status_code == 404
     finally:
         server.stop()
         overview.close()

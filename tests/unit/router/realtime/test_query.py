@@ -13,7 +13,7 @@ from pyspark.sql import Row
 
 from router.reading.generations import Generation
 from router.realtime import RealTimeQuery, settled_types, tally_of
-from router.running.queries import PAUSE_FIRST, Queries, QueryRun
+from router.running.queries import FIRST_PAUSE, Queries, QueryRun
 from router.state.state import Accounts, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
@@ -114,14 +114,14 @@ def test_batches_take_over_after_an_error_until_they_have_caught_up(error: Excep
     starts: list[bool] = []
     queries._starts = SimpleNamespace(start=lambda running, _: starts.append(running.catching_up))  # type: ignore[assignment]
     failed: Any = Reports(OSError("gone"))
-    running = QueryRun("q", (), nothing, real_time(tmp_path), failed, pause=PAUSE_FIRST)
+    running = QueryRun("q", (), nothing, real_time(tmp_path), failed, pause=FIRST_PAUSE)
     queries._running["q"] = running
-    queries.check()
+    queries.supervise()
     assert running.catching_up and running.query is None and not starts
     running.restart_at = 0.0
-    queries.check()
+    queries.supervise()
     ended: Any = SimpleNamespace(exception=lambda: error, isActive=False)
     running.pipeline, running.query = SimpleNamespace(failure=None, last=1, renewed={}), ended  # type: ignore[assignment]
-    queries.check()
+    queries.supervise()
     assert starts == ([True] if error else [True, False])
     assert running.catching_up is bool(error)

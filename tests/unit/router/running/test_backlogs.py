@@ -11,7 +11,7 @@ from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.format import InboxPosition, partition_directory, segment_path, segments_in, to_offset
 from bindings.parts import InboxRow
 from router.reading import generations
-from router.running.monitoring import BacklogWatch
+from router.running.monitoring import BacklogPoller
 from router.sources import INBOX
 from router.state.state import StateFolder
 from router.watching.backlogs import Backlog
@@ -35,8 +35,8 @@ def test_an_inbox_that_misses_a_segment_has_no_figures(tmp_path: Path) -> None:
                 (path / name).mkdir()
                 lines = ("v1", "{}", json.dumps(to_offset(inbox.layout.inbox, {0: InboxPosition(0, 0)})))
                 (path / name / "0").write_text("\n".join(lines))
-            with BacklogWatch(state, lambda: plan, backlogs, RouterStatus(), inbox_seconds=0.01):
-                wait_until(lambda: backlogs.current().get(INBOX) == Backlog(16, 0), LIMIT, "what waits to be told")
+            with BacklogPoller(state, lambda: plan, backlogs, RouterStatus(), inbox_seconds=0.01):
+                wait_until(lambda: backlogs.get_current().get(INBOX) == Backlog(16, 0), LIMIT, "what waits to be told")
                 assert backlogs.read_until() == 0
             folder = partition_directory(state.inbox, 0)
             assert len(segments_in(folder)) > 2
@@ -44,12 +44,14 @@ def test_an_inbox_that_misses_a_segment_has_no_figures(tmp_path: Path) -> None:
             segment.rename(aside)
             with (
                 structlog.testing.capture_logs() as logged,
-                BacklogWatch(state, lambda: plan, backlogs, RouterStatus(), inbox_seconds=0.01),
+                BacklogPoller(state, lambda: plan, backlogs, RouterStatus(), inbox_seconds=0.01),
             ):
-                wait_until(lambda: INBOX in backlogs.current(), LIMIT, "the files to be looked at")
-                assert backlogs.current()[INBOX] is None
+                wait_until(lambda: INBOX in backlogs.get_current(), LIMIT, "the files to be looked at")
+                assert backlogs.get_current()[INBOX] is None
                 aside.rename(segment)
-                wait_until(lambda: backlogs.current()[INBOX] == Backlog(16, 0), LIMIT, "what waits to be told again")
+                wait_until(
+                    lambda: backlogs.get_current()[INBOX] == Backlog(16, 0), LIMIT, "what waits to be told again"
+                )
             lost, again = logged
             assert (lost["event"], lost["log_level"]) == ("source unreachable; its lag is unknown", "warning") and lost[
                 "problem"

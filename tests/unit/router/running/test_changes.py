@@ -37,18 +37,18 @@ def test_a_change_that_waits_for_brokers_is_told(state: StateFolder, monkeypatch
     plans: Any = SimpleNamespace(active=SimpleNamespace(settings=wanted), activate=lambda plan, _: active.append(plan))
     intake: Any = SimpleNamespace(open_inbox=lambda _: None, take=lambda _: None)
     status = RouterStatus()
-    status.catalog("e1", 3)
+    status.set_catalog("e1", 3)
     status.query("kafka-0", "running")
     queries = Queries(nothing, state, plans, Metrics(), status, nothing, once=False)
-    changes = CatalogActivation(plans, queries, intake, lambda _: None, status.holding)
+    changes = CatalogActivation(plans, queries, intake, lambda _: None, status.set_pending_reason)
     unreachable: Any = SimpleNamespace(sources=(source,))
-    changes.offer(unreachable)
-    changes.check()
-    ready, answer = status.ready()
+    changes.schedule(unreachable)
+    changes.activate_if_ready()
+    ready, answer = status.check_readiness()
     assert ready and not active
     assert answer["catalog"]["held"].startswith(f"Kafka at {servers} does not answer")
     reachable: Any = SimpleNamespace(sources=())
-    changes.offer(reachable)
-    changes.check()
+    changes.schedule(reachable)
+    changes.activate_if_ready()
     assert active == [reachable]
-    assert status.ready()[1]["catalog"]["held"] == ""
+    assert status.check_readiness()[1]["catalog"]["held"] == ""

@@ -58,13 +58,13 @@ class Reloads:
         active = Plan(load([self.catalog]), settings)
         self.reloader = Reloader(settings, active, self.metrics, self.status)
         self.comparisons = CatalogComparisons(self.metrics, self.status)
-        self.comparisons.follow(active.catalog)
+        self.comparisons.set_active(active.catalog)
 
     def taken(self) -> Plan:
         """Wait for the next catalog that is accepted, and let it take effect."""
         plan = wait_until(self.reloader.poll, LIMIT, "the change to be seen")
         assert plan is not None
-        self.comparisons.follow(plan.catalog)
+        self.comparisons.set_active(plan.catalog)
         return plan
 
     def changes(self, compatible: str) -> float:
@@ -114,7 +114,7 @@ def test_such_a_catalog_is_refused_where_the_settings_say_so(tmp_path: Path) -> 
         return reloads.reloads("refused") == 1
 
     wait_until(refused, LIMIT, "the refusal")
-    answer = reloads.status.ready()[1]["catalog"]
+    answer = reloads.status.check_readiness()[1]["catalog"]
     assert {finding["rule"] for finding in answer["refused"]} == {"incompatible-change"}
     assert any("candidate-removed" in finding["message"] for finding in answer["refused"])
     assert reloads.changes("false") == 0
@@ -197,7 +197,7 @@ def test_a_source_does_not_lose_all_its_candidates_by_a_slip(
     configure_logs(LogSettings())
     logging.getLogger().addHandler(caplog.handler)
     reloads = Reloads(tmp_path, sources="[]")
-    before = reloads.status.ready()[1]["catalog"]
+    before = reloads.status.check_readiness()[1]["catalog"]
     changed(reloads.catalog, change)
 
     def refused() -> bool:
@@ -205,7 +205,7 @@ def test_a_source_does_not_lose_all_its_candidates_by_a_slip(
         return reloads.reloads("refused") == 1
 
     wait_until(refused, LIMIT, "the refusal")
-    (finding,) = reloads.status.ready()[1]["catalog"]["refused"]
+    (finding,) = reloads.status.check_readiness()[1]["catalog"]["refused"]
     assert finding["rule"] == "incompatible-change"
     assert (
         "the source /endpoints/e would have no candidates left; it had 1 (/messagegroups/g/messages/m)"
@@ -225,7 +225,7 @@ def test_a_source_does_not_lose_all_its_candidates_by_a_slip(
         return reloads.metrics.registry.get_sample_value("xrouter_catalog_refused") == 0
 
     wait_until(mended, LIMIT, "the catalog of before")
-    assert reloads.status.ready()[1]["catalog"]["refused"] == before["refused"] == []
+    assert reloads.status.check_readiness()[1]["catalog"]["refused"] == before["refused"] == []
     assert reloads.reloads("accepted") == 0
 
 
@@ -242,7 +242,7 @@ def test_an_endpoint_that_settings_name_is_not_given_up_by_a_slip(tmp_path: Path
         return reloads.reloads("refused") == 1
 
     wait_until(refused, LIMIT, "the refusal")
-    (finding,) = reloads.status.ready()[1]["catalog"]["refused"]
+    (finding,) = reloads.status.check_readiness()[1]["catalog"]["refused"]
     assert "the catalog has no such endpoint any more" in finding["message"]
     assert "did you mean /endpoints/ee?" in finding["hint"]
 
@@ -278,7 +278,7 @@ def test_an_endpoint_that_lost_most_of_its_candidates_waits_for_a_second_look(tm
 
     def accepted() -> Plan | None:
         plan = reloads.reloader.poll()
-        doubts.extend(reloads.status.ready()[1]["catalog"]["doubted"])
+        doubts.extend(reloads.status.check_readiness()[1]["catalog"]["doubted"])
         return plan
 
     plan = wait_until(accepted, LIMIT, "the second look")

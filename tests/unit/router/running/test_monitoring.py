@@ -51,12 +51,12 @@ class Watched:
     def started(self) -> tuple[Catalog, str]:
         loaded = load_startup_catalog(self.settings, threading.Event(), self.monitored)
         assert loaded is not None
-        self.monitored.announce(Plan(loaded[0], self.settings), [], stale=loaded[1])
+        self.monitored.show_plan(Plan(loaded[0], self.settings), [], stale=loaded[1])
         return loaded
 
     @property
     def reasons(self) -> list[str]:
-        found: list[str] = self.status.ready()[1]["reasons"]
+        found: list[str] = self.status.check_readiness()[1]["reasons"]
         return found
 
 
@@ -80,17 +80,17 @@ def test_the_last_good_catalog_is_taken_while_the_registry_is_away(tmp_path: Pat
         assert catalog == before
         assert again.reasons == [stale] and url in stale and "the last valid one, saved 20" in stale
         assert again.metrics.registry.get_sample_value("xrouter_catalog_awaited") == 1
-        assert again.status.ready()[1]["catalog"]["awaited"] == [url]
+        assert again.status.check_readiness()[1]["catalog"]["awaited"] == [url]
 
         reloader = Reloader(settings, Plan(catalog, settings), again.metrics, again.status, unread=True)
         reloader.poll()
-        assert again.reasons == [stale] and again.status.ready()[1]["catalog"]["awaited"] == [url]
+        assert again.reasons == [stale] and again.status.check_readiness()[1]["catalog"]["awaited"] == [url]
         web.routes["/c.json"] = Reply(document("a"))
         if poll != "0":
             wait_until(lambda: reloader.poll() is None and not again.reasons, LIMIT, "the catalog to be read")
             assert again.metrics.registry.get_sample_value("xrouter_catalog_awaited") == 0
         else:
-            assert not reloader.due and reloader._interval > 0
+            assert not reloader.is_due and reloader._interval > 0
 
 
 def test_a_catalog_that_refers_to_what_is_away_gives_way_to_the_last_good_one(tmp_path: Path) -> None:

@@ -12,22 +12,22 @@ import pytest
 from bindings.kafka.client import KafkaUnreachable
 from router.errors import BrokerUnreachable
 from router.logs import configure_logs
-from router.running.queries import PAUSE_FIRST, Queries, QueryRun
+from router.running.queries import FIRST_PAUSE, Queries, QueryRun
 from router.settings.model import LogSettings
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 
 
-@pytest.mark.parametrize(("last", "pause"), [(None, 8 * PAUSE_FIRST), (17, PAUSE_FIRST)])
+@pytest.mark.parametrize(("last", "pause"), [(None, 8 * FIRST_PAUSE), (17, FIRST_PAUSE)])
 def test_pauses_begin_anew_after_a_query_that_wrote_a_batch(last: int | None, pause: float, tmp_path: Path) -> None:
     nothing: Any = None
     queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), nothing, once=False)
     ended: Any = SimpleNamespace(exception=lambda: OSError("gone"), isActive=False)
     pipeline: Any = SimpleNamespace(failure=None, last=last, renewed={})
-    running = QueryRun("inbox", (), nothing, pipeline, ended, pause=8 * PAUSE_FIRST)
+    running = QueryRun("inbox", (), nothing, pipeline, ended, pause=8 * FIRST_PAUSE)
     queries._running["inbox"] = running
-    queries.check()
+    queries.supervise()
     assert running.query is None
     assert running.pause == 2 * pause
 
@@ -56,17 +56,17 @@ def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
 
     def check() -> None:
         running.restart_at = 0.0
-        queries.check()
+        queries.supervise()
 
     check()
-    state = status.ready()[1]["queries"]["kafka-1"]
+    state = status.check_readiness()[1]["queries"]["kafka-1"]
     assert (state["state"], state["reason"]) == ("starting", "Kafka at k:9092 does not answer")
     check()  # asks
     check()  # has no answer yet
     assert (len(tries), len(answers)) == (1, 1)
     answers[0].set_exception(KafkaUnreachable("Kafka at k:9092 does not answer: no such host"))
     check()
-    assert (len(tries), status.ready()[1]["queries"]["kafka-1"]["reason"][-12:]) == (1, "no such host")
+    assert (len(tries), status.check_readiness()[1]["queries"]["kafka-1"]["reason"][-12:]) == (1, "no such host")
     check()
     answers[1].set_result(None)
     check()
@@ -81,7 +81,7 @@ def test_a_query_that_has_ended_is_not_at_work(tmp_path: Path) -> None:
     queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), nothing, once=False)
     for name, ended in (("inbox", False), ("kafka-1", True)):
         queries._running[name] = QueryRun(name, (), nothing, ended=ended)
-    assert queries.at_work == {"inbox"}
+    assert queries.active_names == {"inbox"}
 
 
 def test_the_time_to_find_a_batch_is_that_of_the_last_batch_though_spark_looks_on(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_the_time_to_find_a_batch_is_that_of_the_last_batch_though_spark_looks_o
     queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), status, nothing, once=False)
     spark: Any = SimpleNamespace(lastProgress={"durationMs": {"triggerExecution": 700, "addBatch": 400}})
     queries._running["inbox"] = QueryRun("inbox", (), nothing, nothing, spark)
-    queries.measure()
+    queries.collect_progress()
     spark.lastProgress = {"durationMs": {"triggerExecution": 9, "latestOffset": 8}}  # It found nothing.
-    queries.measure()
+    queries.collect_progress()
     assert status.steps.to_json()["inbox"]["source_seconds"] == 0.3

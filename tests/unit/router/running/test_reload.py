@@ -14,7 +14,7 @@ from catalog.load import CatalogWatcher, load
 from router.errors import ConfigError
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Plan
-from router.running.reload import BackgroundReloads, Reloader
+from router.running.reload import BackgroundReloader, Reloader
 from router.settings import load_settings
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
@@ -78,10 +78,10 @@ def test_a_catalog_that_shrank_waits_for_a_second_look_and_says_so(tmp_path: Pat
     reloader = Reloader(settings, Plan(load([catalog]), settings), metrics, status)
     write(catalog, None, "a/b")
     assert reloader.poll() is None
-    assert status.ready()[1]["catalog"]["doubted"] == ["the catalog has 1 definitions, down from 10"]
+    assert status.check_readiness()[1]["catalog"]["doubted"] == ["the catalog has 1 definitions, down from 10"]
     assert metrics.registry.get_sample_value("xrouter_catalog_doubted") == 1
     wait_until(lambda: (plan := reloader.poll()) is not None and len(plan.catalog.definitions) == 1, LIMIT, "the plan")
-    assert status.ready()[1]["catalog"]["doubted"] == []
+    assert status.check_readiness()[1]["catalog"]["doubted"] == []
     assert metrics.registry.get_sample_value("xrouter_catalog_doubted") == 0
 
 
@@ -93,14 +93,14 @@ def test_a_message_that_says_so_makes_the_router_look(tmp_path: Path) -> None:
     metrics, nudges = Metrics(), Counter[str]()
     active = Plan(load([catalog]), settings)
     reloader = Reloader(settings, active, metrics, RouterStatus(), lambda: nudges.update(["nudge"]))
-    assert (reloader.poll(), reloader.due) == (None, False)
+    assert (reloader.poll(), reloader.is_due) == (None, False)
     batch = Tally(Counter({("/endpoints/e", "dead-letter", "no-match"): 1}))
     write(catalog, None, "c/d")
     metrics.acknowledged("/endpoints/other")
     metrics.batch_done("q", Tally(Counter({("/endpoints/other", "routed", ""): 3})), 0.1, 0)
-    assert not reloader.due
+    assert not reloader.is_due
     metrics.batch_done("q", batch, 0.1, 0)
-    wait_until(lambda: reloader.due, LIMIT, "a look that is due")
+    wait_until(lambda: reloader.is_due, LIMIT, "a look that is due")
     plan = reloader.poll()
     assert plan is not None
     assert plan.catalog.definitions["/endpoints/e/messages/m"].datacontenttype == "c/d"
@@ -134,14 +134,14 @@ def test_events_during_a_look_nudge_once_it_has_ended(tmp_path: Path, monkeypatc
         return found
 
     monkeypatch.setattr(CatalogWatcher, "poll", slow)
-    reloads = BackgroundReloads(reloader, lambda: nudges.update(["the end of a look"]))
+    reloads = BackgroundReloader(reloader, lambda: nudges.update(["the end of a look"]))
     try:
         assert reloads.poll() is None
         assert begun.wait(LIMIT)
 
         def due() -> bool:
             metrics.acknowledged("/endpoints/e")
-            return reloader.due
+            return reloader.is_due
 
         wait_until(due, LIMIT, "another look that is due")
         assert nudges == {}

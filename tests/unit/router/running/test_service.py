@@ -47,7 +47,7 @@ def test_a_plan_is_announced_with_what_reading_its_catalog_found() -> None:
     broken = {"base": "#/nowhere", **SETTLED, "envelopemetadata": {"type": {"value": "order", "type": "nothing"}}}
     compiled = plan({"a": ORDERS}, broken)
     metrics, status = Metrics(), RouterStatus()
-    Monitoring(metrics, status, 0, Overview(compiled.settings, metrics, status, None)).announce(
+    Monitoring(metrics, status, 0, Overview(compiled.settings, metrics, status, None)).show_plan(
         compiled, ["/endpoints/a"]
     )
     values = metrics.registry.get_sample_value

@@ -81,7 +81,7 @@ class Running:
         """Check until the shadow is told to be so."""
 
         def so() -> bool:
-            shadowing.check()
+            shadowing.poll()
             told = self.told()
             return told["state"] == state and bool(told["reason"]) is broken
 
@@ -197,7 +197,7 @@ def test_a_router_that_ends_when_it_is_done_waits_for_it_and_logs_the_sums(
     configure_logs(LogSettings())  # An earlier test may have left a log that goes elsewhere.
     running.write("next.json", more("Door"))
     shadowing = running.begin()
-    shadowing.wait()
+    shadowing.wait_for_first()
     told = running.told()
     assert told["state"] == "judging"
     tally = Tally()
@@ -205,6 +205,6 @@ def test_a_router_that_ends_when_it_is_done_waits_for_it_and_logs_the_sums(
     pair = (told["before"], told["after"], PLANT)
     tally.shadow.update({(*pair, "changed", "", ""): 3, (*pair, "event", "a", "a"): 3})
     running.metrics.outcomes(tally)
-    shadowing.log()
+    shadowing.log_summary()
     out, err = capsys.readouterr()
     assert "shadow catalog compared" in out + err and "left_out=2" in out + err and "{'event': 3}" in out + err

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.commands.check.command import check_findings
+from router.commands.check.command import collect_findings
 
 AVRO: dict[str, Any] = {"type": "record", "name": "a.R", "fields": [{"name": "x", "type": "int"}]}
 
@@ -31,7 +31,7 @@ def found(
     catalog, config = folder / "catalog.json", folder / "router.yaml"
     catalog.write_text(json.dumps(form))
     config.write_text(f"catalog: {{source: catalog.json}}\nsources: [{{endpoint: /endpoints/e{source}}}]\n{more}\n")
-    findings, status = check_findings([str(catalog)], config)
+    findings, status = collect_findings([str(catalog)], config)
     assert status == 0, findings
     return [(each.severity, each.message) for each in findings if each.rule == "schema-ids"]
 

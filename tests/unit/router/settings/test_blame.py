@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from router.cli import status_of
+from router.cli import run_command_line
 from router.errors import ConfigError
 from router.settings import load_settings
 
@@ -47,7 +47,7 @@ def errors(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 @pytest.mark.parametrize("command", ["run", "gateway", "routes"])
 def test_every_fault_is_told_with_its_line(config: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of([command, str(config)]) == 3
+    assert run_command_line([command, str(config)]) == 3
     assert set(errors(capsys)) == {f"{config}:{fault}" for fault in FAULTS}
 
 
@@ -58,13 +58,13 @@ def test_a_variable_is_blamed_for_what_it_gave(
     monkeypatch.setenv("XROUTER_TRIGGER", "often")
     monkeypatch.setenv("XROUTER_SINKS__BUS__TYPE", "kafka")
     monkeypatch.setenv("XROUTER_HTTP", '{"port": "eight"}')
-    assert status_of(["run", str(config)]) == 3
+    assert run_command_line(["run", str(config)]) == 3
     told = errors(capsys)
     assert f"{config}:3: metrics.port: input should be a valid integer, unable to parse string as an integer" in told
     blamed = {line.split(": ")[0]: line.split(": ")[1] for line in told if line.startswith("environment")}
     assert blamed["environment variable XROUTER_TRIGGER"] == "trigger"
     assert blamed["environment variable XROUTER_HTTP"] == "http.port"
-    status_of(["check", str(config.with_name("catalog.json")), "--config", str(config), "--format", "json"])
+    run_command_line(["check", str(config.with_name("catalog.json")), "--config", str(config), "--format", "json"])
     found = {each["message"].split(": ")[0]: each["pointer"] for each in json.loads(capsys.readouterr().out)}
     assert found["environment variable XROUTER_TRIGGER"] == "", "no line of the file is at fault"
     assert "/metrics/port" in found.values()
@@ -75,7 +75,7 @@ def test_what_a_variable_left_out_is_its_fault(
 ) -> None:
     config.write_text("catalog: {source: ./catalog.json}\n")
     monkeypatch.setenv("XROUTER_SINKS__BUS__TOPIC", "out")
-    assert status_of(["run", str(config)]) == 3
+    assert run_command_line(["run", str(config)]) == 3
     assert any(line.startswith("environment variable XROUTER_SINKS__BUS__TOPIC: sinks.bus") for line in errors(capsys))
 
 
@@ -85,13 +85,13 @@ def test_a_secret_of_the_environment_is_not_told(
     config.write_text("catalog: {source: ./catalog.json}\nmetrics: {token: plain}\n")
     monkeypatch.setenv("XROUTER_METRICS__TOKEN", "hush-hush")
     monkeypatch.setenv("XROUTER_TRIGGER", "often")
-    status_of(["run", str(config)])
+    run_command_line(["run", str(config)])
     assert "hush-hush" not in capsys.readouterr().err
 
 
 def test_an_error_of_the_whole_file_has_its_own_place(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text("trigger: [\n")
-    assert status_of(["run", str(config)]) == 3
+    assert run_command_line(["run", str(config)]) == 3
     [line] = errors(capsys)
     assert line.startswith(f"{config}, line 2")
 

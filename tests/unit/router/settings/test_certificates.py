@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from router.settings import settings_from_dict
-from router.settings.model import certificates
+from router.settings.model import find_certificates
 
 
 def test_all_that_are_ours_are_found(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_all_that_are_ours_are_found(tmp_path: Path) -> None:
         "dead_letters": {"sinks": ["dead"]},
         "http": {"tls": {**ours, "cert": "http.pem"}},
     }
-    found = certificates(settings_from_dict(told, {}, tmp_path))
+    found = find_certificates(settings_from_dict(told, {}, tmp_path))
     assert found == {
         "catalog.logins.0.tls": tmp_path / "c.pem",
         "sources.1.tls": tmp_path / "c.pem",

@@ -8,7 +8,7 @@ import pytest
 
 from router.errors import ConfigError
 from router.settings import Settings, load_settings
-from router.settings.checks import executor_warnings, inbox_faults
+from router.settings.checks import iter_executor_warnings, iter_inbox_faults
 
 SINKS = """
 sinks:
@@ -74,14 +74,14 @@ def test_what_they_can(tmp_path: Path, text: str) -> None:
 
 
 def test_an_inbox_on_this_disk_is_refused(tmp_path: Path) -> None:
-    assert not list(inbox_faults(loaded(tmp_path, PLAIN)))
-    [(key, fault)] = inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: lake"))
+    assert not list(iter_inbox_faults(loaded(tmp_path, PLAIN)))
+    [(key, fault)] = iter_inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: lake"))
     assert key == "inbox.kafka" and "spark.shared_folders" in fault
-    assert not list(inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: [lake, state]")))
-    [(key, _)] = inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: ., python: ./env/bin/python"))
+    assert not list(iter_inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: [lake, state]")))
+    [(key, _)] = iter_inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: ., python: ./env/bin/python"))
     assert key == "spark.python"
     topic = "\ninbox: {kafka: {bootstrap_servers: k, topic: t}}"
-    assert not list(inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: lake" + topic)))
+    assert not list(iter_inbox_faults(loaded(tmp_path, PLAIN + MASTER % "shared_folders: lake" + topic)))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_an_inbox_on_this_disk_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_executors_that_nobody_asks_who_they_are(tmp_path: Path, more: str, cautioned: bool) -> None:
-    assert bool(list(executor_warnings(loaded(tmp_path, PLAIN + MASTER % more)))) is cautioned
+    assert bool(list(iter_executor_warnings(loaded(tmp_path, PLAIN + MASTER % more)))) is cautioned
 
 
 def test_local_masters() -> None:

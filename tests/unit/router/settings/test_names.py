@@ -99,7 +99,7 @@ def test_what_is_missing_has_a_default_or_a_placeholder(
 
 def test_what_is_not_known_yet_stays_as_it_was_written() -> None:
     template = parse_name("e.{type}.{context.plant|none}.{subject}.{source|-}")
-    filled = template.filled_in_part({"type": "a/b", "source": ""}, escape_value)
+    filled = template.fill_known({"type": "a/b", "source": ""}, escape_value)
     assert filled == "e.a_2Fb.{context.plant|none}.{subject}.-"
 
 

@@ -14,9 +14,9 @@ from router.commands.registry.settings import RegistryFile
 from router.errors import ConfigError
 from router.settings import settings_from_dict
 from router.settings.catalogs import TlsSettings
-from router.settings.load import apply_environment, fields_of
+from router.settings.load import apply_environment, fields_by_key
 from router.settings.model import Settings
-from router.settings.values import KeyPath, dotted, is_file_key, is_secret_key
+from router.settings.values import KeyPath, format_key, is_file_key, is_secret_key
 
 FREE = "x.secret"
 """Stands for a free key. Only options of clients are secret by their names, and this is one such name."""
@@ -39,7 +39,7 @@ def places_of(wanted: type, annotation: Any, place: KeyPath = ()) -> Iterator[Ke
     if annotation is wanted:
         yield place
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        for key, field in fields_of(annotation).items():
+        for key, field in fields_by_key(annotation).items():
             yield from places_of(wanted, field.annotation, (*place, key))
     elif origin is Annotated:
         yield from places_of(wanted, arguments[0], place)
@@ -54,7 +54,7 @@ def places_of(wanted: type, annotation: Any, place: KeyPath = ()) -> Iterator[Ke
 
 def named(wanted: type) -> list[Any]:
     places = {place for model in (Settings, RegistryFile) for place in places_of(wanted, model)}
-    return [pytest.param(place, id=dotted(place)) for place in sorted(places)]
+    return [pytest.param(place, id=format_key(place)) for place in sorted(places)]
 
 
 def test_the_walk_comes_everywhere() -> None:
@@ -75,7 +75,7 @@ def test_every_secret_is_known_by_its_place(place: KeyPath) -> None:
 
 @pytest.mark.parametrize("place", named(TlsSettings))
 def test_every_certificate_is_known_as_a_file(place: KeyPath) -> None:
-    assert all(is_file_key((*place, key)) for key in fields_of(TlsSettings))
+    assert all(is_file_key((*place, key)) for key in fields_by_key(TlsSettings))
 
 
 def test_a_token_of_a_subscription_is_not_written_out(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from router.settings import (
     plain_options,
     settings_from_dict,
 )
-from router.settings import settings_reference as reference
+from router.settings import make_settings_reference as reference
 
 FULL = """
 catalog: {source: [./a.json, "http://example.com/c"], poll: 0}
@@ -58,7 +58,7 @@ def test_full_file(tmp_path: Path) -> None:
     assert source.password is not None and source.password.get_secret_value() == "hush"
     assert source.context == {"plant": "7"}
     assert settings.routes[0].when.context == {"plant": ("7", "8")}
-    assert settings.routes[1].when.always and settings.routes[1].to == ("lake",)
+    assert settings.routes[1].when.is_catch_all and settings.routes[1].to == ("lake",)
     lake, bus = settings.sinks["lake"], settings.sinks["bus"]
     assert isinstance(lake, TableSink) and lake.path == str(tmp_path / "data/events") and lake.format == "delta"
     assert isinstance(bus, KafkaSink) and bus.lineage and plain_options(bus.options) == {"linger.ms": "5"}

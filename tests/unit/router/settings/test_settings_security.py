@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from router.commands.check.command import check_findings
+from router.commands.check.command import collect_findings
 from router.errors import ConfigError
 from router.settings import KafkaSink, load_settings
 from router.sources import inbox_client
@@ -121,6 +121,6 @@ def test_credentials_in_plain_text_are_a_finding(tmp_path: Path) -> None:
     file.write_text(
         "sources: [{endpoint: /endpoints/a}]\nhttp: {host: 10.0.0.1, auth: {basic: {u: 'file:router.yaml'}}}"
     )
-    (found,) = (each for each in check_findings([str(catalog)], file)[0] if each.rule == "plain-text-credentials")
+    (found,) = (each for each in collect_findings([str(catalog)], file)[0] if each.rule == "plain-text-credentials")
     assert (found.severity, found.pointer) == ("warning", "/http/tls")
     assert "10.0.0.1" in found.message

@@ -17,8 +17,8 @@ from router.dead_letters.reading import read_letters, readable_sinks
 from router.dead_letters.stores import letter_of
 from router.errors import ConfigError
 from router.evaluation.plan import Plan
-from router.overview.picture import survey
-from router.settings import Settings, load_settings, settings_reference
+from router.overview.picture import survey_routes
+from router.settings import Settings, load_settings, make_settings_reference
 from router.settings.sinks.contract import Fault, SinkSettings, TemplateFiller
 from router.sinks import ArrowSink, Commit, Rejected, WriteResult, open_sink
 from router.sinks.jsonlines import DEAD_LETTER, WIDE
@@ -118,10 +118,10 @@ def test_it_is_checked_and_named_with_the_others(tmp_path: Path) -> None:
     (tmp_path / "router.yaml").write_text("sinks: {s: {type: cupboard}}\nroutes: [{to: s}]")
     with pytest.raises(ConfigError, match=r"known: table, kafka, jsonl, mqtt, amqp, nats, http, shelf"):
         load_settings(tmp_path / "router.yaml", {})
-    assert ("sinks.NAME[shelf].shelf", "string", "required", "Name of the shelf.") in settings_reference()
+    assert ("sinks.NAME[shelf].shelf", "string", "required", "Name of the shelf.") in make_settings_reference()
 
 
 def test_its_destination_is_shown_with_the_routes(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(json.dumps({"messagegroups": {"G": {"messages": {"m": {"protocol": "HTTP"}}}}}))
-    shown = survey(Plan(load([tmp_path / "c.json"]), settings_of(tmp_path)))
+    shown = survey_routes(Plan(load([tmp_path / "c.json"]), settings_of(tmp_path)))
     assert "shelf top" in repr(shown)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from router.spark.connectors import Coordinate, JarRequest, JavaMissing, ResolutionError, cache_root, resolve
+from router.spark.connectors import Coordinate, JarRequest, JavaMissing, ResolutionError, cache_root, resolve_jars
 
 APP = Coordinate("org.example", "app", "1.0")
 POM = """<project><modelVersion>4.0.0</modelVersion>
@@ -49,7 +49,7 @@ def request_for(*wanted: Coordinate) -> JarRequest:
 
 @pytest.mark.slow
 def test_overrides_and_excludes_hold(repository: Path, tmp_path: Path) -> None:
-    jars = resolve(request_for(APP), tmp_path / "cache")
+    jars = resolve_jars(request_for(APP), tmp_path / "cache")
     assert [jar.name for jar in jars] == ["app-1.0.jar", "lib-1.9.jar"]
     assert zipfile.ZipFile(jars[1]).read("name.txt") == b"org.example:lib:1.9"
 
@@ -58,22 +58,22 @@ def test_overrides_and_excludes_hold(repository: Path, tmp_path: Path) -> None:
 def test_a_filled_cache_needs_neither_network_nor_java(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = resolve(request_for(APP), tmp_path / "cache")
+    first = resolve_jars(request_for(APP), tmp_path / "cache")
     monkeypatch.setenv("XROUTER_MAVEN_REPOSITORY", "https://127.0.0.1:1/nowhere")
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert resolve(request_for(APP), tmp_path / "cache") == first
+    assert resolve_jars(request_for(APP), tmp_path / "cache") == first
     with pytest.raises(JavaMissing, match="install Java 17 or 21"):
-        resolve(request_for(APP), tmp_path / "empty")
+        resolve_jars(request_for(APP), tmp_path / "empty")
 
 
 @pytest.mark.slow
 def test_a_damaged_folder_is_filled_anew(repository: Path, tmp_path: Path) -> None:
-    app, lib = resolve(request_for(APP), tmp_path / "cache")
+    app, lib = resolve_jars(request_for(APP), tmp_path / "cache")
     whole = app.stat().st_size
     app.write_bytes(b"cut")
     lib.unlink()
-    assert resolve(request_for(APP), tmp_path / "cache") == (app, lib)
+    assert resolve_jars(request_for(APP), tmp_path / "cache") == (app, lib)
     assert (app.stat().st_size, lib.exists()) == (whole, True)
 
 
@@ -82,9 +82,9 @@ def test_a_damaged_folder_is_filled_anew(repository: Path, tmp_path: Path) -> No
     "text", ["{", pytest.param("", marks=pytest.mark.full), pytest.param("{}", marks=pytest.mark.full)]
 )
 def test_a_torn_manifest_is_no_manifest(repository: Path, tmp_path: Path, text: str) -> None:
-    jars = resolve(request_for(APP), tmp_path / "cache")
+    jars = resolve_jars(request_for(APP), tmp_path / "cache")
     (jars[0].parent / "manifest.json").write_text(text)
-    assert resolve(request_for(APP), tmp_path / "cache") == jars
+    assert resolve_jars(request_for(APP), tmp_path / "cache") == jars
 
 
 @pytest.mark.slow
@@ -93,14 +93,14 @@ def test_what_a_dead_process_left_is_no_hindrance(repository: Path, tmp_path: Pa
     partial = tmp_path / "cache" / f".partial-{request.digest}"
     partial.mkdir(parents=True)
     (partial / "half.jar").write_bytes(b"half")
-    assert [jar.name for jar in resolve(request, tmp_path / "cache")] == ["app-1.0.jar", "lib-1.9.jar"]
+    assert [jar.name for jar in resolve_jars(request, tmp_path / "cache")] == ["app-1.0.jar", "lib-1.9.jar"]
     assert not partial.exists()
 
 
 @pytest.mark.slow
 def test_two_fills_at_once_agree(repository: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(lambda _: resolve(request_for(APP), tmp_path / "cache"), range(2)))
+        both = list(pool.map(lambda _: resolve_jars(request_for(APP), tmp_path / "cache"), range(2)))
     assert both[0] == both[1]
     assert all(jar.exists() for jar in both[0])
 
@@ -108,7 +108,7 @@ def test_two_fills_at_once_agree(repository: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_missing_jar_names_the_coordinate_and_the_remedy(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(ResolutionError, match=r"org\.example:nothing:1\.0") as failure:
-        resolve(request_for(Coordinate("org.example", "nothing", "1.0")), tmp_path / "cache")
+        resolve_jars(request_for(Coordinate("org.example", "nothing", "1.0")), tmp_path / "cache")
     assert "XROUTER_CACHE" in failure.value.hint
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.name not in {".lock", "ivy"}] == []
 
@@ -117,7 +117,7 @@ def test_a_missing_jar_names_the_coordinate_and_the_remedy(repository: Path, tmp
 def test_credentials_of_a_mirror_are_never_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XROUTER_MAVEN_REPOSITORY", "http://user:secret@127.0.0.1:1/maven")
     with pytest.raises(ResolutionError) as failure:
-        resolve(request_for(APP), tmp_path / "cache")
+        resolve_jars(request_for(APP), tmp_path / "cache")
     assert "127.0.0.1:1/maven" in str(failure.value)
     assert "secret" not in str(failure.value)
 
@@ -125,14 +125,14 @@ def test_credentials_of_a_mirror_are_never_told(tmp_path: Path, monkeypatch: pyt
 def test_a_repository_that_is_no_url_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XROUTER_MAVEN_REPOSITORY", "over there")
     with pytest.raises(ResolutionError, match="XROUTER_MAVEN_REPOSITORY"):
-        resolve(request_for(APP), tmp_path / "cache")
+        resolve_jars(request_for(APP), tmp_path / "cache")
 
 
 def test_a_cache_that_cannot_be_written_is_named(repository: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
     with pytest.raises(ResolutionError, match="cannot store"):
-        resolve(request_for(APP), blocked / "cache")
+        resolve_jars(request_for(APP), blocked / "cache")
 
 
 def test_the_digest_depends_on_every_member() -> None:
@@ -143,7 +143,7 @@ def test_the_digest_depends_on_every_member() -> None:
 
 @pytest.mark.slow
 def test_the_manifest_tells_what_the_folder_is_for(repository: Path, tmp_path: Path) -> None:
-    folder = resolve(request_for(APP), tmp_path / "cache")[0].parent
+    folder = resolve_jars(request_for(APP), tmp_path / "cache")[0].parent
     assert json.loads((folder / "manifest.json").read_text())["request"]["excludes"] == ["org.host"]
 
 

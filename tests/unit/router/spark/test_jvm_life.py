@@ -10,7 +10,7 @@ import pyspark.util
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
-from router.spark.session import part_quietly
+from router.spark.session import silence_pyspark
 
 
 class OfTheJvm:
@@ -33,7 +33,7 @@ def test_pickling_what_needs_the_jvm_raises_and_prints_nothing(
         pickled(OfTheJvm())
     assert "Traceback" in capfd.readouterr().err
 
-    part_quietly(SimpleNamespace(_accumulatorServer=SimpleNamespace()))
+    silence_pyspark(SimpleNamespace(_accumulatorServer=SimpleNamespace()))
     with pytest.raises(pickle.PicklingError, match="the JVM is gone"):
         pickled(OfTheJvm())
     assert capfd.readouterr() == ("", "")

@@ -18,8 +18,8 @@ from router.spark.connectors import (
     Coordinate,
     JarRequest,
     PinMismatch,
-    kafka_jars,
-    resolve,
+    resolve_jars,
+    resolve_kafka_jars,
     resolve_pinned,
     write_pins,
 )
@@ -40,14 +40,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
         jar.writestr("name.txt", "app")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XROUTER_MAVEN_REPOSITORY", (root / "repository").as_uri())
-        resolve(APP, root / "cache")
+        resolve_jars(APP, root / "cache")
     return root / "cache"
 
 
 @pytest.mark.slow
 def test_the_right_jars_pass(cache: Path, tmp_path: Path) -> None:
-    write_pins(resolve(APP, cache), tmp_path / "pins.json")
-    assert resolve_pinned(APP, tmp_path / "pins.json", cache) == resolve(APP, cache)
+    write_pins(resolve_jars(APP, cache), tmp_path / "pins.json")
+    assert resolve_pinned(APP, tmp_path / "pins.json", cache) == resolve_jars(APP, cache)
 
 
 @pytest.mark.parametrize("pins", [{}, {"app-1.0.jar": "0" * 64}, {"app-1.0.jar": ""}])
@@ -57,11 +57,11 @@ def test_a_fetched_jar_that_the_manifest_does_not_have_is_refused(
     (tmp_path / "pins.json").write_text(json.dumps(pins))
     with pytest.raises(PinMismatch, match=r"app-1\.0\.jar is not the file") as failure:
         resolve_pinned(APP, tmp_path / "pins.json", cache)
-    assert str(resolve(APP, cache)[0].parent) in failure.value.hint
+    assert str(resolve_jars(APP, cache)[0].parent) in failure.value.hint
 
 
 def test_a_jar_that_did_not_come_is_named(cache: Path, tmp_path: Path) -> None:
-    write_pins(resolve(APP, cache), tmp_path / "pins.json")
+    write_pins(resolve_jars(APP, cache), tmp_path / "pins.json")
     pins = json.loads((tmp_path / "pins.json").read_text())
     (tmp_path / "pins.json").write_text(json.dumps({**pins, "lib-1.9.jar": "0" * 64}))
     with pytest.raises(PinMismatch, match=r"lacks lib-1\.9\.jar"):
@@ -69,7 +69,7 @@ def test_a_jar_that_did_not_come_is_named(cache: Path, tmp_path: Path) -> None:
 
 
 def test_a_kept_jar_that_was_changed_ends_a_start_with_code_7(tmp_path: Path) -> None:
-    folder = kafka_jars()[0].parent
+    folder = resolve_kafka_jars()[0].parent
     kept = tmp_path / "jars" / KAFKA.digest
     shutil.copytree(folder, kept)
     jar = next(kept.glob("kafka-clients-*.jar"))
@@ -90,4 +90,4 @@ def test_a_kept_jar_that_was_changed_ends_a_start_with_code_7(tmp_path: Path) ->
 
 
 def test_each_jar_of_the_connector_has_its_pin() -> None:
-    assert {jar.name for jar in kafka_jars()} == set(json.loads(PINS.read_text()))
+    assert {jar.name for jar in resolve_kafka_jars()} == set(json.loads(PINS.read_text()))

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from router.spark.executors import ROUTER, differences, needed, versions, write_archive
+from router.spark.executors import ROUTER, find_differences, find_versions, list_needed_packages, write_archive
 
 
 @pytest.mark.slow
@@ -34,16 +34,16 @@ def test_the_router_is_imported_out_of_the_archive_alone(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     file, version = done.stdout.split()
     assert Path(file).is_relative_to(tmp_path / "code")
-    assert version == versions([ROUTER])[ROUTER]
+    assert version == find_versions([ROUTER])[ROUTER]
 
 
 def test_packages_are_compared_by_name() -> None:
-    assert {"pyarrow", "deltalake", "pyspark"} <= set(needed())
-    assert not {"pytest", "ruff"} & set(needed())
-    here = versions(needed())
+    assert {"pyarrow", "deltalake", "pyspark"} <= set(list_needed_packages())
+    assert not {"pytest", "ruff"} & set(list_needed_packages())
+    here = find_versions(list_needed_packages())
     assert all(here.values())
-    assert not differences(here, versions(needed()))
+    assert not find_differences(here, find_versions(list_needed_packages()))
     there = {**here, "pyarrow": "1.0", "msgspec": ""}
-    said = differences(here, there)
+    said = find_differences(here, there)
     assert said == [f"no msgspec (here {here['msgspec']})", f"pyarrow 1.0 (here {here['pyarrow']})"]
-    assert not differences(versions([]), versions(["no-such-package"]))
+    assert not find_differences(find_versions([]), find_versions(["no-such-package"]))

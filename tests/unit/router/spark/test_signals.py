@@ -67,7 +67,7 @@ def test_who_was_started_to_ignore_hangups_does(hangup: None) -> None:
 def test_a_child_that_is_about_to_run_another_program_does_not_answer() -> None:
     """Ctrl-C goes to all of a terminal's processes, and so to a child that has the handlers still."""
     stop = Stopping()
-    with signals(stop), stop.at_once():
+    with signals(stop), stop.interruptible():
         child = os.fork()
         if child == 0:
             try:

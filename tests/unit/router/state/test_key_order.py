@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from router.cli import status_of
+from router.cli import run_command_line
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.retention import RetentionLimits, purge
 from router.replay.batches import SelectedDeadLetter, batches, missing_sinks
@@ -161,19 +161,19 @@ def test_show_tells_who_waits_and_release_goes_on_without_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(letters_that_wait(tmp_path))
-    assert status_of(["dead-letters", "show", file, letter_id(1)]) == 0
+    assert run_command_line(["dead-letters", "show", file, letter_id(1)]) == 0
     assert "waiting behind it\t1 of the same key" in capsys.readouterr().out
-    assert status_of(["dead-letters", "replay", file, "--dry-run", "--format", "json"]) == 0
+    assert run_command_line(["dead-letters", "replay", file, "--dry-run", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {each["reason"]: each["letters"] for each in told} == {"no-match": 1, HELD: 1}
-    assert status_of(["dead-letters", "release", file, "f"]) == 1
+    assert run_command_line(["dead-letters", "release", file, "f"]) == 1
     assert "no dead letter that blocks a key starts with 'f'" in capsys.readouterr().err
-    assert status_of(["dead-letters", "release", file, letter_id(1)[:5]]) == 0
+    assert run_command_line(["dead-letters", "release", file, letter_id(1)[:5]]) == 0
     assert "released 1; 1 blocked dead letters" in capsys.readouterr().out
     with LetterLedger.open(tmp_path / "state", create=False) as ledger:
         assert ledger.order.heads() == {"A": letter_id(2), "B": "gone"}
         ledger.begin(PendingReplay(1, "plan", (letter_id(2),)))
-    assert status_of(["dead-letters", "release", file, letter_id(2)]) == 6
+    assert run_command_line(["dead-letters", "release", file, letter_id(2)]) == 6
     assert "a replay is unfinished" in capsys.readouterr().err
 
 

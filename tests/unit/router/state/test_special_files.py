@@ -12,7 +12,7 @@ import pytest
 
 import catalog.parsing.regular
 from bindings.private_files import is_locked
-from router.cli import status_of
+from router.cli import run_command_line
 from router.errors import StateError
 from router.state.durable import Pins
 from router.state.ledger import LetterLedger
@@ -135,7 +135,7 @@ def test_files_that_commands_read(
         "records": ["match", "--catalog", str(good), "--expect", str(path)],
     }
     began = time.monotonic()
-    assert status_of(told[role]) != 0
+    assert run_command_line(told[role]) != 0
     assert time.monotonic() - began < LIMIT
     said = capsys.readouterr()
     text = said.out + said.err
@@ -150,7 +150,7 @@ def test_a_pipe_that_somebody_writes_to_is_read(tmp_path: Path, capsys: pytest.C
     os.write(writing, b'{"messagegroups": {"g": {"messages": {"m": {"envelope": "CloudEvents/1.0"}}}}}')
     os.close(writing)
     try:
-        assert status_of(["check", f"/dev/fd/{reading}"]) == 0
+        assert run_command_line(["check", f"/dev/fd/{reading}"]) == 0
     finally:
         os.close(reading)
     assert "0 errors" in capsys.readouterr().out

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from catalog.load import load
-from router.cli import status_of
-from router.commands.check.command import check_findings
-from router.commands.doctor import examine
+from router.cli import run_command_line
+from router.commands.check.command import collect_findings
+from router.commands.doctor import run_doctor
 from router.errors import ConfigError, StateError
 from router.evaluation.plan import Plan
 from router.running.reload import Reloader
@@ -199,7 +199,7 @@ def test_a_catalog_cannot_move_where_credentials_go(
         with pytest.raises(ConfigError, match="its credentials are for") as caught:
             admitted(plan_of(tmp_path, text))
         assert "sources.0." in caught.value.hint and FILE in caught.value.hint
-        checked, _ = check_findings([str(tmp_path / "catalog.json")], tmp_path / "router.yaml")
+        checked, _ = collect_findings([str(tmp_path / "catalog.json")], tmp_path / "router.yaml")
         assert [each.severity for each in checked if each.rule == "moved-address"] == ["error"]
     write_catalog(tmp_path, good, kind=kind)
     admitted(plan_of(tmp_path, text))
@@ -212,7 +212,7 @@ def _refused(active: Plan) -> list[dict[str, Any]]:
     """Let a router with this plan look at the catalog once; return why it refuses it."""
     status = RouterStatus()
     assert Reloader(active.settings, active, Metrics(), status).poll() is None, "it must not take effect"
-    refused: list[dict[str, Any]] = status.ready()[1]["catalog"]["refused"]
+    refused: list[dict[str, Any]] = status.check_readiness()[1]["catalog"]["refused"]
     return refused
 
 
@@ -267,7 +267,7 @@ def test_damaged_pins_are_never_taken_for_none(tmp_path: Path, content: str, mon
 
 
 def examine_quietly(folder: Path) -> list[Any]:
-    return list(examine(folder / "router.yaml"))
+    return list(run_doctor(folder / "router.yaml"))
 
 
 def test_doctor_shows_pins_and_asks_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_no_process_starts_with_a_catalog_that_moved(
     write_catalog(tmp_path, "mqtts://h")
     admitted(plan_of(tmp_path, text))
     write_catalog(tmp_path, "mqtts://127.0.0.1:1")
-    assert status_of([command, str(tmp_path / "router.yaml")]) == 3
+    assert run_command_line([command, str(tmp_path / "router.yaml")]) == 3
     err = capsys.readouterr().err
     assert "its credentials are for mqtts://h:8883; the catalog says mqtts://127.0.0.1:1" in err
     assert "hint: if that is intended, set sources.0.uris to it, or remove the entry from" in err and "hush" not in err

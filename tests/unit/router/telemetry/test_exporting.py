@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 
 from router.errors import ConfigError
 from router.settings import Settings, load_settings, settings_from_dict
-from router.telemetry.configured import telemetry
-from router.watching.batches import JUDGE, REST, FinishedBatch, Steps, sink_step
+from router.telemetry.configured import send_telemetry
+from router.watching.batches import JUDGE, REST, BatchSteps, FinishedBatch, name_sink_step
 from tests.support.ports import Authority
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, Webhook
@@ -68,9 +68,9 @@ class Clock:
         return self.now
 
 
-def one_batch(steps: Steps, clock: Clock, number: int, records: int | None = 5) -> None:
+def one_batch(steps: BatchSteps, clock: Clock, number: int, records: int | None = 5) -> None:
     steps.begin("inbox", number)
-    for step, seconds in ((JUDGE, 2.0), (sink_step("lake"), 3.0), (REST, 0.5)):
+    for step, seconds in ((JUDGE, 2.0), (name_sink_step("lake"), 3.0), (REST, 0.5)):
         steps.turn("inbox", step)
         clock.now += seconds
     if records is not None:
@@ -80,10 +80,10 @@ def one_batch(steps: Steps, clock: Clock, number: int, records: int | None = 5) 
 
 def test_batches_and_metrics_arrive_with_our_headers_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    steps = Steps(clock := Clock())
+    steps = BatchSteps(clock := Clock())
     with Webhook(collector.answer, authority.sign("c", alternatives="IP:127.0.0.1")) as server:
         told = settings(server.url, headers={"authorization": "${TOKEN}"}, tls={"ca": str(authority.certificate)})
-        with telemetry(told.telemetry.otlp, registry(), steps):
+        with send_telemetry(told.telemetry.otlp, registry(), steps):
             one_batch(steps, clock, 3)
             one_batch(steps, clock, 4, None)
             wait_until(lambda: collector.metrics(server), LIMIT, "metrics")
@@ -108,21 +108,21 @@ def test_batches_and_metrics_arrive_with_our_headers_over_tls(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_collector_without_a_trusted_certificate_gets_nothing(tmp_path: Path) -> None:
-    steps = Steps(clock := Clock())
+    steps = BatchSteps(clock := Clock())
     with Webhook(collector.answer, Authority(tmp_path).sign("c", alternatives="IP:127.0.0.1")) as server:
         told = settings(server.url, headers={"authorization": "${TOKEN}"})
-        with telemetry(told.telemetry.otlp, registry(), steps):
+        with send_telemetry(told.telemetry.otlp, registry(), steps):
             one_batch(steps, clock, 1)
         assert not server.seen
 
 
 def test_a_redirect_is_not_followed() -> None:
-    steps = Steps(clock := Clock())
+    steps = BatchSteps(clock := Clock())
     with Webhook(collector.answer) as other:
         elsewhere = Answer(307, {"Location": f"{other.url}/v1/traces"})
         with Webhook(lambda request: elsewhere) as server:
             told = settings(server.url, headers={"authorization": "${TOKEN}"}, allow_plaintext_password=True)
-            with telemetry(told.telemetry.otlp, registry(), steps):
+            with send_telemetry(told.telemetry.otlp, registry(), steps):
                 one_batch(steps, clock, 1)
                 wait_until(lambda: server.seen, LIMIT, "a request")
         assert not other.seen
@@ -138,7 +138,7 @@ def test_a_redirect_is_not_followed() -> None:
 )
 def test_the_log_says_once_why_nothing_is_taken(status: int, reason: str) -> None:
     with capture_logs() as log, Webhook(lambda request: Answer(status)) as server:
-        with telemetry(settings(server.url, traces=False).telemetry.otlp, registry(), Steps(Clock())):
+        with send_telemetry(settings(server.url, traces=False).telemetry.otlp, registry(), BatchSteps(Clock())):
             wait_until(lambda: len(server.seen) > 1, LIMIT, "requests")
     (line,) = [each for each in log if each["event"] == "telemetry not accepted"]
     assert reason in line["problem"]
@@ -153,10 +153,10 @@ def test_a_mute_collector_holds_up_neither_batches_nor_the_end() -> None:
         over.wait(LIMIT)
         return Answer(503)
 
-    steps = Steps(clock := Clock())
+    steps = BatchSteps(clock := Clock())
     with capture_logs() as log, Webhook(mute) as server:
         try:
-            with telemetry(settings(server.url).telemetry.otlp, registry(), steps):
+            with send_telemetry(settings(server.url).telemetry.otlp, registry(), steps):
                 # More than any queue of ours takes.
                 for number in range(5_000):
                     one_batch(steps, clock, number)
@@ -195,8 +195,8 @@ def test_nothing_is_imported_unless_it_is_configured() -> None:
 
 def test_a_batch_that_turns_for_ever_is_told_in_part() -> None:
     told: list[FinishedBatch] = []
-    steps = Steps(clock := Clock())
-    steps.follow(told.append)
+    steps = BatchSteps(clock := Clock())
+    steps.set_listener(told.append)
     steps.begin("q", 1)
     for _ in range(1_000):
         clock.now += 1

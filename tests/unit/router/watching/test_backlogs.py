@@ -16,9 +16,9 @@ def figures(backlogs: Backlogs) -> dict[tuple[str, str], float]:
 
 def test_what_waits_and_since_when() -> None:
     backlogs = Backlogs(now=lambda: 1_000.0)
-    backlogs.answered("kafka-1", {A: Backlog(1_682, 940_000), B: Backlog(0)})
-    backlogs.answered("inbox", {INBOX: Backlog(3, 1_007_000)})
-    backlogs.answered("rest", {REST: Backlog(4)})
+    backlogs.update("kafka-1", {A: Backlog(1_682, 940_000), B: Backlog(0)})
+    backlogs.update("inbox", {INBOX: Backlog(3, 1_007_000)})
+    backlogs.update("rest", {REST: Backlog(4)})
     assert figures(backlogs) == {
         ("source_lag_records", A): 1_682,
         ("source_oldest_seconds", A): 60,
@@ -34,23 +34,23 @@ def test_what_waits_and_since_when() -> None:
 
 def test_a_source_that_does_not_answer_has_no_figures_and_is_down() -> None:
     backlogs = Backlogs()
-    backlogs.answered("kafka-1", {A: Backlog(7, 1)})
-    backlogs.answered("inbox", {INBOX: Backlog(7, 1)})
-    backlogs.answered("kafka-1", {A: None})
-    backlogs.answered("inbox", {INBOX: None})
+    backlogs.update("kafka-1", {A: Backlog(7, 1)})
+    backlogs.update("inbox", {INBOX: Backlog(7, 1)})
+    backlogs.update("kafka-1", {A: None})
+    backlogs.update("inbox", {INBOX: None})
     assert figures(backlogs) == {("source_up", A): 0}
 
 
 def test_an_age_that_is_not_known_is_absent() -> None:
     backlogs = Backlogs()
-    backlogs.answered("kafka-1", {A: Backlog(7)})
+    backlogs.update("kafka-1", {A: Backlog(7)})
     assert figures(backlogs) == {("source_lag_records", A): 7, ("source_up", A): 1}
 
 
 def test_figures_that_nobody_brings_up_to_date_go() -> None:
     now = 0.0
     backlogs = Backlogs(clock=lambda: now)
-    backlogs.answered("kafka-1", {A: Backlog(7)})
+    backlogs.update("kafka-1", {A: Backlog(7)})
     now = STALE_SECONDS
     assert figures(backlogs)[("source_lag_records", A)] == 7
     now = STALE_SECONDS + 1
@@ -61,10 +61,10 @@ def test_figures_that_nobody_brings_up_to_date_go() -> None:
 
 def test_endpoints_past_the_cap_are_one_series_and_known_only_together() -> None:
     metrics = Metrics(endpoints=[A], endpoint_cap=1)
-    metrics.backlogs.answered("kafka-1", {A: Backlog(1), "/endpoints/x": Backlog(2), "/endpoints/y": Backlog(3)})
+    metrics.backlogs.update("kafka-1", {A: Backlog(1), "/endpoints/x": Backlog(2), "/endpoints/y": Backlog(3)})
     found = figures(metrics.backlogs)
     assert (found[("source_lag_records", A)], found[("source_lag_records", "other")]) == (1, 5)
-    metrics.backlogs.answered("kafka-1", {A: Backlog(1), "/endpoints/x": None, "/endpoints/y": Backlog(3)})
+    metrics.backlogs.update("kafka-1", {A: Backlog(1), "/endpoints/x": None, "/endpoints/y": Backlog(3)})
     found = figures(metrics.backlogs)
     assert found[("source_up", "other")] == 0
     assert ("source_lag_records", "other") not in found
@@ -73,10 +73,10 @@ def test_endpoints_past_the_cap_are_one_series_and_known_only_together() -> None
 def test_up_to_when_all_that_arrived_is_read() -> None:
     backlogs = Backlogs()
     assert backlogs.read_until() == 0, "nobody has said anything"
-    backlogs.answered("kafka-1", {A: Backlog(0), B: Backlog(0)}, 990.0)
-    backlogs.answered("inbox", {INBOX: Backlog(0)}, 1_000.0)
+    backlogs.update("kafka-1", {A: Backlog(0), B: Backlog(0)}, 990.0)
+    backlogs.update("inbox", {INBOX: Backlog(0)}, 1_000.0)
     assert backlogs.read_until() == 990
-    backlogs.answered("rest", {})
+    backlogs.update("rest", {})
     assert backlogs.read_until() == 0, "one has not been asked yet"
     backlogs.forget("rest")
     assert backlogs.read_until() == 990
@@ -90,15 +90,15 @@ def test_arrivals_go_on_over_a_new_connection() -> None:
 
     assert arrived(A) is None
     for count, whole in ((0, 0), (5, 5), (5, 5), (9, 9), (2, 11), (4, 13)):
-        metrics.backlogs.answered("kafka-1", {A: Backlog(1, None, count)})
+        metrics.backlogs.update("kafka-1", {A: Backlog(1, None, count)})
         assert arrived(A) == whole
-    metrics.backlogs.answered("kafka-1", {A: None})
+    metrics.backlogs.update("kafka-1", {A: None})
     assert arrived(A) == 13
 
 
 def test_an_endpoint_of_the_inbox_has_its_share_of_it_and_no_broker() -> None:
     backlogs = Backlogs(now=lambda: 1_000.0)
-    backlogs.answered("inbox", {INBOX: Backlog(9, 940_000), A: Backlog(7, 940_000), B: Backlog(2, 990_000)})
+    backlogs.update("inbox", {INBOX: Backlog(9, 940_000), A: Backlog(7, 940_000), B: Backlog(2, 990_000)})
     assert figures(backlogs) == {
         ("inbox_records", ""): 9,
         ("inbox_oldest_seconds", ""): 60,
@@ -107,5 +107,5 @@ def test_an_endpoint_of_the_inbox_has_its_share_of_it_and_no_broker() -> None:
         ("inbox_endpoint_records", B): 2,
         ("inbox_endpoint_oldest_seconds", B): 10,
     }
-    backlogs.answered("inbox", {INBOX: Backlog(9, 940_000), A: None, B: None})
+    backlogs.update("inbox", {INBOX: Backlog(9, 940_000), A: None, B: None})
     assert figures(backlogs).keys() == {("inbox_records", ""), ("inbox_oldest_seconds", "")}

@@ -46,12 +46,12 @@ def process(clock: Clock, root: Path | None = None) -> Coverage:
     """Return what a router that starts has of it."""
     coverage = Coverage(clock=clock, now=clock)
     if root is not None:
-        coverage.keep_in(root)
+        coverage.open_store(root)
     return coverage
 
 
 def never(coverage: Coverage) -> set[DefinitionAtEndpoint]:
-    return {place for place, each in coverage.known().items() if each.first is None}
+    return {place for place, each in coverage.all_sightings().items() if each.first is None}
 
 
 def test_what_is_expected_is_unseen_until_it_occurs_where_it_is_expected(clock: Clock) -> None:
@@ -66,18 +66,18 @@ def test_what_is_expected_is_unseen_until_it_occurs_where_it_is_expected(clock: 
         DefinitionAtEndpoint(B, TWO),
     }
     clock.now += 5
-    coverage.saw(batch((A, ONE), (A, THREE), ("", ONE)))
+    coverage.add_batch(batch((A, ONE), (A, THREE), ("", ONE)))
     assert never(coverage) == {
         DefinitionAtEndpoint(A, TWO),
         DefinitionAtEndpoint(B),
         DefinitionAtEndpoint(B, ONE),
         DefinitionAtEndpoint(B, TWO),
     }
-    first = coverage.known()[DefinitionAtEndpoint(A, ONE)]
+    first = coverage.all_sightings()[DefinitionAtEndpoint(A, ONE)]
     assert (first.first, first.last, first.since) == (1_700_000_005, 1_700_000_005, 1_700_000_000)
     clock.now += 5
-    coverage.saw(batch((A, ONE)))
-    assert coverage.known()[DefinitionAtEndpoint(A, ONE)] == Sighting(
+    coverage.add_batch(batch((A, ONE)))
+    assert coverage.all_sightings()[DefinitionAtEndpoint(A, ONE)] == Sighting(
         first.epoch, first.since, first.first, 1_700_000_010
     )
     assert coverage.by_source()[A].unseen == 1 and coverage.by_source()[B].last is None
@@ -86,7 +86,7 @@ def test_what_is_expected_is_unseen_until_it_occurs_where_it_is_expected(clock: 
 def test_dead_letters_are_records_of_their_endpoint_and_of_no_definition(clock: Clock) -> None:
     coverage = process(clock)
     coverage.follow(plan("one"))
-    coverage.saw(Tally(Counter({(A, DEAD_LETTER, "no-match"): 2, (B, ROUTED, ""): 0})))
+    coverage.add_batch(Tally(Counter({(A, DEAD_LETTER, "no-match"): 2, (B, ROUTED, ""): 0})))
     assert never(coverage) == {DefinitionAtEndpoint(A, ONE), DefinitionAtEndpoint(B), DefinitionAtEndpoint(B, ONE)}
 
 
@@ -94,10 +94,10 @@ def test_a_reload_forgets_what_goes_and_begins_what_comes(clock: Clock) -> None:
     coverage = process(clock)
     before, after = plan("one", "two"), plan("two", "three", endpoints="a")
     coverage.follow(before)
-    coverage.saw(batch((A, ONE), (A, TWO), (B, ONE)))
+    coverage.add_batch(batch((A, ONE), (A, TWO), (B, ONE)))
     clock.now += 100
     coverage.follow(after)
-    known = coverage.known()
+    known = coverage.all_sightings()
     assert set(known) == {DefinitionAtEndpoint(A), DefinitionAtEndpoint(A, TWO), DefinitionAtEndpoint(A, THREE)}
     assert (
         known[DefinitionAtEndpoint(A, TWO)].first == 1_700_000_000
@@ -105,7 +105,7 @@ def test_a_reload_forgets_what_goes_and_begins_what_comes(clock: Clock) -> None:
     )
     assert known[DefinitionAtEndpoint(A, THREE)] == Sighting(after.epoch, 1_700_000_100)
     coverage.follow(before)
-    assert coverage.known()[DefinitionAtEndpoint(A, ONE)] == Sighting(before.epoch, 1_700_000_100)
+    assert coverage.all_sightings()[DefinitionAtEndpoint(A, ONE)] == Sighting(before.epoch, 1_700_000_100)
     assert coverage.by_source()[A].unseen == 1
 
 
@@ -114,42 +114,42 @@ def test_it_goes_on_through_restarts_and_a_first_occurrence_survives_a_kill(cloc
     killed = process(clock, tmp_path)
     killed.follow(plan("one", "two"))
     clock.now += 5
-    killed.saw(batch((A, ONE)))
+    killed.add_batch(batch((A, ONE)))
     clock.now += 5
-    killed.saw(batch((A, ONE)))
+    killed.add_batch(batch((A, ONE)))
     found = sightings_in(tmp_path)
     assert (
         found is not None
         and found[DefinitionAtEndpoint(A, ONE)].last == 1_700_000_005
         and found[DefinitionAtEndpoint(A, TWO)].last is None
     )
-    killed.saw(batch((B, TWO)))
+    killed.add_batch(batch((B, TWO)))
     found = sightings_in(tmp_path)
     # A first occurrence is written by itself.
     assert found is not None and found[DefinitionAtEndpoint(B, TWO)].last == 1_700_000_010
     assert found[DefinitionAtEndpoint(A, ONE)].last == 1_700_000_005
     clock.now += EVERY_SECONDS
-    killed.tick()
+    killed.save_if_due()
     assert (sightings_in(tmp_path) or {})[DefinitionAtEndpoint(A, ONE)].last == 1_700_000_010
     # Nobody closed it.
     again = process(clock, tmp_path)
     again.follow(plan("two", "one", "three", endpoints="a"))
     assert never(again) == {DefinitionAtEndpoint(A, TWO), DefinitionAtEndpoint(A, THREE)}
-    assert again.known()[DefinitionAtEndpoint(A, ONE)].since == 1_700_000_000
-    assert again.known()[DefinitionAtEndpoint(A, THREE)].since == int(clock.now)
-    again.saw(batch((A, ONE)))
+    assert again.all_sightings()[DefinitionAtEndpoint(A, ONE)].since == 1_700_000_000
+    assert again.all_sightings()[DefinitionAtEndpoint(A, THREE)].since == int(clock.now)
+    again.add_batch(batch((A, ONE)))
     again.close()
     found = sightings_in(tmp_path)
-    assert found is not None and set(found) == set(again.known())
+    assert found is not None and set(found) == set(again.all_sightings())
     assert found[DefinitionAtEndpoint(A, ONE)].last == int(clock.now)
 
 
 def test_a_clock_that_goes_back_takes_nothing_back(clock: Clock) -> None:
     coverage = process(clock)
     coverage.follow(plan("one"))
-    coverage.saw(batch((A, ONE)))
+    coverage.add_batch(batch((A, ONE)))
     clock.now -= 1000
-    coverage.saw(batch((A, ONE)))
+    coverage.add_batch(batch((A, ONE)))
     assert coverage.by_source()[A].last == 1_700_000_000
 
 
@@ -163,7 +163,7 @@ def test_a_batch_that_comes_again_after_a_crash_is_seen_though_it_counts_once() 
 
 def test_there_is_a_series_for_each_source_and_none_for_definitions() -> None:
     metrics = Metrics(endpoint_cap=1, definitions=0)
-    metrics.expect(endpoints=[A])
+    metrics.init_series(endpoints=[A])
     metrics.coverage.follow(plan(*(f"m{number}" for number in range(50))))
     metrics.outcomes(batch((B, "/messagegroups/g/messages/m1")))
     families = [family for family in metrics.registry.collect() if family.name.startswith("xrouter_source_")]
@@ -193,7 +193,7 @@ def of_a_later_format(path: Path) -> None:
 def test_a_file_that_cannot_be_read_begins_anew(spoil: Callable[[Path], None], clock: Clock, tmp_path: Path) -> None:
     first = process(clock, tmp_path)
     first.follow(plan("one"))
-    first.saw(batch((A, ONE)))
+    first.add_batch(batch((A, ONE)))
     first.close()
     spoil(tmp_path / FILE)
     with pytest.raises(StateError, match=r"sightings\.db"):
@@ -201,7 +201,7 @@ def test_a_file_that_cannot_be_read_begins_anew(spoil: Callable[[Path], None], c
     again = process(clock, tmp_path)
     again.follow(plan("one"))
     assert DefinitionAtEndpoint(A, ONE) in never(again)
-    again.saw(batch((A, ONE)))
+    again.add_batch(batch((A, ONE)))
     again.close()
     found = sightings_in(tmp_path)
     assert found is not None and found[DefinitionAtEndpoint(A, ONE)].first is not None
@@ -211,8 +211,8 @@ def test_a_disk_that_refuses_holds_up_nothing(clock: Clock, tmp_path: Path) -> N
     (tmp_path / "ledger").write_text("a file where the folder should be")
     coverage = process(clock, tmp_path)
     coverage.follow(plan("one"))
-    coverage.saw(batch((A, ONE)))
-    coverage.tick()
+    coverage.add_batch(batch((A, ONE)))
+    coverage.save_if_due()
     coverage.close()
     assert DefinitionAtEndpoint(A, ONE) not in never(coverage)
 
@@ -223,12 +223,12 @@ def test_what_could_not_be_written_is_written_later(clock: Clock, tmp_path: Path
     coverage.follow(plan("one"))
     database = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     database.execute("ALTER TABLE sightings RENAME TO away")
-    coverage.saw(batch((A, ONE)))
+    coverage.add_batch(batch((A, ONE)))
     coverage.follow(plan("one", endpoints="a"))
     database.execute("ALTER TABLE away RENAME TO sightings")
     database.close()
     clock.now += EVERY_SECONDS
-    coverage.tick()
+    coverage.save_if_due()
     found = sightings_in(tmp_path)
     assert found is not None and set(found) == {DefinitionAtEndpoint(A), DefinitionAtEndpoint(A, ONE)}
     assert found[DefinitionAtEndpoint(A, ONE)].first == 1_700_000_000

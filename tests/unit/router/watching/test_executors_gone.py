@@ -61,7 +61,7 @@ def held(metrics: Metrics) -> bool:
 
 
 def state(status: RouterStatus) -> str | None:
-    query = status.ready()[1]["queries"].get("q")
+    query = status.check_readiness()[1]["queries"].get("q")
     return query and str(query["state"])
 
 

@@ -27,7 +27,7 @@ class Minutes:
         self.now += seconds
         self._out.seek(0)
         self._out.truncate()
-        self.flow.log(last=last)
+        self.flow.log_if_due(last=last)
         return [json.loads(line) for line in self._out.getvalue().splitlines()]
 
 
@@ -69,5 +69,5 @@ def test_batches_are_told_and_what_a_start_resumes_is_not() -> None:
     metrics.flow = ThroughputLog(iter([0.0, EVERY_SECONDS]).__next__)
     metrics.batch_done("q", tally, 0.1, 0)
     metrics.batch_done("q", tally, 0.1, 0, counted=True)
-    metrics.flow.log()
+    metrics.flow.log_if_due()
     assert [json.loads(line)["records"] for line in out.getvalue().splitlines()] == [3]

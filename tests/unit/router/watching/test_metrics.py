@@ -98,13 +98,13 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     decided.ids["/m", "7", "name"] = 1
     metrics.batch_done("q", decided, 0.1, NOW)
     metrics.sinks.account("q", 1, 0, 0)
-    metrics.shadow.expect(["next.json"], ["/endpoints/a"])
+    metrics.shadow.init_series(["next.json"], ["/endpoints/a"])
     metrics.shadow.judging(EpochPair("e1", "e2"), 1)
     assert value(metrics, "xrouter_ambiguous_records_total", endpoint="/endpoints/a") == 5
-    metrics.backlogs.answered("q", {"/endpoints/a": Backlog(1, NOW)})
-    metrics.backlogs.answered("inbox", {"/endpoints/b": Backlog(1, NOW, 1)})
+    metrics.backlogs.update("q", {"/endpoints/a": Backlog(1, NOW)})
+    metrics.backlogs.update("inbox", {"/endpoints/b": Backlog(1, NOW, 1)})
     metrics.coverage.follow(plan("m"))
-    metrics.catalog("e1", 1)
+    metrics.set_catalog("e1", 1)
     metrics.catalog_state.set_findings([])
     metrics.held("q", "lake")
     metrics.fault("q", "overdue")
@@ -172,7 +172,7 @@ def test_series_of_what_is_known_begin_at_zero() -> None:
         assert value(metrics, "xrouter_catalog_reloads_total", result=result) == 0
     assert value(metrics, "xrouter_records_total", endpoint="/endpoints/a", outcome="routed", reason="") == 0
     assert value(metrics, "xrouter_gateway_received_total", endpoint="/endpoints/a") == 0
-    metrics.expect(sinks=["late"])
+    metrics.init_series(sinks=["late"])
     assert value(metrics, "xrouter_sink_writes_total", sink="late", result="ok") == 0
 
 
@@ -216,7 +216,7 @@ def test_a_query_that_has_never_been_held_says_so() -> None:
 def test_only_the_active_epoch_has_a_series() -> None:
     metrics = Metrics()
     for epoch, definitions in (("e1", 3), ("e2", 5), ("e2", 5)):
-        metrics.catalog(epoch, definitions)
+        metrics.set_catalog(epoch, definitions)
     assert value(metrics, "xrouter_catalog_info", epoch="e1") is None
     assert value(metrics, "xrouter_catalog_info", epoch="e2") == 1
     assert value(metrics, "xrouter_catalog_definitions") == 5
@@ -224,9 +224,9 @@ def test_only_the_active_epoch_has_a_series() -> None:
 
 def test_an_unchanged_catalog_is_no_reload() -> None:
     metrics = Metrics()
-    metrics.reload("accepted")
-    metrics.reload("refused")
-    metrics.reload("unchanged")
+    metrics.count_reload("accepted")
+    metrics.count_reload("refused")
+    metrics.count_reload("unchanged")
     assert value(metrics, "xrouter_catalog_reloads_total", result="accepted") == 1
     assert value(metrics, "xrouter_catalog_reloads_total", result="refused") == 1
     assert value(metrics, "xrouter_catalog_reloads_total", result="unchanged") is None
@@ -234,8 +234,8 @@ def test_an_unchanged_catalog_is_no_reload() -> None:
 
 def test_gauges_hold_what_was_last_set() -> None:
     metrics = Metrics()
-    metrics.inbox(4096, 10_000)
-    metrics.awaited(2)
+    metrics.set_inbox_size(4096, 10_000)
+    metrics.set_awaited(2)
     assert value(metrics, "xrouter_catalog_awaited") == 2
     assert value(metrics, "xrouter_inbox_bytes") == 4096
     assert value(metrics, "xrouter_inbox_max_bytes") == 10_000

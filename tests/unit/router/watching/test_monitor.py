@@ -39,7 +39,7 @@ class Clock:
 def status() -> RouterStatus:
     """A router that is up: a catalog, a query and a gateway."""
     made = RouterStatus()
-    made.catalog("e1", 3)
+    made.set_catalog("e1", 3)
     made.query("kafka-1", "running", batch=4)
     made.gateway("http", True)
     return made
@@ -54,7 +54,7 @@ def server(status: RouterStatus) -> Iterator[MonitorServer]:
 
 
 def reasons(status: RouterStatus) -> list[str]:
-    good, answer = status.ready()
+    good, answer = status.check_readiness()
     assert good == answer["ready"] == (not answer["reasons"])
     found: list[str] = answer["reasons"]
     return found
@@ -62,12 +62,12 @@ def reasons(status: RouterStatus) -> list[str]:
 
 def test_a_fresh_router_is_alive_and_not_ready() -> None:
     status = RouterStatus()
-    assert status.healthy()[0]
+    assert status.check_health()[0]
     assert reasons(status) == ["no catalog is active", "no query is running yet"]
 
 
 def test_ready_when_all_is_up(status: RouterStatus) -> None:
-    good, answer = status.ready()
+    good, answer = status.check_readiness()
     assert good
     assert answer["queries"]["kafka-1"] | {"since": ""} == {"state": "running", "since": "", "batch": 4, "reason": ""}
     assert answer["catalog"]["epoch"] == "e1" and answer["catalog"]["definitions"] == 3
@@ -75,9 +75,9 @@ def test_ready_when_all_is_up(status: RouterStatus) -> None:
 
 
 def test_not_ready_while_the_first_batch_is_warmed(status: RouterStatus) -> None:
-    status.warming(True)
+    status.set_warming(True)
     assert reasons(status) == ["Spark workers are starting and loading the catalog"]
-    status.warming(False)
+    status.set_warming(False)
     assert not reasons(status)
 
 
@@ -85,15 +85,15 @@ def test_not_ready_while_the_first_batch_is_warmed(status: RouterStatus) -> None
 def test_a_query_that_does_not_run_is_a_reason(status: RouterStatus, state: Any) -> None:
     status.query("kafka-1", state, reason="sink lake: disk full")
     assert reasons(status) == [f"query kafka-1 is {state}: sink lake: disk full"]
-    assert status.ready()[1]["queries"]["kafka-1"]["batch"] == 4
+    assert status.check_readiness()[1]["queries"]["kafka-1"]["batch"] == 4
     status.query("kafka-1", "running", batch=5)
     assert not reasons(status)
 
 
 def test_since_is_when_the_state_was_entered(status: RouterStatus) -> None:
-    before = status.ready()[1]["queries"]["kafka-1"]["since"]
+    before = status.check_readiness()[1]["queries"]["kafka-1"]["since"]
     status.query("kafka-1", "running", batch=9)
-    assert status.ready()[1]["queries"]["kafka-1"] == {
+    assert status.check_readiness()[1]["queries"]["kafka-1"] == {
         "state": "running",
         "since": before,
         "batch": 9,
@@ -109,24 +109,24 @@ def test_a_query_that_is_no_longer_wanted_can_be_forgotten(status: RouterStatus)
 
 def test_gateways_and_draining_are_reasons(status: RouterStatus) -> None:
     status.gateway("http", False, "no space")
-    status.draining()
+    status.set_draining()
     assert reasons(status) == ["the router is draining", "gateway http is down: no space"]
 
 
 def test_an_inbox_that_accepts_nothing_is_a_reason_and_a_metric(status: RouterStatus, server: MonitorServer) -> None:
-    assert status.ready()[1]["inbox"]["accepting"] is None
-    lines = httpx.get(f"{server.address}/metrics").text.splitlines()
+    assert status.check_readiness()[1]["inbox"]["accepting"] is None
+    lines = httpx.get(f"{server.base_url}/metrics").text.splitlines()
     assert not [line for line in lines if line.startswith("xrouter_inbox_accepting")]
     status.inbox("/state/inbox: 7 bytes free on the disk; free some space")
     said = "the inbox accepts no messages: /state/inbox: 7 bytes free on the disk; free some space"
     assert reasons(status) == [said]
-    assert "xrouter_inbox_accepting 0.0" in httpx.get(f"{server.address}/metrics").text.splitlines()
-    since = status.ready()[1]["inbox"]["since"]
+    assert "xrouter_inbox_accepting 0.0" in httpx.get(f"{server.base_url}/metrics").text.splitlines()
+    since = status.check_readiness()[1]["inbox"]["since"]
     status.inbox("/state/inbox: 6 bytes free on the disk; free some space")
-    assert status.ready()[1]["inbox"]["since"] == since
+    assert status.check_readiness()[1]["inbox"]["since"] == since
     status.inbox("")
     assert not reasons(status)
-    assert "xrouter_inbox_accepting 1.0" in httpx.get(f"{server.address}/metrics").text.splitlines()
+    assert "xrouter_inbox_accepting 1.0" in httpx.get(f"{server.base_url}/metrics").text.splitlines()
 
 
 def test_a_disk_has_its_figures_before_its_folder_is_there(tmp_path: Path) -> None:
@@ -139,9 +139,9 @@ def test_a_disk_has_its_figures_before_its_folder_is_there(tmp_path: Path) -> No
 
 def test_a_refused_catalog_is_shown_and_the_router_stays_ready(status: RouterStatus) -> None:
     findings = [Finding("c.json", f"/messagegroups/{n}", "error", "bad", "is bad", "mend it") for n in range(50)]
-    status.refused(findings)
+    status.add_refused(findings)
     assert not reasons(status)
-    catalog = status.ready()[1]["catalog"]
+    catalog = status.check_readiness()[1]["catalog"]
     assert catalog["epoch"] == "e1" and catalog["refused_findings"] == 50 and len(catalog["refused"]) == 20
     assert catalog["refused"][0] == {
         "file": "c.json",
@@ -151,19 +151,19 @@ def test_a_refused_catalog_is_shown_and_the_router_stays_ready(status: RouterSta
         "message": "is bad",
         "hint": "mend it",
     }
-    status.catalog("e2", 4)
-    assert status.ready()[1]["catalog"]["refused"] == []
+    status.set_catalog("e2", 4)
+    assert status.check_readiness()[1]["catalog"]["refused"] == []
 
 
 def test_what_a_catalog_waits_for_is_told_and_keeps_a_first_start_from_being_ready(status: RouterStatus) -> None:
     uris = [f"https://example.com/{n}" for n in range(30)]
-    status.awaiting(uris)
+    status.set_awaited(uris)
     assert not reasons(status)
-    assert status.ready()[1]["catalog"]["awaited"] == uris[:20]
-    status.awaiting(())
-    assert status.ready()[1]["catalog"]["awaited"] == []
+    assert status.check_readiness()[1]["catalog"]["awaited"] == uris[:20]
+    status.set_awaited(())
+    assert status.check_readiness()[1]["catalog"]["awaited"] == []
     first = RouterStatus()
-    first.awaiting(uris[:2])
+    first.set_awaited(uris[:2])
     told = "no catalog is active: unreachable references: https://example.com/0, https://example.com/1"
     assert told in reasons(first)
 
@@ -172,73 +172,73 @@ def test_a_silent_supervisor_is_not_healthy() -> None:
     clock = Clock()
     status = RouterStatus(clock=clock, stale_seconds=60)
     clock.now = 1000  # a long start is no silence
-    assert status.healthy()[0]
-    status.beat()
+    assert status.check_health()[0]
+    status.note_heartbeat()
     clock.now = 1061
-    good, answer = status.healthy()
+    good, answer = status.check_health()
     assert not good and "silent for 61 s" in answer["reasons"][0]
-    status.draining()
-    assert status.healthy()[0]
+    status.set_draining()
+    assert status.check_health()[0]
 
 
 def test_metrics_are_served_in_the_form_that_is_asked_for(server: MonitorServer) -> None:
-    plain = httpx.get(f"{server.address}/metrics")
+    plain = httpx.get(f"{server.base_url}/metrics")
     assert plain.status_code == 200 and plain.headers["content-type"].startswith("text/plain")
     assert 'xrouter_sink_writes_total{result="ok",sink="lake"} 0.0' in plain.text
     asked = {"Accept": "application/openmetrics-text; version=1.0.0"}
-    open_metrics = httpx.get(f"{server.address}/metrics", headers=asked)
+    open_metrics = httpx.get(f"{server.base_url}/metrics", headers=asked)
     assert open_metrics.headers["content-type"].startswith("application/openmetrics-text")
     assert open_metrics.text.endswith("# EOF\n")
 
 
 def test_health_and_readiness_follow_the_status(server: MonitorServer, status: RouterStatus) -> None:
-    assert httpx.get(f"{server.address}/healthz").json() == {"healthy": True, "reasons": []}
-    assert httpx.get(f"{server.address}/readyz").status_code == 200
+    assert httpx.get(f"{server.base_url}/healthz").json() == {"healthy": True, "reasons": []}
+    assert httpx.get(f"{server.base_url}/readyz").status_code == 200
     status.query("kafka-1", "held", reason="Kafka is away")
-    answer = httpx.get(f"{server.address}/readyz")
+    answer = httpx.get(f"{server.base_url}/readyz")
     assert answer.status_code == 503 and answer.json()["reasons"] == ["query kafka-1 is held: Kafka is away"]
-    assert httpx.get(f"{server.address}/healthz").status_code == 200
+    assert httpx.get(f"{server.base_url}/healthz").status_code == 200
 
 
 def test_a_source_that_does_not_answer_is_a_reason_once_that_is_more_than_slowness() -> None:
     clock = Clock()
     status = RouterStatus(clock=clock)
-    status.catalog("e1", 3)
+    status.set_catalog("e1", 3)
     status.query("kafka-1", "running")
-    status.source("kafka-1", "Kafka at broker:9092 does not answer")
-    assert status.ready()[0]
+    status.set_source("kafka-1", "Kafka at broker:9092 does not answer")
+    assert status.check_readiness()[0]
     clock.now += AWAY_SECONDS
-    status.source("kafka-1", "Kafka at broker:9092 refuses the connection")
+    status.set_source("kafka-1", "Kafka at broker:9092 refuses the connection")
     reason = "the source of query kafka-1 does not answer: Kafka at broker:9092 refuses the connection"
-    assert status.ready()[1]["reasons"] == [reason]
+    assert status.check_readiness()[1]["reasons"] == [reason]
     # A query that is held says by itself what it waits for.
     status.query("kafka-1", "held", reason="Kafka is away")
-    assert status.ready()[1]["reasons"] == ["query kafka-1 is held: Kafka is away"]
+    assert status.check_readiness()[1]["reasons"] == ["query kafka-1 is held: Kafka is away"]
     status.query("kafka-1", "running")
-    status.source("kafka-1", "")
-    assert status.ready()[0]
+    status.set_source("kafka-1", "")
+    assert status.check_readiness()[0]
 
 
 def test_a_sick_process_is_told_by_503() -> None:
     clock = Clock()
     status = RouterStatus(clock=clock)
-    status.beat()
+    status.note_heartbeat()
     clock.now = 10_000
     server = MonitorServer(LOOPBACK, 0, Metrics(), status)
     server.start()
     try:
-        assert httpx.get(f"{server.address}/healthz").status_code == 503
+        assert httpx.get(f"{server.base_url}/healthz").status_code == 503
     finally:
         server.stop()
 
 
 def test_head_is_answered_without_a_body_and_the_rest_is_refused(server: MonitorServer) -> None:
     for path in ("/healthz", "/readyz", "/metrics"):
-        answer = httpx.head(f"{server.address}{path}")
+        answer = httpx.head(f"{server.base_url}{path}")
         assert answer.status_code == 200 and answer.content == b""
-    assert httpx.get(f"{server.address}/").status_code == 404
-    assert httpx.get(f"{server.address}/healthz/x").status_code == 404
-    assert httpx.post(f"{server.address}/metrics", content=b"x").status_code == 405
+    assert httpx.get(f"{server.base_url}/").status_code == 404
+    assert httpx.get(f"{server.base_url}/healthz/x").status_code == 404
+    assert httpx.post(f"{server.base_url}/metrics", content=b"x").status_code == 405
 
 
 @pytest.mark.slow
@@ -247,13 +247,13 @@ def test_watchers_that_mean_no_good_cost_little_and_keep_nobody_out(server: Moni
     with contextlib.ExitStack() as stack:
         for _ in range(2 * LIMITS.max_connections):
             stack.enter_context(socket.create_connection((LOOPBACK, server.port), 5))
-        assert httpx.get(f"{server.address}/readyz").status_code == 200
+        assert httpx.get(f"{server.base_url}/readyz").status_code == 200
         assert threading.active_count() <= threads
         for shape in MALFORMED:
             connection = stack.enter_context(socket.create_connection((LOOPBACK, server.port), 5))
             with contextlib.suppress(OSError):
                 connection.sendall(shape.pieces[0][:20_000])
-        assert httpx.get(f"{server.address}/metrics").status_code == 200
+        assert httpx.get(f"{server.base_url}/metrics").status_code == 200
 
 
 def test_a_taken_port_is_one_clear_error(server: MonitorServer, status: RouterStatus) -> None:
@@ -278,13 +278,13 @@ def test_after_stop_nothing_listens_and_the_port_can_be_taken_again(status: Rout
         socket.create_connection((LOOPBACK, server.port), 5)
     again = MonitorServer(LOOPBACK, server.port, Metrics(), status)
     again.start()
-    assert httpx.get(f"{again.address}/readyz").status_code == 200
+    assert httpx.get(f"{again.base_url}/readyz").status_code == 200
     again.stop()
 
 
 def test_the_process_and_its_readiness_are_metrics(server: MonitorServer, status: RouterStatus) -> None:
     def metrics() -> dict[str, float]:
-        lines = httpx.get(f"{server.address}/metrics").text.splitlines()
+        lines = httpx.get(f"{server.base_url}/metrics").text.splitlines()
         samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
 

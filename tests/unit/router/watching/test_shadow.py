@@ -22,7 +22,7 @@ def tally(records: int, *shadow: tuple[str, str, str, int], after: str = "new") 
 
 def shadowed() -> Metrics:
     metrics = Metrics()
-    metrics.shadow.expect(["next.json"], [E])
+    metrics.shadow.init_series(["next.json"], [E])
     return metrics
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from catalog.load import load
-from router.cli import status_of
+from router.cli import run_command_line
 from router.state.ledger import LetterLedger
 from tests.support import shop as unmatched
 
@@ -62,7 +62,7 @@ def xrouter(capsys: pytest.CaptureFixture[str]) -> Any:
     """``xrouter(*arguments)`` gives exit code, standard output and standard error."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        status = status_of([*("dead-letters", "suggest"), *map(str, arguments)])
+        status = run_command_line([*("dead-letters", "suggest"), *map(str, arguments)])
         out, err = capsys.readouterr()
         assert "Traceback" not in err
         return status, out, err

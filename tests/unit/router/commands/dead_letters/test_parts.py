@@ -12,17 +12,17 @@ from catalog.record import Record
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.families import compile_schema
 from catalog.schemas.library import CatalogLibrary
-from router.commands.dead_letters.suggesting.bundles import clusters_of
-from router.commands.dead_letters.suggesting.drafts import FORMAT, schema_of
+from router.commands.dead_letters.suggesting.bundles import cluster_rows
+from router.commands.dead_letters.suggesting.drafts import FORMAT, draft_schema
 from router.commands.dead_letters.suggesting.sampling import (
-    TOO_MANY,
+    TOO_MANY_SHAPES,
     Sampler,
     Traits,
+    extract_traits,
     is_noise,
     looks_like_id,
-    singular,
-    traits_of,
-    words_of,
+    split_words,
+    to_singular,
 )
 
 IDS = [
@@ -53,7 +53,7 @@ def test_words_that_name_a_kind(word: str) -> None:
 )
 @pytest.mark.parametrize("subject", [False, True])
 def test_words_and_delimiters_make_the_value_again(text: str, subject: bool) -> None:
-    words, delimiters = words_of(text, subject=subject)
+    words, delimiters = split_words(text, subject=subject)
     assert "".join(a + b for a, b in zip(words, (*delimiters, ""), strict=True)) == text
 
 
@@ -62,11 +62,11 @@ def test_words_and_delimiters_make_the_value_again(text: str, subject: bool) -> 
     [("plants", "plant"), ("batches", "batch"), ("stories", "story"), ("status", "status"), ("gas", "gas")],
 )
 def test_singular(word: str, one: str) -> None:
-    assert singular(word) == one
+    assert to_singular(word) == one
 
 
 def patterns(rows: Sequence[tuple[str, ...]], labels: list[int] | None = None) -> list[str]:
-    found = clusters_of(rows, labels or [0] * len(rows))
+    found = cluster_rows(rows, labels or [0] * len(rows))
     assert sorted(row for each in found for row in each.rows) == list(range(len(rows)))
     return ["/".join("*" if word is None else word for word in each.pattern) for each in found]
 
@@ -116,19 +116,19 @@ def test_empty_words_are_a_kind_of_their_own() -> None:
 
 
 def traits(topic: str, body: bytes = b"{}") -> Traits:
-    found = traits_of(Record("MQTT/5.0", {"topic_name": topic}, body), lambda protocol: False)
+    found = extract_traits(Record("MQTT/5.0", {"topic_name": topic}, body), lambda protocol: False)
     assert isinstance(found, Traits)
     return found
 
 
 def test_a_sample_is_bounded_and_counts_all() -> None:
-    sampler = Sampler(most=10, together=15)
+    sampler = Sampler(max_each=10, max_records=15)
     for number in range(1000):
         sampler.add(traits(f"a/{number}"))
         sampler.add(traits(f"b/{number}/c"))
-    assert [reservoir.seen for reservoir in sampler.reservoirs.values()] == [1000, 1000]
-    assert sum(len(reservoir.kept) for reservoir in sampler.reservoirs.values()) <= 15
-    again = Sampler(most=10, together=15)
+    assert [reservoir.seen_records for reservoir in sampler.reservoirs.values()] == [1000, 1000]
+    assert sum(len(reservoir.sampled) for reservoir in sampler.reservoirs.values()) <= 15
+    again = Sampler(max_each=10, max_records=15)
     for number in range(1000):
         again.add(traits(f"a/{number}"))
         again.add(traits(f"b/{number}/c"))
@@ -136,15 +136,15 @@ def test_a_sample_is_bounded_and_counts_all() -> None:
 
 
 def test_a_sample_is_bounded_by_bytes_and_shapes() -> None:
-    sampler = Sampler(size=100_000)
+    sampler = Sampler(max_bytes=100_000)
     for number in range(100):
         sampler.add(traits(f"a/{number}", b"x" * 5_000))
     (reservoir,) = sampler.reservoirs.values()
-    assert reservoir.seen == 100 and len(reservoir.kept) <= 6
+    assert reservoir.seen_records == 100 and len(reservoir.sampled) <= 6
     for number in range(1_600):
         sampler.add(traits("a" + "/" * (number % 40) + "," * (number // 40), b"x"))
     assert len(sampler.reservoirs) == 1_000
-    assert sampler.left_out[TOO_MANY] + sum(each.seen for each in sampler.reservoirs.values()) == 1_700
+    assert sampler.left_out[TOO_MANY_SHAPES] + sum(each.seen_records for each in sampler.reservoirs.values()) == 1_700
 
 
 def conforms(schema: dict[str, Any], document: Any) -> bool:
@@ -166,7 +166,7 @@ def test_schema_of_objects() -> None:
     ]
     documents[0]["extra"] = True
     documents[1]["value"] = 3
-    assert schema_of(documents) == {
+    assert draft_schema(documents) == {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
         "properties": {
@@ -188,25 +188,25 @@ def test_schema_of_objects() -> None:
 
 def test_schema_of_maps_whose_keys_are_ids() -> None:
     documents = [{f"dev-{n}{m}": {"on": True} for m in range(5)} for n in range(10, 20)]
-    schema = schema_of(documents)
+    schema = draft_schema(documents)
     assert schema["additionalProperties"]["required"] == ["on"] and "properties" not in schema
 
 
 def test_schema_of_objects_with_ever_new_members_is_bounded() -> None:
-    schema = schema_of({name(n): n} for n in range(5_000))
+    schema = draft_schema({name(n): n} for n in range(5_000))
     assert schema["additionalProperties"] == {"type": "integer"} and "properties" not in schema
 
 
 def test_enums_need_few_words_of_many_records_and_hide_what_is_hidden() -> None:
     documents = [{"state": ("on", "off")[n % 2], "word": name(n), "nested": [{"state": "x"}]} for n in range(60)]
-    shown = schema_of(documents)["properties"]
+    shown = draft_schema(documents)["properties"]
     assert shown["state"] == {"type": "string", "enum": ["off", "on"]} and shown["word"] == {"type": "string"}
-    assert schema_of(documents, lambda member: member == "state")["properties"]["state"] == {"type": "string"}
+    assert draft_schema(documents, lambda member: member == "state")["properties"]["state"] == {"type": "string"}
 
 
 @pytest.mark.parametrize("documents", [[1, 2.5], ["a", None], [[], [1]], [{"a": {"b": {}}}, {"a": {}}], [True], [None]])
 def test_documents_conform_to_their_schema(documents: list[Any]) -> None:
-    assert all(conforms(schema_of(documents), document) for document in documents)
+    assert all(conforms(draft_schema(documents), document) for document in documents)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from catalog.load import build
 from catalog.model import PROTOCOLS
 from catalog.parsing.texts import parse_text
 from catalog.record import Record
-from router.commands.dead_letters.suggesting.fragment import Basis
+from router.commands.dead_letters.suggesting.fragment import BaseCatalog
 from router.commands.dead_letters.suggesting.suggest import suggest
 from tests.support.cases import examples
 
@@ -81,7 +81,7 @@ def test_any_records_give_a_fragment_that_loads_without_errors(
     file = tmp_path_factory.getbasetemp() / "suggest-robustness.json"
     if not file.exists():
         file.write_text(CATALOG)
-    found = suggest([*records, *records], Basis([file]), least=least)
+    found = suggest([*records, *records], BaseCatalog([file]), fewest=least)
 
     text = json_text(found.fragment)
     alone = build([Document("drafts", parse_text("drafts", text.encode()).tree)], Findings())

@@ -10,19 +10,19 @@ import pytest
 
 from catalog.load import load
 from catalog.record import Record
-from router.commands.dead_letters.suggesting.fragment import Basis
+from router.commands.dead_letters.suggesting.fragment import BaseCatalog
 from router.commands.dead_letters.suggesting.suggest import Suggestion, suggest
-from router.commands.emit.producer import record_line
+from router.commands.emit.producer import encode_record_line
 from router.errors import RouterError
 from router.matching.records import RecordMatcher
 
 CLOUDEVENTS = "CloudEvents/1.0"
 
 
-def basis_of(tmp_path: Path, endpoints: dict[str, Any], groups: dict[str, Any] | None = None) -> Basis:
+def basis_of(tmp_path: Path, endpoints: dict[str, Any], groups: dict[str, Any] | None = None) -> BaseCatalog:
     file = tmp_path / "catalog.json"
     file.write_text(json.dumps({"specversion": "1.0-rc4", "endpoints": endpoints, "messagegroups": groups or {}}))
-    return Basis([file])
+    return BaseCatalog([file])
 
 
 def consumer(protocol: str, *groups: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def only(found: Suggestion) -> dict[str, Any]:
 def outcomes(tmp_path: Path, found: Suggestion, records: list[Record]) -> list[dict[str, Any]]:
     (tmp_path / "drafts.json").write_text(json.dumps(found.fragment))
     catalog = load([tmp_path / "catalog.json", tmp_path / "drafts.json"])
-    return list(RecordMatcher(catalog).outcomes(record_line(record) for record in records))
+    return list(RecordMatcher(catalog).outcomes(encode_record_line(record) for record in records))
 
 
 def test_drafts_go_into_a_group_that_the_endpoint_lists_and_nobody_else(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_group_of_another_kind_is_left_alone_and_the_endpoint_has_to_change(
     basis = basis_of(tmp_path, {"e": consumer("MQTT/5.0", "G")}, {"G": {**group, "messages": {}}})
     found = suggest([mqtt(f"a/{n}") for n in range(9)], basis)
     assert found.attached == {"/endpoints/e": ["/messagegroups/e.drafts"]} and found.drafts[0].matched == 1
-    document, _ = basis.merged(found.fragment, found.attached)
+    document, _ = basis.merge_fragment(found.fragment, found.attached)
     assert document["endpoints"]["e"]["messagegroups"] == ["/messagegroups/G", "/messagegroups/e.drafts"]
     with pytest.raises(RouterError, match="another envelope or protocol"):
         suggest([mqtt(f"a/{n}") for n in range(9)], basis, group="G")

@@ -12,7 +12,7 @@ from bindings.amqp.publisher import EncodingError, encode_message, message_of
 from bindings.amqp.values import decode_message
 from bindings.protocols import BINDINGS
 from catalog.load import load
-from router.commands.emit.producer import MessageProducer, check_matches
+from router.commands.emit.producer import MessageProducer, require_match
 from router.sinks.messages.sink import RoutedEvent
 from tests.support.composed import OneByOne
 
@@ -116,8 +116,8 @@ def test_all_sections_are_sent_as_the_definition_has_them(tmp_path: Path) -> Non
 def test_emit_makes_the_same_sections_and_types(tmp_path: Path) -> None:
     found = catalog(tmp_path, OPTIONS)
     producer = MessageProducer(found, MESSAGE, context={"plant": "p1"})
-    record = producer.record()
-    check_matches(found, producer, record)
+    record = producer.make_record()
+    require_match(found, producer, record)
     native = dict(record.native)
     assert native.pop("types") == TYPES
     native["properties"] = {name: value for name, value in native["properties"].items() if name != "content-type"}
