@@ -31,7 +31,7 @@ class Backoff:
         """Start again with the first pause."""
         self._next = self._first
 
-    def pause(self) -> float:
+    def next_pause(self) -> float:
         """Return the pause in seconds, and double the next one."""
         pause, self._next = self._next, min(self._next * 2, self._most)
         return pause * random.uniform(self._least, 1.0)
@@ -50,7 +50,7 @@ class Retries:
         now = time.monotonic()
         if now < at:
             return False
-        self._next[name] = (backoff, now + backoff.pause())
+        self._next[name] = (backoff, now + backoff.next_pause())
         return True
 
 
@@ -124,6 +124,6 @@ class Background:
                     return
                 if time.monotonic() - began >= STEADY_SECONDS:
                     self._backoff.reset()
-                pause = self._backoff.pause()
+                pause = self._backoff.next_pause()
                 _logger.exception("%s failed; restarting in %.1f s", self._thread.name, pause)
                 self._ending.wait(pause)

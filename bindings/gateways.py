@@ -162,18 +162,18 @@ def _accept_all(_subscriptions: Sequence[EndpointSubscription]) -> None:
 class ReceivingBinding:
     """How messages of one protocol are received from brokers.
 
-    ``addresses`` returns what to subscribe to for an endpoint (topic filters, nodes, subjects), the broadest ones only:
-    what the endpoint's options name, else the path of its address, else a filter per definition of the endpoint
+    ``list_addresses`` returns what to subscribe to for an endpoint (topic filters, nodes, subjects), the broadest ones
+    only: what the endpoint's options name, else the path of its address, else a filter per definition of the endpoint
     (MATCHING.md#sources), else nothing. It raises ValueError, with what is wrong, for a malformed option or path.
-    ``overlap`` returns whether one message may arrive through both of two addresses. ``gateway`` builds a gateway,
-    which does not connect before its start, and raises GatewayError for a subscription that can never work. ``check``
-    raises the same for the subscriptions of one connection, without the client's library.
+    ``addresses_overlap`` returns whether one message may arrive through both of two addresses. ``create_gateway``
+    builds a gateway, which does not connect before its start, and raises GatewayError for a subscription that can never
+    work. ``check_subscriptions`` raises the same for the subscriptions of one connection, without the client's library.
     """
 
-    addresses: Callable[[Endpoint, Catalog], tuple[str, ...]]
-    overlap: Callable[[str, str], bool]
-    gateway: Callable[[GatewayConfig], Gateway]
-    check: Callable[[Sequence[EndpointSubscription]], None] = _accept_all
+    list_addresses: Callable[[Endpoint, Catalog], tuple[str, ...]]
+    addresses_overlap: Callable[[str, str], bool]
+    create_gateway: Callable[[GatewayConfig], Gateway]
+    check_subscriptions: Callable[[Sequence[EndpointSubscription]], None] = _accept_all
 
 
 def iter_paths(endpoint: Endpoint) -> Iterator[str]:

@@ -30,13 +30,13 @@ class Binding:
     one for its ``partitionkey``, in both directions. ``binary`` is False if the protocol has no headers for attributes.
     ``sending`` is shared by versions; ``receiving`` says how a gateway receives from brokers, None if there are none
     (HTTP) or Spark reads (Kafka). A record may name the protocol by ``aliases``, and a ``versioned`` one with any
-    version after a slash. ``form`` is that of native records if ``native`` is :func:`bindings.parts.native_of` with it,
+    version after a slash. ``form`` is that of native records if ``build`` is :func:`bindings.parts.native_of` with it,
     so that many can be written at once; None if it does more.
     """
 
     protocol: str
-    parts: Callable[[Mapping[str, Any]], list[Part]]
-    native: Callable[[list[Part]], dict[str, Any]]
+    split: Callable[[Mapping[str, Any]], list[Part]]
+    build: Callable[[list[Part]], dict[str, Any]]
     rule: AttributeRule
     sending: SendingBinding
     receiving: ReceivingBinding | None = None
@@ -58,7 +58,7 @@ class Binding:
         """The list or map of headers, such as ``user_properties``."""
         return self.rule.prefixes[0].partition(".")[0]
 
-    def envelope(self, parts: Parts, body: bytes | None, sniff: Callable[[], bool]) -> Envelope:
+    def read_envelope(self, parts: Parts, body: bytes | None, sniff: Callable[[], bool]) -> Envelope:
         """Read the envelope of a record of this protocol; see :func:`bindings.envelope.read_envelope`."""
         return read_envelope(parts, body, self.rule, sniff, binary=self.binary)
 
@@ -73,7 +73,7 @@ BINDINGS: Final[dict[str, Binding]] = {
             kafka.RULE,
             KafkaSending(),
             time_key="timestamp",
-            partition_key=KafkaSending.key,
+            partition_key=KafkaSending.key_name,
             versioned=True,
         ),
         Binding("HTTP", http.split, http.build, http.RULE, HttpSending(), versioned=True, form=http.FORM),

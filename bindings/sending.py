@@ -101,31 +101,31 @@ class SendingBinding:
 
     family: ClassVar[str]
     """The protocol without its version, as used in the types of sinks and sources: ``mqtt``."""
-    form: ClassVar[AddressForm]
+    address_form: ClassVar[AddressForm]
     """How addresses of its servers are written; Kafka has its own form."""
-    literal: ClassVar[tuple[re.Pattern[str], str]]
+    literal_rule: ClassVar[tuple[re.Pattern[str], str]]
     """The allowed text of an address template between its variables, as a pattern and in words."""
-    whole: ClassVar[tuple[re.Pattern[str], str]]
+    address_rule: ClassVar[tuple[re.Pattern[str], str]]
     """The allowed addresses, as a pattern and in words."""
-    most_bytes: ClassVar[int]
+    max_address_bytes: ClassVar[int]
     """The maximum length of an address, in bytes of UTF-8."""
-    authority: ClassVar[re.Pattern[str] | None] = None
+    authority_pattern: ClassVar[re.Pattern[str] | None] = None
     """The required text before the first variable of a template; None if a variable may be anywhere."""
-    escape: ClassVar[str] = "%"
+    escape_character: ClassVar[str] = "%"
     """The escape character of values in addresses."""
-    dotted: ClassVar[bool] = False
+    has_dotted_levels: ClassVar[bool] = False
     """Whether dots, not slashes, separate the levels of an address."""
-    address: ClassVar[str] = ""
+    address_key: ClassVar[str] = ""
     """The part with the address in a record; empty if it has none, or the address is made of several."""
-    key: ClassVar[str] = ""
+    key_name: ClassVar[str] = ""
     """The part with the key of a record; empty if records have none."""
-    by_channel: ClassVar[frozenset[str]] = frozenset()
+    channel_options: ClassVar[frozenset[str]] = frozenset()
     """Options that the channel determines when a definition requires them without a value."""
-    listed: ClassVar[tuple[str, ...]] = ()
+    listed_options: ClassVar[tuple[str, ...]] = ()
     """Options of an endpoint that list names and values to send with each message."""
-    scalars: ClassVar[tuple[str, ...]] = ()
+    scalar_options: ClassVar[tuple[str, ...]] = ()
     """Options of an endpoint that become parts of each message, unless a definition has them."""
-    least: ClassVar[Mapping[str, int]] = {}
+    min_values: ClassVar[Mapping[str, int]] = {}
     """Minimum values of numeric parts; with lower ones the broker would confirm nothing."""
     binary_options: ClassVar[frozenset[str]] = frozenset()
     """Options that are bytes in the protocol, and base64 in a record, whatever type is declared."""
@@ -134,62 +134,70 @@ class SendingBinding:
     headerless_keys: ClassVar[frozenset[str]] = frozenset()
     """Parts that a protocol version without headers carries."""
 
-    def escaped(self, value: str) -> str:
+    def escape_level(self, value: str) -> str:
         """Return a value as one level of an address; *value* has only ``[A-Za-z0-9._-]``."""
-        return value.replace(".", "%2E") if self.dotted else value
+        return value.replace(".", "%2E") if self.has_dotted_levels else value
 
-    def encoded(self, value: str) -> str:
+    def encode_value(self, value: str) -> str:
         """Percent-encode a value for an endpoint's address (RFC 6570), including dots if they separate levels."""
-        return self.escaped(percent_encode(value))
+        return self.escape_level(percent_encode(value))
 
-    def exposed(self, addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
+    def find_plain_address(
+        self, addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, str]
+    ) -> str:
         """Return the first address without TLS, without its user, path and query; empty if all use TLS.
 
         *tls* and *login* say whether the settings have certificates and a user; *options* are the client's.
         """
-        plain = (each for each in addresses if self.form.is_plain(each, tls=tls))
+        plain = (each for each in addresses if self.address_form.is_plain(each, tls=tls))
         return next((shown(address) for address in plain), "")
 
-    def origins(self, addresses: Iterable[str]) -> Iterator[str]:
+    def iter_origins(self, addresses: Iterable[str]) -> Iterator[str]:
         """Yield scheme, host and port of addresses, normalized."""
         full = (each if "://" in each else f"{self.family}://{each}" for each in addresses)
-        return (origin_of(each, self.form.ports, self.form.secure_port) for each in full)
+        return (origin_of(each, self.address_form.ports, self.address_form.secure_port) for each in full)
 
-    def option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:
+    def build_option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:
         """Return the parts for protocol options and their texts."""
         return [self._build_part(prop, text) for prop, text in options]
 
-    def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
+    def channel_address(
+        self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False
+    ) -> dict[str, str]:
         """Return the address parts that a definition leaves open, as templates, from the record's channel.
 
         Without an endpoint, or an endpoint's own address, the address is the message's name. With *connected* the
         record is sent to the endpoint's own addresses, whose paths then count.
         """
         options = endpoint.options if endpoint else {}
-        return {self.address: str(options.get(self.address) or definition.messageid)} if self.address else {}
+        return (
+            {self.address_key: str(options.get(self.address_key) or definition.messageid)} if self.address_key else {}
+        )
 
-    def address_of(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand) -> str:
+    def build_address(
+        self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand
+    ) -> str:
         """Return the address of a message with these parts.
 
         *declared*: its definition has a path. *base* is a URL in place of the endpoint's own; *expand* expands a
         template of the endpoint.
         """
-        return next((part.text or "" for part in parts if part.key == self.address), "")
+        return next((part.text or "" for part in parts if part.key == self.address_key), "")
 
     def carries_bytes(self, key: str) -> bool:
         """Whether this part may be bytes that are not text."""
-        return key.startswith("headers.") or key in self.binary_options or key == self.key
+        return key.startswith("headers.") or key in self.binary_options or key == self.key_name
 
-    def header(self, name: str, part: Part) -> Part | None:
+    def convert_header(self, name: str, part: Part) -> Part | None:
         """Convert a header of another protocol to a part; None if it cannot be carried."""
         return Part(name, part.value)
 
-    def received(self, message: Outbound, *, binary: bool) -> Iterator[Part]:
+    def iter_received_parts(self, message: Outbound, *, binary: bool) -> Iterator[Part]:
         """Yield the parts that a receiver of the message gets; *binary*: the protocol version has headers."""
-        if self.address:
-            yield Part(self.address, message.address.encode())
+        if self.address_key:
+            yield Part(self.address_key, message.address.encode())
         for part in message.parts:
-            if part.key != self.address and (binary or part.key in self.headerless_keys):
+            if part.key != self.address_key and (binary or part.key in self.headerless_keys):
                 yield part
 
     def _build_part(self, prop: Property, text: str) -> Part:

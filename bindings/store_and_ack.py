@@ -180,7 +180,7 @@ class AckAfterStore(Generic[M]):
         self._waiting.extendleft(reversed(self._owner.select_retries(group)))
         self._max_rows = max(1, len(group) // 2)
         if not self.retry_delay:
-            self._retry_at = time.monotonic() + self._backoff.pause()
+            self._retry_at = time.monotonic() + self._backoff.next_pause()
         if not isinstance(error, InboxError):
             _logger.error("the store failed; retrying", exc_info=error)
         elif not self.trouble:

@@ -399,7 +399,7 @@ def iter_server_checks(
         asked.append(_KafkaQuery("inbox", inbox_client(chosen), chosen.topic))
     others: list[PreflightCheck] = []
     for broker in connections_of(sources, "check") if gateways else ():
-        form = BINDINGS[broker.protocol].sending.form
+        form = BINDINGS[broker.protocol].sending.address_form
         away = "start the broker, or correct the address; the gateway connects when it is reachable"
         # A NATS server sends its greeting before TLS.
         greets = broker.protocol == "NATS"
@@ -485,7 +485,7 @@ def _make_sink_check(name: str, sink: RemoteSink, catalog: Catalog) -> Preflight
     away = "start the server, or correct the address; batches are blocked until it responds"
     greets = sink.family == "nats"
     return PreflightCheck(
-        called, partial(_try_servers, called, sink.sending.form, connection, away, SinkError, greets=greets)
+        called, partial(_try_servers, called, sink.sending.address_form, connection, away, SinkError, greets=greets)
     )
 
 
@@ -505,7 +505,7 @@ def _check_kafka(group: Sequence[_KafkaQuery], *, once: bool) -> Iterator[CheckR
     """Query a cluster once for all. If it refuses our login, the start fails; if it is unavailable, it can wait."""
     client = group[0].client
     try:
-        topics = KafkaOffsets(client).partitions(sorted({each.topic for each in group if each.topic}))
+        topics = KafkaOffsets(client).find_partitions(sorted({each.topic for each in group if each.topic}))
     except KafkaUnreachable as error:
         for each in group:
             fails = (error.refused or once) and not each.optional
@@ -530,7 +530,7 @@ def _check_sink_topics(plan: Plan) -> Iterator[CheckResult]:
             continue
         client = sink.topics.cluster()
         try:
-            takes = KafkaOffsets(client).takes(topics)
+            takes = KafkaOffsets(client).topic_capabilities(topics)
         except KafkaUnreachable:
             continue  # The check of the cluster reports it.
         problems = list(_iter_topic_problems(f"sink {name}", sink.topics, client.servers, topics, takes))
@@ -552,7 +552,7 @@ def _iter_topic_problems(
     if denied := [topic for topic, each in takes.items() if not each.writable]:
         remedy = "grant the sink's login Write and Describe on it; batches for it are blocked until then"
         yield CheckResult(called, "warn", f"no permission to write to topic {shorten_list(denied)}", remedy, SinkError)
-    small = {topic: each.most_bytes for topic, each in takes.items() if each.most_bytes is not None}
+    small = {topic: each.max_batch_bytes for topic, each in takes.items() if each.max_batch_bytes is not None}
     for topic in sorted(topic for topic, most in small.items() if most < sink.max_message_bytes):
         observation = f"topic {topic} accepts at most {small[topic]} bytes (max.message.bytes)"
         remedy = f"lower the sink's max_message_bytes from {sink.max_message_bytes} to that, or raise the topic's limit"

@@ -540,7 +540,7 @@ class RealTimeQuery:
         seconds = self._settings.checkpoint.total_seconds()
         records = sent_records(rows, self.plan, self._types, self._settings.rest)
         writer = records.writeStream.queryName(self.name).format("kafka")
-        writer = writer.options(**{"kafka.linger.ms": "0", **rest_client(self.plan.settings).jvm()})
+        writer = writer.options(**{"kafka.linger.ms": "0", **rest_client(self.plan.settings).jvm_options()})
         writer = writer.option("checkpointLocation", f"file://{self.generation.path}").outputMode("update")
         self._since = time.monotonic()
         _quiet()
@@ -680,7 +680,7 @@ def require_rest_topic(settings: Settings, state: StateFolder) -> None:
             )
         return
     try:
-        known = KafkaOffsets(rest_client(settings)).partitions([settings.realtime.rest])
+        known = KafkaOffsets(rest_client(settings)).find_partitions([settings.realtime.rest])
     except KafkaUnreachable as error:
         raise BrokerUnreachable(
             f"fallback topic: {error}", hint="start the broker, or correct bootstrap_servers"
@@ -704,8 +704,8 @@ def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> Non
     """
     assert plan.settings.realtime is not None
     try:
-        read = KafkaOffsets(source_client(plan.sources[0])).partitions(topics)
-        rest = KafkaOffsets(rest_client(plan.settings)).partitions([plan.settings.realtime.rest])
+        read = KafkaOffsets(source_client(plan.sources[0])).find_partitions(topics)
+        rest = KafkaOffsets(rest_client(plan.settings)).find_partitions([plan.settings.realtime.rest])
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
     sources, others, there = sum(map(len, read.values())), sum(map(len, rest.values())), cores_of(spark)

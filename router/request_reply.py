@@ -504,7 +504,7 @@ class Pairing:
             self._count(self._exchanges.expire())
             due = time.monotonic() >= again
             if due and not self._deliver():
-                due, again = False, time.monotonic() + self._backoff.pause()
+                due, again = False, time.monotonic() + self._backoff.next_pause()
             more = self._exchanges.overdue() or (due and self._exchanges.undelivered)
             self._news.wait(TURN_SECONDS if more else LOOK_SECONDS)
         while self._exchanges.undelivered and self._deliver():

@@ -288,7 +288,7 @@ def _resolve_broker(
             hint=f"set uris of the source ({kind}://host:port), or protocoloptions.endpoints in the catalog",
         )
     try:
-        addresses = settings.addresses or receiving.addresses(endpoint, catalog)
+        addresses = settings.addresses or receiving.list_addresses(endpoint, catalog)
     except ValueError as error:
         raise ConfigError(
             f"source {endpoint.xid}: it cannot be subscribed to as the catalog says: {error}",
@@ -362,7 +362,7 @@ def _require_connections(sources: Sequence[Source]) -> None:
         receiving = BINDINGS[members[0].protocol].receiving
         assert receiving is not None
         try:
-            receiving.check(subscriptions_of(members))
+            receiving.check_subscriptions(subscriptions_of(members))
         except GatewayError as error:
             hint = "correct the endpoint's protocoloptions, or addresses of the source"
             raise ConfigError(f"source {error}", key="sources", hint=hint) from error
@@ -385,7 +385,7 @@ def _can_share_message(one: Source, other: Source) -> bool:
     return (
         receiving is not None
         and (one.protocol, set(one.uris)) == (other.protocol, set(other.uris))
-        and any(receiving.overlap(here, there) for here in one.addresses for there in other.addresses)
+        and any(receiving.addresses_overlap(here, there) for here in one.addresses for there in other.addresses)
     )
 
 

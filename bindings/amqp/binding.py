@@ -288,12 +288,12 @@ class AmqpSending(SendingBinding):
 
     family = "amqp"
     # The URI is not quoted in the text: one that cannot be parsed may have a password anywhere.
-    form = AddressForm("AMQP", {"amqp": 5672}, {"amqps": 5671}, _INVALID_URI, _INVALID_URI, _INVALID_URI)
-    literal = (re.compile(r"[^\x00-\x1f{}]*"), "no control characters or braces")
-    whole = (re.compile(r"[^\x00-\x1f]*"), "a node has no control characters")
-    most_bytes = 4096
+    address_form = AddressForm("AMQP", {"amqp": 5672}, {"amqps": 5671}, _INVALID_URI, _INVALID_URI, _INVALID_URI)
+    literal_rule = (re.compile(r"[^\x00-\x1f{}]*"), "no control characters or braces")
+    address_rule = (re.compile(r"[^\x00-\x1f]*"), "a node has no control characters")
+    max_address_bytes = 4096
 
-    def option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:
+    def build_option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:
         """Return the parts for options and their texts, including the AMQP types that parts alone do not show."""
         types: dict[str, str] = {}
         parts: list[Part] = []
@@ -302,7 +302,9 @@ class AmqpSending(SendingBinding):
             parts += [] if part is None else [part]
         return [*parts, Part(TYPES, msgspec.json.encode(types), JSON_KIND)] if types else parts
 
-    def address_of(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand) -> str:
+    def build_address(
+        self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand
+    ) -> str:
         """Return the node: the endpoint's option, else the path of its address, else the property ``to``."""
         to = next((part.text for part in parts if part.key == "properties.to"), None)
         path = next((urlsplit(uri).path.lstrip("/") for uri in endpoint.uris if urlsplit(uri).path), "")
@@ -313,7 +315,7 @@ class AmqpSending(SendingBinding):
         """Return True: values are checked when a message is encoded."""
         return True
 
-    def header(self, name: str, part: Part) -> Part | None:
+    def convert_header(self, name: str, part: Part) -> Part | None:
         """Return the application property for a header; binary if it is not text."""
         if part.text is None:
             return Part(name, part.value, BINARY_KIND)

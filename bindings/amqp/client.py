@@ -46,7 +46,7 @@ class Dialer:
         if not connection.uris:
             raise GatewayError("an AMQP connection needs a URI, such as amqps://host; set one in the endpoint")
         self.addresses = tuple(
-            with_login(each, connection.login) for each in addresses_of(AmqpSending.form, connection)
+            with_login(each, connection.login) for each in addresses_of(AmqpSending.address_form, connection)
         )
         self._container_id = container_id
         self._properties = read_string_map(connection.options, "connectionproperties")

@@ -351,7 +351,7 @@ class ReceivingConnection(Handler):
         node = f"{inlet.subscription.endpoint}, node {inlet.subscription.address}"
         inlet.fail(f"{node}: the broker does not apply the source filter {', '.join(ignored)}; correct or remove it")
         _logger.warning("%s; retrying", inlet.problem)
-        self._schedule(inlet.backoff.pause(), lambda: self._attach_links([inlet]))
+        self._schedule(inlet.backoff.next_pause(), lambda: self._attach_links([inlet]))
         self._update_state()
 
     def on_link_remote_close(self, event: Any) -> None:
@@ -362,7 +362,7 @@ class ReceivingConnection(Handler):
         reason = condition_text(event.link.remote_condition) or "the broker ended the link"
         inlet.fail(f"{inlet.subscription.endpoint}, node {inlet.subscription.address}: {reason}")
         _logger.warning("%s; retrying", inlet.problem)
-        self._schedule(inlet.backoff.pause(), lambda: self._attach_links([inlet]))
+        self._schedule(inlet.backoff.next_pause(), lambda: self._attach_links([inlet]))
         self._update_state()
 
     def on_link_remote_detach(self, event: Any) -> None:
@@ -606,7 +606,7 @@ class AmqpGateway:
                     break
                 if shared.opened:
                     backoff.reset()
-                wait = backoff.pause()
+                wait = backoff.next_pause()
                 _logger.warning("AMQP connection: %s; retrying in %.1f s", shared.trouble, wait)
                 self._stopped.wait(wait)
         except Exception as error:

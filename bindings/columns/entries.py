@@ -49,7 +49,7 @@ class Entries:
         """The first entry of each row, then the end of the last row's entries."""
         return np.searchsorted(self.owners, np.arange(self.rows + 1))
 
-    def meanings(self, numbers: Int) -> tuple[list[tuple[int, str]], Int]:
+    def distinct_pairs(self, numbers: Int) -> tuple[list[tuple[int, str]], Int]:
         """Return the distinct pairs of a row's number and a name in it, and the index of each entry's pair.
 
         If a name's meaning also depends on the row, such as its protocol, it can be evaluated once per pair.
@@ -59,7 +59,7 @@ class Entries:
         parted = (divmod(pair, len(self.names)) for pair in distinct.tolist())
         return [(number, self.names[code]) for number, code in parted], places
 
-    def named(self, condition: Callable[[str], object]) -> Int:
+    def find_entries(self, condition: Callable[[str], object]) -> Int:
         """Return the entries whose names meet a condition, ascending."""
         flags = np.fromiter((bool(condition(name)) for name in self.names), bool, len(self.names))
         return np.flatnonzero(flags[self.codes]) if flags.any() else np.zeros(0, np.int64)
@@ -69,24 +69,24 @@ class Entries:
         number = self._numbers.get(name)
         return np.zeros(0, np.int64) if number is None else np.flatnonzero(self.codes == number)
 
-    def first(self, name: str) -> Int:
+    def first_entries(self, name: str) -> Int:
         """Return each row's first entry with that name, -1 for none."""
         places = np.full(self.rows, -1, np.int64)
         mine = self.entries_named(name)[::-1]
         places[self.owners[mine]] = mine
         return places
 
-    def bytes_of(self, places: Int) -> pa.BinaryArray:
+    def values_at(self, places: Int) -> pa.BinaryArray:
         """Return the values of these entries; null for -1 and for an entry without a value."""
         return self.values.take(pa.array(places, mask=places < 0))
 
-    def rows_of(self, entries: Int) -> Bool:
+    def rows_with(self, entries: Int) -> Bool:
         """Return which rows have one of these entries."""
         rows = np.zeros(self.rows, bool)
         rows[self.owners[entries]] = True
         return rows
 
-    def repeated(self, condition: Callable[[str], object]) -> Bool:
+    def rows_with_repeats(self, condition: Callable[[str], object]) -> Bool:
         """Return which rows have two entries with one name that meets a condition."""
         rows = np.zeros(self.rows, bool)
         names = [name for name in self.names if condition(name)]
@@ -95,7 +95,7 @@ class Entries:
                 owners = self.owners[self.entries_named(name)]
                 rows[owners[1:][owners[1:] == owners[:-1]]] = True
             return rows
-        entries = self.named(condition)
+        entries = self.find_entries(condition)
         pairs = np.sort(self.owners[entries] * len(self.names) + self.codes[entries])
         rows[pairs[1:][pairs[1:] == pairs[:-1]] // len(self.names)] = True
         return rows
@@ -301,7 +301,7 @@ class PartEntries(Entries):
         """Which entries have a value; None if all have one."""
         return valid(self.values) if self.values.null_count else None
 
-    def called(self, numbers: Sequence[int], *, empty: bool = False) -> Int:
+    def entries_of_pairs(self, numbers: Sequence[int], *, empty: bool = False) -> Int:
         """Return the entries of these pairs, ascending; with *empty*, also those without a value."""
         if not len(numbers):
             return np.zeros(0, np.int64)
@@ -313,7 +313,7 @@ class PartEntries(Entries):
             entries = np.flatnonzero(wanted[self.numbers])
         return entries if empty or self.has_value is None else entries[self.has_value[entries]]
 
-    def leading(self, entries: Int) -> tuple[Int, Int]:
+    def first_and_repeats(self, entries: Int) -> tuple[Int, Int]:
         """Return the first of these ascending entries in every row (-1: none), and the rows that have more of them."""
         owners = self.owners[entries]
         places = np.full(self.rows, -1, np.int64)
@@ -324,7 +324,7 @@ class PartEntries(Entries):
         places[owners[leads]] = entries[leads]
         return places, owners[~leads]
 
-    def are(self, kind: str) -> Bool:
+    def is_kind(self, kind: str) -> Bool:
         """Return which entries are of a kind."""
         known = self._cache.get(kind)
         if known is None:
@@ -335,5 +335,5 @@ class PartEntries(Entries):
 def _number_pairs(entries: Entries, groups: Int) -> tuple[list[tuple[int, str]], Int]:
     present = np.unique(groups).tolist()
     if len(present) > 1:
-        return entries.meanings(groups)
+        return entries.distinct_pairs(groups)
     return [(group, name) for group in present for name in entries.names], entries.codes.astype(np.int64)

@@ -460,7 +460,7 @@ class Envelopes:
     others, ``events`` marks the CloudEvents, and ``binary`` those in binary mode. ``types`` are the content types: an
     event's data content type, else the native one; ``contents`` the entry it comes from, -1 for none. ``structured``
     marks rows whose body is an event in JSON, ``sniffable`` rows whose body may be one where a channel allows it:
-    :meth:`hold` gets the rows of both kinds that are events.
+    :meth:`add_json_events` gets the rows of both kinds that are events.
     """
 
     def __init__(self, entries: PartEntries, rules: Sequence[AttributeRule], binary: Sequence[bool]) -> None:
@@ -468,7 +468,7 @@ class Envelopes:
         self._roles = _assign_roles(entries, rules, binary)
         self._texts: dict[str, pa.StringArray] = {}
         self.odd = entries.broken_rows.copy()
-        self.contents, _ = entries.leading(entries.called(self._roles.contents))
+        self.contents, _ = entries.first_and_repeats(entries.entries_of_pairs(self._roles.contents))
         self.types = self._read_content_types()
         self.json: JsonEvents | None = None
         self.json_rows: Int = np.zeros(0, np.int64)
@@ -482,7 +482,7 @@ class Envelopes:
         self._mark_doubtful_rows()
         self._apply_content_type()
 
-    def hold(self, rows: Int, json: JsonEvents) -> None:
+    def add_json_events(self, rows: Int, json: JsonEvents) -> None:
         """Add the events in JSON of these rows; rows that are not events stay unchanged."""
         mine = np.flatnonzero(json.events & ~json.odd)
         self.json, self.json_rows = json, rows
@@ -494,13 +494,13 @@ class Envelopes:
         self.types = self._fill_json_rows(self.types, json.types)
         self._texts.clear()
 
-    def attribute(self, name: str) -> pa.StringArray:
+    def attribute_column(self, name: str) -> pa.StringArray:
         """Return an attribute of all events as text; null for events without it, and for native rows."""
         if name == CONTENT:
             return pc.if_else(pa.array(self.events), self.types, pa.scalar(None, pa.string()))
         known = self._texts.get(name)
         if known is None:
-            known = texts_of(self.entries.bytes_of(self.attribute_entries(name)))
+            known = texts_of(self.entries.values_at(self.attribute_entries(name)))
             if self.json is not None and (own := self.json.attribute_column(name)) is not None:
                 known = self._fill_json_rows(known, own)
             self._texts[name] = known
@@ -508,15 +508,15 @@ class Envelopes:
 
     def attribute_entries(self, name: str) -> Int:
         """Return the entry of every binary-mode event with this attribute, -1 for none."""
-        places, _ = self.entries.leading(self._find_entries(name))
+        places, _ = self.entries.first_and_repeats(self._find_entries(name))
         return np.where(self.binary, places, -1)
 
     @property
-    def from_json(self) -> Bool:
+    def is_json_event(self) -> Bool:
         """Whether each row is an event in JSON."""
         return self.events & ~self.binary
 
-    def data_or(self, bodies: pa.BinaryArray) -> pa.BinaryArray:
+    def event_data_or(self, bodies: pa.BinaryArray) -> pa.BinaryArray:
         """Return the bodies, those of events in JSON replaced by the event's data."""
         return bodies if self.json is None else self._fill_json_rows(bodies, self.json.data)
 
@@ -528,12 +528,12 @@ class Envelopes:
         return pc.replace_with_mask(values, pa.array(mask), own.filter(pa.array(self.json.events)))
 
     @property
-    def prefixed(self) -> Bool:
+    def is_prefixed(self) -> Bool:
         """Which names, by number, have the attribute prefix; in events they are attributes only."""
         return self._roles.prefixed
 
     @property
-    def typed(self) -> Bool:
+    def is_typed(self) -> Bool:
         """Which names, by number, have typed values."""
         return self._roles.typed
 
@@ -546,10 +546,10 @@ class Envelopes:
     def _find_entries(self, name: str) -> Int:
         place = self._roles.places.get(name)
         numbers = np.flatnonzero(self._roles.attributes == place) if place is not None else np.zeros(0, np.int64)
-        return self.entries.called(numbers.tolist())
+        return self.entries.entries_of_pairs(numbers.tolist())
 
     def _read_content_types(self) -> pa.StringArray:
-        types = texts_of(self.entries.bytes_of(self.contents))
+        types = texts_of(self.entries.values_at(self.contents))
         self.odd |= (self.contents >= 0) & ~valid(types)
         return types
 
@@ -570,8 +570,8 @@ class Envelopes:
 
     def _find_binary_events(self) -> Bool:
         """Return which rows are events in binary mode: those with a version."""
-        places, _ = self.entries.leading(self._find_entries(VERSION_NAME))
-        versions = self._texts[VERSION_NAME] = texts_of(self.entries.bytes_of(places))
+        places, _ = self.entries.first_and_repeats(self._find_entries(VERSION_NAME))
+        versions = self._texts[VERSION_NAME] = texts_of(self.entries.values_at(places))
         events = valid(versions)
         self.odd |= (places >= 0) & (~events | self.structured)
         return events & ~self.structured
@@ -591,13 +591,13 @@ class Envelopes:
         entries, mine = self.entries, self.attributes
         numbers = entries.numbers[mine]
         chars = entries.values.take(pa.array(mine))
-        bad = entries.are(BINARY_KIND)[mine] | self._is_doubtful(texts_of(chars), mine, numbers)
+        bad = entries.is_kind(BINARY_KIND)[mine] | self._is_doubtful(texts_of(chars), mine, numbers)
         bad[find_invalid_strings(chars)] = True
         self.odd[entries.owners[mine[bad]]] = True
         self.odd |= self._rows_with_repeats(numbers)
         sound = pc.equal(self._texts[VERSION_NAME], "1.0")
         for name in REQUIRED:
-            sound = pc.and_(sound, pc.greater(pc.binary_length(self.attribute(name)), 0))
+            sound = pc.and_(sound, pc.greater(pc.binary_length(self.attribute_column(name)), 0))
         self.odd |= self.events & ~pc.fill_null(sound, False).to_numpy(zero_copy_only=False)
 
     def _rows_with_repeats(self, numbers: Int) -> Bool:
@@ -628,7 +628,7 @@ class Envelopes:
         if typed.any():
             near = np.flatnonzero(typed & np.isin(firsts, _INITIALS))
             bad[near] |= pc.is_in(texts.take(pa.array(near)), _NO_NUMBERS).to_numpy(zero_copy_only=False)
-            json = np.flatnonzero(typed & self.entries.are(JSON_KIND)[mine])
+            json = np.flatnonzero(typed & self.entries.is_kind(JSON_KIND)[mine])
             known = pc.match_substring_regex(texts.take(pa.array(json)), _TYPED)
             bad[json] = ~known.to_numpy(zero_copy_only=False) | self._roles.texts[numbers[json]]
         return bad
@@ -639,7 +639,7 @@ class Envelopes:
         named = own >= 0
         if named.any():
             self.contents = np.where(named, own, self.contents)
-            self.types = texts_of(self.entries.bytes_of(self.contents))
+            self.types = texts_of(self.entries.values_at(self.contents))
             place = self._roles.places[CONTENT]
             numbers = self.entries.numbers[self.attributes]
             self.attributes = self.attributes[self._roles.attributes[numbers] != place]

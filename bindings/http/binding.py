@@ -47,19 +47,21 @@ class HttpSending(SendingBinding):
     """See :class:`~bindings.sending.SendingBinding`; an address is a URL, and a record has its path and query."""
 
     family = "http"
-    form = AddressForm("HTTP", {"http": 80}, {"https": 443})
-    literal = (re.compile(r"[!-z|~]*"), "ASCII without spaces or braces")
-    whole = (
+    address_form = AddressForm("HTTP", {"http": 80}, {"https": 443})
+    literal_rule = (re.compile(r"[!-z|~]*"), "ASCII without spaces or braces")
+    address_rule = (
         re.compile(r"https?://[^/?#@\s]+(?:[/?#][!-~]*)?", re.IGNORECASE),
         "a URL must begin with http:// or https://",
     )
-    most_bytes = 8000
-    authority = re.compile(r"https?://[^/?#@\s]+[/?#].*", re.IGNORECASE | re.DOTALL)
-    by_channel = frozenset({"path", "method", "status"})
-    listed = ("headers", "query")
+    max_address_bytes = 8000
+    authority_pattern = re.compile(r"https?://[^/?#@\s]+[/?#].*", re.IGNORECASE | re.DOTALL)
+    channel_options = frozenset({"path", "method", "status"})
+    listed_options = ("headers", "query")
     text_keys = ("headers.", _QUERY)
 
-    def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
+    def channel_address(
+        self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False
+    ) -> dict[str, str]:
         """Return method and path; none for a response (a definition with ``status``)."""
         if any(prop.name == "status" for prop in definition.protocoloptions):
             return {}
@@ -68,7 +70,9 @@ class HttpSending(SendingBinding):
         fallback = f"/{endpoint.xid.rsplit('/', 1)[-1]}" if endpoint else "/"
         return {"method": str(options.get("method") or _DEFAULT_METHOD).upper(), "path": str(path or fallback)}
 
-    def address_of(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand) -> str:
+    def build_address(
+        self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand
+    ) -> str:
         """Return the URL: *base* or the endpoint's, with the path and query of the parts."""
         url = urlsplit(base or next(iter(endpoint.uris), ""))
         path = url.path
@@ -85,7 +89,7 @@ class HttpSending(SendingBinding):
         """Whether a part may be bytes, as headers and the query may."""
         return key.startswith(("headers.", _QUERY))
 
-    def header(self, name: str, part: Part) -> Part | None:
+    def convert_header(self, name: str, part: Part) -> Part | None:
         """Return a header in lower case; None for connection and client headers, credentials, and invalid ones."""
         name = name.lower()
         ours = name in CREDENTIAL_HEADERS or name in _CLIENT or name in CONNECTION_HEADERS
@@ -93,7 +97,7 @@ class HttpSending(SendingBinding):
             return None
         return Part(name, part.value)
 
-    def received(self, message: Outbound, *, binary: bool) -> Iterator[Part]:
+    def iter_received_parts(self, message: Outbound, *, binary: bool) -> Iterator[Part]:
         """Yield the path and query of the URL, and all parts that a request can have."""
         url = urlsplit(message.address)
         yield Part("path", (url.path or "/").encode())

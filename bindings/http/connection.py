@@ -265,10 +265,10 @@ class AcceptedRequest(Protocol):
     def max_body(self) -> int:
         """The maximum bytes of its body."""
 
-    def take(self, body: bytes, answer: Answer) -> None:
+    def handle_body(self, body: bytes, answer: Answer) -> None:
         """Handle the request with its complete body; *answer* may be called later."""
 
-    def late(self) -> Reply:
+    def timeout_reply(self) -> Reply:
         """Return the response when no answer came in time; a later answer is dropped."""
 
 
@@ -395,7 +395,7 @@ class HttpConnection(asyncio.Protocol):
         """Reply or close, because a wait took too long."""
         phase = self.phase
         if phase is Phase.ANSWER and self._request is not None:
-            self._send_answer(self._request, self._request.late())
+            self._send_answer(self._request, self._request.timeout_reply())
         elif phase is Phase.BODY and not self._blocked:
             timeout = self._limits.request_timeout
             self._reject(HttpProblem(HTTPStatus.BAD_REQUEST, f"the body did not arrive within {timeout:g} seconds"))
@@ -505,7 +505,7 @@ class HttpConnection(asyncio.Protocol):
         self._enter_phase(Phase.ANSWER, self._limits.request_timeout)
         body = bytes(self._body)
         self._body.clear()
-        request.take(body, partial(self._send_answer, request))
+        request.handle_body(body, partial(self._send_answer, request))
 
     def _send_answer(self, request: AcceptedRequest, reply: Reply) -> None:
         """Send the answer to a request, unless it was already answered."""
@@ -518,7 +518,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _reject(self, problem: HttpProblem) -> None:
         head = self._head if self._head is not None else self._reader.partial_head
-        self._send_reply(self._pool.finish_reply(head, problem.reply()), close=True)
+        self._send_reply(self._pool.finish_reply(head, problem.to_reply()), close=True)
 
     def _send_reply(self, reply: Reply, *, close: bool) -> None:
         """Send a response; *close* ends the connection, because the rest of the request is unwanted or unreadable."""

@@ -171,13 +171,13 @@ class GatewayApplication:
         try:
             return self._admit_message(head)
         except HttpProblem as problem:
-            return problem.reply()
+            return problem.to_reply()
 
     def store_message(self, endpoint: str, head: RequestHead, body: bytes, answer: Answer) -> None:
         """Store a message in the inbox, and answer once it is durable or refused."""
         if self._in_flight >= self._limits.max_in_flight:
             problem = unavailable("too many requests are in flight; retry later", self._limits.retry_after)
-            answer(problem.reply())
+            answer(problem.to_reply())
             return
         received = time.time_ns() // 1000
         self._in_flight += 1
@@ -187,11 +187,11 @@ class GatewayApplication:
     def timeout_reply(self) -> Reply:
         """Return the response to a message that the inbox did not store in time."""
         detail = "the inbox took too long; the message may have been stored"
-        return unavailable(detail, self._limits.retry_after).reply()
+        return unavailable(detail, self._limits.retry_after).to_reply()
 
     def _admit_message(self, head: RequestHead) -> AcceptedRequest | Reply:
         try:
-            sender = self._guard.admit(head)
+            sender = self._guard.authenticate(head)
         except HttpProblem:
             if head.method == "OPTIONS" and (origin := head.header(_ORIGIN)) is not None:
                 # The validation handshake of webhooks needs no credentials. Every path gets the same response.
@@ -214,13 +214,13 @@ class GatewayApplication:
             self._counters.acknowledged(endpoint)
             return _ACCEPTED
         if isinstance(error, InboxRowError):
-            return HttpProblem(HTTPStatus.BAD_REQUEST, str(error)).reply()
+            return HttpProblem(HTTPStatus.BAD_REQUEST, str(error)).to_reply()
         # The text may name files of this machine: it is for the log, not for senders.
         self._log_refusal(endpoint, error)
         if isinstance(error, InboxError):
             problem = unavailable("the inbox is full; retry later", self._limits.retry_after)
-            return problem.reply()
-        return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "the message was not stored").reply()
+            return problem.to_reply()
+        return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "the message was not stored").to_reply()
 
     def _log_refusal(self, endpoint: str, error: BaseException) -> None:
         """Log at intervals why messages are refused: senders may repeat thousands of times a second."""
@@ -239,11 +239,11 @@ class _AcceptedMessage(NamedTuple):
     head: RequestHead
     max_body: int
 
-    def take(self, body: bytes, answer: Answer) -> None:
+    def handle_body(self, body: bytes, answer: Answer) -> None:
         """Store the message."""
         self.application.store_message(self.endpoint, self.head, body, answer)
 
-    def late(self) -> Reply:
+    def timeout_reply(self) -> Reply:
         """Return the response that says that the message may have been stored."""
         return self.application.timeout_reply()
 

@@ -161,7 +161,7 @@ class HttpProblem(Exception):
         self.detail = detail
         self.headers = headers
 
-    def reply(self) -> Reply:
+    def to_reply(self) -> Reply:
         """Return the response to send."""
         problem = {"type": "about:blank", "title": self.status.phrase, "status": self.status, "detail": self.detail}
         content = (b"content-type", b"application/problem+json")
@@ -477,7 +477,7 @@ class Guard:
         """Headers, in lower case, that contain credentials here and so are not part of a record."""
         return frozenset((self._header.lower(),)) if self._api_keys else frozenset()
 
-    def admit(self, head: RequestHead) -> str | None:
+    def authenticate(self, head: RequestHead) -> str | None:
         """Authenticate a request by its head; return the sender's name, or None if everybody may send.
 
         Raises:

@@ -328,7 +328,7 @@ class HttpServer:
         with accepted:
             accepted.setblocking(False)
             if self._tls is None:
-                reply = unavailable("too many connections; reuse open ones", 1).reply()
+                reply = unavailable("too many connections; reuse open ones", 1).to_reply()
                 try:
                     accepted.send(reply.encode(self.date, b"close", body=True))
                     accepted.shutdown(socket.SHUT_WR)

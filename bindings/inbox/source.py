@@ -65,12 +65,12 @@ class InboxView:
         self._sealed_rows: dict[tuple[int, int], int] = {}
         self._seen_ends: dict[int, tuple[DurableEnd, ...]] = {}
 
-    def first(self, partition: int) -> InboxPosition:
+    def first_position(self, partition: int) -> InboxPosition:
         """Return the position before the oldest stored row."""
         existing = segments_in(self._directory(partition))
-        return InboxPosition(existing[0] if existing else self.end(partition).segment, 0)
+        return InboxPosition(existing[0] if existing else self.end_position(partition).segment, 0)
 
-    def end(self, partition: int) -> InboxPosition:
+    def end_position(self, partition: int) -> InboxPosition:
         """Return the position after the last published durable row."""
         published = read_published_end(self._directory(partition))
         if published is None:
@@ -82,7 +82,7 @@ class InboxView:
             self._seen_ends[partition] = (*seen[-1:], published)
         return InboxPosition(published.segment, published.rows)
 
-    def count(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
+    def count_rows(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
         """Return the number of rows from *start* to *end*; drops cached counts of earlier segments.
 
         Raises:
@@ -90,9 +90,9 @@ class InboxView:
         """
         for segment in [known for owner, known in self._sealed_rows if owner == partition and known < start.segment]:
             del self._sealed_rows[partition, segment]
-        return sum(span.last - span.first for span in self.spans(partition, start, end))
+        return sum(span.last - span.first for span in self.plan_spans(partition, start, end))
 
-    def advance(self, partition: int, start: InboxPosition, rows: int, end: InboxPosition) -> InboxPosition:
+    def advance_position(self, partition: int, start: InboxPosition, rows: int, end: InboxPosition) -> InboxPosition:
         """Return the position *rows* rows after *start*, at most *end*; the end of a segment is the start of the next.
 
         Raises:
@@ -131,7 +131,7 @@ class InboxView:
         if self.max_bytes_between(partition, start, end) <= size:
             return end
         left = size
-        for span in self.spans(partition, start, end):
+        for span in self.plan_spans(partition, start, end):
             path = segment_path(self._directory(partition), span.segment)
             seed = checksum_seed(self.layout.inbox, partition, span.segment)
             try:
@@ -143,7 +143,7 @@ class InboxView:
                 return max(position, InboxPosition(start.segment, start.row + 1))
         return end
 
-    def spans(self, partition: int, start: InboxPosition, end: InboxPosition) -> list[RowSpan]:
+    def plan_spans(self, partition: int, start: InboxPosition, end: InboxPosition) -> list[RowSpan]:
         """Return the spans to read from *start* to *end*, in order.
 
         Raises:
@@ -157,7 +157,7 @@ class InboxView:
                 spans.append(RowSpan(segment, first, last, self._find_hint(partition, segment, first)))
         return spans
 
-    def read(self, partition: int, spans: list[RowSpan]) -> Iterator[pa.RecordBatch]:
+    def read_spans(self, partition: int, spans: list[RowSpan]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of *spans* in order, as batches of :data:`READ_SCHEMA`; repeated reads yield the same rows.
 
         Raises:
@@ -183,7 +183,7 @@ class InboxView:
             OSError: a file cannot be deleted.
         """
         directory = self._directory(partition)
-        limit = min(before.segment, self.end(partition).segment)
+        limit = min(before.segment, self.end_position(partition).segment)
         for segment in segments_in(directory):
             if segment < limit:
                 segment_path(directory, segment).unlink(missing_ok=True)
@@ -296,7 +296,7 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset of the oldest stored rows; called once, for a checkpoint without batches."""
         view = self._open_view()
-        return to_offset(view.layout.inbox, {each: view.first(each) for each in view.partitions})
+        return to_offset(view.layout.inbox, {each: view.first_position(each) for each in view.partitions})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit from ``max_records``."""
@@ -305,16 +305,18 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Set the end of this run: later rows are left for the next run."""
         view = self._open_view()
-        self._target = {each: view.end(each) for each in view.partitions}
+        self._target = {each: view.end_position(each) for each in view.partitions}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, within the limits; *start* if there are no new rows."""
         view = self._open_view()
         positions = self._parse_offset(start)
         ends = {each: max(position, self._target_end(each)) for each, position in positions.items()}
-        available = {each: view.count(each, position, ends[each]) for each, position in positions.items()}
+        available = {each: view.count_rows(each, position, ends[each]) for each, position in positions.items()}
         taken = divide_rows(available, limit.max_rows) if isinstance(limit, ReadMaxRows) else available
-        moved = {each: view.advance(each, position, taken[each], ends[each]) for each, position in positions.items()}
+        moved = {
+            each: view.advance_position(each, position, taken[each], ends[each]) for each, position in positions.items()
+        }
         if self._max_bytes is not None:
             sizes = {
                 each: view.max_bytes_between(each, position, moved[each])
@@ -336,7 +338,7 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._parse_offset(end)
         ranges = []
         for partition, position in self._parse_offset(start).items():
-            spans = view.spans(partition, position, ends[partition])
+            spans = view.plan_spans(partition, position, ends[partition])
             if spans:
                 ranges.append(InboxRange(partition, tuple(spans)))
         return ranges
@@ -345,7 +347,7 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of one range; runs on a worker, any number of times, always with the same result."""
         if not isinstance(partition, InboxRange):
             raise TypeError(f"not an inbox range: {partition!r}")
-        return self._open_view().read(partition.partition, list(partition.spans))
+        return self._open_view().read_spans(partition.partition, list(partition.spans))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete the segments before *end*; called after the batch that ends there is in the commit log."""
@@ -362,7 +364,7 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return positions_of(offset, self._open_view().layout.inbox)
 
     def _target_end(self, partition: int) -> InboxPosition:
-        return self._open_view().end(partition) if self._target is None else self._target[partition]
+        return self._open_view().end_position(partition) if self._target is None else self._target[partition]
 
 
 def _parse_limit(name: str, options: Mapping[str, str]) -> int | None:

@@ -120,7 +120,7 @@ class Brokers:
     security: str = ""
 
     @property
-    def text(self) -> str:
+    def address_text(self) -> str:
         """The addresses as text that :func:`brokers_of` reads back."""
         return f"{self.security}://{self.servers}" if self.security and self.servers else self.servers
 
@@ -202,17 +202,19 @@ class KafkaSending(SendingBinding):
     """See :class:`~bindings.sending.SendingBinding`; an address is a topic."""
 
     family = "kafka"
-    literal = (re.compile(r"[A-Za-z0-9._-]*"), "letters, digits, '.', '_' and '-'")
-    whole = (re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}"), "a topic must be 1 to 249 of A-Z a-z 0-9 . _ -")
-    most_bytes = 249
-    escape = "_"
-    address = "topic"
-    key = "key"
-    by_channel = frozenset({"topic", "key"})
-    scalars = ("partition",)
+    literal_rule = (re.compile(r"[A-Za-z0-9._-]*"), "letters, digits, '.', '_' and '-'")
+    address_rule = (re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}"), "a topic must be 1 to 249 of A-Z a-z 0-9 . _ -")
+    max_address_bytes = 249
+    escape_character = "_"
+    address_key = "topic"
+    key_name = "key"
+    channel_options = frozenset({"topic", "key"})
+    scalar_options = ("partition",)
     binary_options = frozenset({BASE64_KEY})
 
-    def exposed(self, addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
+    def find_plain_address(
+        self, addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, str]
+    ) -> str:
         """Return the brokers if the client would not use TLS; empty if it would, or if the addresses are invalid."""
         try:
             brokers = brokers_of(addresses)
@@ -221,14 +223,14 @@ class KafkaSending(SendingBinding):
         protocol = security_protocol_of(brokers.security, tls=tls or brokers.tls, login=login, options=options)
         return brokers.servers if brokers.servers and not protocol.endswith("SSL") else ""
 
-    def origins(self, addresses: Iterable[str]) -> Iterator[str]:
+    def iter_origins(self, addresses: Iterable[str]) -> Iterator[str]:
         """Yield the brokers; their scheme is the security protocol of the addresses."""
         brokers = brokers_of(addresses)
         scheme = brokers.security.lower() or self.family
         return (origin_of(f"{scheme}://{server}", {}, _PORT) for server in brokers.servers.split(","))
 
     def _build_part(self, prop: Property, text: str) -> Part:
-        if prop.name == self.key and prop.type != "binary":
+        if prop.name == self.key_name and prop.type != "binary":
             return Part(prop.name, text.encode(), BINARY_KIND)
         part = super()._build_part(prop, text)
-        return part._replace(key=self.key) if prop.name == BASE64_KEY else part
+        return part._replace(key=self.key_name) if prop.name == BASE64_KEY else part

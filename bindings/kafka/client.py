@@ -144,7 +144,7 @@ class KafkaClient:
         """Which records readers see: :data:`COMMITTED`, or ``read_uncommitted`` if the options say so."""
         return self.options.get(ISOLATION, COMMITTED)
 
-    def jvm(self) -> dict[str, str]:
+    def jvm_options(self) -> dict[str, str]:
         """Return the connection options of Spark's Kafka source and sink; each name begins with ``kafka.``.
 
         Raises:
@@ -165,7 +165,7 @@ class KafkaClient:
             options |= self.login.jvm_options()
         return _add_kafka_prefix(options | dict(self.options))
 
-    def reading(self, *, waits: bool = False) -> dict[str, str]:
+    def source_options(self, *, waits: bool = False) -> dict[str, str]:
         """Return the options of Spark's Kafka source, with our defaults for fast, committed reads unless the settings
         differ.
 
@@ -175,17 +175,17 @@ class KafkaClient:
             OSError: as :meth:`jvm_options`.
         """
         ours = {**_READING, ISOLATION: self.isolation_level} | ({} if waits else _ENDING)
-        return _add_kafka_prefix(ours) | self.jvm()
+        return _add_kafka_prefix(ours) | self.jvm_options()
 
-    def writing(self) -> dict[str, str]:
+    def sink_options(self) -> dict[str, str]:
         """Return the options of Spark's Kafka sink for batches, with compression unless the settings differ.
 
         Raises:
             OSError: as :meth:`jvm_options`.
         """
-        return _add_kafka_prefix(_WRITING) | self.jvm()
+        return _add_kafka_prefix(_WRITING) | self.jvm_options()
 
-    def librdkafka(self, *, elsewhere: bool = False) -> dict[str, Any]:
+    def librdkafka_config(self, *, elsewhere: bool = False) -> dict[str, Any]:
         """Return the configuration for confluent-kafka; *elsewhere* is for another machine, without our files.
 
         Raises:

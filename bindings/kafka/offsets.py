@@ -54,7 +54,7 @@ class TopicCapabilities:
     """Whether we may write to a topic, and its maximum batch of records in bytes (None if unknown)."""
 
     writable: bool
-    most_bytes: int | None = None
+    max_batch_bytes: int | None = None
 
 
 class KafkaOffsets:
@@ -68,7 +68,7 @@ class KafkaOffsets:
         self._admin: AdminClient | None = None
         self._errors: list[KafkaError] = []
 
-    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
+    def find_partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Return the partitions of existing topics.
 
         Raises:
@@ -77,13 +77,13 @@ class KafkaOffsets:
         with self._connect() as admin:
             return self._list_partitions(admin, topics)
 
-    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the ids of existing topics, empty if the brokers report none (before Kafka 2.8).
 
         A topic that was deleted and created again has another id.
 
         Raises:
-            KafkaUnreachable: as :meth:`partitions`.
+            KafkaUnreachable: as :meth:`find_partitions`.
         """
         found: dict[str, str] = {}
         if not (names := sorted(set(topics))):
@@ -100,11 +100,11 @@ class KafkaOffsets:
                     found[name] = "" if id == _NO_ID else id
         return found
 
-    def takes(self, topics: Iterable[str]) -> dict[str, TopicCapabilities]:
+    def topic_capabilities(self, topics: Iterable[str]) -> dict[str, TopicCapabilities]:
         """Return whether we may write to existing topics, and their maximum batch size.
 
         Raises:
-            KafkaUnreachable: as :meth:`partitions`.
+            KafkaUnreachable: as :meth:`find_partitions`.
         """
         found: dict[str, TopicCapabilities] = {}
         if not (names := sorted(set(topics))):
@@ -130,13 +130,13 @@ class KafkaOffsets:
                     found[resource.name] = TopicCapabilities(found[resource.name].writable, int(limit))
         return found
 
-    def create(
+    def create_topics(
         self, topics: Iterable[str], *, partitions: int | None, replication: int | None, options: Mapping[str, str]
     ) -> dict[str, str]:
         """Create missing topics; return the errors by topic. None uses the brokers' default.
 
         Raises:
-            KafkaUnreachable: as :meth:`partitions`.
+            KafkaUnreachable: as :meth:`find_partitions`.
         """
         failed: dict[str, str] = {}
         with self._connect() as admin:
@@ -157,24 +157,24 @@ class KafkaOffsets:
                         failed[name] = error.args[0].str()
         return failed
 
-    def ends(self, topics: Iterable[str], *, committed: bool = True) -> dict[str, dict[int, int]]:
+    def end_offsets(self, topics: Iterable[str], *, committed: bool = True) -> dict[str, dict[int, int]]:
         """Return the end of each partition of existing topics: the offset of the next record.
 
         It excludes records behind an open transaction, unless the client reads uncommitted ones, or *committed* is
         False for the very last record.
 
         Raises:
-            KafkaUnreachable: as :meth:`partitions`, or a partition's end is unknown because it has no leader now.
+            KafkaUnreachable: as :meth:`find_partitions`, or a partition's end is unknown because it has no leader now.
         """
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         with self._connect() as admin:
             return self._list_offsets(admin, self._list_partitions(admin, topics), latest, committed=committed)
 
-    def firsts(self, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
+    def first_offsets(self, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
         """Return the first offset of partitions, even if they are empty.
 
         Raises:
-            KafkaUnreachable: as :meth:`ends`.
+            KafkaUnreachable: as :meth:`end_offsets`.
         """
         earliest: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         with self._connect() as admin:
@@ -184,17 +184,17 @@ class KafkaOffsets:
         """Return the offset of the first record at or after a time; negative if there is none.
 
         Raises:
-            KafkaUnreachable: as :meth:`ends`.
+            KafkaUnreachable: as :meth:`end_offsets`.
         """
         moment: OffsetSpec = OffsetSpec.for_timestamp(milliseconds)
         with self._connect() as admin:
             return self._list_offsets(admin, partitions, moment)
 
-    def commit(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Commit offsets to a consumer group, which need not exist and has no members.
 
         Raises:
-            KafkaUnreachable: as :meth:`partitions`, or the brokers refuse: not allowed, or the group has members.
+            KafkaUnreachable: as :meth:`find_partitions`, or the brokers refuse: not allowed, or the group has members.
         """
         places = [TopicPartition(topic, number, at) for topic in offsets for number, at in offsets[topic].items()]
         with self._connect() as admin:
@@ -214,7 +214,7 @@ class KafkaOffsets:
         try:
             if admin is None:
                 troubles = self._errors = list[KafkaError]()
-                config = {**self._client.librdkafka(), "log_level": 0, "socket.timeout.ms": 5000}
+                config = {**self._client.librdkafka_config(), "log_level": 0, "socket.timeout.ms": 5000}
                 config["error_cb"] = troubles.append
                 admin = AdminClient(config)
             else:
@@ -302,7 +302,7 @@ def mean_record_bytes(client: KafkaClient, topics: Iterable[str], starts: Starts
     try:
         consumer = Consumer(
             {
-                **client.librdkafka(),
+                **client.librdkafka_config(),
                 ISOLATION: client.isolation_level,
                 "group.id": "xrouter-sizes",
                 "enable.auto.commit": False,
@@ -413,7 +413,7 @@ def reading(client: KafkaClient, *, elsewhere: bool = False, lossy: bool = True)
     """
     return {
         ISOLATION: client.isolation_level,
-        **client.librdkafka(elsewhere=elsewhere),
+        **client.librdkafka_config(elsewhere=elsewhere),
         # The client joins no group, but a name is required anyway.
         "group.id": "xrouter-ranges",
         "enable.auto.commit": False,
@@ -550,7 +550,7 @@ class FirstUnreadRecords:
     ) -> None:
         self._close()
 
-    def of(self, places: Mapping[PartitionKey, tuple[int, int]]) -> dict[PartitionKey, FirstRecord]:
+    def find_first_records(self, places: Mapping[PartitionKey, tuple[int, int]]) -> dict[PartitionKey, FirstRecord]:
         """Return the first record of each partition between a position and the end.
 
         Partitions are left out if the brokers do not answer within :data:`QUERY_SECONDS`. A position of the previous
@@ -624,15 +624,15 @@ def _position_of(message: Message) -> tuple[str, int, int]:
 class KafkaTail:
     """The newest *most* records of a topic, about as many from each partition.
 
-    Transactions and compaction leave offsets without a record, so it reads further back until it has as many. ``whole``
-    says whether the oldest record was read.
+    Transactions and compaction leave offsets without a record, so it reads further back until it has as many.
+    ``includes_oldest`` says whether the oldest record was read.
     """
 
     def __init__(
         self, client: KafkaClient, topic: str, firsts: Mapping[int, int], ends: Mapping[int, int], most: int
     ) -> None:
         self.records = 0
-        self.whole = True
+        self.includes_oldest = True
         self._config = reading(client)
         self._topic = topic
         self._firsts = firsts
@@ -658,7 +658,7 @@ class KafkaTail:
                 self.records += batch.num_rows
                 yield batch
             end, step = start, 2 * step
-        self.whole &= end <= first
+        self.includes_oldest &= end <= first
 
     def _read_last(self, wanted: KafkaRange, most: int) -> Iterator[pa.RecordBatch]:
         """Yield the last *most* records of a range; only these are in memory."""
@@ -675,7 +675,7 @@ class KafkaTail:
                 rows -= kept.popleft().num_rows
         if kept and rows > most:
             kept[0] = kept[0].slice(rows - most)
-            self.whole = False
+            self.includes_oldest = False
         yield from kept
 
 
@@ -688,11 +688,11 @@ def tail_of(client: KafkaClient, topic: str, most: int, since: int | None = None
         KafkaUnreachable: the brokers refused us, or none answered within ten seconds.
     """
     asked = KafkaOffsets(client)
-    ends = asked.ends([topic]).get(topic)
+    ends = asked.end_offsets([topic]).get(topic)
     if ends is None:
         return None
     places = {topic: sorted(ends)}
-    firsts = asked.firsts(places)[topic]
+    firsts = asked.first_offsets(places)[topic]
     if since is not None:
         later = asked.offsets_since(places, since)[topic]
         firsts = {

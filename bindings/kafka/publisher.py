@@ -30,7 +30,7 @@ class KafkaPublisher:
         self._servers = client.servers
         self._timeout = timeout
         self._config = {
-            **client.librdkafka(),
+            **client.librdkafka_config(),
             "acks": "all",
             "enable.idempotence": True,
             "message.max.bytes": max_message_bytes,

@@ -60,8 +60,8 @@ _JSON_MEDIA: Final = r"(?is)^[^!-~]*(application/json[^!-~]*(;.*)?)?$"
 class KafkaColumns:
     """The columns of a batch: texts by property, and which rows need the exact codec.
 
-    ``texts`` are by ``e.NAME``, ``p.PATH``, ``b.PATH`` and ``d``; ``content`` is the content type, ``coding`` the
-    content coding. ``events`` marks the rows that are CloudEvents in binary mode.
+    ``texts`` are by ``e.NAME``, ``p.PATH``, ``b.PATH`` and ``d``; ``content`` is the content type, ``content_codings``
+    the content coding. ``events`` marks the rows that are CloudEvents in binary mode.
     """
 
     texts: dict[str, pa.StringArray]
@@ -71,8 +71,8 @@ class KafkaColumns:
     entries: Entries
 
     @property
-    def coding(self) -> pa.StringArray:
-        return texts_of(self.entries.bytes_of(self.entries.first(NAME)))
+    def content_codings(self) -> pa.StringArray:
+        return texts_of(self.entries.values_at(self.entries.first_entries(NAME)))
 
 
 class KafkaReader:
@@ -87,7 +87,7 @@ class KafkaReader:
         self._texts = sorted(key[len(HEADER) :] for key in self._keys if key.startswith(HEADER))
         self._needs_key = any(key in ("p.key", "p.key_base64") for key in self._keys)
 
-    def read(self, rows: pa.RecordBatch) -> KafkaColumns:
+    def read_columns(self, rows: pa.RecordBatch) -> KafkaColumns:
         """Return the columns of rows of ``SOURCE_SCHEMA``."""
         seen = _CachedBatch(rows)
         texts = {key: text for key in self._keys if (text := seen.property_column(key)) is not None}
@@ -101,13 +101,13 @@ class KafkaReader:
         yield which_meet(seen.text_column(CONTENT_TYPE), lambda media: pc.match_substring_regex(media, _EVENT_MEDIA))
         for name in dict.fromkeys((VERSION, CONTENT_TYPE, *self._texts)):
             yield (seen.first_entries(name) >= 0) & ~valid(seen.text_column(name))
-        yield entries.rows_of(entries.named(_needs_exact_codec))
+        yield entries.rows_with(entries.find_entries(_needs_exact_codec))
         # If a header repeats, the first one with a value counts.
-        yield entries.repeated(self._is_decisive_name)
-        attributes = entries.named(lambda name: name.startswith(ATTRIBUTE))
+        yield entries.rows_with_repeats(self._is_decisive_name)
+        attributes = entries.find_entries(lambda name: name.startswith(ATTRIBUTE))
         # A native record must not pass these on: they would describe the event that it becomes.
-        yield entries.rows_of(attributes) & ~events
-        yield entries.rows_of(find_invalid_strings(entries.values, attributes))
+        yield entries.rows_with(attributes) & ~events
+        yield entries.rows_with(find_invalid_strings(entries.values, attributes))
         yield events & which_meet(seen.text_column(CONTENT_TYPE), lambda media: pc.invert(printable(media)))
         yield events & ~which_meet(version, lambda texts: pc.equal(texts, "1.0"))
         for name in REQUIRED:
@@ -143,13 +143,13 @@ class _CachedBatch:
     def first_entries(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Return the first entry with that name of each row, -1 for none."""
         if name not in self._first:
-            self._first[name] = self.entries.first(name)
+            self._first[name] = self.entries.first_entries(name)
         return self._first[name]
 
     def text_column(self, name: str) -> pa.StringArray:
         """Return the text of each row's first entry with that name; null if it is missing, empty, or not UTF-8."""
         if name not in self._texts:
-            self._texts[name] = texts_of(self.entries.bytes_of(self.first_entries(name)))
+            self._texts[name] = texts_of(self.entries.values_at(self.first_entries(name)))
         return self._texts[name]
 
     @property
@@ -168,7 +168,7 @@ class _CachedBatch:
         if key.startswith(HEADER):
             return self.text_column(key.removeprefix(HEADER))
         if key.startswith(HEADER_BYTES):
-            return base64_of(self.entries.bytes_of(self.first_entries(key.removeprefix(HEADER_BYTES))))
+            return base64_of(self.entries.values_at(self.first_entries(key.removeprefix(HEADER_BYTES))))
         return self._member_column(key)
 
     def _member_column(self, key: str) -> pa.StringArray | None:

@@ -69,7 +69,7 @@ class KafkaStore:
         self._topic = topic
         self._producer = Producer(
             {
-                **client.librdkafka(),
+                **client.librdkafka_config(),
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 2,

@@ -89,7 +89,7 @@ class MqttSending(SendingBinding):
     """See :class:`~bindings.sending.SendingBinding`; an address is a topic."""
 
     family = "mqtt"
-    form = AddressForm(
+    address_form = AddressForm(
         "MQTT",
         {"mqtt": 1883, "tcp": 1883, "ws": 80},
         {"mqtts": 8883, "ssl": 8883, "tls": 8883, "wss": 443},
@@ -99,31 +99,33 @@ class MqttSending(SendingBinding):
         default_scheme="mqtt",
         upgrades_to_tls=True,
     )
-    literal = (re.compile(r"[^+#\x00{}]*"), "no '+', '#' or braces")
-    whole = (re.compile(r"[^+#\x00]+", re.DOTALL), "a topic must not be empty or have '+', '#' or NUL")
-    most_bytes = _MAX_BYTES
-    address = "topic_name"
-    by_channel = frozenset({"topic_name"})
-    scalars = ("qos", "retain")
-    least: ClassVar[Mapping[str, int]] = {"qos": 1}
+    literal_rule = (re.compile(r"[^+#\x00{}]*"), "no '+', '#' or braces")
+    address_rule = (re.compile(r"[^+#\x00]+", re.DOTALL), "a topic must not be empty or have '+', '#' or NUL")
+    max_address_bytes = _MAX_BYTES
+    address_key = "topic_name"
+    channel_options = frozenset({"topic_name"})
+    scalar_options = ("qos", "retain")
+    min_values: ClassVar[Mapping[str, int]] = {"qos": 1}
     binary_options = frozenset({"correlation_data"})
     text_keys = ("user_properties.",)
     headerless_keys = frozenset({"topic_name", "qos", "retain"})
 
-    def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
+    def channel_address(
+        self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False
+    ) -> dict[str, str]:
         """Return the topic: from the options, else the path of an address, else the message's name."""
         options = endpoint.options if endpoint else {}
         topic = str(options.get("topic") or options.get("topic_name") or "")
         if not topic and connected and endpoint is not None:
             uris = (urlsplit(uri) for uri in endpoint.uris)
             topic = next((uri.path.lstrip("/") for uri in uris if uri.scheme.startswith("mqtt") and uri.path[1:]), "")
-        return {self.address: topic or definition.messageid}
+        return {self.address_key: topic or definition.messageid}
 
     def carries_bytes(self, key: str) -> bool:
         """Whether a part may be bytes; user properties are texts."""
         return key in self.binary_options
 
-    def header(self, name: str, part: Part) -> Part | None:
+    def convert_header(self, name: str, part: Part) -> Part | None:
         """Return the user property for a header; None if name or value is not MQTT text."""
         return Part(name, part.value) if _is_text(Part("", name.encode("utf-8", "surrogatepass")), part) else None
 

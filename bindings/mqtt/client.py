@@ -472,7 +472,7 @@ def create_connector(
         raise GatewayError("an MQTT connection needs a client id, by which the broker identifies its session")
     known: Version = "MQTT/5.0" if version == "MQTT/5.0" else "MQTT/3.1.1"
     receive = max(1, min(receive, MAX_RECEIVE))
-    own = (with_login(each, connection.login) for each in addresses_of(MqttSending.form, connection))
+    own = (with_login(each, connection.login) for each in addresses_of(MqttSending.address_form, connection))
     addresses = tuple(map(_with_username, own))
     if not addresses:
         raise GatewayError("an MQTT connection has no address; set one in the endpoint, such as mqtts://host:8883")

@@ -191,7 +191,7 @@ class TopicSubscriber:
             return
         if fault:
             if not self._refused:
-                self._retry_at = time.monotonic() + self._backoff.pause()
+                self._retry_at = time.monotonic() + self._backoff.next_pause()
             self._refused[pending.request.filter] = fault
         else:
             self._granted[pending.request.filter] = pending.request
@@ -385,7 +385,7 @@ class MqttGateway:
             if link.accepted and time.monotonic() - began >= _STEADY_SECONDS:
                 self._backoff.reset()
         self._turn += 1
-        self._wait_for_retry(self._backoff.pause())
+        self._wait_for_retry(self._backoff.next_pause())
 
     def _serve(self, link: MqttLink) -> None:
         begun = False

@@ -213,7 +213,7 @@ class MqttPublisher:
                 link = self._open_link()
             except LinkError as error:
                 fault = str(error)
-                time.sleep(min(backoff.pause(), left))
+                time.sleep(min(backoff.next_pause(), left))
                 continue
             self._exchange(link, min(left, _ROUND_SECONDS))
             if not link.alive and link.accepted and sending.is_under_way and not sending.held_up:
@@ -223,7 +223,7 @@ class MqttPublisher:
             if not link.alive:
                 fault = link.fault
                 sending.requeue()
-                time.sleep(min(backoff.pause(), left))
+                time.sleep(min(backoff.next_pause(), left))
 
     def close(self) -> None:
         """Disconnect; a later :meth:`send` connects again."""

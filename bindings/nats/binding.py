@@ -44,7 +44,7 @@ class NatsSending(SendingBinding):
     """See :class:`~bindings.sending.SendingBinding`; an address is a subject."""
 
     family = "nats"
-    form = AddressForm(
+    address_form = AddressForm(
         "NATS",
         {"nats": 4222, "ws": 80},
         {"tls": 4222, "wss": 443},
@@ -54,17 +54,17 @@ class NatsSending(SendingBinding):
         default_scheme="nats",
         upgrades_to_tls=True,
     )
-    literal = (re.compile(r"[^\s*>\x00{}]*"), "no spaces, '*', '>' or braces")
-    whole = (
+    literal_rule = (re.compile(r"[^\s*>\x00{}]*"), "no spaces, '*', '>' or braces")
+    address_rule = (
         re.compile(r"[^\s.*>\x00-\x1f]+(?:\.[^\s.*>\x00-\x1f]+)*"),
         "a subject must not have an empty token, space, '*' or '>'",
     )
-    most_bytes = 1024
-    dotted = True
-    address = "subject"
-    by_channel = frozenset({"subject"})
+    max_address_bytes = 1024
+    has_dotted_levels = True
+    address_key = "subject"
+    channel_options = frozenset({"subject"})
 
-    def header(self, name: str, part: Part) -> Part | None:
+    def convert_header(self, name: str, part: Part) -> Part | None:
         """Return a header unchanged; None if servers cannot carry it, or would interpret it."""
         # A name that begins with Nats- would set conditions for storing the message.
         if name.lower().startswith("nats-") or not _NAME.fullmatch(name) or set(part.value or b"") & set(b"\r\n"):

@@ -285,7 +285,7 @@ class StreamPuller:
                     await self._pull_messages()
                 except (errors.Error, TimeoutError, ValueError) as error:
                     self.is_ready, self.trouble = False, self._describe_error(error)
-                    await wait_for_event(self._closing, self._backoff.pause())
+                    await wait_for_event(self._closing, self._backoff.next_pause())
             await self._finish_pending()
         finally:
             answering.cancel()
@@ -715,7 +715,7 @@ class NatsGateway:
                 session = NatsSession(client, self._core, storing, self._terms.limits, self._terms.counters)
                 if await self._serve_session(session, str(address)):
                     backoff.reset()
-            if await wait_for_event(self._stop, backoff.pause()):
+            if await wait_for_event(self._stop, backoff.next_pause()):
                 break
         await self._wait_for_end(storing.wait_until_idle())
 

@@ -63,7 +63,7 @@ def create_dialer(connection: Connection, name: str) -> NatsDialer:
     """
     if not connection.uris:
         raise GatewayError(f"{name}: it has no server to connect to; set an address such as nats://host:4222")
-    addresses = addresses_of(NatsSending.form, connection)
+    addresses = addresses_of(NatsSending.address_form, connection)
     _login_arguments(connection.login)
     return NatsDialer(addresses, connection.login, tls_context(connection.tls or Tls()), name)
 

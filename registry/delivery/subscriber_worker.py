@@ -127,7 +127,7 @@ class EntityQueues:
         """Delay an entity whose first event failed; return whether that event had failed before."""
         lane = self._lanes[event.entity]
         again = lane.has_failed
-        lane.has_failed, lane.due = True, now + max(min_pause, lane.backoff.pause())
+        lane.has_failed, lane.due = True, now + max(min_pause, lane.backoff.next_pause())
         return again
 
     @property
@@ -239,7 +239,7 @@ class SubscriberWorker(threading.Thread):
                 self._log_state("away", str(error))
             except Exception:
                 _logger.exception("delivery to %s failed; retrying", self.id)
-            self._ending.wait(self._retry.pause())
+            self._ending.wait(self._retry.next_pause())
         self._close_sender()
 
     def _deliver_events(self) -> None:
@@ -346,7 +346,7 @@ class SubscriberWorker(threading.Thread):
                 self._log_state("holding", verdict.reason)
         away = self._target_failure(results, first_failures)
         if away is not None:
-            self._away_until = now + max(away.pause, self._away.pause() if away.reason else 0.0)
+            self._away_until = now + max(away.pause, self._away.next_pause() if away.reason else 0.0)
             if away.reason:
                 self._log_state("away", away.reason)
         elif not self._lanes.blocked_count:

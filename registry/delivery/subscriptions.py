@@ -128,8 +128,8 @@ class EventMessages:
         else:
             parts = [Part(rule.content_type, STRUCTURED.encode())] if self.binding.binary else []
             body = encode_event(event.attributes, event.data)
-        if self.binding.sending.key:
-            parts.append(Part(self.binding.sending.key, event.entity.encode("utf-8"), BINARY_KIND))
+        if self.binding.sending.key_name:
+            parts.append(Part(self.binding.sending.key_name, event.entity.encode("utf-8"), BINARY_KIND))
         address = self.address_of(event.attributes)
         return Outbound(address, (*self.extra_parts, *parts), body, event.entity, event.attributes["id"])
 

@@ -440,8 +440,8 @@ def _event_messages(subscription: Subscription, protocol: _Protocol) -> EventMes
         address = settings.get(protocol.address) or path
         if not isinstance(address, str) or not address:
             raise _setting_refusal(protocol.address, "must be a string")
-    pattern, rule = binding.sending.whole
-    if not pattern.fullmatch(address) or len(address.encode("utf-8", "replace")) > binding.sending.most_bytes:
+    pattern, rule = binding.sending.address_rule
+    if not pattern.fullmatch(address) or len(address.encode("utf-8", "replace")) > binding.sending.max_address_bytes:
         raise _setting_refusal(protocol.address or "sink", f"cannot be used as destination: {rule}")
     given = _mqtt_parts(settings) if protocol.binding.startswith("MQTT") else ()
     return EventMessages(binding, lambda _: address, mode, given)

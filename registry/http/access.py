@@ -412,7 +412,7 @@ class Authorizer:
                 raise HttpProblem(HTTPStatus.FORBIDDEN, "the client certificate has no common name")
             return self._create_sender(head.peer)
         try:
-            name = self._guard.admit(head)
+            name = self._guard.authenticate(head)
         except HttpProblem:
             shown = head.header(b"authorization") is not None
             if shown or not self._roles.anonymous or head.method not in READ_METHODS:

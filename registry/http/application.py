@@ -123,7 +123,7 @@ class RegistryApplication:
             if open_to_all or head.method not in READ_METHODS:
                 self._pace.count_write(head.address if open_to_all else writer.name, stranger=open_to_all)
         except HttpProblem as problem:
-            return problem.reply()
+            return problem.to_reply()
         except Refusal as refusal:
             return self._error_reply(head, refusal)
         return _AcceptedCall(self, head, writer, most)
@@ -207,14 +207,14 @@ class _AcceptedCall:
     writer: RequestSender
     max_body: int
 
-    def take(self, body: bytes, answer: Answer) -> None:
+    def handle_body(self, body: bytes, answer: Answer) -> None:
         """Carry it out."""
         self.application.perform(self.head, body, self.writer, answer)
 
-    def late(self) -> Reply:
+    def timeout_reply(self) -> Reply:
         """Return the reply to a request that timed out and may have had an effect."""
         detail = "the request timed out; a write may have taken effect"
-        reply = HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"5")).reply()
+        reply = HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"5")).to_reply()
         return self.application.shown(self.head, reply)
 
 
@@ -314,7 +314,9 @@ class SubscriptionsHttpApi:
         if call.head.method == "OPTIONS":
             return Reply(HTTPStatus.NO_CONTENT, (allow,))
         if call.head.method.encode("ascii") not in methods:
-            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, f"{call.head.method} is not allowed here", allow).reply()
+            return HttpProblem(
+                HTTPStatus.METHOD_NOT_ALLOWED, f"{call.head.method} is not allowed here", allow
+            ).to_reply()
         if not call.sender.writes:
             raise Refusal("forbidden", "/subscriptions", error_detail="only writers may use subscriptions")
         who = None if call.sender.administrator else call.sender.name
@@ -351,13 +353,13 @@ class PermissionApi:
     def reply(self, call: ApiCall) -> Reply:
         """Store a permission."""
         if call.head.method not in ("GET", "POST"):
-            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "use GET or POST", (b"Allow", b"GET, POST")).reply()
+            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "use GET or POST", (b"Allow", b"GET, POST")).to_reply()
         key = parse_qs(call.head.query.decode("latin-1")).get("key", [""])[0]
         rate = parse_rate((call.head.header(_RATE_HEADER) or b"*").decode("latin-1"))
         if rate is None:
-            return HttpProblem(HTTPStatus.BAD_REQUEST, f"{RATE} is not a valid rate").reply()
+            return HttpProblem(HTTPStatus.BAD_REQUEST, f"{RATE} is not a valid rate").to_reply()
         if not self._subscriptions.grant_permission(_subscription_id(call), key, rate):
-            return HttpProblem(HTTPStatus.NOT_FOUND, "no such permission was requested").reply()
+            return HttpProblem(HTTPStatus.NOT_FOUND, "no such permission was requested").to_reply()
         return Reply(HTTPStatus.NO_CONTENT, ((b"Cache-Control", b"no-store"),))
 
     def error_reply(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
@@ -375,9 +377,11 @@ def _subscription_id(call: ApiCall) -> str:
 def _fault_reply(call: ApiCall) -> Reply | None:
     media = (call.head.header(b"content-type") or b"").decode("latin-1").partition(";")[0].strip().lower()
     if media not in _ACCEPTED_TYPES:
-        return HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {MEDIA}").reply()
+        return HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {MEDIA}").to_reply()
     if len(call.body) > MAX_BYTES:
-        return HttpProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a subscription has at most {MAX_BYTES} bytes").reply()
+        return HttpProblem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a subscription has at most {MAX_BYTES} bytes"
+        ).to_reply()
     return None
 
 

@@ -95,14 +95,16 @@ class MetricsServer:
     def admit(self, head: RequestHead) -> Reply:
         """Answer a request."""
         if head.method not in ("GET", "HEAD"):
-            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed", (b"Allow", b"GET, HEAD")).reply()
+            return HttpProblem(
+                HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed", (b"Allow", b"GET, HEAD")
+            ).to_reply()
         if head.path == b"/metrics":
             return self._exposition.reply(head)
         if head.path == b"/healthz":
             return _status_reply(is_ok=True)
         if head.path == b"/readyz":
             return _status_reply(is_ok=self._ready())
-        return HttpProblem(HTTPStatus.NOT_FOUND, "available are /metrics, /healthz and /readyz").reply()
+        return HttpProblem(HTTPStatus.NOT_FOUND, "available are /metrics, /healthz and /readyz").to_reply()
 
 
 def _status_reply(*, is_ok: bool) -> Reply:

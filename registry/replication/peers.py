@@ -396,14 +396,14 @@ class Replication:
                     self._run_round(peer, direction, tally)
             except DocumentError as error:
                 tally.failures += 1
-                pause = backoff.pause()
+                pause = backoff.next_pause()
                 # Only the first of several failures is a warning.
                 level = logging.DEBUG if failing else logging.WARNING
                 _logger.log(level, "replication failed: %s; retrying in %.1f s", error, pause)
                 failing = True
             except Exception:  # nobody joins this thread, so its death would go unnoticed
                 tally.failures += 1
-                pause = backoff.pause()
+                pause = backoff.next_pause()
                 _logger.exception("replication with %s failed; retrying in %.1f s", peer.url, pause)
                 failing = True
             else:

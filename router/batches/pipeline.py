@@ -168,8 +168,8 @@ class ConservationCheck:
         if begin:
             firsts = positions_of(begin, own)
         else:
-            firsts = {number: view.first(number) for number in view.partitions}
-        return sum(view.count(number, firsts[number], end) for number, end in positions_of(ends, own).items())
+            firsts = {number: view.first_position(number) for number in view.partitions}
+        return sum(view.count_rows(number, firsts[number], end) for number, end in positions_of(ends, own).items())
 
 
 def _furthest(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

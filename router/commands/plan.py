@@ -109,7 +109,7 @@ def to_dead_letter(chunk: Chunk, row: int, reason: str) -> DeadLetter:
         nearest=(),
         endpoint=None,
         protocol=binding.protocol,
-        native=binding.native(parts),
+        native=binding.build(parts),
         body=body,
         epoch="",
         position=chunk.position(row),
@@ -409,9 +409,9 @@ class RecordSelection:
             feed.notes.append("the topic does not exist")
             return
         yield from tail.read()
-        if self.since is None and tail.whole:
+        if self.since is None and tail.includes_oldest:
             self._note_record_count(feed, tail.records)
-        elif self.since is not None and not tail.whole:
+        elif self.since is not None and not tail.includes_oldest:
             self._note_record_count(feed, self.max_records + 1)
 
     def _iter_inbox_chunks(self, settings: Settings, folder: Path, feed: RecordFeed) -> Iterator[Chunk]:
@@ -422,13 +422,13 @@ class RecordSelection:
             return
         try:
             view = InboxView(folder)
-            spans = {number: (view.first(number), view.end(number)) for number in view.partitions}
-            rows = {number: view.count(number, *span) for number, span in spans.items()}
+            spans = {number: (view.first_position(number), view.end_position(number)) for number in view.partitions}
+            rows = {number: view.count_rows(number, *span) for number, span in spans.items()}
             self._note_record_count(feed, sum(rows.values()))
             for number, share in share_equally(rows, self.max_records).items():
                 first, end = spans[number]
-                start = view.advance(number, first, rows[number] - share, end)
-                for batch in view.read(number, view.spans(number, start, end)):
+                start = view.advance_position(number, first, rows[number] - share, end)
+                for batch in view.read_spans(number, view.plan_spans(number, start, end)):
                     chunk = make_inbox_chunk(self._filter_since(batch))
                     self._seen.update(chunk.positions())
                     yield chunk

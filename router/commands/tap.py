@@ -277,7 +277,7 @@ def _event_attributes(chunk: Chunk, decided: RoutedOutcomes, row: int) -> dict[s
         if reading is not None:
             return dict(reading.envelope.attributes)
         binding, parts, body = chunk.taken_apart(int(decided.sources[row]))
-        return dict(binding.envelope(parts, body, lambda: False).attributes)
+        return dict(binding.read_envelope(parts, body, lambda: False).attributes)
     return {
         "datacontenttype" if each["key"] == CONTENT_TYPE else each["key"].removeprefix(ATTRIBUTE): (
             each["value"] or b""
@@ -383,7 +383,7 @@ class TopicFollower:
         """
         self.skipped = 0
         self._inbox = inbox
-        ends = KafkaOffsets(client).ends(list(topics))
+        ends = KafkaOffsets(client).end_offsets(list(topics))
         self.missing_topics = tuple(topic for topic in topics if ends.get(topic) is None)
         """Topics that do not exist."""
         self._positions = {
@@ -434,18 +434,18 @@ class InboxFollower:
         """
         self.skipped = 0
         self._view = InboxView(folder)
-        self._positions = {number: self._view.end(number) for number in self._view.partitions}
+        self._positions = {number: self._view.end_position(number) for number in self._view.partitions}
 
     def read_new(self) -> Iterator[Chunk]:
         """Yield new records."""
         left = ROUND_ROWS
         for number, start in self._positions.items():
-            end = self._view.end(number)
+            end = self._view.end_position(number)
             if end == start:
                 continue
             try:
                 first = self._skip_backlog(number, start, end, left)
-                for batch in self._view.read(number, self._view.spans(number, first, end)):
+                for batch in self._view.read_spans(number, self._view.plan_spans(number, first, end)):
                     left -= batch.num_rows
                     yield make_inbox_chunk(batch)
             except InboxDamaged:
@@ -454,10 +454,10 @@ class InboxFollower:
 
     def _skip_backlog(self, number: int, start: InboxPosition, end: InboxPosition, limit: int) -> InboxPosition:
         """Return the position from which at most *limit* records remain."""
-        there = self._view.count(number, start, end)
+        there = self._view.count_rows(number, start, end)
         over = max(0, there - max(1, limit))
         self.skipped += over
-        return self._view.advance(number, start, over, end) if over else start
+        return self._view.advance_position(number, start, over, end) if over else start
 
 
 @contextmanager

@@ -348,7 +348,7 @@ def merged(client: KafkaClient, topics: re.Pattern[str], last: int | None = None
         KafkaUnreachable: no broker answers, or records that should be there do not come.
     """
     config = {
-        **client.librdkafka(),
+        **client.librdkafka_config(),
         "group.id": "xrouter-dead-letters",  # a name is required; nothing is joined or committed
         "enable.auto.commit": False,
         "enable.partition.eof": True,

@@ -235,7 +235,7 @@ class _Side:
             binding, parts, body = self._chunk.taken_apart(
                 source if self._places is None else int(self._places[source])
             )
-            return dict(binding.envelope(parts, body, lambda: False).attributes)
+            return dict(binding.read_envelope(parts, body, lambda: False).attributes)
         return {_name(each["key"]): (each["value"] or b"").decode("utf-8", "backslashreplace") for each in given}
 
     def verdict(self, at: int) -> CatalogOutcome:

@@ -30,7 +30,7 @@ from router.matching.record_columns import NO_SOURCE, ColumnRows, ExactReading
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 PARTITION_KEY: Final = "partitionkey"
-_KEYS: Final = frozenset(each.partition_key for each in BINDINGS.values() if not each.sending.key) - {""}
+_KEYS: Final = frozenset(each.partition_key for each in BINDINGS.values() if not each.sending.key_name) - {""}
 """Parts with the partition key of inbox records; the JVM has the key of Kafka records."""
 Filling = tuple[Int, pa.Array]
 """Row numbers, and the value of a column in each of these rows."""
@@ -71,7 +71,7 @@ def forwarded_headers_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Fillin
     names = [forwarded_name(key) for _, key in entries.pairs]
     goes = np.array([name is not None for name in names], bool)
     own = np.where(
-        envelopes.events[entries.owners], (goes & ~envelopes.prefixed)[entries.numbers], goes[entries.numbers]
+        envelopes.events[entries.owners], (goes & ~envelopes.is_prefixed)[entries.numbers], goes[entries.numbers]
     )
     chosen = np.flatnonzero(own & routed[entries.owners])
     counts = np.bincount(entries.owners[chosen], minlength=entries.rows)[routed]
@@ -96,11 +96,11 @@ def typed_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
     :func:`bindings.events.typed_names` does.
     """
     envelopes, entries = settled.envelopes, settled.envelopes.entries
-    if not envelopes.typed.any():
+    if not envelopes.is_typed.any():
         return np.zeros(0, np.int64), pa.nulls(0, pa.string())
     leaving = _routed(outcomes, settled) & envelopes.binary
-    chosen = envelopes.attributes[(leaving[entries.owners] & entries.are(JSON_KIND))[envelopes.attributes]]
-    chosen = chosen[envelopes.typed[entries.numbers[chosen]]]
+    chosen = envelopes.attributes[(leaving[entries.owners] & entries.is_kind(JSON_KIND))[envelopes.attributes]]
+    chosen = chosen[envelopes.is_typed[entries.numbers[chosen]]]
     names = pa.array(envelopes.attribute_names, pa.string()).take(pa.array(entries.numbers[chosen]))
     return _side_by_side(entries.owners[chosen] + settled.start, names)
 
@@ -130,12 +130,12 @@ def keys_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
     Other dead letters have the key of their record; mapped events have theirs among their attributes.
     """
     facts, envelopes, entries = outcomes.facts, settled.envelopes, settled.envelopes.entries
-    keys = envelopes.attribute(PARTITION_KEY).view(pa.binary())
+    keys = envelopes.attribute_column(PARTITION_KEY).view(pa.binary())
     numbers = [number for number, (_, key) in enumerate(entries.pairs) if key in _KEYS]
     if numbers:
-        places, _ = entries.leading(entries.called(numbers))
+        places, _ = entries.first_and_repeats(entries.entries_of_pairs(numbers))
         mapped = ~envelopes.events & _routed(outcomes, settled)
-        keys = pc.coalesce(keys, entries.bytes_of(np.where(mapped, -1, places)))
+        keys = pc.coalesce(keys, entries.values_at(np.where(mapped, -1, places)))
     real = facts.sources[settled.start : settled.start + len(keys)] != NO_SOURCE
     rows = np.flatnonzero(real & valid(keys))
     return rows + settled.start, keys.take(pa.array(rows))
@@ -180,7 +180,7 @@ def _routed(outcomes: MatchOutcomes, settled: ColumnRows) -> Bool:
 def _leaving_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Bool:
     """Return for each JSON row whether it is a routed event."""
     envelopes = settled.envelopes
-    leaving: Bool = (_routed(outcomes, settled) & envelopes.from_json)[envelopes.json_rows]
+    leaving: Bool = (_routed(outcomes, settled) & envelopes.is_json_event)[envelopes.json_rows]
     return leaving
 
 

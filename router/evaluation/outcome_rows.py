@@ -195,7 +195,7 @@ def _with_keys(matched: pa.StructArray, raw: pa.StructArray) -> pa.StructArray:
     if not pc.any(pc.equal(headers.flatten().field("key"), _PARTITION_KEY)).as_py():
         return matched
     entries = Entries(headers)
-    own = entries.bytes_of(entries.first(_PARTITION_KEY))
+    own = entries.values_at(entries.first_entries(_PARTITION_KEY))
     own = pc.if_else(pc.struct_field(matched, "attributes").is_null(), own, pa.scalar(None, pa.binary()))
     fields = dict(zip(matched.type.names, matched.flatten(), strict=True))
     fields["key"] = pc.coalesce(fields["key"], own)

@@ -100,7 +100,7 @@ def open_gateway(
     """Create the gateway of a connection; it does not connect before its start."""
     receiving = BINDINGS[broker.protocol].receiving
     assert receiving is not None
-    return receiving.gateway(
+    return receiving.create_gateway(
         GatewayConfig(broker.connection, broker.subscriptions, store, broker.client_id, limits, counters)
     )
 
@@ -334,7 +334,7 @@ class Intake:
             self._status.gateway(STARTING_NAME, False, "not yet open")
             self._check_inbox()
 
-    def take(self, plan: Plan) -> None:
+    def receive_for_plan(self, plan: Plan) -> None:
         """Switch to the sources of this plan: open the inbox if needed, and start, update or stop gateways.
 
         Raises:
@@ -357,7 +357,7 @@ class Intake:
             self._http = self._start_http(store.rows, routes)
         self._status.no_gateway(STARTING_NAME)
 
-    def check(self) -> None:
+    def check_state(self) -> None:
         """Report the state of inbox and gateways, and reopen gateways that stopped after an internal error."""
         if self._store is not None and time.monotonic() - self._checked_at >= _CHECK_SECONDS:
             self._check_inbox()
@@ -366,15 +366,15 @@ class Intake:
         if self._brokers is not None:
             self._brokers.check_gateways()
 
-    def until_idle(self, stop: threading.Event) -> None:
+    def receive_until_idle(self, stop: threading.Event) -> None:
         """Receive from brokers until no message has arrived for a while, then close their gateways; for ``--once``."""
         if self._brokers is None or not self._brokers.running_count:
             return
         while self._brokers.idle_seconds < IDLE_SECONDS and not stop.wait(0.1):
-            self.check()
+            self.check_state()
         self._brokers.stop(_STOP_SECONDS)
 
-    def size(self) -> tuple[int, int]:
+    def inbox_size(self) -> tuple[int, int]:
         """Return the size of the inbox on disk and its maximum size, in bytes.
 
         If they cannot be determined now, the last known numbers are returned.

@@ -120,7 +120,7 @@ class RunningSubscription:
             except (SubscriptionFailed, DocumentError) as error:
                 if self._stop.is_set():
                     break
-                pause, problem = max(self._backoff.pause(), getattr(error, "after", 0.0)), str(error)
+                pause, problem = max(self._backoff.next_pause(), getattr(error, "after", 0.0)), str(error)
                 self._report_status(problem)
                 _log.error(
                     "subscription failed; retrying",
@@ -339,7 +339,7 @@ class RouterSubscriptions:
         self._last_sources: tuple[Source, ...] | None = None
         self._running: dict[str, RunningSubscription] = {}
 
-    def follow(self, sources: tuple[Source, ...]) -> None:
+    def follow_sources(self, sources: tuple[Source, ...]) -> None:
         """Start, keep or replace the subscriptions of these sources; delete those that are no longer configured.
 
         It never waits, and must be called repeatedly: replaced subscriptions end in their own threads, and their

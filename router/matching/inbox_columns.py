@@ -175,7 +175,7 @@ class _InboxRows:
 
     def _mark_fallback_rows(self) -> None:
         """Mark rows that the exact codec must read as a whole."""
-        keyed = np.array([bool(binding.sending.key) for binding in self._bindings], bool)
+        keyed = np.array([bool(binding.sending.key_name) for binding in self._bindings], bool)
         self.fallback |= keyed[self._groups]
         for mark in _MARKS:
             self.fallback[self._entries.owners[self._entries_of_key(mark, empty=True)]] = True
@@ -196,7 +196,7 @@ class _InboxRows:
         self.fallback[rows] |= ~valid(bodies)
         rows = rows[valid(bodies)]
         if len(rows):
-            self._envelopes.hold(rows, JsonEvents(bodies.drop_null()))
+            self._envelopes.add_json_events(rows, JsonEvents(bodies.drop_null()))
             self.fallback |= self._envelopes.odd
 
     def build_columns(self, keys: Iterable[str]) -> RecordColumns:
@@ -214,9 +214,9 @@ class _InboxRows:
             events.astype(np.int64),
             sources,
             defaults,
-            bodies=self._envelopes.data_or(self._batch.column("body")),
+            bodies=self._envelopes.event_data_or(self._batch.column("body")),
             codings=self._content_codings(),
-            inner=self._envelopes.from_json,
+            inner=self._envelopes.is_json_event,
             settled=(ColumnRows(0, self._envelopes),),
         )
 
@@ -239,19 +239,19 @@ class _InboxRows:
             )
 
     def _entries_of_key(self, key: str, *, empty: bool = False) -> Int:
-        return self._entries.called(self._by_key.get(key, ()), empty=empty)
+        return self._entries.entries_of_pairs(self._by_key.get(key, ()), empty=empty)
 
     def _find_column(self, key: str) -> pa.StringArray | None:
         """Return the column of a property; None where no row has it."""
         if key == CONTENT:
             return self._envelopes.types
         if key.startswith(ATTRIBUTE):
-            return self._envelopes.attribute(key.removeprefix(ATTRIBUTE))
+            return self._envelopes.attribute_column(key.removeprefix(ATTRIBUTE))
         if key.startswith(PROPERTY):
             return self._property_column(key.removeprefix(PROPERTY))
         if key.startswith(BYTES):
             entries = self._entries_of_key(key.removeprefix(BYTES))
-            return base64_of(self._entries.bytes_of(self._single_entries(entries))) if len(entries) else None
+            return base64_of(self._entries.values_at(self._single_entries(entries))) if len(entries) else None
         return None
 
     def _property_column(self, key: str) -> pa.StringArray | None:
@@ -262,13 +262,13 @@ class _InboxRows:
                 for number, (_, name) in enumerate(self._entries.pairs)
                 if name.startswith("headers.") and name.lower() == key
             ]
-        entries = self._entries.called(numbers)
+        entries = self._entries.entries_of_pairs(numbers)
         if not len(entries):
             return None
         places = self._single_entries(entries)
-        values = self._entries.bytes_of(places)
+        values = self._entries.values_at(places)
         texts = texts_of(values)
-        binary = (places >= 0) & self._entries.are(BINARY_KIND)[places]
+        binary = (places >= 0) & self._entries.is_kind(BINARY_KIND)[places]
         if key == _CONTENT_TYPE:
             self.fallback |= binary  # Its name counts in any letter case, but not where it has bytes.
         elif binary.any():
@@ -278,7 +278,7 @@ class _InboxRows:
 
     def _single_entries(self, entries: Int) -> Int:
         """Return the entry of every row, -1 for none; rows with several become fallback rows."""
-        places, repeated = self._entries.leading(entries)
+        places, repeated = self._entries.first_and_repeats(entries)
         self.fallback[repeated] = True
         return places
 
@@ -302,14 +302,14 @@ class _InboxRows:
             key = getattr(binding, name)
             numbers = [number for number in self._by_key.get(key, ()) if self._entries.pairs[number][0] == group]
             if key and numbers:
-                places, _ = self._entries.leading(self._entries.called(numbers, empty=True))
-                yield texts_of(self._entries.bytes_of(places))
+                places, _ = self._entries.first_and_repeats(self._entries.entries_of_pairs(numbers, empty=True))
+                yield texts_of(self._entries.values_at(places))
 
     def _stream_ids(self) -> pa.StringArray:
         """Return ``stream-sequence`` of the messages of JetStream."""
-        pairs = [self._entries.leading(self._entries_of_key(key, empty=True))[0] for key in _STREAM]
+        pairs = [self._entries.first_and_repeats(self._entries_of_key(key, empty=True))[0] for key in _STREAM]
         both = (pairs[0] >= 0) & (pairs[1] >= 0)
-        texts = [texts_of(self._entries.bytes_of(np.where(both, places, -1))) for places in pairs]
+        texts = [texts_of(self._entries.values_at(np.where(both, places, -1))) for places in pairs]
         self.fallback |= both & ~(valid(texts[0]) & valid(texts[1]))
         return pc.binary_join_element_wise(*texts, "-")
 
@@ -317,8 +317,8 @@ class _InboxRows:
         numbers = sorted(number for key in CODING_KEYS for number in self._by_key.get(key, ()))
         if not numbers:
             return None
-        places, _ = self._entries.leading(self._entries.called(numbers))
-        return texts_of(self._entries.bytes_of(np.where(self._envelopes.from_json, -1, places)))
+        places, _ = self._entries.first_and_repeats(self._entries.entries_of_pairs(numbers))
+        return texts_of(self._entries.values_at(np.where(self._envelopes.is_json_event, -1, places)))
 
 
 def arrival_times(received: pa.TimestampArray) -> pa.StringArray:
@@ -359,7 +359,7 @@ def facts_of_kafka(
     ``bodies`` tells that the bodies that schemas look at are there. Odd rows are excluded from the columns' part (their
     channel there is unknown) and appended from the codec.
     """
-    read = reader.read(rows)
+    read = reader.read_columns(rows)
     fallback = np.flatnonzero(read.odd)
     settled = _column_facts(rows, read, channels, fallback, bodies=bodies, times=times)
     heads = rows.column("value")
@@ -411,7 +411,7 @@ def _column_facts(
         sources,
         _kafka_defaults(rows, read, times),
         bodies=rows.column("value") if bodies else None,
-        codings=read.coding if bodies else None,
+        codings=read.content_codings if bodies else None,
     )
 
 

@@ -240,7 +240,7 @@ class RecordColumnsBuilder:
 
     def add(self, raw: RawRow) -> None:
         """Read one raw row; a batch adds a row per event, and none if it is empty."""
-        envelope = raw.binding.envelope(raw.parts, raw.body, raw.sniff)
+        envelope = raw.binding.read_envelope(raw.parts, raw.body, raw.sniff)
         if envelope.mode != "batch":
             self._add_row(raw, ExactReading(raw.parts, raw.body, envelope))
             return
@@ -256,7 +256,7 @@ class RecordColumnsBuilder:
             self._empty.append(raw.channel)
         parts = single(raw.parts, raw.binding.rule.content_type)
         for place, event in enumerate(events):
-            self._add_row(raw, ExactReading(parts, event, raw.binding.envelope(parts, event, raw.sniff), place))
+            self._add_row(raw, ExactReading(parts, event, raw.binding.read_envelope(parts, event, raw.sniff), place))
 
     def build(self) -> RecordColumns:
         """Return the columns of all rows added."""
@@ -348,7 +348,7 @@ def _part_text(parts: Parts, key: str) -> str | None:
 
 def _iter_texts(part: Part, binding: Binding) -> Iterable[tuple[str, str | None]]:
     """Yield the property keys and comparable texts of one part."""
-    if part.key and part.key == binding.sending.key:
+    if part.key and part.key == binding.sending.key_name:
         yield "p.key", part.text
         yield "p.key_base64", base64.b64encode(part.value or b"").decode("ascii")
     elif part.kind == BINARY_KIND and part.value is not None:

@@ -192,7 +192,7 @@ def envelope_of_row(facts: RecordColumns, row: int, entry: NumberedRecord) -> En
     reading = facts.readings.get(row)
     if reading is not None:
         return reading.envelope
-    return BINDINGS[KAFKA].envelope(entry.parts, entry.record.body, lambda: False)
+    return BINDINGS[KAFKA].read_envelope(entry.parts, entry.record.body, lambda: False)
 
 
 def _relation_fields(relation: Relation | None) -> dict[str, str]:
@@ -215,7 +215,7 @@ def entry_of(number: int, line: bytes | str) -> tuple[NumberedRecord, Binding]:
     """
     record = parse_record(line)
     binding = _require_binding(record)
-    return NumberedRecord(number, record, binding.parts(record.native)), binding
+    return NumberedRecord(number, record, binding.split(record.native)), binding
 
 
 def dead_letter(reason: str, detail: str, nearest: list[dict[str, Any]] | None = None) -> dict[str, Any]:

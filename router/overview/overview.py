@@ -542,7 +542,7 @@ class Overview:
         try:
             return self._answer(head)
         except HttpProblem as problem:
-            return problem.reply()
+            return problem.to_reply()
 
     def _answer(self, head: RequestHead) -> AcceptedRequest | Reply | None:
         if head.path == b"/status.json":
@@ -608,7 +608,7 @@ class _QueuedRequest:
     work: Work
     max_body: int
 
-    def take(self, body: bytes, answer: Answer) -> None:
+    def handle_body(self, body: bytes, answer: Answer) -> None:
         """Do the work in the worker thread, and answer in the server's thread."""
         loop = asyncio.get_running_loop()
 
@@ -620,27 +620,27 @@ class _QueuedRequest:
                 _log.debug("the status page client disconnected before the response")
 
         if not self.lane.take(run):
-            answer(unavailable("too many requests wait; ask again", 1).reply())
+            answer(unavailable("too many requests wait; ask again", 1).to_reply())
 
-    def late(self) -> Reply:
+    def timeout_reply(self) -> Reply:
         """Return the response for a request that took too long."""
-        return unavailable("this takes too long now; ask again", 5).reply()
+        return unavailable("this takes too long now; ask again", 5).to_reply()
 
 
 def _make_reply(work: Work, body: bytes) -> Reply:
     try:
         return Reply(HTTPStatus.OK, _SAFE, _encode_json(work(body)))
     except HttpProblem as problem:
-        return problem.reply()
+        return problem.to_reply()
     except RegistryUnavailableError as error:
-        return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, str(error)).reply()
+        return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, str(error)).to_reply()
     except RouterError as error:
         detail = f"{error.message}; {error.hint}" if error.hint else error.message
-        return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail).reply()
+        return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail).to_reply()
     except Exception:
         # Whatever it is, the stream goes on; the log has it, and the client does not see what may quote a record.
         _log.exception("a status page request failed")
-        return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "request failed; see the log").reply()
+        return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "request failed; see the log").to_reply()
 
 
 def _encode_json(answer: Mapping[str, Any]) -> bytes:

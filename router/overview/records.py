@@ -131,7 +131,7 @@ class RecordViews:
             binding = binding_of(record.protocol)
             if binding is None:
                 raise RecordError(f"protocol {record.protocol[:40]!r} is none that we speak")
-            binding.parts(record.native)
+            binding.split(record.native)
             if record.endpoint is None:
                 raise RecordError("`endpoint` says by which endpoint it comes, which decides its definitions")
         except RecordError as error:
@@ -279,7 +279,7 @@ class AccessGuard:
             HttpProblem: 401 without the token, 403 where there is none and the request is not of this machine.
         """
         if self._guard is not None:
-            self._guard.admit(head._replace(query=b""))
+            self._guard.authenticate(head._replace(query=b""))
         elif not self._local:
             detail = f"metrics.host is no loopback address, so records are for those with a token: {_TOKEN_HINT}"
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)

@@ -102,7 +102,7 @@ class TopicBacklogs:
         """
         wanted = list(topics)
         asked = self._now()
-        ends = self._ends.ends(wanted)
+        ends = self._ends.end_offsets(wanted)
         starts = self._starts(ends, positions)
         self._note(asked, wanted, ends, starts)
         waiting = {
@@ -111,7 +111,7 @@ class TopicBacklogs:
             for number, end in partitions.items()
             if end > starts[topic][number]
         }
-        heads = self._heads.of(waiting) if 0 < len(waiting) <= PLACES else {}
+        heads = self._heads.find_first_records(waiting) if 0 < len(waiting) <= PLACES else {}
         self._arrive(ends)
         backlogs: dict[str, Backlog | None] = {topic: Backlog(0, None, self._arrived[topic]) for topic in ends}
         for (topic, number), (start, end) in waiting.items():
@@ -132,7 +132,7 @@ class TopicBacklogs:
         }
         known = {topic: numbers for topic, numbers in offsets.items() if numbers}
         if known and self._shown.get(group) != known:
-            self._ends.commit(group, known)
+            self._ends.commit_offsets(group, known)
             self._shown[group] = known
 
     def _arrive(self, ends: Mapping[str, Mapping[int, int]]) -> None:
@@ -162,7 +162,7 @@ class TopicBacklogs:
         }
         unknown = {topic: [n for n, at in numbers.items() if at < 0] for topic, numbers in starts.items()}
         unknown = {topic: numbers for topic, numbers in unknown.items() if numbers}
-        for topic, firsts in (self._ends.firsts(unknown) if unknown else {}).items():
+        for topic, firsts in (self._ends.first_offsets(unknown) if unknown else {}).items():
             starts[topic] |= firsts
         return starts
 
@@ -236,7 +236,7 @@ class InboxRows:
     def _take(self, view: InboxView, number: int, position: InboxPosition, end: InboxPosition, most: int) -> int:
         """Read rows that are new, at most so many; return how many it were."""
         begin = self._ends.setdefault(number, position)
-        stop = view.advance(number, begin, most, end) if most > 0 else begin
+        stop = view.advance_position(number, begin, most, end) if most > 0 else begin
         try:
             new = list(_read(view, number, begin, stop))
         except InboxDamaged:
@@ -244,7 +244,7 @@ class InboxRows:
                 raise
             # They were read by a batch, and trimmed, before they were looked at.
             begin = position
-            stop = view.advance(number, begin, most, end)
+            stop = view.advance_position(number, begin, most, end)
             new = list(_read(view, number, begin, stop))
         self._ends[number] = max(begin, stop)
         for rows in new:
@@ -261,9 +261,9 @@ class InboxRows:
 def _read(view: InboxView, number: int, first: InboxPosition, last: InboxPosition) -> Iterator[_Rows]:
     """Yield the sums of rows between two positions, of many at a time."""
     while first < last:
-        upto = view.advance(number, first, CHUNK_ROWS, last)
+        upto = view.advance_position(number, first, CHUNK_ROWS, last)
         rows = _Rows(first, upto, {}, {})
-        for batch in view.read(number, view.spans(number, first, upto)):
+        for batch in view.read_spans(number, view.plan_spans(number, first, upto)):
             table = pa.table({"endpoint": batch.column("endpoint"), "at": batch.column(RECEIVED).cast(pa.int64())})
             sums = table.group_by("endpoint").aggregate([("at", "min"), ([], "count_all")])
             for row in sums.to_pylist():
@@ -326,12 +326,12 @@ class InboxBacklog:
     def _count(self, view: InboxView, offset: Mapping[str, Any] | None) -> Backlog:
         asked = self._now()
         if offset is None:
-            positions = {number: view.first(number) for number in view.partitions}
+            positions = {number: view.first_position(number) for number in view.partitions}
         else:
             positions = positions_of(offset, view.layout.inbox)
-        ends = {number: max(position, view.end(number)) for number, position in positions.items()}
+        ends = {number: max(position, view.end_position(number)) for number, position in positions.items()}
         waiting = {number: position for number, position in positions.items() if ends[number] > position}
-        records = sum(view.count(number, position, ends[number]) for number, position in waiting.items())
+        records = sum(view.count_rows(number, position, ends[number]) for number, position in waiting.items())
         self.read_until.look(asked, (), ends, positions)
         self.endpoints = self._rows.look(view, positions, ends)
         if waiting != self._head[0]:
@@ -344,8 +344,8 @@ class InboxBacklog:
         """Return when the first row arrived of those that wait, each partition's being its oldest."""
         arrived: list[int] = []
         for number, position in waiting.items():
-            spans = view.spans(number, position, view.advance(number, position, 1, ends[number]))
-            for batch in view.read(number, spans):
+            spans = view.plan_spans(number, position, view.advance_position(number, position, 1, ends[number]))
+            for batch in view.read_spans(number, spans):
                 moment = batch.column(RECEIVED)[0].as_py()
                 if moment is not None:
                     arrived.append(int(moment.timestamp() * 1000))

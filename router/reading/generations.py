@@ -121,7 +121,7 @@ class Positions:
 
 def _ends_of(client: KafkaClient, topics: Iterable[str]) -> dict[str, dict[int, int]]:
     try:
-        return KafkaOffsets(client).ends(topics)
+        return KafkaOffsets(client).end_offsets(topics)
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
 

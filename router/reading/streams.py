@@ -55,7 +55,7 @@ def spans_reader(spark: SparkSession, settings: Settings, query: str, sources: S
         starts, ends = (
             {t: {str(n): span[at] for n, span in each.items()} for t, each in spans.items()} for at in (0, 1)
         )
-        reader = spark.read.format("kafka").options(**client.reading()).option("includeHeaders", "true")
+        reader = spark.read.format("kafka").options(**client.source_options()).option("includeHeaders", "true")
         reader = reader.option("assign", json.dumps({topic: list(each) for topic, each in spans.items()}))
         reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
         return reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower()).load()
@@ -147,7 +147,7 @@ def _topics(
     beginning: str,
     records: int | None,
 ) -> DataFrame:
-    reader = spark.readStream.format("kafka").options(**client.reading(waits=records is None))
+    reader = spark.readStream.format("kafka").options(**client.source_options(waits=records is None))
     reader = reader.options(**_subscribed(client, topics)).option("includeHeaders", "true")
     if records is not None:
         reader = reader.option("maxOffsetsPerTrigger", records)
@@ -167,7 +167,7 @@ def _subscribed(client: KafkaClient, topics: Sequence[str]) -> dict[str, str]:
         BrokerUnreachable: the brokers do not say which topics exist.
     """
     try:
-        there = KafkaOffsets(client).partitions(topics)
+        there = KafkaOffsets(client).find_partitions(topics)
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
     lacking = sorted(set(topics) - set(there))
@@ -184,7 +184,7 @@ def _beginning(client: KafkaClient, generation: Generation, topics: Sequence[str
     if generation.begun:
         return "earliest"  # Spark requires it, but follows its checkpoint.
     try:
-        partitions = KafkaOffsets(client).partitions(topics)
+        partitions = KafkaOffsets(client).find_partitions(topics)
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
     # A partition added before Spark has looked as well fails the query, and its next start comes by here again.
@@ -268,11 +268,11 @@ class ReadTopics:
 
     def _check(self, positions: Offsets) -> Spans:
         read = {topic for topic, numbers in positions.items() if any(at > 0 for at in numbers.values())}
-        ids = self._ends.ids(positions)
+        ids = self._ends.topic_ids(positions)
         anew = self._anew(ids, read)
         gone = self._gone(positions, ids)
-        ends, last = self._ends.ends(positions), self._ends.ends(positions, committed=False)
-        firsts = self._ends.firsts(ends)
+        ends, last = self._ends.end_offsets(positions), self._ends.end_offsets(positions, committed=False)
+        firsts = self._ends.first_offsets(ends)
         again: Spans = {}
         lost: list[str] = []
         open_: list[str] = []
@@ -310,7 +310,7 @@ class ReadTopics:
         if any(gone.values()):
             # A broker that has just started may not know its topics yet.
             time.sleep(_SURE_SECONDS)
-            ids = self._ends.ids(gone)
+            ids = self._ends.topic_ids(gone)
         return {topic: numbers for topic, numbers in gone.items() if numbers and topic not in ids}
 
     def made_anew(self, spans: Spans) -> Spans:
@@ -323,7 +323,7 @@ class ReadTopics:
         """
         read = {topic for topic, numbers in spans.items() if any(first > 0 for first, _ in numbers.values())}
         try:
-            anew = self._anew(self._ends.ids(spans), read)
+            anew = self._anew(self._ends.topic_ids(spans), read)
         except KafkaUnreachable as error:
             _log.debug("cannot check whether topics were recreated", problem=str(error))
             return {}
@@ -334,7 +334,7 @@ class ReadTopics:
     def note(self, topics: Collection[str]) -> None:
         """Note that these topics are read as they are now, from their first records."""
         try:
-            self._note({topic: id for topic, id in self._ends.ids(topics).items() if id})
+            self._note({topic: id for topic, id in self._ends.topic_ids(topics).items() if id})
         except KafkaUnreachable as error:
             raise BrokerUnreachable(str(error)) from error
 
@@ -385,8 +385,8 @@ class ReadTopics:
         Raises:
             KafkaUnreachable: they do not say.
         """
-        ends = self._ends.ends(spans)
-        firsts = self._ends.firsts(ends)
+        ends = self._ends.end_offsets(spans)
+        firsts = self._ends.first_offsets(ends)
         lost: Spans = {}
         for topic, partitions in spans.items():
             for number, (first, end) in partitions.items():

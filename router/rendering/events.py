@@ -95,7 +95,7 @@ class _Layout:
 
 
 def _layout(entries: Entries, forms: Sequence[NativeForm], numbers: Int) -> _Layout:
-    pairs, meant = entries.meanings(numbers)
+    pairs, meant = entries.distinct_pairs(numbers)
     meanings = [_meaning(key, forms[number]) for number, key in pairs]
     known = {member: number for number, member in enumerate(dict.fromkeys(member for _, member, _ in meanings))}
     roles = np.array([role for role, _, _ in meanings], np.int64)[meant]
@@ -182,7 +182,7 @@ def _odd(entries: Entries, layout: _Layout) -> Bool:
     named = np.flatnonzero(layout.roles == _MAP)
     odd |= _repeated(entries, named, entries.codes.astype(np.int64))
     bare = np.array(["." not in name for name in entries.names], bool)[entries.codes[named]]
-    return odd | entries.rows_of(named[bare])
+    return odd | entries.rows_with(named[bare])
 
 
 def _repeated(entries: Entries, at: Int, numbers: Int) -> Bool:
@@ -239,7 +239,7 @@ def _of_kafka(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
         or_empty(_member("key", pc.struct_field(raw, "key"))),
         "}",
     )
-    return texts, headers.rows_of(np.flatnonzero(lists.flatten().field("key").is_null()))
+    return texts, headers.rows_with(np.flatnonzero(lists.flatten().field("key").is_null()))
 
 
 def _member(name: str, values: pa.BinaryArray) -> pa.StringArray:
@@ -360,9 +360,10 @@ def _carried_by_parts(raw: pa.StructArray, mine: Bool) -> Attributes:
 
 
 def _carried(carriers: _Carriers, mine: Bool) -> Attributes:
-    """Return the attributes of binary mode in rows that are *mine*, as ``Binding.envelope`` has them without a body."""
+    """Return the attributes of binary mode in rows that are *mine*, as ``Binding.read_envelope`` has them without a
+    body."""
     entries, rules, numbers = carriers.entries, carriers.rules, carriers.numbers
-    pairs, places = entries.meanings(numbers)
+    pairs, places = entries.distinct_pairs(numbers)
     asked = [(f"{carriers.prefix}{name}", rules[number]) for number, name in pairs]
     names, codes = _numbered([_attribute(key, rule) for key, rule in asked])
     entry_codes = codes[places]

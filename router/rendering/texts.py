@@ -268,7 +268,7 @@ def render_event(parts: list[Part], binding: Binding, attributes: list[dict[str,
 def attributes_of(parts: list[Part], binding: Binding, given: list[dict[str, Any]] | None) -> dict[str, str]:
     """Return the attributes of an event: those given as headers of Kafka's binary mode, else the record's own."""
     if given is None:
-        return dict(binding.envelope(parts, None, lambda: False).attributes)
+        return dict(binding.read_envelope(parts, None, lambda: False).attributes)
     return {attribute_of(entry["key"]): entry["value"].decode() for entry in given}
 
 
@@ -279,7 +279,7 @@ def attribute_of(header: str) -> str:
 
 def native_json(parts: list[Part], binding: Binding) -> str:
     """Return the native record as JSON, without the body."""
-    return msgspec.json.encode(binding.native(parts)).decode("utf-8")
+    return msgspec.json.encode(binding.build(parts)).decode("utf-8")
 
 
 def parts_of_raw(raw: Mapping[str, Any], kind: Source, place: int | None) -> tuple[list[Part], Binding]:

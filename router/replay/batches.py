@@ -95,7 +95,7 @@ def _row(letter: DeadLetter) -> dict[str, Any]:
             hint=hint,
         )
     try:
-        parts = binding.parts(letter.native)
+        parts = binding.split(letter.native)
     except RecordError as error:
         raise RouterError(f"dead letter {letter.id} in {letter.sink}: {error}", hint=hint) from error
     row: dict[str, Any] = {

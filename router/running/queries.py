@@ -98,7 +98,7 @@ class QueryRun:
 
 
 def _ask_brokers(client: KafkaClient) -> None:
-    KafkaOffsets(client).partitions(())
+    KafkaOffsets(client).find_partitions(())
 
 
 class QueryStarter:

@@ -114,7 +114,7 @@ class CatalogActivation:
         self._plans.activate(plan, self._queries.active_names)
         self._announce(plan)
         freeze_for_gc()
-        self._intake.take(plan)
+        self._intake.receive_for_plan(plan)
 
 
 TICK: Final = 0.2
@@ -279,9 +279,9 @@ class Service:
             freeze_for_gc()
             self._stop.begin_work()
             # Whoever sends to us need not wait for the brokers of others.
-            intake.take(self._first)
+            intake.receive_for_plan(self._first)
             if once:
-                intake.until_idle(self._stop)
+                intake.receive_until_idle(self._stop)
                 shadowing.wait_for_first()
             queries.start(self._first.sources)
             self._overview.enable_replays(spark)
@@ -330,16 +330,16 @@ class Service:
             if once and queries.is_finished:
                 return
             if not once:
-                intake.check()
+                intake.check_state()
             changed = reloads.poll() if not once else None
             if changed is not None:
                 changes.schedule(changed)
             changes.activate_if_ready()
             shadowing.poll()
             if not once:
-                self._subscriptions.follow(plans.active.sources)
+                self._subscriptions.follow_sources(plans.active.sources)
             queries.collect_progress()
-            self._metrics.set_inbox_size(*intake.size())
+            self._metrics.set_inbox_size(*intake.inbox_size())
             backlogs.poll_active_plan()
             self._overview.take_sample()
             self._metrics.flow.log_if_due()
@@ -420,17 +420,17 @@ def _run_gateways(settings: Settings, plan: Plan, stop: threading.Event, monitor
     with ExitStack() as stack:
         intake = Intake(settings, metrics, status, lambda: topic_store(chosen))
         stack.callback(intake.close)
-        intake.take(plan)
+        intake.receive_for_plan(plan)
         monitoring.show_plan(plan, pushed, stale=stale)
         reloads = BackgroundReloader(Reloader(settings, plan, metrics, status, unread=bool(stale)))
         _log.info("gateways running", topic=chosen.topic, endpoints=pushed)
         while not stop.wait(TICK):
             status.note_heartbeat()
             monitoring.overview.take_sample()
-            intake.check()
+            intake.check_state()
             changed = reloads.poll()
             if changed is not None:
-                intake.take(changed)
+                intake.receive_for_plan(changed)
                 monitoring.show_plan(changed, _pushed_endpoints(changed))
                 comparisons.set_active(changed.catalog)
         status.set_draining()

@@ -461,7 +461,9 @@ def first_plaintext_address(kind: str, addresses: Iterable[str], client: ClientS
     if client.allow_plaintext_password or not sends_secret(client):
         return ""
     tls, login = client.tls is not None, getattr(client, "username", None) is not None
-    return sending_of(kind).exposed(addresses, tls=tls, login=login, options=plain_options(client.client_options))
+    return sending_of(kind).find_plain_address(
+        addresses, tls=tls, login=login, options=plain_options(client.client_options)
+    )
 
 
 def iter_plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:

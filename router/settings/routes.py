@@ -256,12 +256,12 @@ def parse_address(text: str, sending: SendingBinding) -> AddressTemplate:
     Raises:
         NameTemplateError: an unknown variable, text that the protocol forbids, or a variable in the host of a URL.
     """
-    pattern, rule = sending.literal
+    pattern, rule = sending.literal_rule
     for literal in _VARIABLE.split(text)[0::2]:
         if not pattern.fullmatch(literal):
             raise NameTemplateError(f"template {text!r} must have {rule} outside its {{variables}}")
     parts, defaults = split_template(text)
-    if sending.authority is not None and len(parts) > 1 and not sending.authority.fullmatch(parts[0]):
+    if sending.authority_pattern is not None and len(parts) > 1 and not sending.authority_pattern.fullmatch(parts[0]):
         raise NameTemplateError("a URL template must begin with scheme, host and '/' before any variable")
     template = AddressTemplate(text, parts, defaults, sending)
     try:
@@ -273,7 +273,7 @@ def parse_address(text: str, sending: SendingBinding) -> AddressTemplate:
 
 def escape_level(value: str, sending: SendingBinding) -> str:
     """Escape a value so that it stays one level of an address."""
-    return sending.escaped(escape_value(value, sending.escape))
+    return sending.escape_level(escape_value(value, sending.escape_character))
 
 
 def checked_address(address: str, sending: SendingBinding) -> str:
@@ -282,7 +282,7 @@ def checked_address(address: str, sending: SendingBinding) -> str:
     Raises:
         AddressError: it is not.
     """
-    pattern, rule = sending.whole
+    pattern, rule = sending.address_rule
     open_text = _USER.sub("//…@", address)
     shown = repr(open_text if len(open_text) <= 80 else open_text[:80] + "…")
     try:
@@ -291,8 +291,10 @@ def checked_address(address: str, sending: SendingBinding) -> str:
         raise AddressError(f"address {shown} contains a lone surrogate") from error
     if not pattern.fullmatch(address):
         raise AddressError(f"address {shown} is not valid: {rule}")
-    if size > sending.most_bytes:
-        raise AddressError(f"address {shown} has {size} bytes; the {sending.family} limit is {sending.most_bytes}")
+    if size > sending.max_address_bytes:
+        raise AddressError(
+            f"address {shown} has {size} bytes; the {sending.family} limit is {sending.max_address_bytes}"
+        )
     return address
 
 

@@ -271,9 +271,9 @@ def _unusual(entries: Entries, names: frozenset[str]) -> Bool:
     """Return which rows have an entry without a value, one of these names, or a name twice."""
     valueless = np.flatnonzero(entries.values.is_null())
     return (
-        entries.repeated(lambda _: True)
-        | entries.rows_of(entries.named(lambda name: name in names))
-        | entries.rows_of(valueless)
+        entries.rows_with_repeats(lambda _: True)
+        | entries.rows_with(entries.find_entries(lambda name: name in names))
+        | entries.rows_with(valueless)
     )
 
 

@@ -281,7 +281,7 @@ class Client:
     @property
     def origins(self) -> tuple[str, ...]:
         """Scheme, host and port of each address, in one form for all ways to write it; no user, password or path."""
-        return tuple(sorted(set(sending_of(self.kind).origins(self.addresses))))
+        return tuple(sorted(set(sending_of(self.kind).iter_origins(self.addresses))))
 
 
 def clients_of(settings: Settings, catalog: Catalog, sources: Iterable[Source]) -> list[Client]:
@@ -414,7 +414,7 @@ def _of_sources(settings: Settings, sources: Iterable[Source]) -> Iterator[Clien
         if source.brokered:
             addresses, field, own = source.uris, "uris", bool(chosen.uris)
         else:
-            addresses = (Brokers(source.servers, source.security).text,)
+            addresses = (Brokers(source.servers, source.security).address_text,)
             field, own = "bootstrap_servers", bool(chosen.bootstrap_servers)
         yield Client(f"source {source.endpoint}", place, field, source.kind, addresses, chosen, own)
 

@@ -117,7 +117,7 @@ def without(lists: pa.ListArray, name: str) -> pa.ListArray:
     """Return header lists without the first entry of that name; a null list becomes an empty one."""
     entries = Entries(lists)
     kept = np.ones(len(entries.codes), bool)
-    first = entries.first(name)
+    first = entries.first_entries(name)
     kept[first[first >= 0]] = False
     return _filtered(lists, entries, kept)
 
@@ -396,7 +396,7 @@ class _Records:
     def _coded(self) -> Bool:
         """Return which records have a content coding."""
         entries = Entries(self._own_headers)
-        return entries.rows_of(entries.named(lambda name: name.lower() == CODING))
+        return entries.rows_with(entries.find_entries(lambda name: name.lower() == CODING))
 
     def _headers(self) -> pa.ListArray:
         pieces = [*self._event_headers(), *self._lineage_headers(), *self._letter_headers()]
@@ -492,7 +492,7 @@ def _without(lists: pa.ListArray, condition: Callable[[str], bool]) -> pa.ListAr
     """Return header lists without the entries whose names meet a condition; a null list becomes an empty one."""
     entries = Entries(lists)
     kept = np.ones(len(entries.codes), bool)
-    kept[entries.named(condition)] = False
+    kept[entries.find_entries(condition)] = False
     return _filtered(lists, entries, kept)
 
 
@@ -570,7 +570,7 @@ def spilled_records(rows: DataFrame, kind: Kind) -> Iterator[tuple[str, bytes]]:
     for row in wanted.toLocalIterator():
         parts, binding = parts_of_raw(row["raw"].asDict(recursive=True), kind, row["place"])
         body = None if row["body"] is None else bytes(row["body"])
-        record = Record(binding.protocol, binding.native(parts), body, row["endpoint"])
+        record = Record(binding.protocol, binding.build(parts), body, row["endpoint"])
         yield row["letter"], msgspec.json.encode(record.to_json())
 
 

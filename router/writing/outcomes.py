@@ -478,7 +478,7 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = 
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    options = sink.cluster().writing()
+    options = sink.cluster().sink_options()
     try:
         rows.write.format("kafka").options(**options).save()
     except (PySparkException, Py4JJavaError) as error:
@@ -526,7 +526,7 @@ def create_topics(sink: KafkaSink, name: str, topics: Iterable[str]) -> None:
         "options": wanted.options,
     }
     try:
-        failed = KafkaOffsets(sink.cluster()).create(names, **how)
+        failed = KafkaOffsets(sink.cluster()).create_topics(names, **how)
     except KafkaUnreachable as error:
         raise SinkError(name, str(error), hint="start the broker; the batch is then written") from error
     if failed:

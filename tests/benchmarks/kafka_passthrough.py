@@ -76,7 +76,7 @@ class Bench:
         self._state = state
         self._bootstrap = bootstrap
         self._topic = topic
-        self.reading = source_client(plan.sources[0]).reading()
+        self.reading = source_client(plan.sources[0]).source_options()
         """Options of Spark's source as the router has them."""
         self._metrics = Metrics()
         self._holders = [PlanHolder(spark, state, each, self._metrics) for each in (plan, bare)]

@@ -66,7 +66,7 @@ class Bench:
         self._holders = {name: PlanHolder(spark, state, plan, self._metrics) for name, plan in plans.items()}
         for name, holder in self._holders.items():
             holder.activate(plans[name])
-        self._reading = source_client(plans["one"].sources[0]).reading()
+        self._reading = source_client(plans["one"].sources[0]).source_options()
 
     def spark(self, name: str, columns: Callable[[DataFrame], DataFrame]) -> Run:
         """Into one table by Spark alone."""

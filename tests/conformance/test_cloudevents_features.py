@@ -103,7 +103,7 @@ def test_out(protocol: str, spark: SparkSession, tmp_path: Path) -> None:
         assert binary.value == event.data, name_of(case)
         assert structured.named == structured_headers(event), name_of(case)
         assert json_of(structured) == {**event.attributes, **data_member(event)}, name_of(case)
-        read = BINDINGS["KAFKA"].envelope(parts_of(structured), structured.value, lambda: False)
+        read = BINDINGS["KAFKA"].read_envelope(parts_of(structured), structured.value, lambda: False)
         assert (members_of(read.attributes), read.data) == (event.attributes, event.data), name_of(case)
         assert {binary.key, structured.key} == {None if event.key is None else event.key.encode()}, name_of(case)
 
@@ -147,7 +147,7 @@ def data_member(event: Event) -> dict[str, Any]:
 
 def parts_of(sent: Sent) -> list[Any]:
     headers = [{"name": name, "value": value.decode()} for name, value in sent.headers]
-    return BINDINGS["KAFKA"].parts({"headers": headers})
+    return BINDINGS["KAFKA"].split({"headers": headers})
 
 
 def test_both_protocols_have_every_kind_of_case() -> None:

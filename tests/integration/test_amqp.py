@@ -177,7 +177,7 @@ def test_binary_events_arrive(broker: str, inbox: Inbox, prefix: str) -> None:
     payload = section("properties", [None] * 6 + [symbol("application/json")])
     payload += section("application-properties", {f"{prefix}{name}": value for name, value in names.items()})
     (row,) = taken(broker, inbox, [payload + section("data", b"{}")])
-    envelope = BINDINGS["AMQP/1.0"].envelope(row.properties, row.body, lambda: False)
+    envelope = BINDINGS["AMQP/1.0"].read_envelope(row.properties, row.body, lambda: False)
     assert (envelope.mode, envelope.faults, envelope.data) == ("binary", (), b"{}")
     assert envelope.attributes == {
         "specversion": "1.0",
@@ -196,7 +196,7 @@ def test_structured_events_arrive(broker: str, inbox: Inbox, value: str) -> None
     payload = section("properties", [None] * 6 + [symbol("application/cloudevents+json; charset=utf-8")])
     body = section(value, text if value == "amqp-value" else text.encode())
     (row,) = taken(broker, inbox, [payload + body])
-    envelope = BINDINGS["AMQP/1.0"].envelope(row.properties, row.body, lambda: False)
+    envelope = BINDINGS["AMQP/1.0"].read_envelope(row.properties, row.body, lambda: False)
     assert (envelope.mode, envelope.attributes["type"], envelope.data) == ("structured", "t", b'{"a": 1.0}')
 
 

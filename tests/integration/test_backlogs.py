@@ -89,7 +89,7 @@ def test_topics_say_what_waits_behind_a_position_and_how_old_it_is(kafka: Kafka,
             assert found[empty] == Backlog(0)
             assert found["nosuch"] is None
             assert topics.read_until.seconds == 0
-        ends = KafkaOffsets(KafkaClient(kafka.bootstrap)).ends([topic])[topic]
+        ends = KafkaOffsets(KafkaClient(kafka.bootstrap)).end_offsets([topic])[topic]
         read = topics.look([topic], {topic: {"0": ends[0], "1": ends[1] - 1}})[topic]
         assert read is not None and read.oldest is not None
         assert read.records == 1
@@ -101,7 +101,7 @@ def test_topics_say_what_waits_behind_a_position_and_how_old_it_is(kafka: Kafka,
         positions = {topic: {"0": ends[0], "1": ends[1]}}
         topics.look([topic, "nosuch"], positions)
         positions[topic] = {
-            str(n): end for n, end in KafkaOffsets(KafkaClient(kafka.bootstrap)).ends([topic])[topic].items()
+            str(n): end for n, end in KafkaOffsets(KafkaClient(kafka.bootstrap)).end_offsets([topic])[topic].items()
         }
         produce(kafka.bootstrap, topic, load.records(1, 3))
         last = topics.look([topic, "nosuch"], positions)[topic]
@@ -239,11 +239,13 @@ def test_the_inbox_says_what_waits_whoever_reads_it(tmp_path: Path, state: State
             assert (figure("oldest_seconds") or 0) > time.time() - 1_700_000_001
             view = InboxView(state.inbox)
             generation = generations.begin(state, INBOX, ())
-            first = {0: view.end(0), 1: view.first(1)}
-            left = view.count(1, first[1], view.end(1))
+            first = {0: view.end_position(0), 1: view.first_position(1)}
+            left = view.count_rows(1, first[1], view.end_position(1))
             committed(generation, to_offset(inbox.layout.inbox, first))
             wait_until(lambda: figure("records") == left, LIMIT, "one partition to be read")
-            committed(generation, to_offset(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}), batch=1)
+            committed(
+                generation, to_offset(inbox.layout.inbox, {n: view.end_position(n) for n in view.partitions}), batch=1
+            )
             wait_until(lambda: figure("records") == 0, LIMIT, "nothing to wait")
             assert figure("oldest_seconds") == 0
     finally:
@@ -259,7 +261,7 @@ def test_the_inbox_says_what_waits_of_each_endpoint(tmp_path: Path, monkeypatch:
     view, rows = InboxView(tmp_path / "inbox"), InboxRows()
     sent: list[str] = []
     try:
-        reached = {number: view.first(number) for number in view.partitions}
+        reached = {number: view.first_position(number) for number in view.partitions}
         arrived: Counter[str] = Counter()
         for turn in range(40):
             names = random.choices(
@@ -269,14 +271,14 @@ def test_the_inbox_says_what_waits_of_each_endpoint(tmp_path: Path, monkeypatch:
                 [InboxRow(name, "HTTP", len(sent) + n + 1, [], b"") for n, name in enumerate(names)]
             ).result(60)
             sent += names
-            ends = {number: view.end(number) for number in view.partitions}
+            ends = {number: view.end_position(number) for number in view.partitions}
             while (found := rows.look(view, reached, ends)) is None:
                 pass
             arrived.update(names if turn else [])
             waits = [
                 (row["endpoint"], int(row["received"].timestamp() * 1000))
                 for number, position in reached.items()
-                for batch in view.read(number, view.spans(number, position, ends[number]))
+                for batch in view.read_spans(number, view.plan_spans(number, position, ends[number]))
                 for row in batch.select(["endpoint", "received"]).to_pylist()
             ]
             for name in {name for name, _ in waits} | set(found):
@@ -285,7 +287,7 @@ def test_the_inbox_says_what_waits_of_each_endpoint(tmp_path: Path, monkeypatch:
                 assert found[name].arrived == arrived[name]
             # A batch ends in the midst of what was summed up together.
             reached = {
-                number: view.advance(number, position, random.randrange(9), ends[number])
+                number: view.advance_position(number, position, random.randrange(9), ends[number])
                 for number, position in reached.items()
             }
     finally:
@@ -315,7 +317,7 @@ def test_endpoints_of_the_inbox_have_figures_of_their_own(tmp_path: Path, state:
             assert figure("source_up", shop.SHOP) is figure("source_lag_records", shop.SHOP) is None
             view = InboxView(state.inbox)
             generation = generations.begin(state, INBOX, ())
-            committed(generation, to_offset(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
+            committed(generation, to_offset(inbox.layout.inbox, {n: view.end_position(n) for n in view.partitions}))
             wait_until(lambda: figure("inbox_endpoint_records", shop.SHOP) == 0, LIMIT, "nothing to wait")
             assert figure("arrived_records_total", shop.SHOP) == 10
     finally:

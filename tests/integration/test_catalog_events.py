@@ -77,7 +77,7 @@ def test_an_event_that_a_gateway_takes_makes_the_router_look(tmp_path: Path, web
         intake = Intake(given, metrics, status, lambda: local_store(given, state))
         reloads = BackgroundReloader(Reloader(given, plan, metrics, status))
         try:
-            intake.take(plan)
+            intake.receive_for_plan(plan)
             for number in range(3):
                 tree["endpoints"]["data"]["messages"][f"new{number}"] = typed(f"new{number}")
                 post(intake.http_port or 0, "/changes", UPDATED)

@@ -84,5 +84,5 @@ def test_records_arrive_as_they_were_made(
         return part.text
 
     came = {id_of(row.properties): row.body for row in rows.stored}
-    made = {id_of(binding.parts(record["native"])): record["body"].encode() for record in written}
+    made = {id_of(binding.split(record["native"])): record["body"].encode() for record in written}
     assert came == made and len(made) == COUNT

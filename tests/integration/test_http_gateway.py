@@ -62,7 +62,7 @@ def stored(path: Path) -> list[dict[str, Any]]:
     return [
         form
         for each in view.partitions
-        for batch in view.read(each, view.spans(each, view.first(each), view.end(each)))
+        for batch in view.read_spans(each, view.plan_spans(each, view.first_position(each), view.end_position(each)))
         for form in batch.to_pylist()
     ]
 
@@ -329,14 +329,14 @@ def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) 
     with StateFolder.open(tmp_path / "state") as state:
         intake = Intake(settings, Metrics(), status, lambda: local_store(settings, state))
         try:
-            intake.take(Plan(catalog_load.load([str(source)]), settings))
+            intake.receive_for_plan(Plan(catalog_load.load([str(source)]), settings))
             port = intake.http_port
             before = faults()["gateway"]
             assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"1", timeout=SECONDS).status_code == 202
             server = intake._http._server  # type: ignore[union-attr]
             server._loop.call_soon_threadsafe(server._loop.stop)  # type: ignore[union-attr]
             wait_until(lambda: not server.alive, SECONDS, "the end of the server")  # type: ignore[union-attr]
-            intake.check()
+            intake.check_state()
             assert intake.http_port == port
             assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"2", timeout=SECONDS).status_code == 202
             assert faults()["gateway"] == before + 1

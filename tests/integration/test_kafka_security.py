@@ -177,7 +177,7 @@ def client(world: World, servers: str | None = None, **changes: Any) -> KafkaCli
 
 
 def test_certificates_and_host_names_are_checked(world: World, tmp_path: Path) -> None:
-    assert KafkaOffsets(client(world)).partitions(()) == {}
+    assert KafkaOffsets(client(world)).find_partitions(()) == {}
     stranger = Authority(tmp_path, "strangers").certificate
     elsewhere = world.kafka.sasl.replace("127.0.0.1", "localhost")
     for wrong in (
@@ -187,10 +187,10 @@ def test_certificates_and_host_names_are_checked(world: World, tmp_path: Path) -
         client(world, login=SaslLogin(USER, WRONG, "scram-sha-256")),
     ):
         with pytest.raises(KafkaUnreachable, match=r"certificate verify failed|Authentication failed") as caught:
-            KafkaOffsets(wrong).partitions(())
+            KafkaOffsets(wrong).find_partitions(())
         assert not [secret for secret in secrets(world) if secret in str(caught.value) + repr(wrong)]
     with pytest.raises(KafkaUnreachable, match=r"none\.pem"):
-        KafkaOffsets(client(world, ca=str(tmp_path / "none.pem"))).partitions(())
+        KafkaOffsets(client(world, ca=str(tmp_path / "none.pem"))).find_partitions(())
 
 
 def settings_with_inbox(world: World, way: str, folder: Path) -> Settings:

@@ -121,7 +121,12 @@ def test_the_error_of_sparks_source_is_known(
 ) -> None:
     topic = topic_factory("unreadable", 1, **ANY_TIME)
     produce(kafka.bootstrap, topic, (NOW * 1_000_000,))
-    rows = spark.read.format("kafka").options(**KafkaClient(kafka.bootstrap).jvm()).option("subscribe", topic).load()
+    rows = (
+        spark.read.format("kafka")
+        .options(**KafkaClient(kafka.bootstrap).jvm_options())
+        .option("subscribe", topic)
+        .load()
+    )
     for evaluate in (rows.count, rows.toArrow, lambda: rows.write.format("noop").mode("overwrite").save()):
         with pytest.raises(Exception) as caught:  # which one it is, is what this test is about
             evaluate()

@@ -136,7 +136,7 @@ def is_record(line: str) -> bool:
     """Whether a client could have sent it; a line that could not is for ``match`` alone."""
     try:
         record = parse_record(line)
-        BINDINGS[record.protocol].parts(record.native)
+        BINDINGS[record.protocol].split(record.native)
     except RecordError:
         return False
     return True
@@ -175,7 +175,7 @@ def catalog_for(seed: int, protocol: str, **endpoint: Any) -> Catalog:
 
 def kafka_row(line: str) -> tuple[Any, ...]:
     record = parse_record(line)
-    parts = BINDINGS["KAFKA"].parts(record.native)
+    parts = BINDINGS["KAFKA"].split(record.native)
     headers = [(p.key.removeprefix("headers."), p.value) for p in parts if p.key.startswith("headers.")]
     key = next((part.value for part in parts if part.key == "key"), None)
     told = record.native
@@ -184,7 +184,7 @@ def kafka_row(line: str) -> tuple[Any, ...]:
 
 def inbox_row(number: int, line: str) -> tuple[Any, ...]:
     record = parse_record(line)
-    parts = [(part.key, part.value, part.kind) for part in BINDINGS["HTTP"].parts(record.native)]
+    parts = [(part.key, part.value, part.kind) for part in BINDINGS["HTTP"].split(record.native)]
     received = datetime.fromisoformat(RECEIVED.replace("Z", "+00:00"))
     return (ENDPOINT, "HTTP", received, parts, record.body, str(number))
 
@@ -237,7 +237,7 @@ def form_of(row: dict[str, Any]) -> dict[str, Any]:
     attributes = {name: text for name, text in attributes.items() if text is not None}
     if row["sent"] is not None:
         parts = parts_of_row({"topic": "out", "headers": row["sent"]})
-        assert dict(BINDINGS["KAFKA"].envelope(parts, None, lambda: False).attributes) == attributes, row
+        assert dict(BINDINGS["KAFKA"].read_envelope(parts, None, lambda: False).attributes) == attributes, row
     event = members_of(with_types(attributes, row["typed"]))
     told |= {"outcome": "routed", "message": row["message"], "context": dict(row["context"]), "cloudevent": event}
     return told

@@ -110,7 +110,7 @@ def test_cloudevents_arrive_as_such(broker: Mosquitto) -> None:
         rows_of_events = stored(rows, 3)
     binding = BINDINGS["MQTT/5.0"]
     binary, structured, batch = (
-        binding.envelope(list(row.properties), row.body, lambda: False) for row in rows_of_events
+        binding.read_envelope(list(row.properties), row.body, lambda: False) for row in rows_of_events
     )
     assert [each.mode for each in (binary, structured, batch)] == ["binary", "structured", "batch"]
     assert binary.attributes == {**attributes, "datacontenttype": "application/json"}

@@ -121,7 +121,7 @@ def test_cloudevents_binary_and_structured(server: NatsServer) -> None:
         arrived(store, 2)
     publisher.close()
     binding = BINDINGS["NATS"]
-    envelopes = [binding.envelope(row.properties, row.body, lambda: False) for row in store.rows]
+    envelopes = [binding.read_envelope(row.properties, row.body, lambda: False) for row in store.rows]
     assert [envelope.attributes["id"] for envelope in envelopes] == ["1", "2"]
     assert envelopes[0].attributes["subject"] == "a b\u00e9"
     assert [envelope.mode for envelope in envelopes] == ["binary", "structured"]

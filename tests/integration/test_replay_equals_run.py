@@ -179,7 +179,7 @@ def source_rows(spark: SparkSession, kind: Kind) -> DataFrame:
                 endpoint_of(each),
                 each,
                 RECEIVED,
-                [tuple(part) for part in BINDINGS[each].parts(native)],
+                [tuple(part) for part in BINDINGS[each].split(native)],
                 body,
                 f"{each}-{at}",
             )
@@ -189,7 +189,7 @@ def source_rows(spark: SparkSession, kind: Kind) -> DataFrame:
         return spark.createDataFrame(made, SPARK_SCHEMA).coalesce(1)
     rows = []
     for at, (native, body) in enumerate(RECORDS["KAFKA"]):
-        parts = BINDINGS["KAFKA"].parts(native)
+        parts = BINDINGS["KAFKA"].split(native)
         told = [(part.key.removeprefix("headers."), part.value) for part in parts if part.key.startswith("headers.")]
         key = next((part.value for part in parts if part.key == "key"), None)
         rows.append((key, body, "in", 0, at, 1_767_323_045_123, told))

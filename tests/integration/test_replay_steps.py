@@ -95,7 +95,7 @@ def write_letters(folder: Path, reasons: Sequence[str], detail: str = "") -> lis
     lines: list[bytes] = []
     for n, reason in enumerate(reasons):
         (row,) = shop.records(reason, [n])
-        native = BINDINGS["HTTP"].native(list(row.properties))
+        native = BINDINGS["HTTP"].build(list(row.properties))
         told: dict[str, Any] = {
             "letter": f"{n:032x}",
             "reason": reason,

@@ -34,7 +34,7 @@ def stored(path: Path) -> list[str]:
     rows = [
         (form["position"], form["body"])
         for each in view.partitions
-        for batch in view.read(each, view.spans(each, view.first(each), view.end(each)))
+        for batch in view.read_spans(each, view.plan_spans(each, view.first_position(each), view.end_position(each)))
         for form in batch.to_pylist()
     ]
     assert len({position for position, _ in rows}) == len(rows)

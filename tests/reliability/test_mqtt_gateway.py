@@ -263,7 +263,7 @@ def test_a_full_inbox_holds_and_goes_on(broker: Mosquitto, tmp_path: Path, proto
             """Read and delete, as the router would, until everything went through."""
             view = InboxView(path)
             # Where it ends before it is read: what comes meanwhile, and the segments that it fills, stay.
-            end = view.end(0)
+            end = view.end_position(0)
             read.extend(bodies_in(path))
             view.trim_segments(0, InboxPosition(end.segment, 0))
             return len(set(read)) == 1_000

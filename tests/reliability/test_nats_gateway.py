@@ -99,7 +99,7 @@ def bodies(inbox: Path) -> list[bytes]:
     return [
         body
         for each in view.partitions
-        for batch in view.read(each, view.spans(each, view.first(each), view.end(each)))
+        for batch in view.read_spans(each, view.plan_spans(each, view.first_position(each), view.end_position(each)))
         for body in batch.column("body").to_pylist()
     ]
 

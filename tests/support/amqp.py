@@ -232,7 +232,7 @@ def stored(path: Path) -> list[InboxRow]:
     return [
         _row(form)
         for each in view.partitions
-        for batch in view.read(each, view.spans(each, view.first(each), view.end(each)))
+        for batch in view.read_spans(each, view.plan_spans(each, view.first_position(each), view.end_position(each)))
         for form in _forms(batch)
     ]
 

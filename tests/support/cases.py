@@ -54,7 +54,7 @@ def plan_of(catalog: Catalog, settings: Mapping[str, Any], folder: Path) -> Plan
 def kafka_rows(lines: Sequence[str]) -> pa.RecordBatch:
     """Return records of Kafka, one in each line, as rows of its source."""
     records = [parse_record(line) for line in lines]
-    rows = [{**source_row(BINDINGS["KAFKA"].parts(each.native)), "value": each.body} for each in records]
+    rows = [{**source_row(BINDINGS["KAFKA"].split(each.native)), "value": each.body} for each in records]
     return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
 
 

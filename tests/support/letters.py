@@ -260,7 +260,7 @@ def row_of(record: Mapping[str, Any], **more: Any) -> dict[str, Any] | None:
     try:
         known = record_from_json(dict(record))
         binding = binding_of(known.protocol)
-        parts = binding.parts(known.native) if binding is not None else None
+        parts = binding.split(known.native) if binding is not None else None
     except RecordError:
         return None
     if parts is None:

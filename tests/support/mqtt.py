@@ -275,7 +275,7 @@ def connected(each: MqttGateway) -> None:
 
 def record_of(row: InboxRow) -> Record:
     """Return the native record that a row is."""
-    return Record(row.protocol, BINDINGS[row.protocol].native(list(row.properties)), row.body, row.endpoint)
+    return Record(row.protocol, BINDINGS[row.protocol].build(list(row.properties)), row.body, row.endpoint)
 
 
 def bodies_in(path: Path) -> list[bytes]:
@@ -284,7 +284,7 @@ def bodies_in(path: Path) -> list[bytes]:
     return [
         body
         for each in view.partitions
-        for batch in view.read(each, view.spans(each, view.first(each), view.end(each)))
+        for batch in view.read_spans(each, view.plan_spans(each, view.first_position(each), view.end_position(each)))
         for body in batch.column("body").to_pylist()
     ]
 

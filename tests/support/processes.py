@@ -338,14 +338,14 @@ def _sent(row: dict[str, Any]) -> Sent:
 
 
 def _kafka_row(number: int, record: Record) -> tuple[Any, ...]:
-    parts = BINDINGS["KAFKA"].parts(record.native)
+    parts = BINDINGS["KAFKA"].split(record.native)
     headers = [(part.key.removeprefix("headers."), part.value) for part in parts if part.key.startswith("headers.")]
     key = next((part.value for part in parts if part.key == "key"), None)
     return (key, record.body, "in", 0, number, 1_700_000_000_123, headers)
 
 
 def _inbox_row(number: int, record: Record) -> tuple[Any, ...]:
-    parts = [(part.key, part.value, part.kind) for part in BINDINGS[record.protocol].parts(record.native)]
+    parts = [(part.key, part.value, part.kind) for part in BINDINGS[record.protocol].split(record.native)]
     received = datetime.fromisoformat(RECEIVED.replace("Z", "+00:00"))
     return (ENDPOINT, record.protocol, received, parts, record.body, str(number))
 

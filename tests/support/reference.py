@@ -236,10 +236,10 @@ class Reference:
             binding = binding_of(record.protocol)
             if binding is None:
                 return dead("undecodable")
-            parts = binding.parts(record.native)
+            parts = binding.split(record.native)
         except RecordError:
             return dead("undecodable")
-        envelope = binding.envelope(parts, record.body, lambda: self.sniffs(record, binding))
+        envelope = binding.read_envelope(parts, record.body, lambda: self.sniffs(record, binding))
         if envelope.mode != "batch":
             return self._judge(record, binding, parts, envelope)
         try:
@@ -247,7 +247,7 @@ class Reference:
         except NotAnEvent:
             return dead("undecodable")
         alone = [Part(p.key, BATCH_MEMBER) if self._is_content(p, binding) else p for p in parts]
-        read = [binding.envelope(alone, event, lambda: False) for event in events]
+        read = [binding.read_envelope(alone, event, lambda: False) for event in events]
         return {"outcome": "batch", "events": [self._judge(record, binding, alone, each) for each in read]}
 
     def bodies(self, line: str) -> list[tuple[bytes | None, bytes | None]]:
@@ -255,7 +255,9 @@ class Reference:
         record = parse_record(line)
         binding = binding_of(record.protocol)
         assert binding is not None
-        envelope = binding.envelope(binding.parts(record.native), record.body, lambda: self.sniffs(record, binding))
+        envelope = binding.read_envelope(
+            binding.split(record.native), record.body, lambda: self.sniffs(record, binding)
+        )
         if envelope.mode != "batch":
             return [(envelope.data, record.body)]
         try:
@@ -263,7 +265,7 @@ class Reference:
         except NotAnEvent:
             return [(None, record.body)]
         media = [Part(binding.rule.content_type, BATCH_MEMBER)]
-        return [(binding.envelope(media, event, lambda: False).data, event) for event in events]
+        return [(binding.read_envelope(media, event, lambda: False).data, event) for event in events]
 
     @staticmethod
     def _is_content(part: Part, binding: Binding) -> bool:

@@ -37,9 +37,9 @@ def nearest(catalog: Catalog, endpoint: Endpoint, line: str) -> list[tuple[str, 
     record = parse_record(line)
     binding = binding_of(record.protocol)
     assert binding is not None
-    parts = binding.parts(record.native)
+    parts = binding.split(record.native)
     sniffs = Reference(catalog, endpoint=endpoint.xid).sniffs
-    envelope = binding.envelope(parts, record.body, lambda: sniffs(record, binding))
+    envelope = binding.read_envelope(parts, record.body, lambda: sniffs(record, binding))
     ranked: list[tuple[int, int, int, str, Failed]] = []
     for xid in endpoint.candidates:
         definition = catalog.definitions[xid]

@@ -147,7 +147,7 @@ def _event(
     except EmitError as error:
         raise AssertionError(f"{definition.xid}: {error}") from error
     binding = BINDINGS[protocol]
-    envelope = binding.envelope(binding.parts(made.native), made.body, lambda: producer.mode == "structured")
+    envelope = binding.read_envelope(binding.split(made.native), made.body, lambda: producer.mode == "structured")
     if envelope.is_event:
         return dict(envelope.attributes), envelope.data
     attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": definition.messageid, "time": NOW}
@@ -163,7 +163,7 @@ def mismatches(sent: Journey, received: Mapping[str, tuple[Sequence[Part], bytes
     }
     matcher = RecordMatcher(replace(sent.catalog, endpoints=alone))
     names = dict(zip(sent.definitions, alone, strict=True))
-    native = BINDINGS[sent.protocol].native
+    native = BINDINGS[sent.protocol].build
     lines = [
         encode_record_line(Record(sent.protocol, native(list(parts)), body, names[position], NOW))
         for position, (parts, body) in received.items()
@@ -317,12 +317,12 @@ class PipeSending(SendingBinding):
     """An address is the name of a pipe: words between slashes."""
 
     family = "pipe"
-    literal = (re.compile(r"[a-z/-]*"), "letters, '-' and '/'")
-    whole = (re.compile(r"[A-Za-z0-9._%-]+(?:/[A-Za-z0-9._%-]+)*"), "a pipe has words between slashes")
-    most_bytes = 100
-    address = "pipe"
-    by_channel = frozenset({"pipe"})
-    form = AddressForm("PIPE", {"pipe": 1}, {})
+    literal_rule = (re.compile(r"[a-z/-]*"), "letters, '-' and '/'")
+    address_rule = (re.compile(r"[A-Za-z0-9._%-]+(?:/[A-Za-z0-9._%-]+)*"), "a pipe has words between slashes")
+    max_address_bytes = 100
+    address_key = "pipe"
+    channel_options = frozenset({"pipe"})
+    address_form = AddressForm("PIPE", {"pipe": 1}, {})
 
 
 class PipePublisher:

@@ -184,7 +184,7 @@ def _parts(sample: Sample) -> tuple[Record, Any]:
     record = record_from_json(dict(sample.record))
     binding = binding_of(record.protocol)
     assert binding is not None, sample.place
-    return record, binding.parts(record.native)
+    return record, binding.split(record.native)
 
 
 def _ran(

@@ -191,7 +191,7 @@ class Router:
 
     def start(self) -> Router:
         """Ask for the subscriptions."""
-        self.subscriptions.follow(self.sources)
+        self.subscriptions.follow_sources(self.sources)
         return self
 
     def until_ready(self) -> Router:

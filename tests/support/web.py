@@ -208,7 +208,7 @@ class Taken:
     def envelope(self) -> Any:
         """Return the envelope, as our own codec reads it."""
         parts = [Part(f"headers.{name.lower()}", value.encode("latin-1")) for name, value in self.headers]
-        return BINDINGS["HTTP"].envelope(parts, self.body, lambda: False)
+        return BINDINGS["HTTP"].read_envelope(parts, self.body, lambda: False)
 
 
 @dataclass(frozen=True, slots=True)

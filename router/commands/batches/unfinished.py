@@ -170,9 +170,9 @@ def _iter_inbox(state: StateFolder, starts: Mapping[str, Any], ends: Mapping[str
         known = positions_of(starts, view.layout.inbox) if starts else {}
         for number, end in positions_of(ends, view.layout.inbox).items():
             # Nothing is removed before the first commit, so the first batch starts at the first row.
-            start = known[number] if number in known else view.first(number)
+            start = known[number] if number in known else view.first_position(number)
             if start != end:
-                count = view.count(number, start, end)
+                count = view.count_rows(number, start, end)
                 yield PartitionRange(
                     f"inbox-{number}", f"{start.segment}:{start.row}", f"{end.segment}:{end.row}", count
                 )

@@ -298,7 +298,7 @@ def make_example_record(overlap: Overlap) -> dict[str, Any]:
     binding = BINDINGS[overlap.protocol or _ANY_PROTOCOL]
     attributes = {key[2:]: text for key, text in overlap.values.items() if key.startswith("e.")}
     options = [(_make_property(key[2:], overlap), text) for key, text in overlap.values.items() if key.startswith("p.")]
-    parts = binding.sending.option_parts(options)
+    parts = binding.sending.build_option_parts(options)
     record: dict[str, Any] = {"protocol": binding.protocol}
     if overlap.event:
         event = {**_REQUIRED, **attributes}
@@ -308,7 +308,7 @@ def make_example_record(overlap: Overlap) -> dict[str, Any]:
             record["body"] = encode_event(event, None).decode()
             if binding.binary:
                 parts += [attribute_part(binding.rule, "datacontenttype", _STRUCTURED)]
-    return {**record, "native": binding.native(parts)}
+    return {**record, "native": binding.build(parts)}
 
 
 def _requires_structured(binding: Binding, overlap: Overlap) -> bool:

@@ -67,12 +67,14 @@ class BrokerTarget:
         binding = BINDINGS[record.protocol]
         if self._publisher is None:
             self._publisher = self._make_publisher(binding)
-        parts = binding.parts(record.native)
+        parts = binding.split(record.native)
         address = self._address or self._find_own_address(binding, parts)
         if not address:
             hint = f"add it to the target, as in {self._shown}/NAME, or use an endpoint that has it"
             raise RouterError(f"the record has no destination at {self._shown}", hint=hint)
-        own = tuple(part for part in parts if not binding.sending.address or part.key != binding.sending.address)
+        own = tuple(
+            part for part in parts if not binding.sending.address_key or part.key != binding.sending.address_key
+        )
         self._waiting.append(Outbound(address, own, record.body, address, uuid.uuid4().hex))
         if len(self._waiting) >= CHUNK:
             self.finish()
@@ -104,8 +106,8 @@ class BrokerTarget:
 
     def _find_own_address(self, binding: Binding, parts: list[Part]) -> str:
         if self._endpoint is not None:
-            return binding.sending.address_of(parts, self._endpoint, True, "", str)
-        named = first(parts, binding.sending.address or "properties.to")
+            return binding.sending.build_address(parts, self._endpoint, True, "", str)
+        named = first(parts, binding.sending.address_key or "properties.to")
         return (named.text if named is not None else None) or ""
 
     def _make_publisher(self, binding: Binding) -> Publisher:
@@ -228,7 +230,7 @@ class _HttpDestination:
 
     def send(self, record: Record) -> None:
         _require_family(record, "HTTP")
-        parts = BINDINGS["HTTP"].parts(record.native)
+        parts = BINDINGS["HTTP"].split(record.native)
         headers = [(name.encode(), part.value or b"") for name, part in headers_of(parts)]
         method = _part_text(first(parts, "method")) or "POST"
         request = self._client.build_request(method, self._make_url(parts), headers=headers, content=record.body or b"")
@@ -273,7 +275,7 @@ class _KafkaDestination:
 
     def send(self, record: Record) -> None:
         _require_family(record, "KAFKA")
-        parts = BINDINGS["KAFKA"].parts(record.native)
+        parts = BINDINGS["KAFKA"].split(record.native)
         topic = self._topic or _part_text(first(parts, "topic")) or ""
         while True:
             try:

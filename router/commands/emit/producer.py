@@ -157,7 +157,7 @@ class MessageProducer:
             for prop in self.definition.protocoloptions
             if prop.value is not None or prop.required
         )
-        parts = self._binding.sending.option_parts(options)
+        parts = self._binding.sending.build_option_parts(options)
         content_type = choose_content_type(self.definition, self._payloads.family)
         data, self.payload_doubt = self._payloads.make(content_type, number, self._random, now)
         if self.mode == "native":
@@ -175,7 +175,7 @@ class MessageProducer:
         coding = coding_of(parts)
         if coding and data is not None and self.mode != "structured":
             data = encoded(data, coding)
-        native = self._binding.native(parts)
+        native = self._binding.build(parts)
         return Record(self._binding.protocol, native, data, self.endpoint.xid if self.endpoint else None, now)
 
     def _make_frame(self, catalog: Catalog, schema_id: str) -> bytes:
@@ -203,7 +203,7 @@ class MessageProducer:
         keys = {part.key for part in parts}
         if content and self._binding.binary and self._binding.rule.content_type not in keys:
             parts.append(Part(self._binding.rule.content_type, content.encode()))
-        for key, text in self._binding.sending.channel(self.definition, self.endpoint).items():
+        for key, text in self._binding.sending.channel_address(self.definition, self.endpoint).items():
             if key not in keys:
                 parts.append(Part(key, template_of(text, False).expand(context, encode=False).encode()))
         return parts
@@ -277,7 +277,7 @@ class MessageProducer:
             template = _property_template(prop)
             wanted.update(dict.fromkeys(template.names if template else ()))
         keys = {prop.name for prop in self.definition.protocoloptions}
-        for key, text in self._binding.sending.channel(self.definition, self.endpoint).items():
+        for key, text in self._binding.sending.channel_address(self.definition, self.endpoint).items():
             if key not in keys:
                 wanted.update(dict.fromkeys(template_of(text, False).names))
         missing = [name for name in wanted if name not in self._context]
@@ -317,9 +317,9 @@ def join_as_batch(records: list[Record]) -> Record:
     bodies = [msgspec.Raw(record.body or b"null") for record in records]
     binding = BINDINGS[records[0].protocol]
     key = binding.rule.content_type
-    parts = [part for part in binding.parts(records[0].native) if part.key != key]
+    parts = [part for part in binding.split(records[0].native) if part.key != key]
     media = Part(key, BATCH.encode())
-    return replace(records[0], native=binding.native([*parts, media]), body=msgspec.json.encode(bodies))
+    return replace(records[0], native=binding.build([*parts, media]), body=msgspec.json.encode(bodies))
 
 
 def encode_record_line(record: Record) -> bytes:

@@ -129,7 +129,7 @@ class MessageValidator:
         return answers
 
     def _received(self, message: Outbound) -> Iterator[Part]:
-        parts = self._binding.sending.received(message, binary=self._binding.binary)
+        parts = self._binding.sending.iter_received_parts(message, binary=self._binding.binary)
         return (part for part in parts if part.key not in self._uncarried) if self._uncarried else parts
 
     def _key(self, shaped: ShapedMessage, parts: Sequence[Part]) -> Any:
@@ -268,8 +268,8 @@ class EndpointComposer:
         self._sending = binding.sending
         self._lineage = lineage
         self._base = base
-        self._least = {**binding.sending.least, **(least or {})}
-        self._by_channel = frozenset().union(*(each.sending.by_channel for each in BINDINGS.values()))
+        self._least = {**binding.sending.min_values, **(least or {})}
+        self._by_channel = frozenset().union(*(each.sending.channel_options for each in BINDINGS.values()))
         self._passing = passing
         known = (catalog.definitions[xid] for xid in endpoint.candidates if xid in catalog.definitions)
         self._candidates = tuple(self._usable(known, mode))
@@ -335,21 +335,21 @@ class EndpointComposer:
     def _message(self, candidate: _Candidate, event: RoutedEvent) -> Outbound:
         definition = candidate.definition
         values = {**event.attributes, **candidate.captured(event), **event.context}
-        parts = self._sending.option_parts(self._options(definition, values))
+        parts = self._sending.build_option_parts(self._options(definition, values))
         for part in parts:
             if part.text is None and not self._sending.carries_bytes(part.key):
                 raise UnsendableMessage(f"{part.key} must be text, but its bytes are not UTF-8")
         keys = {part.key for part in parts}
-        for name in self._sending.scalars:
+        for name in self._sending.scalar_options:
             if name in self._endpoint.options and name not in keys:
                 parts.append(Part(name, msgspec.json.encode(self._endpoint.options[name]), JSON_KIND))
         if self._least:
             parts = [self._raised(part) for part in parts]
         parts += [part for part in self._listed(values) if part.key not in keys]
-        for name, text in self._sending.channel(definition, self._endpoint, connected=True).items():
+        for name, text in self._sending.channel_address(definition, self._endpoint, connected=True).items():
             if name not in keys:
                 parts.append(Part(name, self._address_text(text, values).encode()))
-        if self._sending.key and self._sending.key not in keys:
+        if self._sending.key_name and self._sending.key_name not in keys:
             parts += self._key(event, values)
         address = checked_address(self._address(definition, parts, values), self._sending)
         kept = [part for part in parts if not part.key.startswith(_QUERY)]
@@ -380,7 +380,7 @@ class EndpointComposer:
             if "time" not in values:
                 raise UnsendableMessage(f"{prop.name} is a time, but the event has no time")
             return values["time"]
-        template = _template(prop, self._sending.dotted and prop.name == self._sending.address)
+        template = _template(prop, self._sending.has_dotted_levels and prop.name == self._sending.address_key)
         if template is None:
             return text
         expanded = template.expand(values, encode=prop.type == "uritemplate")
@@ -390,7 +390,7 @@ class EndpointComposer:
 
     def _listed(self, values: Mapping[str, str]) -> Iterator[Part]:
         """Yield headers and query values from the endpoint's options."""
-        for member in self._sending.listed:
+        for member in self._sending.listed_options:
             listed = self._endpoint.options.get(member)
             pairs = listed.items() if isinstance(listed, dict) else _pairs(listed)
             for name, value in pairs:
@@ -400,12 +400,12 @@ class EndpointComposer:
     def _address_text(self, text: str, values: Mapping[str, str]) -> str:
         """Expand a template of the channel; values are encoded so that none adds a level or a wildcard."""
         template = template_of(text, False)
-        known = {name: self._sending.encoded(values[name]) for name in template.names if name in values}
+        known = {name: self._sending.encode_value(values[name]) for name in template.names if name in values}
         return template.expand(known, encode=False)
 
     def _address(self, definition: Definition, parts: list[Part], values: Mapping[str, str]) -> str:
         declared = any(prop.name == "path" and prop.value is not None for prop in definition.protocoloptions)
-        return self._sending.address_of(
+        return self._sending.build_address(
             parts, self._endpoint, declared, self._base, lambda text: self._address_text(text, values)
         )
 
@@ -417,7 +417,7 @@ class EndpointComposer:
             data: bytes | None = template_of(str(fixed), False).expand(values, encode=False).encode()
         else:
             data = own.encode() if own else source_key(event)
-        return [] if data is None else [Part(self._sending.key, data, BINARY_KIND)]
+        return [] if data is None else [Part(self._sending.key_name, data, BINARY_KIND)]
 
 
 def asks_structured(definition: Definition, endpoint: Endpoint, binding: Binding) -> bool:

@@ -86,7 +86,7 @@ class HeaderPassing:
         for name, part, wire_type in _came(source, native):
             if structured and name.lower().startswith("content-"):
                 continue  # of the body as it was, which is now within another one
-            header = self.binding.sending.header(name, part)
+            header = self.binding.sending.convert_header(name, part)
             if header is None or header.key.lower() in self.taken:
                 continue
             key = f"{place}.{header.key}"
@@ -101,7 +101,7 @@ class HeaderPassing:
 def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
     """Yield names, parts and AMQP types of the headers that were not attributes of the record's own envelope."""
     try:
-        parts: Parts = source.parts(msgspec.json.decode(native))
+        parts: Parts = source.split(msgspec.json.decode(native))
     except (msgspec.DecodeError, RecordError):
         return  # the native record is shown, not relied on: an unusual one has no headers
     types = types_of(parts)
@@ -237,7 +237,7 @@ def source_key(event: RoutedEvent) -> bytes | None:
     if binding is None or not binding.partition_key or binding.partition_key.rpartition(".")[2] not in event.native:
         return None
     try:
-        part = first(binding.parts(msgspec.json.decode(event.native)), binding.partition_key)
+        part = first(binding.split(msgspec.json.decode(event.native)), binding.partition_key)
     except (msgspec.DecodeError, RecordError):
         return None  # the native record is shown, not relied on: an unusual one has no key
     return None if part is None else part.value
@@ -245,7 +245,7 @@ def source_key(event: RoutedEvent) -> bytes | None:
 
 def _annotations(event: RoutedEvent, binding: Binding) -> list[Part]:
     """Return the part with the event's partition key, where that is none of the record's own (Kafka's composers)."""
-    if not binding.partition_key or binding.sending.key:
+    if not binding.partition_key or binding.sending.key_name:
         return []
     own = event.attributes.get("partitionkey")
     part = Part(binding.partition_key, own.encode() if own else source_key(event))

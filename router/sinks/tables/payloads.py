@@ -96,7 +96,7 @@ def _uncoded(rows: pa.Table) -> pa.BinaryArray:
 def _coding(protocol: str | None, native: str) -> str:
     binding = binding_of(protocol or "")
     try:
-        return coding_of(binding.parts(_NATIVE.decode(native))) if binding is not None else ""
+        return coding_of(binding.split(_NATIVE.decode(native))) if binding is not None else ""
     except (msgspec.DecodeError, RecordError):
         return ""  # the native record is shown, not relied on
 

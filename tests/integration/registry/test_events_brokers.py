@@ -72,7 +72,7 @@ def of(rows: Rows) -> Events:
 
     def arrived() -> list[Mapping[str, str]]:
         return [
-            dict(BINDINGS[row.protocol].envelope(row.properties, row.body, lambda: True).attributes)
+            dict(BINDINGS[row.protocol].read_envelope(row.properties, row.body, lambda: True).attributes)
             for row in list(rows.stored)
         ]
 

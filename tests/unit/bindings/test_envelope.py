@@ -22,7 +22,7 @@ CASES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("envelope_case
 def test_envelope(case: dict[str, Any]) -> None:
     binding = BINDINGS[case["protocol"]]
     body = case["body"].encode() if case.get("body") is not None else None
-    envelope = binding.envelope(binding.parts(case["native"]), body, lambda: bool(case.get("sniff")))
+    envelope = binding.read_envelope(binding.split(case["native"]), body, lambda: bool(case.get("sniff")))
     assert envelope.mode == case["mode"], envelope
     assert envelope.is_event is (case["mode"] in ("binary", "structured"))
     wanted = case.get("faults", [])
@@ -56,7 +56,7 @@ contents = st.none() | st.binary(max_size=6) | st.sampled_from([b"1.0", b"1", b"
 
 @given(st.sampled_from(list(BINDINGS)), st.lists(st.builds(Part, keys, contents), max_size=8), st.none() | st.binary())
 def test_no_record_raises_and_sound_events_are_whole(protocol: str, parts: list[Part], body: bytes | None) -> None:
-    envelope = BINDINGS[protocol].envelope(parts, body, lambda: True)
+    envelope = BINDINGS[protocol].read_envelope(parts, body, lambda: True)
     if envelope.is_event and not envelope.faults:
         assert envelope.attributes["specversion"] == "1.0"
         assert all(envelope.attributes[name] for name in ("id", "source", "type"))

@@ -9,26 +9,28 @@ CONNECTING = {"kafka.bootstrap.servers": "h:9092", "kafka.security.protocol": "P
 
 def test_a_source_takes_more_at_a_time_than_spark_does_by_itself() -> None:
     client = KafkaClient("h:9092")
-    assert client.jvm() == CONNECTING
+    assert client.jvm_options() == CONNECTING
     ours = {"kafka.max.poll.records": "3000", "kafka.isolation.level": "read_committed"}
-    assert client.reading(waits=True) == CONNECTING | ours
+    assert client.source_options(waits=True) == CONNECTING | ours
 
 
 def test_batches_do_not_wait_at_the_end_of_a_partition() -> None:
     client = KafkaClient("h:9092")
-    assert client.reading() == client.reading(waits=True) | {"kafka.fetch.max.wait.ms": "20"}
+    assert client.source_options() == client.source_options(waits=True) | {"kafka.fetch.max.wait.ms": "20"}
 
 
 def test_what_settings_say_of_a_source_comes_first() -> None:
     said = {"max.poll.records": "7", "fetch.min.bytes": "9", "fetch.max.wait.ms": "300"}
     said["isolation.level"] = "read_uncommitted"
-    assert KafkaClient("h:9092", options=said).reading() == CONNECTING | {f"kafka.{key}": said[key] for key in said}
+    assert KafkaClient("h:9092", options=said).source_options() == CONNECTING | {
+        f"kafka.{key}": said[key] for key in said
+    }
 
 
 def test_a_sink_compresses_batches_unless_settings_say_otherwise() -> None:
-    assert KafkaClient("h:9092").writing() == CONNECTING | {
+    assert KafkaClient("h:9092").sink_options() == CONNECTING | {
         "kafka.compression.type": "lz4",
         "kafka.max.block.ms": "20000",
     }
     client = KafkaClient("h:9092", options={"compression.type": "none", "max.block.ms": "60000"})
-    assert client.writing() == CONNECTING | {"kafka.compression.type": "none", "kafka.max.block.ms": "60000"}
+    assert client.sink_options() == CONNECTING | {"kafka.compression.type": "none", "kafka.max.block.ms": "60000"}

@@ -34,7 +34,7 @@ def exactly(row: dict[str, Any]) -> RecordColumns:
 @given(st.lists(rows(), min_size=1, max_size=12))
 def test_columns_say_what_the_codec_says(made: list[tuple[Any, ...]]) -> None:
     batch = batch_of(made)
-    read = KafkaReader(KEYS, sniffs=True).read(batch)
+    read = KafkaReader(KEYS, sniffs=True).read_columns(batch)
     for number, row in enumerate(batch.to_pylist()):
         if read.odd[number]:
             continue
@@ -53,9 +53,9 @@ def test_columns_say_what_the_codec_says(made: list[tuple[Any, ...]]) -> None:
 @given(st.lists(rows(), min_size=1, max_size=12))
 def test_slices_of_a_batch_are_read_alike(made: list[tuple[Any, ...]]) -> None:
     reader, batch = KafkaReader(KEYS, sniffs=True), batch_of(made)
-    whole = reader.read(batch)
+    whole = reader.read_columns(batch)
     for at in range(len(made)):
-        one = reader.read(batch.slice(at, 1))
+        one = reader.read_columns(batch.slice(at, 1))
         assert (one.odd[0], one.events[0]) == (whole.odd[at], whole.events[at])
         assert all(one.texts[key][0] == whole.texts[key][at] for key in KEYS)
 
@@ -74,7 +74,7 @@ def test_slices_of_a_batch_are_read_alike(made: list[tuple[Any, ...]]) -> None:
 )
 def test_few_rows_are_odd(headers: list[tuple[str, bytes]], odd: bool) -> None:
     batch = batch_of([(b"k", b"v", "in", 0, 0, 0, headers)])
-    assert KafkaReader(("p.headers.a",), sniffs=False).read(batch).odd.tolist() == [odd]
+    assert KafkaReader(("p.headers.a",), sniffs=False).read_columns(batch).odd.tolist() == [odd]
 
 
 @given(st.lists(contents))
@@ -95,9 +95,9 @@ def test_ever_new_names_cost_no_more_than_their_number() -> None:
     batch = batch_of([(None, None, "in", 0, 0, 0, each) for each in headers])
     entries = Entries(batch.column(SOURCE_SCHEMA.names[-1]))
     assert len(entries.names) == 10_000
-    assert not entries.repeated(lambda _: True).any()
+    assert not entries.rows_with_repeats(lambda _: True).any()
     twice = batch_of(
         [(None, None, "in", 0, 0, 0, [*headers[0], headers[0][7]]), (None, None, "in", 0, 0, 0, headers[1])]
     )
-    assert Entries(twice.column(SOURCE_SCHEMA.names[-1])).repeated(lambda _: True).tolist() == [True, False]
-    assert KafkaReader((), sniffs=False).read(batch).odd.all()
+    assert Entries(twice.column(SOURCE_SCHEMA.names[-1])).rows_with_repeats(lambda _: True).tolist() == [True, False]
+    assert KafkaReader((), sniffs=False).read_columns(batch).odd.all()

@@ -89,7 +89,7 @@ def test_a_native_record_survives(protocol: str) -> None:
 
     @given(NATIVES[protocol])
     def survives(native: dict[str, Any]) -> None:
-        assert binding.native(binding.parts(native)) == native
+        assert binding.build(binding.split(native)) == native
 
     survives()
 
@@ -98,8 +98,8 @@ def test_a_native_record_survives(protocol: str) -> None:
 def test_a_kafka_key_of_any_bytes_survives(key: bytes) -> None:
     native = {"topic": "t", "key_base64": base64.b64encode(key).decode()}
     binding = BINDINGS["KAFKA"]
-    assert binding.parts(native)[-1].value == key
-    assert binding.native(binding.parts(native)) == native
+    assert binding.split(native)[-1].value == key
+    assert binding.build(binding.split(native)) == native
 
 
 @given(st.none() | binaries, st.lists(st.tuples(texts, st.none() | binaries), max_size=5))
@@ -107,7 +107,7 @@ def test_a_kafka_row_has_the_parts_of_its_record(key: bytes | None, headers: lis
     row = {"topic": "t", "partition": 1, "offset": 2, "timestamp": 3, "key": key}
     row["headers"] = [{"key": name, "value": value} for name, value in headers]
     binding, parts = BINDINGS["KAFKA"], parts_of_row(row)
-    assert sorted(map(repr, binding.parts(binding.native(parts)))) == sorted(map(repr, parts))
+    assert sorted(map(repr, binding.split(binding.build(parts)))) == sorted(map(repr, parts))
 
 
 @given(
@@ -126,7 +126,7 @@ def test_a_record_survives_its_json(
 
 def test_http_header_names_become_lower_case_and_keep_their_order() -> None:
     headers = [{"name": "X-B", "value": "1"}, {"name": "x-a", "value": "2"}, {"name": "x-b", "value": "3"}]
-    parts = BINDINGS["HTTP"].parts({"headers": headers, "query": [{"name": "X", "value": "4"}]})
+    parts = BINDINGS["HTTP"].split({"headers": headers, "query": [{"name": "X", "value": "4"}]})
     assert [part.key for part in parts] == ["headers.x-b", "headers.x-a", "headers.x-b", "query.X"]
 
 
@@ -134,7 +134,7 @@ def test_http_header_names_become_lower_case_and_keep_their_order() -> None:
     ("value", "expected"), [(7, b"7"), (7.5, b"7.5"), (True, b"true"), ("", b""), (None, None), ([1], b"[1]")]
 )
 def test_values_that_are_no_text_compare_as_their_json(value: Any, expected: bytes | None) -> None:
-    (part,) = BINDINGS["KAFKA"].parts({"headers": [{"name": "a", "value": value}]})
+    (part,) = BINDINGS["KAFKA"].split({"headers": [{"name": "a", "value": value}]})
     assert part.value == expected
 
 
@@ -147,7 +147,7 @@ def test_content_type_is_found_in_any_case_and_the_first_counts() -> None:
 
 
 def test_a_stream_id_needs_both_of_its_members() -> None:
-    parts = BINDINGS["NATS"].parts
+    parts = BINDINGS["NATS"].split
     assert stream_id(parts({"stream": "S", "sequence": 7})) == "S-7"
     assert stream_id(parts({"stream": "S"})) is None
     assert stream_id(parts({"stream": None, "sequence": 7})) is None
@@ -218,4 +218,4 @@ def test_lines_that_are_no_record(line: str | bytes, told: str) -> None:
 )
 def test_natives_of_the_wrong_shape(protocol: str, native: dict[str, Any], told: str) -> None:
     with pytest.raises(RecordError, match=told):
-        BINDINGS[protocol].parts(native)
+        BINDINGS[protocol].split(native)

@@ -91,7 +91,7 @@ def test_a_gateway_takes_and_acknowledges_after_the_store(tmp_path: Path) -> Non
     assert (source.kind, source.addresses, source.brokered) == ("pipe", ("notes",), True)
     assert [each.get("answer") for each in got] == [None, "ok", "ok"]
     assert counts.stored == {"/endpoints/line": 2}
-    native = BINDINGS[PROTOCOL].native(list(rows.stored[0].properties))
+    native = BINDINGS[PROTOCOL].build(list(rows.stored[0].properties))
     (outcome,) = RecordMatcher(catalog).outcomes([json.dumps({"protocol": PROTOCOL, "native": native}).encode()])
     assert outcome["message"] == "/messagegroups/G/messages/note"
 

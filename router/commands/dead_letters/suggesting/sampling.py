@@ -135,12 +135,12 @@ def extract_traits(record: Record, sniffs: Callable[[str], bool], hides: Hides =
     if binding is None:
         return "of an unknown protocol"
     try:
-        parts = binding.parts(record.native)
+        parts = binding.split(record.native)
     except RecordError:
         return "no native record"
     if any(part.key in _MARKS for part in parts):
         return "oversized or undecodable"
-    envelope = binding.envelope(parts, record.body, lambda: sniffs(binding.protocol))
+    envelope = binding.read_envelope(parts, record.body, lambda: sniffs(binding.protocol))
     if envelope.mode in ("batch", "undecodable") or envelope.faults:
         return "a batch of events" if envelope.mode == "batch" else "no valid event"
     event = envelope.is_event

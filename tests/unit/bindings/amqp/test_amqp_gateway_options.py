@@ -114,11 +114,11 @@ def test_a_node_goes_by_two_names(options: dict[str, Any], node: str | None) -> 
 
 def test_waits_grow_to_a_limit_and_begin_anew() -> None:
     backoff = create_backoff()
-    waits = [backoff.pause() for _ in range(40)]
+    waits = [backoff.next_pause() for _ in range(40)]
     assert waits[0] < 0.3
     assert LONGEST_WAIT_SECONDS / 2 <= min(waits[20:]) <= max(waits) <= LONGEST_WAIT_SECONDS
     backoff.reset()
-    assert backoff.pause() < 0.3
+    assert backoff.next_pause() < 0.3
 
 
 def test_a_gateway_that_never_ran_stops_at_once() -> None:

@@ -109,4 +109,4 @@ def test_a_value_that_is_no_json_goes_as_it_is(text: bytes) -> None:
     part = Part("application-properties.a", text, JSON_KIND)
     value = value_of_part(part, {})
     assert (value.kind, value.value) == ("binary", text) if text == b"\xff" else ("string", text.decode())
-    assert AmqpSending().header("application-properties.a", part) is not None
+    assert AmqpSending().convert_header("application-properties.a", part) is not None

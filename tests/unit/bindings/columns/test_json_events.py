@@ -27,7 +27,7 @@ CORE = '"specversion":"1.0","id":"1","source":"/s","type":"t"'
 
 
 def exact(body: bytes) -> Envelope:
-    return BINDINGS["HTTP"].envelope(PARTS, body, lambda: False)
+    return BINDINGS["HTTP"].read_envelope(PARTS, body, lambda: False)
 
 
 def settled(events: JsonEvents, row: int) -> tuple[dict[str, str], bytes | None]:

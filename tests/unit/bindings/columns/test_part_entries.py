@@ -36,7 +36,7 @@ def test_entries_are_those_of_the_rows(rows: list[Row], groups: int, begin: int)
         (grouped[begin + row], key) for row, key, *_ in flat
     ]
     assert entries.values.to_pylist() == [value for _, _, value, _ in flat]
-    assert entries.are("binary").tolist() == [kind == "binary" for *_, kind in flat]
+    assert entries.is_kind("binary").tolist() == [kind == "binary" for *_, kind in flat]
     assert not entries.broken_rows.any()
 
 
@@ -44,9 +44,9 @@ def test_entries_are_those_of_the_rows(rows: list[Row], groups: int, begin: int)
 def test_the_first_of_some_names_in_every_row(rows: list[Row], wanted: tuple[str, ...], empty: bool) -> None:
     entries = entries_of(rows, [0] * len(rows))
     numbers = [number for number, (_, key) in enumerate(entries.pairs) if key in wanted]
-    places, more = entries.leading(entries.called(numbers, empty=empty))
+    places, more = entries.first_and_repeats(entries.entries_of_pairs(numbers, empty=empty))
     own = [[value for key, value, _ in row if key in wanted and (empty or value is not None)] for row in rows]
-    assert entries.bytes_of(places).to_pylist() == [each[0] if each else None for each in own]
+    assert entries.values_at(places).to_pylist() == [each[0] if each else None for each in own]
     assert [place >= 0 for place in places.tolist()] == [bool(each) for each in own]
     assert set(more.tolist()) == {row for row, each in enumerate(own) if len(each) > 1}
 
@@ -56,9 +56,9 @@ def test_names_may_be_many() -> None:
     rows: list[Row] = [[(f"n{number}", b"%d" % number, None), ("last", b"", None)] for number in range(70_000)]
     entries = entries_of(rows, [0] * len(rows))
     assert len(entries.pairs) == 70_001
-    places, more = entries.leading(entries.called([entries.pairs.index((0, "n69999"))]))
+    places, more = entries.first_and_repeats(entries.entries_of_pairs([entries.pairs.index((0, "n69999"))]))
     assert (np.flatnonzero(places >= 0).tolist(), len(more)) == ([69_999], 0)
-    assert len(entries.called([entries.pairs.index((0, "last"))])) == len(rows)
+    assert len(entries.entries_of_pairs([entries.pairs.index((0, "last"))])) == len(rows)
 
 
 @given(st.lists(values, max_size=9), st.integers(0, 3))

@@ -44,7 +44,7 @@ def bodies(path: Path) -> list[str]:
     rows = [
         (form["position"], form["body"].rstrip(b"x").decode())
         for each in view.partitions
-        for batch in view.read(each, view.spans(each, view.first(each), view.end(each)))
+        for batch in view.read_spans(each, view.plan_spans(each, view.first_position(each), view.end_position(each)))
         for form in batch.to_pylist()
     ]
     assert len({position for position, _ in rows}) == len(rows)
@@ -134,13 +134,19 @@ def test_segments_roll_and_are_compacted_with_the_same_numbers(tmp_path: Path) -
     sealed = segments_in(directory)[:-1]
     assert len(sealed) > 1
     view = InboxView(tmp_path)
-    before = [batch.to_pylist() for batch in view.read(0, view.spans(0, view.first(0), view.end(0)))]
+    before = [
+        batch.to_pylist()
+        for batch in view.read_spans(0, view.plan_spans(0, view.first_position(0), view.end_position(0)))
+    ]
     for segment in sealed:
         compact_segment(directory, view.layout.inbox, 0, segment)
         data = map_segment(segment_path(directory, segment))
         assert len(list(iter_frames(data, 0, data.size))) == 1
         assert not compact_segment(directory, view.layout.inbox, 0, segment)
-    after = [batch.to_pylist() for batch in view.read(0, view.spans(0, view.first(0), view.end(0)))]
+    after = [
+        batch.to_pylist()
+        for batch in view.read_spans(0, view.plan_spans(0, view.first_position(0), view.end_position(0)))
+    ]
     assert list(itertools.chain(*after)) == list(itertools.chain(*before))
     assert bodies(tmp_path) == [str(number) for number in range(60)]
 
@@ -151,12 +157,12 @@ def test_what_a_reader_has_counted_past_is_forgotten(tmp_path: Path) -> None:
         inbox.append_many([row(number)]).result(SECONDS)
     inbox.close()
     view = InboxView(tmp_path)
-    first, end = view.first(0), view.end(0)
-    assert view.count(0, first, end) == 60
-    assert view.count(0, InboxPosition(end.segment, 0), end) == end.row
+    first, end = view.first_position(0), view.end_position(0)
+    assert view.count_rows(0, first, end) == 60
+    assert view.count_rows(0, InboxPosition(end.segment, 0), end) == end.row
     segment_path(tmp_path / "0", first.segment).unlink()
     with pytest.raises(InboxDamaged):
-        view.count(0, first, end)
+        view.count_rows(0, first, end)
 
 
 def test_a_full_inbox_refuses_and_recovers_when_it_was_trimmed(tmp_path: Path) -> None:
@@ -174,7 +180,7 @@ def test_a_full_inbox_refuses_and_recovers_when_it_was_trimmed(tmp_path: Path) -
     inbox.append_many([row(taken)]).result(SECONDS)
     assert inbox.refusal_reason()
     view = InboxView(tmp_path)
-    view.trim_segments(0, InboxPosition(view.end(0).segment, 0))
+    view.trim_segments(0, InboxPosition(view.end_position(0).segment, 0))
     assert not inbox.refusal_reason()
     inbox.append_many([row(taken)]).result(SECONDS)
     inbox.close()

@@ -26,7 +26,7 @@ def packet(topic: str, payload: bytes, mid: int | None = None, **values: Any) ->
 
 def native_of(data: bytes, header: int = 0x32) -> dict[str, Any]:
     row = to_row(read_publish(header, data, "MQTT/5.0"), "/endpoints/e", "MQTT/5.0", 1, 1000)
-    return BINDINGS["MQTT/5.0"].native(list(row.properties))
+    return BINDINGS["MQTT/5.0"].build(list(row.properties))
 
 
 def test_every_member_of_a_native_record() -> None:

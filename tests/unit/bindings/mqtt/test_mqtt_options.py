@@ -95,7 +95,7 @@ def test_a_connection_has_a_version_and_a_client_id() -> None:
 
 def test_pauses_grow_to_a_bound() -> None:
     backoff = Backoff(1.0, 8.0)
-    pauses = [backoff.pause() for _ in range(6)]
+    pauses = [backoff.next_pause() for _ in range(6)]
     assert all(each / 2 <= pause <= each for pause, each in zip(pauses, (1, 2, 4, 8, 8, 8), strict=True))
     backoff.reset()
-    assert backoff.pause() <= 1.0
+    assert backoff.next_pause() <= 1.0

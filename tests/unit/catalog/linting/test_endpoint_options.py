@@ -324,8 +324,8 @@ def test_an_option_of_producers_is_none_of_an_endpoint_that_is_read_beside_them(
 def test_a_consumer_group_is_shown_by_a_query_of_its_own() -> None:
     plain, mine = source_of("KAFKA", {"topic": "a"}), source_of("KAFKA", {"topic": "a", "consumergroup": "g"})
     assert (
-        source_client(mine).reading()["kafka.group.id"] == "g"
-        and "kafka.group.id" not in source_client(plain).reading()
+        source_client(mine).source_options()["kafka.group.id"] == "g"
+        and "kafka.group.id" not in source_client(plain).source_options()
     )
     assert mine.query.startswith(f"{plain.query}-")  # a lane of the same cluster, which shares its positions
     assert mine.query != source_of("KAFKA", {"topic": "a", "consumergroup": "h"}).query

@@ -152,7 +152,7 @@ def is_event(line: str) -> bool:
     record = parse_record(line)
     binding = binding_of(record.protocol)
     assert binding is not None
-    return binding.envelope(binding.parts(record.native), record.body, lambda: True).is_event
+    return binding.read_envelope(binding.split(record.native), record.body, lambda: True).is_event
 
 
 ODD: tuple[Any, ...] = (None, 7, True, "", "{", [], [7], [None, {}], {}, {"value": []}, {"x": {"x": 7}})

@@ -77,7 +77,7 @@ def rows_of(protocol: str, native: dict[str, Any]) -> pa.RecordBatch:
     binding = binding_of(protocol)
     assert binding is not None
     endpoint = f"/endpoints/{protocol.partition('/')[0].lower()}"
-    rows = [InboxRow(endpoint, protocol, at, binding.parts(native), b"{}") for at in RECEIVED]
+    rows = [InboxRow(endpoint, protocol, at, binding.split(native), b"{}") for at in RECEIVED]
     stored = rows_to_batch(rows)
     assert stored.schema == SCHEMA
     return stored.append_column("position", pa.array([f"i-0-0-{at}" for at in range(len(rows))]))
@@ -119,7 +119,7 @@ def test_a_time_outside_of_the_calendar_is_no_instant_of_a_table(time: str, kept
     binding = binding_of("KAFKA")
     assert binding is not None
     native = {"topic": "n", "headers": [{"name": "ce_specversion", "value": "1.0"}, {"name": "ce_time", "value": time}]}
-    event = render_event(binding.parts(native), binding, None)
+    event = render_event(binding.split(native), binding, None)
     assert (event["time"] is not None) is kept
     [row] = pa.Table.from_pylist([event], schema=WIDE).to_pylist()
     assert json.loads(wide_to_json_line({**row, "time_text": event["time_text"]}))["cloudevent"]["time"] == time

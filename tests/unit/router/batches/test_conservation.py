@@ -274,12 +274,14 @@ def test_the_inbox_is_counted_by_its_rows(state: StateFolder) -> None:
     try:
         for batch, rows in enumerate((5, 7, 4)):
             inbox.append_many([InboxRow("/endpoints/e", "HTTP", 1, [], b"{}") for _ in range(rows)]).result(60)
-            planned(generation, batch, to_offset(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
+            planned(
+                generation, batch, to_offset(inbox.layout.inbox, {n: view.end_position(n) for n in view.partitions})
+            )
             assert added(accounting, metrics, batch, rows) == 0
             # Another process knows where this one was.
             accounting = ConservationCheck(INBOX, generation, state, Accounts(state))
         inbox.append_many([InboxRow("/endpoints/e", "HTTP", 1, [], b"{}") for _ in range(3)]).result(60)
-        planned(generation, 3, to_offset(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
+        planned(generation, 3, to_offset(inbox.layout.inbox, {n: view.end_position(n) for n in view.partitions}))
         assert added(accounting, metrics, 3, 1) == 2
         taken = metrics.registry.get_sample_value("xrouter_taken_records_total", {"query": INBOX})
         assert taken == 19

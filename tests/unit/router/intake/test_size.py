@@ -35,9 +35,9 @@ def test_without_descriptors_the_last_size_is_told(tmp_path: Path) -> None:
 
     with StateFolder.open(tmp_path / "state") as state:
         intake = Intake(settings, Metrics(), RouterStatus(), opened)
-        assert intake.size() == (0, settings.inbox.max_bytes)
-        intake.take(Plan(load([tmp_path / "c.json"]), settings))
+        assert intake.inbox_size() == (0, settings.inbox.max_bytes)
+        intake.receive_for_plan(Plan(load([tmp_path / "c.json"]), settings))
         try:
-            assert [intake.size()[0] for _ in range(3)] == [7, 7, 9]
+            assert [intake.inbox_size()[0] for _ in range(3)] == [7, 7, 9]
         finally:
             intake.close()

@@ -184,8 +184,8 @@ def taking(tmp_path: Path, url: str, **subscription: Any) -> Iterator[Callable[[
         intake = Intake(settings, metrics, status, lambda: local_store(settings, state))
         try:
             status.set_catalog("e", 1)
-            intake.take(plan)
-            subscriptions.follow(plan.sources)
+            intake.receive_for_plan(plan)
+            subscriptions.follow_sources(plan.sources)
             wait_until(lambda: status.check_readiness()[0], LIMIT, lambda: str(status.check_readiness()))
             labels = {"endpoint": ENDPOINT}
             name = "xrouter_gateway_acknowledged_total"

@@ -22,7 +22,7 @@ from tests.support.web import Answer, Taken, Webhook, trickling
 
 def test_a_source_that_goes_takes_its_subscription_along(tmp_path: Path, manager: Manager, server: Webhook) -> None:
     router = Router(tmp_path, server.url).start().until_ready()
-    router.subscriptions.follow(())
+    router.subscriptions.follow_sources(())
     assert GATEWAY not in router.status.check_readiness()[1]["gateways"]
     wait_until(lambda: manager.held == {}, LIMIT, "the subscription to be deleted")
     assert GATEWAY not in router.status.check_readiness()[1]["gateways"]
@@ -49,13 +49,13 @@ def test_one_thread_at_a_time_works_on_a_subscription(tmp_path: Path, manager: M
         changed = Router(tmp_path, server.url, types=["told"]).sources
         before = time.monotonic()
         for _ in range(3):
-            router.subscriptions.follow(changed)
+            router.subscriptions.follow_sources(changed)
         assert time.monotonic() - before < REQUEST_SECONDS
         assert manager.seen == [("POST", PATH)]
         answered.set()
 
         def renewed() -> bool:
-            router.subscriptions.follow(changed)
+            router.subscriptions.follow_sources(changed)
             return [each.get("types") for each in manager.held.values()] == [["told"]]
 
         wait_until(renewed, LIMIT, lambda: str(manager.held))
@@ -69,7 +69,7 @@ def test_one_thread_at_a_time_works_on_a_subscription(tmp_path: Path, manager: M
 def test_one_that_is_changed_and_then_goes_is_deleted(tmp_path: Path, manager: Manager, server: Webhook) -> None:
     router = Router(tmp_path, server.url).start().until_ready()
     for sources in (Router(tmp_path, server.url, types=["told"]).sources, ()):
-        router.subscriptions.follow(sources)
+        router.subscriptions.follow_sources(sources)
     wait_until(lambda: manager.held == {}, LIMIT, "the subscription to be deleted")
     router.stop()
 
@@ -80,7 +80,7 @@ def test_all_subscriptions_end_by_one_deadline(tmp_path: Path, head: bytes) -> N
         routers = [Router(folder_in(tmp_path, name), url) for name in "abcdefghijkl"]
         several = tuple(replace(each.sources[0], endpoint=f"/endpoints/{n}") for n, each in enumerate(routers))
         router = routers[0]
-        router.subscriptions.follow(several)
+        router.subscriptions.follow_sources(several)
         wait_until(lambda: count() == 12, LIMIT, "a request of each")
         before = time.monotonic()
         router.subscriptions.stop(1.0, in_order=True)

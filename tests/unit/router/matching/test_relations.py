@@ -47,7 +47,7 @@ def test_columns_of_the_inbox_say_the_same(case: dict[str, Any], tmp_path: Path)
     endpoint = Endpoint(ENDPOINT, candidates=tuple(catalog.definitions))
     judge = judge_of(replace(catalog, endpoints={ENDPOINT: endpoint}), tmp_path)
     record = parse_record(json.dumps(case["record"]))
-    parts = BINDINGS[record.protocol].parts(record.native)
+    parts = BINDINGS[record.protocol].split(record.native)
     rows = [inbox_row([(part.key, part.value, part.kind) for part in parts], record.protocol, record.body)]
     decided = evaluate_inbox(judge, pa.RecordBatch.from_pylist(rows, READ_SCHEMA))
 

@@ -140,7 +140,7 @@ def lines_of(rng: Random, catalog: Catalog, number: int) -> list[str]:
         native |= {"topic": "in", "partition": 0, "offset": len(lines), "timestamp": 1_700_000_000_123}
         line = json.dumps({**record, "protocol": "KAFKA", "native": native})
         try:
-            BINDINGS["KAFKA"].parts(parse_record(line).native)
+            BINDINGS["KAFKA"].split(parse_record(line).native)
         except RecordError:
             continue
         lines.append(line)

@@ -22,7 +22,7 @@ def receiving(protocol: str | None) -> ReceivingBinding:
 
 
 def addresses_of(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
-    return receiving(endpoint.protocol).addresses(endpoint, catalog)
+    return receiving(endpoint.protocol).list_addresses(endpoint, catalog)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def addresses_of(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     ],
 )
 def test_addresses_meet_by_the_rules_of_their_protocol(one: str, other: str, protocol: str, meet: bool) -> None:
-    assert receiving(protocol).overlap(one, other) is meet
+    assert receiving(protocol).addresses_overlap(one, other) is meet
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,9 @@ def test_the_scheme_of_kafka_addresses_decides(
     [source] = plan.sources
     assert (source.servers.split(",")[0], source.security) == ("h:9093", security)
     client = source_client(source)
-    assert client.librdkafka()["security.protocol"] == client.jvm()["kafka.security.protocol"] == protocol
+    assert (
+        client.librdkafka_config()["security.protocol"] == client.jvm_options()["kafka.security.protocol"] == protocol
+    )
     admitted(plan)
 
 

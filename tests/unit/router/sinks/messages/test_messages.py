@@ -49,7 +49,7 @@ def events(draw: st.DrawFn) -> RoutedEvent:
 def read(made: Outbound, protocol: str) -> Envelope:
     binding = BINDINGS[protocol]
     # Through the JSON form and back: parts that the form cannot hold would not come back either.
-    return binding.envelope(binding.parts(binding.native(list(made.parts))), made.body, lambda: True)
+    return binding.read_envelope(binding.split(binding.build(list(made.parts))), made.body, lambda: True)
 
 
 @pytest.mark.slow

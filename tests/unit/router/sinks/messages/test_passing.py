@@ -117,7 +117,7 @@ def test_types_of_amqp_that_json_loses_are_kept_there() -> None:
     types = {f"application-properties.{name}": kind for name, kind in kinds.items()}
     native = json.dumps({"application-properties": values, "types": types})
     read = decode_message(encode_message(sender.message_of(sent("AMQP/1.0", "AMQP/1.0", native, "native"))))
-    found = BINDINGS["AMQP/1.0"].native(read.parts)
+    found = BINDINGS["AMQP/1.0"].build(read.parts)
     assert values.items() <= found["application-properties"].items()
     assert found["types"] == types
     assert "types" not in [part.key for part in sent("KAFKA", "AMQP/1.0", native).parts]
