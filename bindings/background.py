@@ -69,7 +69,7 @@ def count_fault(part: str) -> None:
         _faults[part] += 1
 
 
-def faults() -> Mapping[str, int]:
+def fault_counts() -> Mapping[str, int]:
     """Return how often each part has restarted since this process started."""
     with _lock:
         return dict(_faults)

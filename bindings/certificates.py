@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from catalog.parsing.regular import open_regular
-from catalog.values import over_websockets
+from catalog.values import is_websocket_address
 
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]{1,100000}-----END CERTIFICATE-----")
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERAL_TIME = 0x30, 0xA0, 0x17, 0x18
@@ -201,13 +201,13 @@ class AddressForm:
         return Address(spoken, host, port or usual, secure, username, password)
 
 
-def addresses_of(form: AddressForm, connection: Connection) -> tuple[Address, ...]:
+def parse_addresses(form: AddressForm, connection: Connection) -> tuple[Address, ...]:
     """Return the addresses of a connection in the order in which they are tried, without those over WebSockets.
 
     Raises:
         GatewayError: one is not an address of this protocol, or all are over WebSockets.
     """
-    uris = [uri for uri in connection.uris if not over_websockets(uri)]
+    uris = [uri for uri in connection.uris if not is_websocket_address(uri)]
     if connection.uris and not uris:
         example = f"{next(iter(form.secure_ports))}://host:{form.secure_port}"
         text = f"{form.protocol} over WebSockets (ws, wss) is not supported; use an address such as {example}"
@@ -222,7 +222,7 @@ def with_login(address: Address, login: BrokerLogin) -> Address:
     return replace(address, username=username, password=login.password if given else address.password)
 
 
-def tls_context(tls: Tls) -> ssl.SSLContext:
+def create_tls_context(tls: Tls) -> ssl.SSLContext:
     """Return the TLS context of a client; it always verifies certificates and host names.
 
     Raises:

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import msgspec
 
 from bindings.events import (
-    FORBIDDEN,
-    TEXTS,
+    FORBIDDEN_CHARS,
+    STRING_ATTRIBUTES,
     CloudEvent,
     NotAnEvent,
     TypedText,
@@ -26,7 +26,7 @@ from bindings.events import (
     looks_like_event,
     number_fault,
 )
-from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts, first, parts_with_key
+from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts, first_part, parts_with_key
 from catalog.values import media_type_of, percent_decoded
 
 Mode = Literal["native", "binary", "structured", "batch", "undecodable"]
@@ -126,7 +126,7 @@ def read_binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str,
     faults: list[str] = []
     seen: set[str] = set()
     for part in parts:
-        name = attribute_name(part.key, rule)
+        name = attribute_of_key(part.key, rule)
         if name is None or name in seen or part.value is None:
             continue
         if name == DATA or not ATTRIBUTE_NAME.fullmatch(name):
@@ -148,7 +148,7 @@ def read_binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str,
         if rule.typed and part.kind == JSON_KIND:
             text = TypedText(text)
         if rule.encoded:
-            decoded = header_text(text)
+            decoded = decode_header(text)
             if decoded is None:
                 faults.append(f"{name}: percent-encoded bytes are not UTF-8")
                 continue
@@ -157,7 +157,7 @@ def read_binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str,
     return attributes, faults
 
 
-def attribute_part(rule: AttributeRule, name: str, value: str) -> Part:
+def build_attribute_part(rule: AttributeRule, name: str, value: str) -> Part:
     """Return the part that carries a CloudEvents attribute in binary mode.
 
     ``datacontenttype`` becomes the native content type in every protocol (NATS has both and accepts either). Integers
@@ -170,9 +170,9 @@ def attribute_part(rule: AttributeRule, name: str, value: str) -> Part:
     return Part(f"{rule.prefixes[0]}{name}", (quote(value, safe=UNESCAPED) if rule.encoded else value).encode())
 
 
-def attribute_parts(rule: AttributeRule, attributes: Mapping[str, str]) -> list[Part]:
+def build_attribute_parts(rule: AttributeRule, attributes: Mapping[str, str]) -> list[Part]:
     """Return the parts of :func:`attribute_part` for all attributes, and the AMQP types that parts do not show."""
-    parts = [attribute_part(rule, *pair) for pair in attributes.items()]
+    parts = [build_attribute_part(rule, *pair) for pair in attributes.items()]
     # A CloudEvents Integer is an AMQP int, where an untyped integer would be a long; a boolean needs no type.
     types = {part.key: "int" for part in parts if part.kind == JSON_KIND and part.value not in (b"true", b"false")}
     return [*parts, Part("types", msgspec.json.encode(types), JSON_KIND)] if types else parts
@@ -185,7 +185,7 @@ def name_fault(name: str) -> str:
     return f"{name[:40]}: not an attribute name; use lower-case letters and digits"
 
 
-def header_text(value: str) -> str | None:
+def decode_header(value: str) -> str | None:
     """Decode an attribute value of an HTTP or NATS header: unquote it, then percent-decode it.
 
     None if the percent-decoded bytes are not UTF-8. Unterminated quotes and malformed sequences stay unchanged.
@@ -202,12 +202,12 @@ def _type_fault(name: str, part: Part, parts: Parts) -> str:
     if part.kind == JSON_KIND:
         if part.value not in (b"true", b"false") and not _INTEGER.fullmatch(part.value or b""):
             return _INVALID_VALUE
-        if name in TEXTS:
+        if name in STRING_ATTRIBUTES:
             return "an AMQP number or boolean; it must be a string"
         return "" if part.value in (b"true", b"false") else number_fault(part.text or "")
     if part.kind is not None or part.value not in NON_FINITE_TEXTS:
         return ""
-    types = first(parts, "types")
+    types = first_part(parts, "types")
     try:
         known = msgspec.json.decode(types.value or b"", type=dict[str, str]) if types is not None else {}
     except msgspec.DecodeError:
@@ -215,7 +215,7 @@ def _type_fault(name: str, part: Part, parts: Parts) -> str:
     return _INVALID_VALUE if known.get(part.key) in ("float", "double") else ""
 
 
-def attribute_name(key: str, rule: AttributeRule) -> str | None:
+def attribute_of_key(key: str, rule: AttributeRule) -> str | None:
     """Return the attribute name in a part key; None if the part is not an attribute."""
     for prefix in rule.prefixes:
         if key.startswith(prefix):
@@ -240,7 +240,7 @@ def find_core_faults(attributes: Mapping[str, str], known: list[str]) -> list[st
             faults.append(f"{name}: {'empty' if name in attributes else 'missing'}")
     for name, text in attributes.items():
         # Text that Python considers printable has none of them; the rest is checked.
-        if not text.isprintable() and FORBIDDEN.search(text):
+        if not text.isprintable() and FORBIDDEN_CHARS.search(text):
             faults.append(f"{name[:40]}: a control character or noncharacter is not allowed")
     return faults
 

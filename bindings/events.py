@@ -23,9 +23,9 @@ _OBJECT_DECODER: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY_DECODER: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _SPACE: Final = " \t\r\n"
 _VALUE_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str)
-TEXTS: Final = frozenset(("id", "source", "type", "subject", "time", "dataschema", "datacontenttype"))
+STRING_ATTRIBUTES: Final = frozenset(("id", "source", "type", "subject", "time", "dataschema", "datacontenttype"))
 """Attributes that are strings, never numbers or booleans that read like one (MATCHING.md#cloudevents)."""
-FORBIDDEN: Final = re.compile(
+FORBIDDEN_CHARS: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef"
     + "".join(chr(plane + last) for plane in range(0, 0x110000, 0x10000) for last in (0xFFFE, 0xFFFF))
     + "]"
@@ -114,13 +114,13 @@ def looks_like_event(body: bytes | None) -> bool:
 
 def encode_event(attributes: Mapping[str, str], data: bytes | None) -> bytes:
     """Encode an event in structured mode; JSON data is written unchanged, other data as text or base64."""
-    members = members_of(attributes)
+    members = to_json_members(attributes)
     if data is not None:
-        members.update(data_member(attributes.get("datacontenttype"), data))
+        members.update(build_data_member(attributes.get("datacontenttype"), data))
     return msgspec.json.encode(members)
 
 
-def data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
+def build_data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
     """Return the member ``data`` or ``data_base64`` from which decoding restores the same bytes and content type.
 
     Data without a content type becomes ``data_base64``: in ``data`` it would be JSON.
@@ -141,7 +141,7 @@ def data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
     return {"data_base64": base64.b64encode(data).decode("ascii")}
 
 
-def members_of(attributes: Mapping[str, str]) -> dict[str, Any]:
+def to_json_members(attributes: Mapping[str, str]) -> dict[str, Any]:
     """Return attributes as JSON members."""
     return {name: text.value if isinstance(text, TypedText) else text for name, text in attributes.items()}
 
@@ -151,7 +151,7 @@ def typed_names(attributes: Mapping[str, str]) -> str | None:
     return " ".join([name for name, text in attributes.items() if isinstance(text, TypedText)]) or None
 
 
-def with_types(attributes: Mapping[str, str], names: str | None) -> dict[str, str]:
+def restore_types(attributes: Mapping[str, str], names: str | None) -> dict[str, str]:
     """Return attributes with the types from :func:`typed_names`; *names* of absent attributes are ignored."""
     typed = set(names.split(" ")) if names else ()
     return {name: TypedText(text) if name in typed else text for name, text in attributes.items()}
@@ -174,11 +174,11 @@ def _build_event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> CloudE
             continue
         if isinstance(value, bool):
             attributes[name] = TypedText("true" if value else "false")
-            if name in TEXTS:
+            if name in STRING_ATTRIBUTES:
                 faults.append(f"{name}: a JSON boolean; it must be a JSON string")
         elif isinstance(value, _Number):
             attributes[name] = TypedText(value)
-            if name in TEXTS:
+            if name in STRING_ATTRIBUTES:
                 faults.append(f"{name}: a JSON number; it must be a JSON string")
             elif fault := number_fault(value):
                 faults.append(f"{name}: {fault}")

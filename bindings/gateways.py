@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from bindings.parts import InboxRow
 from catalog.model import Catalog, Endpoint
-from catalog.values import text_of
+from catalog.values import to_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,4 +192,4 @@ def templates_of(endpoint: Endpoint, catalog: Catalog, name: str) -> Iterator[st
             continue
         for prop in definition.protocoloptions:
             if prop.name == name and prop.value is not None:
-                yield text_of(prop.value)
+                yield to_text(prop.value)

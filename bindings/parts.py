@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from catalog.findings import RecordError
-from catalog.record import bytes_of, text_or_base64
+from catalog.record import member_bytes, text_or_base64
 
 JSON_KIND: Final = "json"
 """The value is the JSON text of a number, a boolean, a list or an object."""
@@ -87,7 +87,7 @@ def parts_of(native: Mapping[str, Any], form: NativeForm) -> list[Part]:
                 raise RecordError(f"native.{member} must be a JSON object")
             parts.extend(_to_part(f"{member}.{name}", entry) for name, entry in value.items() if entry is not None)
         elif member in form.binary:
-            parts.append(Part(member, bytes_of({f"{member}_base64": value}, member), BINARY_KIND))
+            parts.append(Part(member, member_bytes({f"{member}_base64": value}, member), BINARY_KIND))
         elif member.partition(".")[0] in (*form.lists, *form.maps):
             raise RecordError(f"native has no member {member}: what is listed goes into a list or map of its own")
         else:
@@ -111,7 +111,7 @@ def native_of(parts: Iterable[Part], form: NativeForm) -> dict[str, Any]:
     return native
 
 
-def first(parts: Parts, key: str) -> Part | None:
+def first_part(parts: Parts, key: str) -> Part | None:
     """Return the first part with that key; ``headers.content-type`` is found in any case."""
     any_case = key == "headers.content-type"
     for part in parts:
@@ -136,14 +136,14 @@ def _iter_list_parts(member: str, entries: Any, *, lower: bool) -> Iterable[Part
         name = entry["name"].lower() if lower else entry["name"]
         value = entry.get("value")
         kind = None if value is None or isinstance(value, str) else JSON_KIND
-        yield Part(f"{member}.{name}", bytes_of(entry, "value"), kind)
+        yield Part(f"{member}.{name}", member_bytes(entry, "value"), kind)
 
 
 def _to_part(key: str, value: Any) -> Part:
     if isinstance(value, str):
-        return Part(key, bytes_of({key: value}, key))
+        return Part(key, member_bytes({key: value}, key))
     if isinstance(value, dict) and set(value) == {"base64"}:
-        return Part(key, bytes_of({f"{key}_base64": value["base64"]}, key), BINARY_KIND)
+        return Part(key, member_bytes({f"{key}_base64": value["base64"]}, key), BINARY_KIND)
     return Part(key, msgspec.json.encode(value), JSON_KIND)
 
 
@@ -177,11 +177,13 @@ def decode_json(text: bytes) -> Any:
 # The parts for ``content-encoding`` in each protocol: HTTP and AMQP have their own member; Kafka, NATS and MQTT 5 use
 # headers and user properties of that name.
 
-NAME: Final = "content-encoding"
-KEYS: Final = frozenset({f"headers.{NAME}", f"properties.{NAME}", f"user_properties.{NAME}"})
+CODING_HEADER: Final = "content-encoding"
+CODING_KEYS: Final = frozenset(
+    {f"headers.{CODING_HEADER}", f"properties.{CODING_HEADER}", f"user_properties.{CODING_HEADER}"}
+)
 """The parts that name the content coding."""
 
 
-def coding_of(parts: Parts) -> str:
+def content_coding_of(parts: Parts) -> str:
     """Return the content coding of a message's body; empty if there is none, the first of several."""
-    return next((part.text or "" for part in parts if part.key in KEYS and part.value is not None), "")
+    return next((part.text or "" for part in parts if part.key in CODING_KEYS and part.value is not None), "")

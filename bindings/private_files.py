@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Literal
 
-from catalog.parsing.regular import kind_of, open_regular
+from catalog.parsing.regular import irregular_kind_of, open_regular
 
 Readers = Literal["owner", "group", "everyone"]
 _DENIED_RIGHTS: Final[Mapping[Readers, int]] = {"owner": 0o077, "group": 0o027, "everyone": 0o022}
@@ -28,7 +28,7 @@ def set_umask_for(readers: Readers) -> None:
     os.umask(os.umask(0o077) | _DENIED_RIGHTS[readers])
 
 
-def umask() -> int:
+def current_umask() -> int:
     """Return the umask of this process."""
     with suppress(OSError, ValueError):
         return int(_STATUS.read_bytes().partition(b"\nUmask:")[2].partition(b"\n")[0], 8)
@@ -38,7 +38,7 @@ def umask() -> int:
 
 
 @contextmanager
-def denying(mask: int) -> Iterator[None]:
+def use_umask(mask: int) -> Iterator[None]:
     """Use that umask within the block; only for single-threaded processes."""
     before = os.umask(mask)
     try:
@@ -47,7 +47,7 @@ def denying(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-def private_folder(path: Path) -> None:
+def create_private_folder(path: Path) -> None:
     """Create *path* and missing parents, durably, all with mode 0700; existing folders are unchanged."""
     missing = [path, *path.parents]
     for each in reversed(missing[: next((n for n, one in enumerate(missing) if one.is_dir()), len(missing))]):
@@ -65,13 +65,13 @@ def sync_path(path: Path) -> None:
         os.close(handle)
 
 
-def private_file(path: Path, mode: str) -> IO[Any]:
+def open_private_file(path: Path, mode: str) -> IO[Any]:
     """Open *path* as :func:`open` does; a new file gets mode 0600. Text is UTF-8."""
     return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=_open_private)
 
 
 @contextmanager
-def replaced(path: Path, temporary: Path, *, private: bool = True, create: bool = True) -> Iterator[BinaryIO]:
+def replace_file(path: Path, temporary: Path, *, private: bool = True, create: bool = True) -> Iterator[BinaryIO]:
     """Replace *path* atomically and durably by the bytes that the block writes.
 
     The block writes to *temporary*, in the same folder, which is removed if the block fails. Without *create*, a file
@@ -119,7 +119,7 @@ def _restrict_entry(path: Path) -> bool:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
             return False
-        if not stat.S_ISDIR(mode) and (kind := kind_of(mode)):
+        if not stat.S_ISDIR(mode) and (kind := irregular_kind_of(mode)):
             raise OSError(errno.EINVAL, f"it is {kind}", str(path))
         if not mode & 0o077:
             return False
@@ -132,7 +132,7 @@ def _restrict_entry(path: Path) -> bool:
 # Locks between processes, each a file. The kernel frees the lock of a dead process, so that none is ever stale.
 
 
-class InUse(Exception):
+class LockInUse(Exception):
     """Another process holds the lock; the message is its process id, or ``unknown``."""
 
 
@@ -146,13 +146,13 @@ def take_lock(path: Path) -> IO[str]:
     # A link would lead the lock to another folder, where another router may hold it.
     if kind := _irregular_kind(path):
         raise OSError(errno.EINVAL, f"it is {kind} and no regular file", str(path))
-    file: IO[str] = private_file(path, "a+")
+    file: IO[str] = open_private_file(path, "a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         with file:
             file.seek(0)
-            raise InUse(file.read().strip() or "unknown") from error
+            raise LockInUse(file.read().strip() or "unknown") from error
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
@@ -161,7 +161,7 @@ def take_lock(path: Path) -> IO[str]:
 
 def _irregular_kind(path: Path) -> str:
     try:
-        return kind_of(path.lstat().st_mode)
+        return irregular_kind_of(path.lstat().st_mode)
     except FileNotFoundError:
         return ""
 
@@ -179,7 +179,7 @@ def is_locked(path: Path) -> bool:
 
 
 @contextmanager
-def waiting_lock(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Hold the lock of *path* within the block; first wait until no other process holds it."""
     with open(path, "a", opener=open_regular) as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -18,7 +18,7 @@ from bindings.mqtt import binding as mqtt
 from bindings.mqtt.binding import MQTT_3, MQTT_5, MqttSending
 from bindings.nats import binding as nats
 from bindings.nats.binding import NATS, NatsSending
-from bindings.parts import NativeForm, Part, Parts, first
+from bindings.parts import NativeForm, Part, Parts, first_part
 from bindings.sending import SendingBinding
 
 
@@ -68,8 +68,8 @@ BINDINGS: Final[dict[str, Binding]] = {
     for binding in (
         Binding(
             "KAFKA",
-            kafka.parts,
-            kafka.native,
+            kafka.split,
+            kafka.build,
             kafka.RULE,
             KafkaSending(),
             time_key="timestamp",
@@ -99,7 +99,7 @@ BINDINGS: Final[dict[str, Binding]] = {
 }
 
 
-CARRIED: Final = tuple(dict.fromkeys(f"{binding.headers}." for binding in BINDINGS.values()))
+CARRIED_PREFIXES: Final = tuple(dict.fromkeys(f"{binding.headers}." for binding in BINDINGS.values()))
 """Prefixes of header parts; headers are passed on with a message."""
 
 
@@ -119,7 +119,7 @@ def sending_of(family: str) -> SendingBinding:
 
 def stream_id(parts: Parts) -> str | None:
     """Return ``stream-sequence`` of a JetStream message; None for any other record."""
-    stream, sequence = first(parts, "stream"), first(parts, "sequence")
+    stream, sequence = first_part(parts, "stream"), first_part(parts, "sequence")
     if stream is None or sequence is None:
         return None
     return f"{stream.text}-{sequence.text}"

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from bindings.certificates import AddressForm
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from catalog.model import Definition, Endpoint, Property
-from catalog.values import binary_value, is_valid, percent_encode
+from catalog.values import decode_binary, is_valid, percent_encode
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
@@ -78,7 +78,7 @@ Publisher = SendingClient[Outbound]
 
 
 @dataclass(frozen=True, slots=True)
-class Translating(Generic[M]):
+class TranslatingPublisher(Generic[M]):
     """A :class:`Publisher` over a *client* with its own class of messages."""
 
     client: SendingClient[M]
@@ -150,7 +150,7 @@ class SendingBinding:
         *tls* and *login* say whether the settings have certificates and a user; *options* are the client's.
         """
         plain = (each for each in addresses if self.address_form.is_plain(each, tls=tls))
-        return next((shown(address) for address in plain), "")
+        return next((redact_address(address) for address in plain), "")
 
     def iter_origins(self, addresses: Iterable[str]) -> Iterator[str]:
         """Yield scheme, host and port of addresses, normalized."""
@@ -206,7 +206,7 @@ class SendingBinding:
         A text of type ``binary`` is the base64 of the bytes to send.
         """
         if prop.type == "binary" or prop.name in self.binary_options:
-            return Part(prop.name, binary_value(text), BINARY_KIND)
+            return Part(prop.name, decode_binary(text), BINARY_KIND)
         typed = prop.type in ("integer", "number", "boolean") and is_valid(prop.type, text)
         return Part(prop.name, text.encode(), JSON_KIND if typed and not prop.name.startswith(self.text_keys) else None)
 
@@ -214,7 +214,7 @@ class SendingBinding:
 Expand = Callable[[str], str]
 
 
-def shown(address: str) -> str:
+def redact_address(address: str) -> str:
     """Return an address without user, password, path and query."""
     scheme, mark, rest = address.partition("://")
     host = (rest if mark else scheme).partition("/")[0].rpartition("@")[2]
@@ -234,7 +234,7 @@ def origin_of(address: str, ports: Mapping[str, int], default: int) -> str:
     return f"{scheme}://{shown}:{port or ports.get(scheme, default)}"
 
 
-def headers_of(parts: Iterable[Part], prefix: str = "headers.") -> Iterator[tuple[str, Part]]:
+def iter_headers(parts: Iterable[Part], prefix: str = "headers.") -> Iterator[tuple[str, Part]]:
     """Yield the headers among these parts, in order and with repeats: names, and parts with their values."""
     return ((part.key.removeprefix(prefix), part) for part in parts if part.key.startswith(prefix))
 

@@ -9,14 +9,21 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, cast
 
 from catalog.definitions.candidates import candidate_of, find_never_winning
-from catalog.definitions.constraints import TYPED_LITERALS, constraint_of, is_now, literals_equal, scope_of, template_of
+from catalog.definitions.constraints import (
+    TYPED_LITERALS,
+    constraint_of,
+    is_now,
+    literals_equal,
+    parse_cached_template,
+    scope_of,
+)
 from catalog.explaining import mask_secrets
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
 from catalog.protocols.properties import REPEATED_PREFIXES, is_dotted, is_hop_by_hop
 from catalog.schemas.contract import Comparison
 from catalog.schemas.families import FAMILIES
-from catalog.templates import Placeholder, Template, parse
-from catalog.values import binary_value, is_timestamp, is_valid, media_type_matches, percent_decode, text_of, value_key
+from catalog.templates import Placeholder, Template, parse_template
+from catalog.values import decode_binary, is_timestamp, is_valid, media_type_matches, percent_decode, to_text, value_key
 
 # Whether one definition matches every record that another matches (MATCHING.md
 
@@ -117,7 +124,7 @@ def _match_literal(big: tuple[_Part, ...], text: str, dots: bool) -> list[Placeh
     if not names:
         return [] if "".join(part for part in big if isinstance(part, str)) == text else None
     numbered = iter(range(len(names)))
-    template = parse(
+    template = parse_template(
         "".join(part if isinstance(part, str) else f"{{{next(numbered)}}}" for part in big),
         dots=dots,
     )
@@ -245,7 +252,7 @@ class RequiredValue:
     @property
     def template(self) -> Template:
         """The value as a template; a literal is one without placeholders."""
-        return template_of(self.text, self.dots)
+        return parse_cached_template(self.text, self.dots)
 
     @property
     def accepts_any_text(self) -> bool:
@@ -387,7 +394,7 @@ def _covers_texts(big: RequiredValue, small: RequiredValue) -> bool:
     if big.form == "media":
         return media_type_matches(big.text, small.text)
     if big.is_bytes or small.is_bytes:
-        return big.is_bytes and small.is_bytes and binary_value(big.text) == binary_value(small.text)
+        return big.is_bytes and small.is_bytes and decode_binary(big.text) == decode_binary(small.text)
     if not literals_equal(big.type, big.text, small.text):
         return False
     return _is_exact_literal(small) or big.type == small.type or (small.type == "integer" and big.type == "number")
@@ -659,7 +666,7 @@ def _mapped_attributes(definition: Definition) -> dict[str, str] | None:
     attributes.update({"datacontenttype": definition.datacontenttype} if definition.datacontenttype else {})
     for prop in definition.envelopemetadata if definition.envelope == CLOUDEVENTS else ():
         if prop.value is not None and not is_now(prop):
-            attributes[prop.name] = text_of(prop.value)
+            attributes[prop.name] = to_text(prop.value)
     return attributes
 
 
@@ -695,7 +702,7 @@ _DEFAULTS: Final = ("envelope", "protocol", "envelopeoptions")
 _ADDRESSING: Final = ("usage", "uris", "options")
 
 
-def compare(old: Catalog, new: Catalog) -> CatalogDiff:
+def compare_catalogs(old: Catalog, new: Catalog) -> CatalogDiff:
     """Return the changes from *old* to *new*.
 
     Definitions are compared without the defaults of endpoints, which are reported separately. If a definition was

@@ -36,8 +36,14 @@ from catalog.findings import (
 )
 from catalog.linting.attributes import rejecting_errors
 from catalog.model import PROTOCOLS, Catalog, Property
-from catalog.protocols.properties import AMQP_SECTIONS, VOCABULARIES, canonical_option, canonical_protocol, options_of
-from catalog.values import WrittenNumber, is_number, plain_number, text_of
+from catalog.protocols.properties import (
+    AMQP_SECTIONS,
+    PROTOCOL_OPTIONS,
+    canonical_option,
+    canonical_protocol,
+    options_of,
+)
+from catalog.values import WrittenNumber, is_number, plain_number, to_text
 
 # Attributes common to all xRegistry entities: identifiers first, then descriptive ones, then the rest.
 #
@@ -71,7 +77,7 @@ def _numbers_to_text(value: Any) -> Any:
     """Replace numbers by their written text, also in maps."""
     if isinstance(value, dict):
         return {name: _numbers_to_text(each) for name, each in value.items()}
-    return text_of(value) if is_number(value) else value
+    return to_text(value) if is_number(value) else value
 
 
 def last_id(xid: str) -> str:
@@ -88,8 +94,8 @@ def written_version(other: Mapping[str, Any]) -> str | None:
     """Return ``versionid``, or ``version`` of older documents."""
     for name in ("versionid", "version"):
         value = other.get(name)
-        if (isinstance(value, str) or is_number(value)) and text_of(value):
-            return text_of(value)
+        if (isinstance(value, str) or is_number(value)) and to_text(value):
+            return to_text(value)
     return None
 
 
@@ -299,7 +305,7 @@ _RESERVED: Final = frozenset({"endpoints", "options", "deployed", "authorization
 _DROPPED_OF_ENDPOINTS: Final = frozenset({"endpointid", "protocoloptions", "version"})
 
 
-def endpoint_form(declared: DeclaredEndpoint, groups: Sequence[str]) -> dict[str, Any]:
+def convert_endpoint(declared: DeclaredEndpoint, groups: Sequence[str]) -> dict[str, Any]:
     """Return an endpoint that lists *groups*, without its messages."""
     form: dict[str, Any] = {
         "endpointid": last_id(declared.xid),
@@ -355,7 +361,7 @@ _DROPPED_OF_SCHEMAS: Final = frozenset({"schemaid", "versionid", "version", "ver
 _META_OF_SCHEMAS: Final = frozenset({"schemaid", "xid", "self", "versionid"})
 
 
-def schema_form(xid: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def convert_schema(xid: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema *xid*, declared as *body*."""
     versions = body.get("versions")
     listed = {str(k): v for k, v in versions.items() if isinstance(v, dict)} if isinstance(versions, dict) else {}
@@ -400,7 +406,7 @@ _OF_GROUP: Final = frozenset({"messagegroupid", "schemagroupid", "specversion", 
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
+class ConvertedCatalog:
     """A converted catalog: the document, the xids left out because of errors, and those that could not be flattened."""
 
     document: Mapping[str, Any]
@@ -408,7 +414,7 @@ class Converted:
     not_flat: tuple[str, ...] = ()
 
 
-def convert(catalog: Catalog, declarations: Declarations, *, flatten: bool = False) -> Converted:
+def convert(catalog: Catalog, declarations: Declarations, *, flatten: bool = False) -> ConvertedCatalog:
     """Return *catalog*, read from *declarations*, as an xRegistry 1.0-rc4 document.
 
     Messages are written as declared, with their bases; with *flatten*, inherited values are written out. A flattened
@@ -427,7 +433,7 @@ def convert(catalog: Catalog, declarations: Declarations, *, flatten: bool = Fal
         "schemagroups": _write_schemagroups(declarations),
     }
     document.update({name: members for name, members in collections.items() if members})
-    return Converted(document, tuple(messages.left_out), tuple(messages.not_flat))
+    return ConvertedCatalog(document, tuple(messages.left_out), tuple(messages.not_flat))
 
 
 class _MessageWriter:
@@ -498,7 +504,7 @@ def _write_endpoints(catalog: Catalog, declarations: Declarations, messages: Cal
     forms: dict[str, Any] = {}
     for xid, declared in declarations.endpoints.items():
         groups = _group_references(declared.messagegroups, catalog.endpoints[xid].messagegroups, declarations)
-        form = endpoint_form(declared, groups)
+        form = convert_endpoint(declared, groups)
         inline = messages(xid)
         forms[last_id(xid)] = {**form, **({"messages": inline} if inline else {})}
     return forms
@@ -538,7 +544,7 @@ def _write_schemagroups(declarations: Declarations) -> dict[str, Any]:
         forms[last_id(xid)] = {"schemagroupid": last_id(xid), "xid": xid, **common_of(other, _OF_GROUP), "schemas": {}}
     for xid, body in declarations.schemas.items():
         group = xid.partition("/schemas/")[0]
-        forms[last_id(group)]["schemas"][xid[len(group) + len("/schemas/") :]] = schema_form(xid, body)
+        forms[last_id(group)]["schemas"][xid[len(group) + len("/schemas/") :]] = convert_schema(xid, body)
     return forms
 
 
@@ -551,7 +557,7 @@ _NUMBER_LIKE: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][
 _FASTEST: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-def json_text(document: Mapping[str, Any]) -> str:
+def to_json_text(document: Mapping[str, Any]) -> str:
     """Return *document* as indented JSON.
 
     Raises:
@@ -567,7 +573,7 @@ def json_text(document: Mapping[str, Any]) -> str:
     return text + "\n"
 
 
-def yaml_text(document: Mapping[str, Any]) -> str:
+def to_yaml_text(document: Mapping[str, Any]) -> str:
     """Return *document* as YAML without aliases or tags, keeping the order of members.
 
     Raises:
@@ -620,7 +626,7 @@ _OLDER_TYPES: Final = {"any": "var"}
 _NEWER_TYPES: Final = {older: newer for newer, older in _OLDER_TYPES.items()}
 
 
-def definition_form(message: DeclaredMessage, envelope: str | None, refer: Refer) -> dict[str, Any]:
+def to_older_definition(message: DeclaredMessage, envelope: str | None, refer: Refer) -> dict[str, Any]:
     """Return the constraints and references of a definition, without identifiers and descriptive attributes.
 
     *envelope* is the default of its group, which every definition must repeat in 0.4/0.5.
@@ -642,14 +648,14 @@ def definition_form(message: DeclaredMessage, envelope: str | None, refer: Refer
     return form
 
 
-def group_form(group: DeclaredGroup) -> dict[str, Any]:
+def to_older_group(group: DeclaredGroup) -> dict[str, Any]:
     """Return the default format of a group; empty if it has none."""
     if group.envelope is not None:
         return {"format": group.envelope, **({"protocol": group.protocol} if group.protocol is not None else {})}
     return _format_from_protocol(group.protocol)
 
 
-def config_form(endpoint: DeclaredEndpoint, refer: Refer) -> dict[str, Any]:
+def to_older_config(endpoint: DeclaredEndpoint, refer: Refer) -> dict[str, Any]:
     """Return the configuration of an endpoint, without identifiers and descriptive attributes.
 
     Only the first of several usages is written.
@@ -671,23 +677,23 @@ def config_form(endpoint: DeclaredEndpoint, refer: Refer) -> dict[str, Any]:
     return {name: value for name, value in form.items() if value}
 
 
-def newer_options(options: Mapping[str, Any], protocol: str | None) -> dict[str, Any]:
+def to_newer_options(options: Mapping[str, Any], protocol: str | None) -> dict[str, Any]:
     """Return protocol options under the names and in the lists of 1.0; unknown ones are unchanged."""
     vocabulary = options_of(protocol)
     form: dict[str, Any] = {}
     for name, value in options.items():
-        canonical = canonical_option(protocol, name) if protocol in VOCABULARIES else None
+        canonical = canonical_option(protocol, name) if protocol in PROTOCOL_OPTIONS else None
         written = canonical or name
         if canonical in vocabulary.lists and isinstance(value, dict | list):
             form[written] = list(_to_newer_entries(value))
         elif canonical in vocabulary.sections and isinstance(value, dict):
-            form[written] = newer_constraints(value)
+            form[written] = to_newer_constraints(value)
         else:
             form[written] = _to_older_constraint(value, _NEWER_TYPES)
     return form
 
 
-def newer_constraints(holder: Mapping[str, Any]) -> dict[str, Any]:
+def to_newer_constraints(holder: Mapping[str, Any]) -> dict[str, Any]:
     """Return constraints by name, with the types of 1.0."""
     return {name: _to_older_constraint(body, _NEWER_TYPES) for name, body in holder.items()}
 

@@ -18,7 +18,7 @@ from catalog.definitions.constraints import (
 from catalog.dialects.reading import default_version
 from catalog.findings import Declarations, SourceLocation
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
-from catalog.protocols.properties import ALWAYS_REQUIRED, ATTRIBUTE_TYPES, NAMED, VOCABULARIES
+from catalog.protocols.properties import ALWAYS_REQUIRED, ATTRIBUTE_TYPES, NAMED_PREFIXES, PROTOCOL_OPTIONS
 from catalog.schemas.library import SchemaRegistry, SchemaVersion
 
 # The origin of each value: the definition, a base, its group, an endpoint, or a table of a specification.
@@ -258,9 +258,9 @@ def _default_sources(each: MergedProperty, definition: Definition) -> dict[str, 
         known = definition.envelope in (CLOUDEVENTS, None)
         forced: Source = "cloudevents" if known and name in ALWAYS_REQUIRED else "default"
         return {"type": "cloudevents" if known and name in ATTRIBUTE_TYPES else "default", "required": forced}
-    listed = name.startswith(NAMED)
+    listed = name.startswith(NAMED_PREFIXES)
     return {
-        "type": "protocol" if definition.protocol in VOCABULARIES and not listed else "default",
+        "type": "protocol" if definition.protocol in PROTOCOL_OPTIONS and not listed else "default",
         "required": "default",
     }
 

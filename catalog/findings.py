@@ -253,22 +253,22 @@ def has_no_controls(text: str) -> bool:
     return _UNSAFE_IN_TEXT.search(text) is None
 
 
-def escaped(text: str) -> str:
+def escape_controls(text: str) -> str:
     r"""Escape all control characters except newlines and tabs: ESC becomes ``\x1b``."""
     return text if text.isascii() and text.isprintable() else _UNSAFE_IN_TEXT.sub(_python_escape, text)
 
 
-def one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     """Return the text as :func:`escaped` does, with newlines and tabs escaped too."""
     return text if text.isascii() and text.isprintable() else _UNSAFE_IN_LINE.sub(_python_escape, text)
 
 
-def xml_text(text: str) -> str:
+def to_xml_text(text: str) -> str:
     """Replace characters that XML and HTML do not allow by the replacement character."""
     return _NOT_XML.sub("\ufffd", text)
 
 
-def escaped_json(document: bytes) -> bytes:
+def escape_json_controls(document: bytes) -> bytes:
     r"""Escape control characters in a JSON document as ``\uXXXX``; its meaning is unchanged.
 
     These occur in JSON only inside strings, except newlines and tabs between values.

@@ -17,7 +17,7 @@ import msgspec
 from catalog.definitions.constraints import build_definition
 from catalog.definitions.inheritance import InheritanceResolver, add_relations
 from catalog.dialects import registry
-from catalog.documents.connecting import Logins, Reach
+from catalog.documents.connecting import ConnectionPolicy, Logins
 from catalog.documents.documents import (
     MAX_SHRINK,
     CatalogSizes,
@@ -48,7 +48,7 @@ FORMAT: Final = 1
 _LISTS: Final = frozenset({"headers", "query", "user_properties"})
 
 
-def listing(definition: Definition, catalog: Catalog) -> dict[str, Any]:
+def listing_to_json(definition: Definition, catalog: Catalog) -> dict[str, Any]:
     """Return one line of ``catalog list``: the effective definition under 1.0 names.
 
     ``endpoints`` are the xids of the endpoints that offer it, whose defaults are not applied. ``relation`` is left
@@ -187,7 +187,7 @@ def _xids_of(endpoint: Endpoint) -> frozenset[str]:
 
 
 @contextmanager
-def paused_gc() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Pause garbage collection while a catalog or plan is built, where it takes a third of the time for nothing.
 
     Reference counting still works. Can be used as a function decorator.
@@ -218,7 +218,7 @@ MAX_CANDIDATES: Final = 1_000_000
 """Maximum candidates of all endpoints together."""
 
 
-@paused_gc()
+@pause_gc()
 def load(
     sources: Sequence[str | Path],
     *,
@@ -232,7 +232,7 @@ def load(
 
     References across documents work. A definition that cannot be used is left out and reported; the rest works. URLs
     are rejected unless *network* is on; documents may refer to public addresses and to those of *allow*
-    (:class:`catalog.documents.connecting.Reach`). *declarations* is filled with what the documents declare.
+    (:class:`catalog.documents.connecting.ConnectionPolicy`). *declarations* is filled with what the documents declare.
     *fetcher* replaces
     *network* and *allow*, and records everything that was read. *base_uri* is the address of the
     registry that the sources come from, if they do not state it themselves.
@@ -241,11 +241,11 @@ def load(
         DocumentError: a source is missing, unreadable, or neither JSON nor YAML (exit code 2 of ``check``).
     """
     findings = Findings()
-    given = fetcher if fetcher is not None else Fetcher(network=network, reach=Reach(allow))
-    return build(read_documents(sources, findings, fetcher=given), findings, declarations, given, base_uri)
+    given = fetcher if fetcher is not None else Fetcher(network=network, reach=ConnectionPolicy(allow))
+    return build_catalog(read_documents(sources, findings, fetcher=given), findings, declarations, given, base_uri)
 
 
-def build(
+def build_catalog(
     documents: Iterable[Document],
     findings: Findings,
     into: Declarations | None = None,
@@ -466,7 +466,7 @@ class CatalogWatcher:
         self._base_uri = base_uri
         self._clock = clock
         self._cache = HttpCache(clock=clock)
-        self._reach = Reach(allow)
+        self._reach = ConnectionPolicy(allow)
         self._logins = logins if logins is not None else Logins()
         self._epoch = current.epoch if current is not None else None
         self._tolerated: Sequence[Finding] = current.findings if current is not None else ()

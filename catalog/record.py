@@ -63,7 +63,7 @@ def text_or_base64(member: str, data: bytes) -> dict[str, str]:
         return {f"{member}_base64": base64.b64encode(data).decode("ascii")}
 
 
-def bytes_of(form: Mapping[str, Any], member: str) -> bytes | None:
+def member_bytes(form: Mapping[str, Any], member: str) -> bytes | None:
     """Return the bytes of ``member`` or ``member_base64`` of *form*; None if neither is there.
 
     A value that is not a string (a number or a boolean) gives the bytes of its JSON text.
@@ -123,7 +123,7 @@ def record_from_json(form: Any) -> Record:
     return Record(
         protocol=protocol,
         native=native,
-        body=bytes_of(form, "body"),
+        body=member_bytes(form, "body"),
         endpoint=form.get("endpoint"),
         time=form.get("time"),
     )

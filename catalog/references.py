@@ -25,7 +25,7 @@ from catalog.findings import (
     Findings,
     SourceLocation,
 )
-from catalog.parsing.pointers import steps_of, unescaped
+from catalog.parsing.pointers import parse_pointer, unescape_step
 
 # References to messages and groups: xids, JSON pointers, relative and absolute URIs, and bare names.
 
@@ -56,7 +56,7 @@ class ReferenceResolver:
         A missing version is resolved to its message. A reference into an unreadable document is resolved to the message
         with that xid in the sources, except *source* itself, to avoid a cycle.
         """
-        external = self._abroad.land_of(source) if self._abroad is not None else None
+        external = self._abroad.document_of(source) if self._abroad is not None else None
         match = MESSAGE_REFERENCE.search(reference)
         if match is None:
             return self._find_message(external, _sibling_xids(reference, source, external))
@@ -183,7 +183,7 @@ def _possible_xids(kind: str, group: str, message: str, version: str | None) -> 
 
 
 def _unescape_name(name: str) -> tuple[str, str]:
-    pointer = unescaped(name)
+    pointer = unescape_step(name)
     return pointer, unquote(pointer)
 
 
@@ -272,7 +272,7 @@ class AddressFollower:
             hint = "give the registry itself as a source; its pages are followed"
             raise DocumentError(f"{address} is a paginated response", file=address, hint=hint)
         tree, at = document.tree, SourceLocation(document.file, "", document.mounts)
-        for key in steps_of(written.partition("#")[2]):
+        for key in parse_pointer(written.partition("#")[2]):
             tree, at = tree.get(key) if isinstance(tree, dict) else None, at / key
         if not isinstance(tree, dict):
             raise DocumentError(f"{written} is not the address of an object", file=address, hint="correct the address")
@@ -446,7 +446,7 @@ class ExternalDocuments:
                 folders.append(os.path.dirname(os.path.abspath(document.file)))
         self._folder = os.path.commonpath(folders) if folders else os.path.abspath(os.curdir)
 
-    def land_of(self, xid: str) -> ExternalDocument | None:
+    def document_of(self, xid: str) -> ExternalDocument | None:
         """Return the external document of a message or group; None if it is in the sources."""
         return self._of.get(xid)
 

@@ -96,11 +96,11 @@ class Template:
         return sum(len(part) for part in self.parts if isinstance(part, str))
 
     @property
-    def alongside_nothing(self) -> str:
+    def fixed_text(self) -> str:
         """The part of :meth:`fill_from` that comes from the template itself, whatever the value."""
         return self._join([stretch.fill_from("") for stretch in self._segments])
 
-    def alongside(self, value: str) -> str | None:
+    def fill_from_value(self, value: str) -> str | None:
         """Replace the placeholders by the corresponding text of *value*, to compare template and value.
 
         None if the value has other separators than the template.
@@ -160,9 +160,9 @@ class Template:
         return taken
 
 
-def parse(text: str, *, dots: bool = False) -> Template:
+def parse_template(text: str, *, dots: bool = False) -> Template:
     """Parse a template; a text without placeholders is valid too."""
-    tokens = tokens_of(text)
+    tokens = split_tokens(text)
     parts: list[str | Placeholder] = []
     for place, token in enumerate(tokens):
         if place % 2:
@@ -173,7 +173,7 @@ def parse(text: str, *, dots: bool = False) -> Template:
     return Template(text, dots, tuple(parts), tuple(tokens[1::2]), stretches, separators)
 
 
-def tokens_of(text: str) -> list[str]:
+def split_tokens(text: str) -> list[str]:
     """Split a template into literal texts, at even indexes and possibly empty, and placeholder names, at odd ones."""
     return _PLACEHOLDER.split(text)
 

@@ -103,7 +103,7 @@ def plain_number(value: Any) -> Any:
     return value
 
 
-def text_of(value: object) -> str:
+def to_text(value: object) -> str:
     """Return the text form in which values are compared: ``true``/``false``, shortest numbers, text as it is.
 
     Numbers with a written text return it. Lists and maps return compact JSON, None the empty text.
@@ -119,7 +119,7 @@ def text_of(value: object) -> str:
     return msgspec.json.encode(value, enc_hook=plain_number).decode("utf-8")
 
 
-def whole_number(text: str | bytes, most: int = INT64_MAX) -> int | None:
+def parse_whole_number(text: str | bytes, most: int = INT64_MAX) -> int | None:
     """Parse ASCII digits as a number; None for any other text, and for a number above *most*.
 
     ``str.isdigit`` accepts digits that ``int`` does not, and ``int`` accepts blanks, underscores and unlimited digits.
@@ -159,7 +159,7 @@ def value_key(type: str, value: object) -> Hashable | None:
     Numbers compare by exact value, timestamps as instants (nanoseconds since 1970), booleans as such, binary as the
     decoded bytes, media and all other types as their exact text.
     """
-    text = text_of(value)
+    text = to_text(value)
     if type in ("number", "integer"):
         if not is_valid(type, text):
             return None
@@ -170,13 +170,13 @@ def value_key(type: str, value: object) -> Hashable | None:
     if type == "boolean":
         return {"true": True, "false": False}.get(text)
     if type == "timestamp":
-        return instant(text)
+        return parse_timestamp(text)
     if type == "binary":
         return _decode_base64(text)
     return text if is_valid(type, text) else None
 
 
-def binary_value(text: str) -> bytes:
+def decode_binary(text: str) -> bytes:
     """Return the bytes of a declared value of type ``binary`` (MATCHING.md#constraints).
 
     It is base64; any other text, which lint reports, is encoded as UTF-8.
@@ -187,10 +187,10 @@ def binary_value(text: str) -> bytes:
 
 def is_timestamp(text: str) -> bool:
     """Whether *text* is an RFC 3339 date-time with an offset; a leap second is allowed at any minute."""
-    return instant(text) is not None
+    return parse_timestamp(text) is not None
 
 
-def instant(text: str) -> int | None:
+def parse_timestamp(text: str) -> int | None:
     """Parse an RFC 3339 date-time to nanoseconds since 1970; None if it is not one.
 
     Years are 0000 to 9999; digits beyond nanoseconds are cut; second 60 is the first of the next minute.
@@ -311,6 +311,6 @@ _IS_VALID: Final[dict[str, Callable[[str], bool]]] = {
 """``any`` and ``string`` accept every text and so are not listed."""
 
 
-def over_websockets(address: str) -> bool:
+def is_websocket_address(address: str) -> bool:
     """Whether an address is a WebSocket address (RFC 6455)."""
     return address.strip().lower().startswith(("ws://", "wss://"))

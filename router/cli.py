@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from catalog.findings import CatalogError, DocumentError
-from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError, unreachable_registry
+from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError, find_lost_registry
 from router.lazy_commands import HELP, UsageError, lazy_group
 from router.terminal import close_output, leave_output, print_text
 
@@ -121,7 +121,7 @@ def _describe_error(error: Exception) -> tuple[str, str, int]:
         return error.message, error.hint, error.exit_code
     if isinstance(error, DocumentError):
         return str(error), error.hint, CatalogUnavailable("").exit_code
-    if away := unreachable_registry(error):
+    if away := find_lost_registry(error):
         return away, "retry when it is reachable", BrokerUnreachable("").exit_code
     if isinstance(error, CatalogError):
         return str(error), "", 1

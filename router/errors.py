@@ -199,7 +199,7 @@ class Fault:
     digest: str
 
 
-def fault_of(error: BaseException) -> Fault | None:
+def find_batch_fault(error: BaseException) -> Fault | None:
     """Return the fault in the batch that caused an error; None if the environment did, or it is unknown.
 
     Faults are alike if class and message are equal, except for numbers and quoted values.
@@ -229,12 +229,12 @@ def fault_of(error: BaseException) -> Fault | None:
     return _make_fault("error", name, message)
 
 
-def is_unreadable(error: BaseException) -> bool:
+def is_timestamp_overflow(error: BaseException) -> bool:
     """Whether Spark's Kafka source cannot read some record because its timestamp is too large for Spark."""
     return any(pair == _UNREADABLE for pair in pairwise(name for name, _ in _java_chain(error)))
 
 
-def unreachable_registry(error: BaseException) -> str:
+def find_lost_registry(error: BaseException) -> str:
     """Return which schema registry is unreachable, and why, if that caused the error; else ``""``."""
     if isinstance(error, RegistryUnavailableError):
         return str(error)[:REASON_CAP]

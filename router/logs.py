@@ -21,7 +21,7 @@ import structlog
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
-from catalog.findings import escaped, one_line
+from catalog.findings import escape_controls, to_one_line
 from router.settings import LogSettings
 
 MASKED: Final = "***"
@@ -150,7 +150,7 @@ def _write_traceback(stream: TextIO, exc_info: ExcInfo) -> None:
     """Write a traceback, whose last line may hold text of a record."""
     plain = io.StringIO()
     structlog.dev.plain_traceback(plain, exc_info)
-    stream.write(escaped(plain.getvalue()))
+    stream.write(escape_controls(plain.getvalue()))
 
 
 def _escape_fields(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -161,7 +161,7 @@ def _escape_fields(logger: WrappedLogger, method: str, event: EventDict) -> Even
 def _escape_value(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value  # lists and maps are shown as Python writes them, which escapes
-    return escaped(value) if name in _MULTILINE else one_line(value)
+    return escape_controls(value) if name in _MULTILINE else to_one_line(value)
 
 
 def _is_secret(name: object) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from catalog.values import whole_number
+from catalog.values import parse_whole_number
 from router.errors import ConfigError
 from router.settings import Settings, plain_options
 
@@ -90,7 +90,7 @@ class MemoryBudget:
         return self.worker_remedy if worker or fault.startswith("MemoryError") else ""
 
 
-def divided(settings: Settings, machine: int | None = None, cores: int | None = None) -> MemoryBudget:
+def divide_memory(settings: Settings, machine: int | None = None, cores: int | None = None) -> MemoryBudget:
     """Divide *machine* bytes among the Python workers of *cores* and the rest; unset takes what is there.
 
     Raises:
@@ -179,7 +179,7 @@ def _read_limit(file: Path) -> int | None:
     except OSError:
         return None
     # What is no number is "max", and 0 says nothing.
-    return whole_number(text, _UNLIMITED - 1) or None
+    return parse_whole_number(text, _UNLIMITED - 1) or None
 
 
 # How many records a batch may have so that its bytes and its time stay within bounds, and when to look at it first.
@@ -234,7 +234,7 @@ class BatchSizing:
         """Return what is known before anything was seen."""
         aim, limit = max(TARGET_SECONDS, settings.between_batches.total_seconds()), settings.batch_limit.total_seconds()
         aim = min(aim, limit / 2) if limit else aim
-        return cls(divided(settings).batch, settings.max_records_per_batch, aim=aim)
+        return cls(divide_memory(settings).batch, settings.max_records_per_batch, aim=aim)
 
     def __post_init__(self) -> None:
         self.limit = self.most

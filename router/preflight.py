@@ -19,9 +19,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Literal
 
-from bindings.certificates import Address, AddressForm, addresses_of, tls_context
+from bindings.certificates import Address, AddressForm, create_tls_context, parse_addresses
 from bindings.gateways import Connection, GatewayError, Tls
-from bindings.http.request import listen, server_tls
+from bindings.http.request import create_server_tls, open_listener
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets, TopicCapabilities
 from bindings.private_files import is_locked
@@ -30,18 +30,18 @@ from catalog.model import Catalog
 from catalog.schemas.ids.client import RegistryUnavailableError
 from router.errors import BrokerUnreachable, ConfigError, JvmError, RouterError, SinkError, StateError
 from router.evaluation.plan import Plan
-from router.intake.intake import connections_of
+from router.intake.intake import group_connections
 from router.logs import get_logger, shorten_list
-from router.machine import AMPLE_FILES, MIN_FILES, divided, get_descriptor_limit
+from router.machine import AMPLE_FILES, MIN_FILES, divide_memory, get_descriptor_limit
 from router.overview.picture import sink_topics
-from router.schemaids.cache import Damaged, SchemaIdCache
-from router.schemaids.framing import IDS, address_of, folder_of, unidentified_text
+from router.schemaids.cache import DamagedFile, SchemaIdCache
+from router.schemaids.framing import IDS, registry_address, registry_folder, unidentified_text
 from router.settings import HttpSettings, KafkaSink, Settings
 from router.settings.checks import event_sinks, iter_executor_warnings, iter_inbox_faults
 from router.settings.sinks.contract import RemoteSink
 from router.sinks.messages.definitions import endpoint_of
 from router.sinks.tables.head import local_folder
-from router.sources import INBOX, Source, by_query, inbox_client, source_client
+from router.sources import INBOX, Source, group_by_query, make_inbox_client, make_source_client
 from router.spark.connectors import KAFKA, MANIFEST, JavaMissing, cache_root, find_java
 from router.terminal import plural
 
@@ -195,7 +195,7 @@ def check_open_files() -> Iterator[CheckResult]:
 def check_memory(settings: Settings) -> Iterator[CheckResult]:
     """Check that the machine has enough memory."""
     try:
-        division = divided(settings)
+        division = divide_memory(settings)
     except RouterError as error:
         yield CheckResult("memory", "fail", error.message, error.hint, type(error))
         return
@@ -331,12 +331,12 @@ def _nearest_existing(folder: Path) -> Path:
 def _load_certificates(chosen: HttpSettings) -> None:
     if chosen.tls is not None:
         clients = Path(chosen.tls.ca) if chosen.tls.ca else None
-        server_tls(Path(chosen.tls.cert), Path(chosen.tls.key), clients)
+        create_server_tls(Path(chosen.tls.cert), Path(chosen.tls.key), clients)
 
 
 def _try_port(name: str, settings: Settings, host: str, port: int, key: str, *, beside: bool) -> Iterator[CheckResult]:
     try:
-        listen(host, port, "nobody").close()
+        open_listener(host, port, "nobody").close()
     except GatewayError as error:
         if beside and _accepts_connection(host, port) and is_locked(Path(settings.state) / "lock"):
             yield CheckResult(name, "ok", f"{host}:{port} is in use by the router that runs on {settings.state}")
@@ -390,15 +390,15 @@ def iter_server_checks(
     *once*, an unavailable cluster prevents a start, since its end offsets must be known.
     """
     asked = [
-        _KafkaQuery(f"source {source.endpoint}", source_client(source), source.topic)
+        _KafkaQuery(f"source {source.endpoint}", make_source_client(source), source.topic)
         for source in sources
         if not source.pushed
     ]
     chosen = settings.inbox.kafka
     if chosen is not None:
-        asked.append(_KafkaQuery("inbox", inbox_client(chosen), chosen.topic))
+        asked.append(_KafkaQuery("inbox", make_inbox_client(chosen), chosen.topic))
     others: list[PreflightCheck] = []
-    for broker in connections_of(sources, "check") if gateways else ():
+    for broker in group_connections(sources, "check") if gateways else ():
         form = BINDINGS[broker.protocol].sending.address_form
         away = "start the broker, or correct the address; the gateway connects when it is reachable"
         # A NATS server sends its greeting before TLS.
@@ -429,13 +429,13 @@ def iter_server_checks(
 
 def _check_schema_registry(called: str, settings: Settings, name: str) -> Iterator[CheckResult]:
     """Check that a schema registry accepts our login; without it a router uses the ids cached on disk."""
-    address = address_of(settings, name)
-    kept = SchemaIdCache(folder_of(settings, name), address.url)
+    address = registry_address(settings, name)
+    kept = SchemaIdCache(registry_folder(settings, name), address.url)
     ids, damaged = 0, ""
     for schema_id in kept.ids():
         try:
             ids += kept.schema(schema_id) is not None
-        except Damaged as damage:
+        except DamagedFile as damage:
             damaged = damaged or str(damage)
     on_disk = f"{plural(ids, 'id')} on disk"
     try:
@@ -567,8 +567,8 @@ def _try_servers(
     ``fail`` is what waiting does not fix: a malformed address, an unreadable certificate.
     """
     try:
-        addresses = addresses_of(form, _cut_placeholders(connection))
-        context = tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
+        addresses = parse_addresses(form, _cut_placeholders(connection))
+        context = create_tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
     except GatewayError as wrong:
         yield CheckResult(name, "fail", str(wrong), "correct its address, or its tls", error)
         return
@@ -655,7 +655,7 @@ def _report_shared_queries(settings: Settings, sources: Sequence[Source]) -> Ite
         yield CheckResult(
             "queries", "warn", f"lane has no effect on {shorten_list(idle)}, which share the inbox", remedy
         )
-    for query, members in by_query(sources).items():
+    for query, members in group_by_query(sources).items():
         if len(members) > 1 and len(event_sinks(settings)) > 1:
             separate = "another router with its own state" if query == INBOX else "`lane` on a source"
             names = shorten_list([member.endpoint for member in members])

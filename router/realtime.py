@@ -14,23 +14,23 @@ from bindings.kafka.binding import PROTOCOL
 from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets
 from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE, HEADER, LINEAGE, VERSION
-from bindings.kafka.store import first_text
-from bindings.private_files import private_folder
-from catalog.definitions.constraints import CONTENT, Constraint, MatchCandidate
+from bindings.kafka.store import first_header_text
+from bindings.private_files import create_private_folder
+from catalog.definitions.constraints import CONTENT_TYPE_KEY, Constraint, MatchCandidate
 from catalog.schemas.ids.deciding import first_byte
 from router.errors import BrokerUnreachable, ConfigError
 from router.evaluation.outcome_rows import HEADERS_TYPE, converts, header
 from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import TOPIC, Plan
 from router.logs import get_logger
-from router.matching.context import slots_of
-from router.matching.index.classes import segments_of, separator_of
+from router.matching.context import find_slots
+from router.matching.index.classes import separator_of, template_segments
 from router.reading.generations import Generation
 from router.rendering.lineage import lineage_in_spark, lineage_name
 from router.routing import SizeLimits
 from router.settings import Settings
 from router.settings.values import LineageForm
-from router.sources import REST, rest_client, source_client
+from router.sources import REST, make_rest_client, make_source_client
 from router.state.state import Accounts, StateFolder
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _settled(plan: Plan, limits: SizeLimits, channel: int, number: int, topic: s
     if target.definition.relation is not None:
         return None  # Its lineage says more than that of others.
     constraints = target.event or ()
-    slots, equal = slots_of(constraints)
+    slots, equal = find_slots(constraints)
     asked = [_asked(key, constraint) for key, constraint in constraints]
     context = [(slot.name, _header(slot.key), slot.place, slot.constraint.decodes) for slot in slots]
     way = _way(plan, limits, channel, number)
@@ -193,11 +193,11 @@ def _asked(key: str, constraint: Constraint) -> HeaderConstraint | None:
         )
     if constraint.kind == "template":
         template = constraint.template
-        segments = [None] if template.is_bare else segments_of(template)
+        segments = [None] if template.is_bare else template_segments(template)
         if segments is None or constraint.type == "timestamp" or separator_of(template) != "/":
             return None
         return HeaderConstraint(header, None, tuple(segments), None, constraint.optional)
-    if constraint.takes_any_text:
+    if constraint.accepts_any_text:
         return HeaderConstraint(header, None, (), None, constraint.optional)
     return (
         HeaderConstraint(header, None, (), constraint.type, constraint.optional) if constraint.type in FORMS else None
@@ -206,7 +206,7 @@ def _asked(key: str, constraint: Constraint) -> HeaderConstraint | None:
 
 def _header(key: str) -> str | None:
     """Return the header that a property is; None for one that is no header of Kafka's binary mode."""
-    if key in (CONTENT, "e.datacontenttype", f"{HEADER}{CONTENT_TYPE}"):
+    if key in (CONTENT_TYPE_KEY, "e.datacontenttype", f"{HEADER}{CONTENT_TYPE}"):
         return CONTENT_TYPE
     if key.startswith("e."):
         return f"{ATTRIBUTE}{key.removeprefix('e.')}"
@@ -243,7 +243,7 @@ _FORBIDDEN: Final = (
     + "".join(rf"\x{{{plane + 0xFFFE:X}}}\x{{{plane + 0xFFFF:X}}}" for plane in range(0, 0x110000, 0x10000))
     + "]"
 )
-"""What :data:`bindings.events.FORBIDDEN` says, for Java."""
+"""What :data:`bindings.events.FORBIDDEN_CHARS` says, for Java."""
 _OF_ROWS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -272,7 +272,9 @@ def with_settled(rows: DataFrame, table: DataFrame) -> DataFrame:
 
     # Below the join, so that it is made once for each row: the columns above it use it many times.
     names, texts = F.col("headers.key").alias("names"), F.transform("headers", _text_of).alias("texts")
-    typed = rows.select(*_OF_ROWS, names, texts, first_text("headers", f"{ATTRIBUTE}type").alias("type")).alias("r")
+    typed = rows.select(*_OF_ROWS, names, texts, first_header_text("headers", f"{ATTRIBUTE}type").alias("type")).alias(
+        "r"
+    )
     same = (F.col("t.topic") == F.col("r.topic")) & (F.col("t.type") == F.col("r.type"))
     joined = typed.join(F.broadcast(table.alias("t")), same, "left")
     size = F.coalesce(F.octet_length("r.key"), F.lit(0)) + F.coalesce(F.octet_length("r.value"), F.lit(0))
@@ -530,17 +532,17 @@ class RealTimeQuery:
         self._asked: int | None = None
         assert plan.settings.realtime is not None
         self._settings = plan.settings.realtime
-        metrics.expect_query(name)
+        metrics.init_query_series(name)
         metrics.resume(name, accounts.of(name))
 
     def start(self, rows: DataFrame, state: StateFolder) -> StreamingQuery:
         """Start it on rows of Spark's Kafka source; its checkpoint is the generation's folder."""
         # A query in batches has its pins there, and the next start looks for it.
-        private_folder(state.batches / self.name)
+        create_private_folder(state.batches / self.name)
         seconds = self._settings.checkpoint.total_seconds()
         records = sent_records(rows, self.plan, self._types, self._settings.rest)
         writer = records.writeStream.queryName(self.name).format("kafka")
-        writer = writer.options(**{"kafka.linger.ms": "0", **rest_client(self.plan.settings).jvm_options()})
+        writer = writer.options(**{"kafka.linger.ms": "0", **make_rest_client(self.plan.settings).jvm_options()})
         writer = writer.option("checkpointLocation", f"file://{self.generation.path}").outputMode("update")
         self._since = time.monotonic()
         _quiet()
@@ -680,7 +682,7 @@ def require_rest_topic(settings: Settings, state: StateFolder) -> None:
             )
         return
     try:
-        known = KafkaOffsets(rest_client(settings)).find_partitions([settings.realtime.rest])
+        known = KafkaOffsets(make_rest_client(settings)).find_partitions([settings.realtime.rest])
     except KafkaUnreachable as error:
         raise BrokerUnreachable(
             f"fallback topic: {error}", hint="start the broker, or correct bootstrap_servers"
@@ -704,8 +706,8 @@ def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> Non
     """
     assert plan.settings.realtime is not None
     try:
-        read = KafkaOffsets(source_client(plan.sources[0])).find_partitions(topics)
-        rest = KafkaOffsets(rest_client(plan.settings)).find_partitions([plan.settings.realtime.rest])
+        read = KafkaOffsets(make_source_client(plan.sources[0])).find_partitions(topics)
+        rest = KafkaOffsets(make_rest_client(plan.settings)).find_partitions([plan.settings.realtime.rest])
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
     sources, others, there = sum(map(len, read.values())), sum(map(len, rest.values())), cores_of(spark)

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Self
 import msgspec
 
 from bindings.background import Background, Backoff
-from bindings.private_files import private_folder, sync_path
+from bindings.private_files import create_private_folder, sync_path
 from router.errors import SinkError, StateError
 from router.evaluation.forwarding import EXCHANGE, RelatedRecord, read_exchange
 from router.logs import get_logger
@@ -73,7 +73,7 @@ def connect(path: Path) -> sqlite3.Connection:
         DiskError: the disk is full.
     """
     with translated(path):
-        private_folder(path.parent)
+        create_private_folder(path.parent)
         if not path.exists():
             ledger.new_file(path)
             sync_path(path.parent)

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import numbered
+from bindings.columns.entries import number_distinct
 from catalog.definitions.constraints import TYPED_LITERALS, Constraint
-from router.matching.context import CORRELATION, attribute_of
+from router.matching.context import CORRELATION, attribute_column
 from router.matching.index.classes import BoolArray, IntArray
 from router.matching.mapping import Program
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.record_columns import RecordColumns
-from router.matching.schema_validation import mismatches, rejection_detail
+from router.matching.schema_validation import rejection_detail, schema_mismatches
 from router.settings import (
     RouteConditions,
     RouteSettings,
@@ -36,11 +36,11 @@ from router.settings.routes import (
     DEAD_LETTER_VARIABLES,
     EVENT_VARIABLES,
     NameTemplate,
-    dead_letter_values,
-    event_values,
-    missing_value,
+    describe_missing,
+    full_variable_name,
+    make_dead_letter_values,
+    make_event_values,
     parse_name,
-    value_name,
 )
 
 # Which route a record takes, and its destinations (MATCHING.md#routes).
@@ -105,7 +105,9 @@ class Routes:
     def attributes(self) -> tuple[str, ...]:
         """The CloudEvents attributes that conditions, topics and keys use, each once."""
         names = [each.name for _, _, conditions in self._events for each in conditions]
-        names += [value_name(name) for template in (*self.topics.values(), *self._keys) for name in template.variables]
+        names += [
+            full_variable_name(name) for template in (*self.topics.values(), *self._keys) for name in template.variables
+        ]
         attributes = (name.removeprefix(ATTRIBUTE_PREFIX) for name in names if name.startswith(ATTRIBUTE_PREFIX))
         return tuple(dict.fromkeys(attributes))
 
@@ -126,7 +128,7 @@ class Routes:
 
     def rules(self, message: str, endpoint: str, known: Known) -> tuple[RouteRule, ...]:
         """Return the routes that can match records of this definition and endpoint, in order; the last always does."""
-        group = event_values(message, endpoint, "", {})["messagegroup"]
+        group = make_event_values(message, endpoint, "", {})["messagegroup"]
         left: list[RouteRule] = []
         for number, route, conditions in self._events:
             when = route.when
@@ -313,7 +315,7 @@ def column_of(outcomes: MatchOutcomes, rows: IntArray, name: str) -> pa.StringAr
     if name.startswith(CONTEXT_PREFIX):
         contexts = outcomes.contexts.take(at)
         return pc.map_lookup(contexts, name.removeprefix(CONTEXT_PREFIX), "first").cast(pa.string())
-    return attribute_of(outcomes, name.removeprefix(ATTRIBUTE_PREFIX)).take(at)
+    return attribute_column(outcomes, name.removeprefix(ATTRIBUTE_PREFIX)).take(at)
 
 
 # Values that a definition fixes for all of its records.
@@ -339,7 +341,7 @@ class FixedDestination:
         if event:
             self._attributes = _of_events(seen.constraints(event=True) or ())
         else:
-            program = matcher.mapper.programs[matcher.mapper.program(target, channel)]
+            program = matcher.mapper.programs[matcher.mapper.program_number(target, channel)]
             self.unmappable = program.unmappable
             self._attributes = _of_native(program)
         self._all = not event
@@ -481,11 +483,13 @@ class Destinations:
         settled = FixedDestination(self._matcher, channel, target, event=event)
         rules = self._routes.rules(message, endpoint or "", settled)
         asked = {each.name for rule in rules for each in rule.conditions}
-        topics = {name: value_name(name) for rule in rules for name in self._variables(rule.route)}
+        topics = {name: full_variable_name(name) for rule in rules for name in self._variables(rule.route)}
         values = {name: text for name, of in topics.items() if (text := settled(of)) is not None}
         wanted = asked | {of for name, of in topics.items() if name not in values}
         fixed = {
-            name: text for name, text in event_values(message, endpoint or "", "", {}).items() if name not in topics
+            name: text
+            for name, text in make_event_values(message, endpoint or "", "", {}).items()
+            if name not in topics
         }
         pair = DefinitionRoutes(target, endpoint, rules, {**fixed, **values}, frozenset(wanted))
         return pair if wanted else replace(pair, decision=self._decision(pair, {}))
@@ -508,13 +512,13 @@ class Destinations:
     def _variables(self, route: int) -> list[str]:
         """Return the variables of the route's topics that depend on the record."""
         used = (self._routes.topics[name] for name in self._sinks[route] if name in self._routes.topics)
-        return [name for template in used for name in template.variables if "." in value_name(name)]
+        return [name for template in used for name in template.variables if "." in full_variable_name(name)]
 
     def _pairs_of(self, codes: IntArray, width: int) -> IntArray:
         """Return the pair number of each row, by its code."""
         top = int(codes.max(initial=-1)) + 1
         if top > MAX_LISTED_CODES:
-            distinct, inverse = numbered(codes)
+            distinct, inverse = number_distinct(codes)
             return np.array([self._number(code, width) for code in distinct.tolist()], np.int64)[inverse]
         if top > len(self._by_code):
             self._by_code = np.concatenate((self._by_code, np.full(top - len(self._by_code), -1, np.int32)))
@@ -556,7 +560,7 @@ class Destinations:
         sinks = self._sinks[route]
         known = dict(pair.known or {})
         for name in self._variables(route):
-            known.setdefault(name, values.get(value_name(name), ""))
+            known.setdefault(name, values.get(full_variable_name(name), ""))
         faults: list[str] = []
         topics: dict[str, str] = {}
         for name, template in self._routes.topics.items():
@@ -564,7 +568,7 @@ class Destinations:
                 continue
             missing = template.missing(known) if name in self._routes.strict else ()
             if missing:
-                faults.append(missing_value(missing, f"the topic of sink {name}"))
+                faults.append(describe_missing(missing, f"the topic of sink {name}"))
             topics[f"topic_{name}"] = template.expand(known, escape="_")
         return RouteDecision(route, tuple(map(topics.get, self._fields)), "; ".join(faults))
 
@@ -575,7 +579,7 @@ class Destinations:
         rows = np.flatnonzero(settled.open[numbers])
         if not len(rows):
             return numbers, []
-        pairs, own = numbered(numbers[rows])
+        pairs, own = number_distinct(numbers[rows])
         combined = combinations(outcomes, rows, own, [self._pairs[number].wanted for number in pairs.tolist()])
         decided = numbers.copy()
         decided[rows] = len(settled.routes) + combined.inverse
@@ -597,7 +601,7 @@ class Destinations:
             return
         rows = np.flatnonzero(np.where(routes >= 0, self._always[routes], False))
         for row, faults in self._matcher.checks.violations(outcomes.facts, rows, outcomes.winners).items():
-            outcomes.nearest[row] = mismatches(faults, self._matcher.targets)
+            outcomes.nearest[row] = schema_mismatches(faults, self._matcher.targets)
             _to_dead_letter(outcomes, routes, row, "schema-violation", rejection_detail(faults))
 
     def _reject_missing(
@@ -627,7 +631,7 @@ class Destinations:
             template = self._routes.letter_topics.get(name)
             if template is not None:
                 its_keys = (each for each, route in taking.items() if route in numbers)
-                names = {each: template.expand(dead_letter_values(*each), escape="_") for each in its_keys}
+                names = {each: template.expand(make_dead_letter_values(*each), escape="_") for each in its_keys}
                 topics[f"letters_{name}"] = _placed(topics[f"letters_{name}"], rows, [*map(names.get, keys)])
 
 

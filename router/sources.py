@@ -13,14 +13,14 @@ from typing import Any, Final, Literal
 
 from bindings.gateways import EndpointSubscription, GatewayError, ReceivingBinding
 from bindings.http.binding import path_of
-from bindings.kafka.binding import Brokers, brokers_for, brokers_of, group_of, start_of, topic_of
+from bindings.kafka.binding import Brokers, group_option, parse_brokers, resolve_brokers, start_option, topic_option
 from bindings.kafka.client import KafkaClient
 from bindings.protocols import BINDINGS
 from catalog.findings import TemplateError
 from catalog.model import Catalog, Endpoint
 from catalog.parsing.nearest import Suggestions
-from catalog.protocols.properties import refused_option, squash
-from catalog.templates import parse
+from catalog.protocols.properties import find_refused_option, squash_name
+from catalog.templates import parse_template
 from router.errors import ConfigError
 from router.settings import Settings, SourceSettings, event_sinks, plain_options
 from router.settings.model import KafkaInboxSettings
@@ -79,7 +79,7 @@ class Source:
         return bool(self.path)
 
 
-def by_query(sources: Iterable[Source]) -> dict[str, tuple[Source, ...]]:
+def group_by_query(sources: Iterable[Source]) -> dict[str, tuple[Source, ...]]:
     """Group sources by the query that reads them, in their order."""
     grouped: dict[str, list[Source]] = {}
     for source in sources:
@@ -87,7 +87,7 @@ def by_query(sources: Iterable[Source]) -> dict[str, tuple[Source, ...]]:
     return {query: tuple(members) for query, members in grouped.items()}
 
 
-def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
+def resolve_sources(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
     """Resolve the sources of the settings, or all consumer endpoints when the settings name none.
 
     An endpoint that the catalog lacks is left out: it may come with a later epoch. ``check`` and the log say so.
@@ -120,7 +120,7 @@ def _require_one_isolation(sources: Iterable[Source]) -> None:
     Raises:
         ConfigError: the settings of two sources differ in it.
     """
-    for members in by_query(source for source in sources if not source.pushed).values():
+    for members in group_by_query(source for source in sources if not source.pushed).values():
         levels = {_isolation_level(source): source.endpoint for source in members}
         if len(levels) > 1:
             raise ConfigError(
@@ -161,7 +161,7 @@ def _resolve_source(endpoint: Endpoint, settings: SourceSettings, catalog: Catal
             key="sources",
             hint="leave out subscription: brokers are subscribed to by their own protocols",
         )
-    refused = refused_option(endpoint)
+    refused = find_refused_option(endpoint)
     if refused is not None:
         name, exemption = refused
         raise ConfigError(
@@ -176,7 +176,7 @@ def _resolve_source(endpoint: Endpoint, settings: SourceSettings, catalog: Catal
 
 
 def _resolve_kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) -> Source:
-    topic = topic_of(endpoint.options)
+    topic = topic_option(endpoint.options)
     if not topic:
         raise ConfigError(
             f"source {endpoint.xid}: the endpoint has no topic",
@@ -184,7 +184,7 @@ def _resolve_kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | 
             hint="give the endpoint protocoloptions.options.topic in the catalog",
         )
     try:
-        topic = parse(topic).expand(settings.context, encode=False)
+        topic = parse_template(topic).expand(settings.context, encode=False)
     except TemplateError as error:
         raise ConfigError(
             f"source {endpoint.xid}: its topic {topic!r} is a template, and a query reads topics by name: {error}",
@@ -216,7 +216,7 @@ def _resolve_kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | 
         # Only in this case: the name of a query is that of its checkpoint, and older settings have one already.
         client = (*client, settings.sasl, settings.token_endpoint)
     digest = hashlib.sha256(repr(client).encode()).hexdigest()[:8]
-    group = group_of(endpoint.options)
+    group = group_option(endpoint.options)
     # A query shows one group to the brokers, so that each group is a lane; those of a cluster share their positions.
     lanes = (settings.lane, hashlib.sha256(group.encode()).hexdigest()[:8] if group else "")
     query = "-".join(filter(None, (f"kafka-{digest}", *lanes)))
@@ -225,7 +225,7 @@ def _resolve_kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | 
         "kafka",
         f"kafka:{topic}",
         query,
-        settings.model_copy(update={"start": settings.start or start or start_of(endpoint.options)}),
+        settings.model_copy(update={"start": settings.start or start or start_option(endpoint.options)}),
         topic=topic,
         servers=brokers.servers,
         security=brokers.security,
@@ -240,7 +240,7 @@ def _find_brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
     Raises:
         ConfigError: their addresses contradict each other, or the settings.
     """
-    brokers, fault = brokers_for(
+    brokers, fault = resolve_brokers(
         [settings.bootstrap_servers] if settings.bootstrap_servers else endpoint.uris,
         tls=settings.tls is not None,
         login=settings.username is not None,
@@ -324,12 +324,12 @@ _OF_CONNECTIONS: Final = frozenset({"connectionproperties", "cleansession", "ses
 """Endpoint options that belong to a connection, so that endpoints which differ in them need one each."""
 
 
-def connection_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def pick_connection_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that a connection is made with; other options of an endpoint must not count for others."""
-    return {name: value for name, value in options.items() if squash(name) in _OF_CONNECTIONS}
+    return {name: value for name, value in options.items() if squash_name(name) in _OF_CONNECTIONS}
 
 
-def by_connection(sources: Iterable[Source]) -> dict[str, list[Source]]:
+def group_by_connection(sources: Iterable[Source]) -> dict[str, list[Source]]:
     """Group the sources that gateways connect for by a key that is equal for those that share a connection."""
     groups: dict[str, list[Source]] = {}
     for source in sources:
@@ -338,7 +338,7 @@ def by_connection(sources: Iterable[Source]) -> dict[str, list[Source]]:
     return groups
 
 
-def subscriptions_of(sources: Iterable[Source]) -> tuple[EndpointSubscription, ...]:
+def list_subscriptions(sources: Iterable[Source]) -> tuple[EndpointSubscription, ...]:
     """Return what is subscribed to for these sources."""
     return tuple(
         EndpointSubscription(each.endpoint, address, each.options) for each in sources for address in each.addresses
@@ -348,7 +348,7 @@ def subscriptions_of(sources: Iterable[Source]) -> tuple[EndpointSubscription, .
 def _connection_key(source: Source) -> str:
     chosen = source.settings
     who = (chosen.username, chosen.client_id, chosen.credentials, chosen.seed, chosen.token is not None, chosen.tls)
-    options = sorted((name, repr(value)) for name, value in connection_options(source.options).items())
+    options = sorted((name, repr(value)) for name, value in pick_connection_options(source.options).items())
     return hashlib.sha256(repr((source.protocol, source.uris, who, options)).encode()).hexdigest()[:12]
 
 
@@ -358,11 +358,11 @@ def _require_connections(sources: Sequence[Source]) -> None:
     Raises:
         ConfigError: it cannot.
     """
-    for members in by_connection(sources).values():
+    for members in group_by_connection(sources).values():
         receiving = BINDINGS[members[0].protocol].receiving
         assert receiving is not None
         try:
-            receiving.check_subscriptions(subscriptions_of(members))
+            receiving.check_subscriptions(list_subscriptions(members))
         except GatewayError as error:
             hint = "correct the endpoint's protocoloptions, or addresses of the source"
             raise ConfigError(f"source {error}", key="sources", hint=hint) from error
@@ -392,19 +392,19 @@ def _can_share_message(one: Source, other: Source) -> bool:
 # Kafka clusters of the settings.
 
 
-def source_client(source: Source) -> KafkaClient:
+def make_source_client(source: Source) -> KafkaClient:
     """Return how to reach the cluster of a Kafka source."""
     client = make_kafka_client(Brokers(source.servers, source.security), source.settings, source.settings.kafka)
     # Spark assigns partitions and commits nothing, so that queries and tasks of one group do not disturb each other.
     return replace(client, options={**client.options, "group.id": source.group}) if source.group else client
 
 
-def inbox_client(inbox: KafkaInboxSettings) -> KafkaClient:
+def make_inbox_client(inbox: KafkaInboxSettings) -> KafkaClient:
     """Return how to reach the cluster of an inbox topic."""
-    return make_kafka_client(brokers_of([inbox.bootstrap_servers]), inbox, inbox.options)
+    return make_kafka_client(parse_brokers([inbox.bootstrap_servers]), inbox, inbox.options)
 
 
-def rest_client(settings: Settings) -> KafkaClient:
+def make_rest_client(settings: Settings) -> KafkaClient:
     """Return how to reach the cluster that has the rest topic: that of the first Kafka sink of events.
 
     The settings have a rest topic, and so were refused without such a sink.
@@ -413,13 +413,13 @@ def rest_client(settings: Settings) -> KafkaClient:
     return next(sink.cluster() for sink in sinks if sink is not None)
 
 
-def query_client(settings: Settings, query: str, sources: Sequence[Source]) -> KafkaClient | None:
+def make_query_client(settings: Settings, query: str, sources: Sequence[Source]) -> KafkaClient | None:
     """Return how to reach the cluster that a query reads; without *sources* it is that of the inbox or the rest topic.
 
     None for the local inbox.
     """
     if query == REST:
-        return rest_client(settings)
+        return make_rest_client(settings)
     if sources:
-        return source_client(sources[0])
-    return None if settings.inbox.kafka is None else inbox_client(settings.inbox.kafka)
+        return make_source_client(sources[0])
+    return None if settings.inbox.kafka is None else make_inbox_client(settings.inbox.kafka)

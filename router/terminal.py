@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from catalog.findings import escaped, escaped_json, one_line
+from catalog.findings import escape_controls, escape_json_controls, to_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,13 +29,13 @@ def print_text(text: str = "", *, err: bool = False) -> None:
     """Write one or more lines; characters that the stream cannot encode become escapes."""
     stream = sys.stderr if err else sys.stdout
     encoding = stream.encoding or "utf-8"
-    stream.write(escaped(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.write(escape_controls(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
     stream.flush()
 
 
 def print_row(cells: Iterable[str], *, err: bool = False) -> None:
     """Write cells as one line, separated by tabs; tabs and newlines within a cell are escaped."""
-    print_text("\t".join(map(one_line, cells)), err=err)
+    print_text("\t".join(map(to_one_line, cells)), err=err)
 
 
 def print_json(form: object) -> None:
@@ -46,13 +46,13 @@ def print_json(form: object) -> None:
 def print_json_lines(forms: Iterable[object]) -> None:
     """Write JSON documents, one per line."""
     for form in forms:
-        sys.stdout.buffer.write(escaped_json(msgspec.json.encode(form)) + b"\n")
+        sys.stdout.buffer.write(escape_json_controls(msgspec.json.encode(form)) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def write_document(document: bytes) -> None:
     """Write encoded JSON, escaped but otherwise unchanged."""
-    sys.stdout.buffer.write(escaped_json(document))
+    sys.stdout.buffer.write(escape_json_controls(document))
     sys.stdout.buffer.flush()
 
 
@@ -95,7 +95,9 @@ def value_text(value: Any) -> str:
 
 def to_text(*parts: str | tuple[str, str]) -> Text:
     """Return a text made of parts, each a string or a pair of string and style, such as ``("error", "red")``."""
-    return Text.assemble(*(escaped(part) if isinstance(part, str) else (escaped(part[0]), part[1]) for part in parts))
+    return Text.assemble(
+        *(escape_controls(part) if isinstance(part, str) else (escape_controls(part[0]), part[1]) for part in parts)
+    )
 
 
 class Terminal(Console):
@@ -103,12 +105,12 @@ class Terminal(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a string as rich text; escapes count towards its width."""
-        return super().render_str(escaped(text), **options)
+        return super().render_str(escape_controls(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield the output segments, with all text escaped."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(escaped(segment.text), segment.style)
+            yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
 
 
 def terminal(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from catalog.load import paused_gc
+from catalog.load import pause_gc
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("catalog", "bindings", "registry", "router")
@@ -54,7 +54,7 @@ def tree_of(path: Path) -> ast.Module:
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
     """All nodes of a module: walking a tree takes longer than what most rules ask of it."""
-    with paused_gc():  # which would go through all the nodes of all the modules so far, again and again
+    with pause_gc():  # which would go through all the nodes of all the modules so far, again and again
         return tuple(ast.walk(tree_of(path)))
 
 
@@ -250,7 +250,7 @@ def test_no_print_outside_the_command_line(path: Path) -> None:
 @every_source
 def test_texts_are_taken_apart_by_ascii_rules_only(path: Path) -> None:
     """What senders write may hold any character: ``splitlines`` ends lines at ten of them, and ``isdigit`` takes
-    digits that ``int`` does not. Lines end at line feeds, and ``catalog.values.whole_number`` reads numbers.
+    digits that ``int`` does not. Lines end at line feeds, and ``catalog.values.parse_whole_number`` reads numbers.
     """
     banned = {"splitlines", "isspace", "isdigit", "isnumeric"}
     if name_of(path) == "catalog/values.py":

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bindings.amqp.values import HEADER_FIELDS, PROPERTY_FIELDS, TYPES, AmqpValue, decode_text, parse_milliseconds
+from bindings.amqp.values import HEADER_FIELDS, PROPERTY_FIELDS, TYPES_KEY, AmqpValue, decode_text, parse_milliseconds
 from bindings.amqp.values import to_part as part_of
 from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
@@ -20,8 +20,8 @@ from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, Gate
 from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, decode_json, native_of, parts_of
 from bindings.sending import Expand, SendingBinding
 from catalog.model import Catalog, Endpoint, Property
-from catalog.protocols.properties import AMQP_SECTIONS, squash
-from catalog.values import INT32_MAX, INT32_MIN, INT64_MAX, binary_value, is_valid
+from catalog.protocols.properties import AMQP_SECTIONS, squash_name
+from catalog.values import INT32_MAX, INT32_MIN, INT64_MAX, decode_binary, is_valid
 
 # AMQP 1.0 messages: native form, and where the CloudEvents AMQP binding puts attributes.
 
@@ -72,7 +72,7 @@ def to_amqp_value(prop: Property, text: str) -> AmqpValue:
     """Return *text* as a value of the property's type; as a string if it does not fit, so that the receiver notices."""
     kind = _choose_type(prop, text)
     if prop.type == "binary" and kind in ("string", "symbol"):
-        return AmqpValue(kind, decode_text(binary_value(text)))
+        return AmqpValue(kind, decode_text(decode_binary(text)))
     value = _PARSERS.get(kind, str)(text)
     return AmqpValue("string", text) if value is None else AmqpValue(kind, value)
 
@@ -126,7 +126,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "boolean": _parse_boolean,
     "timestamp": parse_milliseconds,
     "uuid": _parse_uuid,
-    "binary": binary_value,
+    "binary": decode_binary,
     "char": _parse_character,
 }
 
@@ -163,7 +163,7 @@ class SourceFilter:
 def find_option(options: Mapping[str, Any], name: str) -> Any:
     """Return the value of the option with this normalized name; None if it is not set."""
     for key, value in options.items():
-        if squash(key) == name:
+        if squash_name(key) == name:
             return value
     return None
 
@@ -206,7 +206,7 @@ def _parse_filter(name: str, written: Any) -> SourceFilter:
     if isinstance(written, Mapping) and "descriptor" in written:
         descriptor, value = written["descriptor"], written.get("value")
     else:
-        descriptor, value = _DESCRIPTORS.get(squash(name), name if ":" in name else None), written
+        descriptor, value = _DESCRIPTORS.get(squash_name(name), name if ":" in name else None), written
     if not isinstance(descriptor, str) or not descriptor.isascii() or not descriptor:
         raise GatewayError(
             f"the source filter {name!r:.80} is unknown; use selector, no-local, a descriptor such as "
@@ -300,7 +300,7 @@ class AmqpSending(SendingBinding):
         for prop, text in options:
             part = part_of(prop.name, to_amqp_value(prop, text), types, FIELD_TYPES.get(prop.name))
             parts += [] if part is None else [part]
-        return [*parts, Part(TYPES, msgspec.json.encode(types), JSON_KIND)] if types else parts
+        return [*parts, Part(TYPES_KEY, msgspec.json.encode(types), JSON_KIND)] if types else parts
 
     def build_address(
         self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand

@@ -14,7 +14,7 @@ from proton.reactor import ApplicationEvent, Container, EventInjector
 
 from bindings.amqp.binding import AmqpSending, read_string_map
 from bindings.background import Backoff
-from bindings.certificates import addresses_of, with_login
+from bindings.certificates import parse_addresses, with_login
 from bindings.gateways import Connection, GatewayError, Tls
 
 # Connecting to a broker: addresses, TLS, SASL, and the pauses between attempts.
@@ -46,7 +46,7 @@ class Dialer:
         if not connection.uris:
             raise GatewayError("an AMQP connection needs a URI, such as amqps://host; set one in the endpoint")
         self.addresses = tuple(
-            with_login(each, connection.login) for each in addresses_of(AmqpSending.address_form, connection)
+            with_login(each, connection.login) for each in parse_addresses(AmqpSending.address_form, connection)
         )
         self._container_id = container_id
         self._properties = read_string_map(connection.options, "connectionproperties")

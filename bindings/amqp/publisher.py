@@ -86,7 +86,7 @@ class AmqpMessage:
     lane: str = ""
 
 
-def message_of(message: Outbound) -> AmqpMessage:
+def to_amqp_message(message: Outbound) -> AmqpMessage:
     """Convert an outbound message; its part ``types`` has the AMQP type of each value."""
     types = types_of(message.parts)
     sections: dict[str, dict[str, Any]] = {section: {} for section in AMQP_SECTIONS}

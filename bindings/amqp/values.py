@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from bindings.parts import BINARY_KIND, JSON_KIND, InboxRow, Part, Parts, decode_json
-from catalog.values import instant
+from catalog.values import parse_timestamp
 
 MAX_DEPTH: Final = 128
 """Maximum nesting of lists, maps, arrays and descriptors; a deeper message is malformed."""
@@ -251,7 +251,7 @@ _READERS: Final[dict[int, ValueReader]] = {
 # boolean, binary, an integer that is a long, another number that is a double) and types that the specification fixes
 # for a field are left out.
 
-TYPES: Final = "types"
+TYPES_KEY: Final = "types"
 """The part with the AMQP types."""
 JSON_SHOWN_TYPES: Final = frozenset(("string", "boolean", "binary", "long", "double"))
 """AMQP types that are visible in the JSON form of a value."""
@@ -284,7 +284,7 @@ def to_part(key: str, typed: AmqpValue, types: dict[str, str], usual: str | None
 
 def types_of(parts: Parts) -> dict[str, str]:
     """Return the AMQP types in a record's part ``types``, by path; empty if it is missing or malformed."""
-    encoded = next((part.value for part in parts if part.key == TYPES), None)
+    encoded = next((part.value for part in parts if part.key == TYPES_KEY), None)
     try:
         return msgspec.json.decode(encoded, type=dict[str, str]) if encoded else {}
     except msgspec.DecodeError:
@@ -295,8 +295,8 @@ def merge_parts(parts: Iterable[Part], more: Iterable[Part]) -> tuple[Part, ...]
     """Merge two lists of parts, and their AMQP types in one part; types of *parts* take precedence."""
     both = (tuple(parts), tuple(more))
     types = {**types_of(both[1]), **types_of(both[0])}
-    plain = tuple(part for some in both for part in some if part.key != TYPES)
-    return (*plain, Part(TYPES, msgspec.json.encode(types), JSON_KIND)) if types else plain
+    plain = tuple(part for some in both for part in some if part.key != TYPES_KEY)
+    return (*plain, Part(TYPES_KEY, msgspec.json.encode(types), JSON_KIND)) if types else plain
 
 
 def value_of_part(part: Part, types: Mapping[str, str]) -> AmqpValue:
@@ -321,7 +321,7 @@ def value_of_part(part: Part, types: Mapping[str, str]) -> AmqpValue:
 
 def parse_milliseconds(text: str) -> int | None:
     """Parse a time; return milliseconds since 1970, or None if it is not a time."""
-    at = instant(text)
+    at = parse_timestamp(text)
     return None if at is None else at // _NANOSECONDS
 
 
@@ -630,7 +630,7 @@ def decode_message(data: bytes, *, plain: bool = True) -> DecodedMessage:
     except MalformedValue as error:
         raise MalformedMessage(str(error)) from error
     if draft.types:
-        draft.parts.append(Part(TYPES, msgspec.json.encode(draft.types), JSON_KIND))
+        draft.parts.append(Part(TYPES_KEY, msgspec.json.encode(draft.types), JSON_KIND))
     return DecodedMessage(draft.parts, body)
 
 

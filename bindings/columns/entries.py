@@ -55,7 +55,7 @@ class Entries:
         If a name's meaning also depends on the row, such as its protocol, it can be evaluated once per pair.
         """
         pairs = numbers[self.owners] * len(self.names) + self.codes
-        distinct, places = numbered(pairs)
+        distinct, places = number_distinct(pairs)
         parted = (divmod(pair, len(self.names)) for pair in distinct.tolist())
         return [(number, self.names[code]) for number, code in parted], places
 
@@ -101,7 +101,7 @@ class Entries:
         return rows
 
 
-def numbered(codes: Int) -> tuple[Int, Int]:
+def number_distinct(codes: Int) -> tuple[Int, Int]:
     """Return the distinct numbers, ascending, and the index of each number among them.
 
     Small non-negative numbers need no sorting.
@@ -140,11 +140,11 @@ _FORBIDDEN: Final = (
     + "".join(rf"\x{{{plane + 0xFFFE:x}}}-\x{{{plane + 0xFFFF:x}}}" for plane in range(0, 0x110000, 0x10000))
     + "]"
 )
-""":data:`bindings.events.FORBIDDEN` as an RE2 pattern."""
+""":data:`bindings.events.FORBIDDEN_CHARS` as an RE2 pattern."""
 _PADDING: Final = pa.array([b"", b"\0", b"\0\0"])
 
 
-def raw(values: pa.BinaryArray | pa.StringArray) -> tuple[npt.NDArray[np.uint8], Int32]:
+def raw_buffers(values: pa.BinaryArray | pa.StringArray) -> tuple[npt.NDArray[np.uint8], Int32]:
     """Return the data of an array and its offsets: value *i* is ``data[offsets[i]:offsets[i + 1]]``.
 
     Nothing is copied. The bytes of a null are undefined.
@@ -156,28 +156,28 @@ def raw(values: pa.BinaryArray | pa.StringArray) -> tuple[npt.NDArray[np.uint8],
     return np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8), bounds
 
 
-def valid(values: pa.Array) -> Bool:
+def is_not_null(values: pa.Array) -> Bool:
     """Return which values are not null."""
     return values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else np.ones(len(values), bool)
 
 
 def find_containing(values: pa.BinaryArray | pa.StringArray, character: str) -> Int:
     """Return the indexes of the values, none of them null, that contain an ASCII character."""
-    data, offsets = raw(values)
+    data, offsets = raw_buffers(values)
     marks = np.flatnonzero(data[offsets[0] : offsets[-1]] == ord(character)) + offsets[0]
     return np.unique(np.searchsorted(offsets, marks, "right") - 1)
 
 
 def first_byte_of_each(values: pa.BinaryArray | pa.StringArray) -> npt.NDArray[np.uint8]:
     """Return the first byte of every value; 0 for an empty value or a null."""
-    data, offsets = raw(values)
+    data, offsets = raw_buffers(values)
     firsts = np.zeros(len(values), np.uint8)
-    filled = np.flatnonzero((np.diff(offsets) > 0) & valid(values))
+    filled = np.flatnonzero((np.diff(offsets) > 0) & is_not_null(values))
     firsts[filled] = data[offsets[filled]]
     return firsts
 
 
-def texts_of(values: pa.BinaryArray) -> pa.StringArray:
+def decode_utf8(values: pa.BinaryArray) -> pa.StringArray:
     """Return bytes as text; null for bytes that are not UTF-8."""
     doubtful = find_non_ascii(values)
     if len(doubtful):
@@ -191,7 +191,7 @@ def texts_of(values: pa.BinaryArray) -> pa.StringArray:
 
 def find_non_ascii(values: pa.BinaryArray | pa.StringArray) -> Int:
     """Return the indexes of values that are not all ASCII; nulls may be among them."""
-    data, bounds = raw(values)
+    data, bounds = raw_buffers(values)
     held = data[bounds[0] : bounds[-1]]
     if not len(held) or int(held.max()) < _ASCII_END:
         return np.zeros(0, np.int64)
@@ -202,7 +202,7 @@ def find_non_ascii(values: pa.BinaryArray | pa.StringArray) -> Int:
 
 def find_unprintable(values: pa.BinaryArray | pa.StringArray) -> Int:
     """Return the indexes of values that are not all printable ASCII; nulls may be among them."""
-    data, bounds = raw(values)
+    data, bounds = raw_buffers(values)
     held = data[bounds[0] : bounds[-1]]
     if not len(held) or (int(held.min()) >= _SPACE and int(held.max()) < _DELETE):
         return np.zeros(0, np.int64)
@@ -212,7 +212,7 @@ def find_unprintable(values: pa.BinaryArray | pa.StringArray) -> Int:
     return filled[tops >= _DELETE - _SPACE]
 
 
-def printable(values: pa.StringArray) -> pa.BooleanArray:
+def is_valid_string(values: pa.StringArray) -> pa.BooleanArray:
     """Return which texts are valid CloudEvents Strings; null for a null."""
     if not len(find_unprintable(values)):
         return _true_unless_null(values)
@@ -230,9 +230,9 @@ def find_invalid_strings(values: pa.BinaryArray | pa.StringArray, at: Int | None
         doubtful = np.intersect1d(doubtful, at, assume_unique=True)
     if not len(doubtful):
         return doubtful
-    texts = texts_of(values.take(pa.array(doubtful)))
-    sound = pc.fill_null(printable(texts), False).to_numpy(zero_copy_only=False)
-    wrong: Int = doubtful[~sound & valid(values.take(pa.array(doubtful)))]
+    texts = decode_utf8(values.take(pa.array(doubtful)))
+    sound = pc.fill_null(is_valid_string(texts), False).to_numpy(zero_copy_only=False)
+    wrong: Int = doubtful[~sound & is_not_null(values.take(pa.array(doubtful)))]
     return wrong
 
 
@@ -257,12 +257,12 @@ def _can_decode(value: bytes) -> bool:
     return True
 
 
-def base64_of(values: pa.BinaryArray) -> pa.StringArray:
+def encode_base64(values: pa.BinaryArray) -> pa.StringArray:
     """Return bytes as base64; null stays null."""
     sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     spare = -sizes % 3
     padded = pc.binary_join_element_wise(values, _PADDING.take(pa.array(spare)), b"")
-    data, offsets = raw(padded)
+    data, offsets = raw_buffers(padded)
     # Each begins a group of three bytes, so that all are encoded at once.
     shared = data[offsets[0] : offsets[-1]]
     coded = np.frombuffer(bytearray(binascii.b2a_base64(shared.data, newline=False)), np.uint8)
@@ -290,16 +290,16 @@ class PartEntries(Entries):
         flat = lists.flatten()
         self._kinds: pa.StringArray = flat.field("type")
         self._cache: dict[str, Bool] = {}
-        self.broken_rows = ~valid(lists)
+        self.broken_rows = ~is_not_null(lists)
         """Rows that are not a list of named entries."""
-        nameless = ~valid(flat) | ~valid(flat.field("key"))
+        nameless = ~is_not_null(flat) | ~is_not_null(flat.field("key"))
         self.broken_rows[self.owners[nameless]] = True
         self.pairs, self.numbers = _number_pairs(self, groups)
 
     @cached_property
     def has_value(self) -> Bool | None:
         """Which entries have a value; None if all have one."""
-        return valid(self.values) if self.values.null_count else None
+        return is_not_null(self.values) if self.values.null_count else None
 
     def entries_of_pairs(self, numbers: Sequence[int], *, empty: bool = False) -> Int:
         """Return the entries of these pairs, ascending; with *empty*, also those without a value."""

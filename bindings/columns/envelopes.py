@@ -23,14 +23,14 @@ from bindings.columns.entries import (
     Bool,
     Int,
     PartEntries,
+    decode_utf8,
     find_containing,
     find_invalid_strings,
     first_byte_of_each,
-    numbered,
-    printable,
-    raw,
-    texts_of,
-    valid,
+    is_not_null,
+    is_valid_string,
+    number_distinct,
+    raw_buffers,
 )
 from bindings.envelope import (
     ATTRIBUTE_NAME,
@@ -40,9 +40,9 @@ from bindings.envelope import (
     REQUIRED,
     STRUCTURED,
     AttributeRule,
-    attribute_name,
+    attribute_of_key,
 )
-from bindings.events import DEFAULT_CONTENT_TYPE, TEXTS
+from bindings.events import DEFAULT_CONTENT_TYPE, STRING_ATTRIBUTES
 from bindings.parts import BINARY_KIND, JSON_KIND
 from catalog.schemas.contract import is_json_data
 from catalog.values import media_type_of
@@ -97,8 +97,8 @@ class JsonMembers:
 
 def read_members(texts: pa.BinaryArray) -> JsonMembers:
     """Return the members of the JSON objects in these texts."""
-    odd = ~valid(texts_of(texts))
-    data, offsets = raw(texts)
+    odd = ~is_not_null(decode_utf8(texts))
+    data, offsets = raw_buffers(texts)
     low, high = int(offsets[0]), int(offsets[-1])
     chars, bounds = data[low:high], offsets.astype(np.int64) - low
     _mark_invalid_json(chars, bounds, odd)
@@ -195,7 +195,7 @@ class _MemberNames:
         stops = _skip_blanks_before(chars, follows)
         odd[mine[(begins < 0) | (stops < 0)]] = True
         kept = ~odd[mine]
-        used, places = numbered(codes[own[kept]])
+        used, places = number_distinct(codes[own[kept]])
         names = encoded.dictionary.take(pa.array(used)).to_pylist()
         return JsonMembers(odd, mine[kept], names, places, chars, begins[kept], stops[kept])
 
@@ -264,7 +264,7 @@ def _skip_blanks_before(chars: npt.NDArray[np.uint8], places: Int) -> Int:
 
 
 VERSION_NAME: Final = "specversion"
-CONTENT: Final = "datacontenttype"
+CONTENT_TYPE_NAME: Final = "datacontenttype"
 _ENCODED: Final = "data_base64"
 _QUOTE, _NULL = (ord(mark) for mark in '"n')
 _NESTED: Final = np.frombuffer(b"{[", np.uint8)
@@ -300,7 +300,7 @@ class JsonEvents:
         mine = self.events[self._owners]
         self._mark_invalid_events(mine & ~special, quoted)
         self._extract_data(members.data, begins, ends, quoted)
-        contents = self._codes == self._number_of_name(CONTENT)
+        contents = self._codes == self._number_of_name(CONTENT_TYPE_NAME)
         kept = np.flatnonzero(mine & ~special & ~contents & ~self.odd[self._owners])
         self.owners, self.codes, self.typed = self._owners[kept], self._codes[kept], ~quoted[kept]
         self.values = self._inner.take(pa.array(kept))
@@ -330,7 +330,7 @@ class JsonEvents:
     def _mark_invalid_events(self, mine: Bool, quoted: Bool) -> None:
         """Mark events as fallback that have an invalid attribute value or lack a required attribute."""
         wrong = np.array([not ATTRIBUTE_NAME.fullmatch(name) for name in self.names], bool)
-        texts = np.array([name in TEXTS for name in self.names], bool)
+        texts = np.array([name in STRING_ATTRIBUTES for name in self.names], bool)
         bad = wrong[self._codes] | (texts[self._codes] & ~quoted) | np.isin(self._first_bytes, _NESTED)
         bad |= _contains_escape(self._inner, quoted)
         bad[find_invalid_strings(self._inner, np.flatnonzero(mine))] = True
@@ -348,7 +348,7 @@ class JsonEvents:
     def _extract_data(self, text: npt.NDArray[np.uint8], begins: Int, ends: Int, quoted: Bool) -> None:
         """Extract the data, and set their content types."""
         places = np.where(self.events, self._find_member(DATA), -1)
-        given = _values_at(self._inner, self._find_member(CONTENT)).view(pa.string())
+        given = _values_at(self._inner, self._find_member(CONTENT_TYPE_NAME)).view(pa.string())
         self.types = pc.if_else(pa.array(places >= 0), pc.fill_null(given, DEFAULT_CONTENT_TYPE), given)
         self.types = pc.if_else(pa.array(self.events), self.types, None)
         encoded = pc.dictionary_encode(given, null_encoding="encode")
@@ -413,7 +413,7 @@ def may_be_events(bodies: pa.BinaryArray) -> Bool:
     objects = np.isin(first_byte_of_each(bodies), _OPENING)
     if objects.any():
         chosen = bodies.filter(pa.array(objects))
-        data, offsets = raw(chosen)
+        data, offsets = raw_buffers(chosen)
         text = data[offsets[0] : offsets[-1]].tobytes()
         places = np.flatnonzero(objects)
         for sought in EVENT_MARKS:
@@ -496,11 +496,11 @@ class Envelopes:
 
     def attribute_column(self, name: str) -> pa.StringArray:
         """Return an attribute of all events as text; null for events without it, and for native rows."""
-        if name == CONTENT:
+        if name == CONTENT_TYPE_NAME:
             return pc.if_else(pa.array(self.events), self.types, pa.scalar(None, pa.string()))
         known = self._texts.get(name)
         if known is None:
-            known = texts_of(self.entries.values_at(self.attribute_entries(name)))
+            known = decode_utf8(self.entries.values_at(self.attribute_entries(name)))
             if self.json is not None and (own := self.json.attribute_column(name)) is not None:
                 known = self._fill_json_rows(known, own)
             self._texts[name] = known
@@ -549,8 +549,8 @@ class Envelopes:
         return self.entries.entries_of_pairs(numbers.tolist())
 
     def _read_content_types(self) -> pa.StringArray:
-        types = texts_of(self.entries.values_at(self.contents))
-        self.odd |= (self.contents >= 0) & ~valid(types)
+        types = decode_utf8(self.entries.values_at(self.contents))
+        self.odd |= (self.contents >= 0) & ~is_not_null(types)
         return types
 
     def _classify_media_types(self) -> tuple[Bool, Bool]:
@@ -563,7 +563,7 @@ class Envelopes:
         places = encoded.indices.to_numpy()
         self.odd |= np.array([each.startswith(EVENT_MEDIA) and each != STRUCTURED for each in media], bool)[places]
         # It may not be an attribute, if the row is not an event; the codec decides that.
-        self.odd |= ~pc.fill_null(printable(encoded.dictionary), True).to_numpy(zero_copy_only=False)[places]
+        self.odd |= ~pc.fill_null(is_valid_string(encoded.dictionary), True).to_numpy(zero_copy_only=False)[places]
         plain: Bool = np.array([each in ("", "application/json") for each in media], bool)[places]
         structured: Bool = np.array([each == STRUCTURED for each in media], bool)[places]
         return plain, structured
@@ -571,8 +571,8 @@ class Envelopes:
     def _find_binary_events(self) -> Bool:
         """Return which rows are events in binary mode: those with a version."""
         places, _ = self.entries.first_and_repeats(self._find_entries(VERSION_NAME))
-        versions = self._texts[VERSION_NAME] = texts_of(self.entries.values_at(places))
-        events = valid(versions)
+        versions = self._texts[VERSION_NAME] = decode_utf8(self.entries.values_at(places))
+        events = is_not_null(versions)
         self.odd |= (places >= 0) & (~events | self.structured)
         return events & ~self.structured
 
@@ -591,7 +591,7 @@ class Envelopes:
         entries, mine = self.entries, self.attributes
         numbers = entries.numbers[mine]
         chars = entries.values.take(pa.array(mine))
-        bad = entries.is_kind(BINARY_KIND)[mine] | self._is_doubtful(texts_of(chars), mine, numbers)
+        bad = entries.is_kind(BINARY_KIND)[mine] | self._is_doubtful(decode_utf8(chars), mine, numbers)
         bad[find_invalid_strings(chars)] = True
         self.odd[entries.owners[mine[bad]]] = True
         self.odd |= self._rows_with_repeats(numbers)
@@ -616,7 +616,7 @@ class Envelopes:
 
     def _is_doubtful(self, texts: pa.StringArray, mine: Int, numbers: Int) -> Bool:
         """Return which values are not text, need decoding (HTTP, NATS), or may be of a type that events cannot have."""
-        bad = ~valid(texts)
+        bad = ~is_not_null(texts)
         if texts.null_count:
             texts = pc.fill_null(texts, "")
         encoded, typed = self._roles.encoded[numbers], self._roles.typed[numbers]
@@ -635,12 +635,12 @@ class Envelopes:
 
     def _apply_content_type(self) -> None:
         """Use the attribute ``datacontenttype`` of events that have one in place of the native content type."""
-        own = self.attribute_entries(CONTENT)
+        own = self.attribute_entries(CONTENT_TYPE_NAME)
         named = own >= 0
         if named.any():
             self.contents = np.where(named, own, self.contents)
-            self.types = texts_of(self.entries.values_at(self.contents))
-            place = self._roles.places[CONTENT]
+            self.types = decode_utf8(self.entries.values_at(self.contents))
+            place = self._roles.places[CONTENT_TYPE_NAME]
             numbers = self.entries.numbers[self.attributes]
             self.attributes = self.attributes[self._roles.attributes[numbers] != place]
 
@@ -653,15 +653,19 @@ def _assign_roles(entries: PartEntries, rules: Sequence[AttributeRule], binary: 
         rule = rules[group]
         if key == rule.content_type or (rule.content_type == "headers.content-type" == key.lower()):
             roles.contents.append(number)
-        name = attribute_name(key, rule)
+        name = attribute_of_key(key, rule)
         if name is None:
             continue
         roles.prefixed[number] = True
         if not binary[group]:
             continue
-        roles.encoded[number], roles.typed[number], roles.texts[number] = rule.encoded, rule.typed, name in TEXTS
+        roles.encoded[number], roles.typed[number], roles.texts[number] = (
+            rule.encoded,
+            rule.typed,
+            name in STRING_ATTRIBUTES,
+        )
         if name == DATA or not ATTRIBUTE_NAME.fullmatch(name):
             roles.malformed[number] = rule.strict
-        elif name != CONTENT or rule.own_datacontenttype:
+        elif name != CONTENT_TYPE_NAME or rule.own_datacontenttype:
             roles.attributes[number] = roles.places.setdefault(name, len(roles.places))
     return roles

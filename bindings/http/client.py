@@ -18,7 +18,7 @@ import httpx
 import msgspec
 
 from bindings.gateways import Tls
-from catalog.documents.connecting import Reach, origin_of
+from catalog.documents.connecting import ConnectionPolicy, origin_of
 
 # The HTTP client that sends messages: it keeps connections open, but stores no state of targets, such as cookies.
 
@@ -28,14 +28,14 @@ from catalog.documents.connecting import Reach, origin_of
 # second look-up cannot give others. A host with one forbidden address is forbidden.
 
 
-class OutOfReach(Exception):
+class ForbiddenHost(Exception):
     """A host that must not be connected to; the message names the host, but not its address."""
 
 
 class CheckedTransport(httpx.BaseTransport):
     """A transport that connects only to addresses that *reach* allows."""
 
-    def __init__(self, inner: httpx.BaseTransport, reach: Reach) -> None:
+    def __init__(self, inner: httpx.BaseTransport, reach: ConnectionPolicy) -> None:
         self._inner = inner
         self._reach = reach
 
@@ -70,7 +70,7 @@ class CheckedTransport(httpx.BaseTransport):
         self._inner.close()
 
 
-def resolve_allowed(host: str, port: int | None, reach: Reach) -> list[str]:
+def resolve_allowed(host: str, port: int | None, reach: ConnectionPolicy) -> list[str]:
     """Resolve a host, all of whose addresses must be allowed.
 
     Raises:
@@ -78,8 +78,8 @@ def resolve_allowed(host: str, port: int | None, reach: Reach) -> list[str]:
         httpx.ConnectError: it has none.
     """
     addresses = resolve_addresses(host, port)
-    if not all(reach.admits(host, address) for address in addresses):
-        raise OutOfReach(f"{host} is not a public host, and not in the list of allowed hosts")
+    if not all(reach.can_connect(host, address) for address in addresses):
+        raise ForbiddenHost(f"{host} is not a public host, and not in the list of allowed hosts")
     return addresses
 
 
@@ -116,7 +116,7 @@ class _CookielessClient(httpx.Client):
         raise AttributeError("this client stores no cookies")
 
 
-def client(
+def create_client(
     headers: Iterable[tuple[str, str]],
     basic: tuple[str, str] | None,
     tls: Tls | None,
@@ -124,11 +124,11 @@ def client(
     timeout: float,
     in_flight: int,
     version: Version | None,
-    reach: Reach | None = None,
+    reach: ConnectionPolicy | None = None,
 ) -> httpx.Client:
     """Return a client that verifies certificates, follows no redirects, and reads no proxy from the environment.
 
-    With *reach* it connects to allowed addresses only; other requests fail with :class:`OutOfReach`.
+    With *reach* it connects to allowed addresses only; other requests fail with :class:`ForbiddenHost`.
 
     Raises:
         OSError, ssl.SSLError: a certificate file that cannot be read.
@@ -160,8 +160,8 @@ def _create_tls_context(tls: Tls | None) -> ssl.SSLContext:
 # The webhook validation handshake (CloudEvents webhook specification, section 4), our side: an ``OPTIONS`` request
 # names us, and the response allows us by name or with ``*``.
 
-ASK: Final = "WebHook-Request-Origin"
-ALLOWED: Final = "WebHook-Allowed-Origin"
+ORIGIN_HEADER: Final = "WebHook-Request-Origin"
+ALLOWED_HEADER: Final = "WebHook-Allowed-Origin"
 
 
 class NotPermitted(Exception):
@@ -189,11 +189,11 @@ class Permissions:
         with self._lock:
             if target in self._granted:
                 return
-            answer = self._client.options(url, headers={ASK: self._origin})
-            allowed = [name.strip() for name in answer.headers.get(ALLOWED, "").split(",")]
+            answer = self._client.options(url, headers={ORIGIN_HEADER: self._origin})
+            allowed = [name.strip() for name in answer.headers.get(ALLOWED_HEADER, "").split(",")]
             if not answer.is_success or not {"*", self._origin} & set(allowed):
                 raise NotPermitted(
-                    f"{shown_url(url)} responded {answer.status_code} to the webhook handshake and does not allow "
+                    f"{redact_url(url)} responded {answer.status_code} to the webhook handshake and does not allow "
                     f"{self._origin}; allow it there, or remove webhook_origin"
                 )
             self._granted.add(target)
@@ -306,7 +306,7 @@ class SubscriptionManager:
             pass
         name = document.get("id")
         if not isinstance(name, str) or not name:
-            raise SubscriptionFailed(f"{shown_url(self.url)} did not say which subscription it created")
+            raise SubscriptionFailed(f"{redact_url(self.url)} did not say which subscription it created")
         return f"{self.url.partition('?')[0].rstrip('/')}/{quote(name, safe='')}"
 
     def _send_request(
@@ -324,14 +324,14 @@ class SubscriptionManager:
                 runner.get_loop().set_default_executor(_Resolver(1))
                 answer = runner.run(self._exchange(method, url, headers, content, deadline))
         except TimeoutError as error:
-            raise SubscriptionFailed(f"{method} {shown_url(url)}: the response takes too long") from error
+            raise SubscriptionFailed(f"{method} {redact_url(url)}: the response takes too long") from error
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, ValueError) as error:
             text = " ".join(str(error).split())[:_MAX_TEXT] or type(error).__name__
-            raise SubscriptionFailed(f"{method} {shown_url(url)}: {text}") from error
+            raise SubscriptionFailed(f"{method} {redact_url(url)}: {text}") from error
         if answer.is_success or answer.status_code in also:
             return answer
         raise SubscriptionFailed(
-            f"{method} {shown_url(url)} returned {answer.status_code}{_error_text(answer)}",
+            f"{method} {redact_url(url)} returned {answer.status_code}{_error_text(answer)}",
             gone=method != "POST" and answer.status_code in _GONE,
             login=answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN),
             after=_retry_seconds(answer),
@@ -359,7 +359,7 @@ class SubscriptionManager:
         return httpx.Response(answer.status_code, headers=_drop_body_headers(answer.headers), content=bytes(body))
 
 
-def shown_url(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return a URL without user and query, since both may contain secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

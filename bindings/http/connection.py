@@ -254,7 +254,7 @@ MAX_DROPPED_BYTES: Final = 16 * 2**20
 REQUESTS_PER_TURN: Final = 50
 """Requests of one connection that are handled before other connections get their turn."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-Answer = Callable[[Reply], None]
+AnswerCallback = Callable[[Reply], None]
 """Sends the answer; to be called once, on the server's thread."""
 
 
@@ -265,7 +265,7 @@ class AcceptedRequest(Protocol):
     def max_body(self) -> int:
         """The maximum bytes of its body."""
 
-    def handle_body(self, body: bytes, answer: Answer) -> None:
+    def handle_body(self, body: bytes, answer: AnswerCallback) -> None:
         """Handle the request with its complete body; *answer* may be called later."""
 
     def timeout_reply(self) -> Reply:
@@ -493,7 +493,7 @@ class HttpConnection(asyncio.Protocol):
             return  # freeing memory has ended this connection
         self._body += piece
         if self.held_bytes > self._request.max_body:
-            self._reject(too_large(self._request.max_body))
+            self._reject(body_too_large(self._request.max_body))
         elif not held:
             self._reject(HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being received; retry later"))
 
@@ -563,7 +563,7 @@ def _common_name(certificate: Mapping[str, Any] | None) -> str:
     return ""
 
 
-def too_large(limit: int) -> HttpProblem:
+def body_too_large(limit: int) -> HttpProblem:
     """Return the problem for a body of more than *limit* bytes."""
     return HttpProblem(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a message may have at most {limit} bytes; send less, or a reference"

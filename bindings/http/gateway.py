@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from bindings.gateways import GatewayCounters, GatewayError, RowStore
 from bindings.http.binding import PROTOCOL
-from bindings.http.connection import AcceptedRequest, Answer, too_large
+from bindings.http.connection import AcceptedRequest, AnswerCallback, body_too_large
 from bindings.http.request import (
     Access,
     Guard,
@@ -28,9 +28,9 @@ from bindings.http.request import (
     RequestParts,
     RouteMatch,
     ServerLimits,
-    listen,
-    server_tls,
-    unavailable,
+    create_server_tls,
+    open_listener,
+    unavailable_problem,
 )
 from bindings.http.server import HttpServer
 from bindings.inbox.space import InboxError, InboxRowError
@@ -173,10 +173,10 @@ class GatewayApplication:
         except HttpProblem as problem:
             return problem.to_reply()
 
-    def store_message(self, endpoint: str, head: RequestHead, body: bytes, answer: Answer) -> None:
+    def store_message(self, endpoint: str, head: RequestHead, body: bytes, answer: AnswerCallback) -> None:
         """Store a message in the inbox, and answer once it is durable or refused."""
         if self._in_flight >= self._limits.max_in_flight:
-            problem = unavailable("too many requests are in flight; retry later", self._limits.retry_after)
+            problem = unavailable_problem("too many requests are in flight; retry later", self._limits.retry_after)
             answer(problem.to_reply())
             return
         received = time.time_ns() // 1000
@@ -187,7 +187,7 @@ class GatewayApplication:
     def timeout_reply(self) -> Reply:
         """Return the response to a message that the inbox did not store in time."""
         detail = "the inbox took too long; the message may have been stored"
-        return unavailable(detail, self._limits.retry_after).to_reply()
+        return unavailable_problem(detail, self._limits.retry_after).to_reply()
 
     def _admit_message(self, head: RequestHead) -> AcceptedRequest | Reply:
         try:
@@ -204,7 +204,7 @@ class GatewayApplication:
         self._guard.check_allowed(sender, match.users)
         self._counters.received(endpoint)
         if self.stopping:
-            raise unavailable("the router is stopping; retry later", self._limits.retry_after)
+            raise unavailable_problem("the router is stopping; retry later", self._limits.retry_after)
         _check_length(head, self._limits.max_body)
         return _AcceptedMessage(self, endpoint, head, self._limits.max_body)
 
@@ -218,7 +218,7 @@ class GatewayApplication:
         # The text may name files of this machine: it is for the log, not for senders.
         self._log_refusal(endpoint, error)
         if isinstance(error, InboxError):
-            problem = unavailable("the inbox is full; retry later", self._limits.retry_after)
+            problem = unavailable_problem("the inbox is full; retry later", self._limits.retry_after)
             return problem.to_reply()
         return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "the message was not stored").to_reply()
 
@@ -239,7 +239,7 @@ class _AcceptedMessage(NamedTuple):
     head: RequestHead
     max_body: int
 
-    def handle_body(self, body: bytes, answer: Answer) -> None:
+    def handle_body(self, body: bytes, answer: AnswerCallback) -> None:
         """Store the message."""
         self.application.store_message(self.endpoint, self.head, body, answer)
 
@@ -260,7 +260,7 @@ def _find_endpoint(head: RequestHead, match: RouteMatch) -> str:
 
 def _check_length(head: RequestHead, limit: int) -> None:
     if head.length is not None and head.length > limit:
-        raise too_large(limit)
+        raise body_too_large(limit)
     if head.length is None and not head.chunked and head.method in BODY_METHODS:
         raise HttpProblem(HTTPStatus.LENGTH_REQUIRED, "send Content-Length (0 for no body) or a chunked body")
 
@@ -336,8 +336,8 @@ class HttpGateway:
             GatewayError: the address is in use, or the certificate or key cannot be used.
         """
         chosen = self._settings
-        tls = server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
-        listener = listen(chosen.host, chosen.port, "the HTTP gateway")
+        tls = create_server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
+        listener = open_listener(chosen.host, chosen.port, "the HTTP gateway")
         self.port = listener.getsockname()[1]
         self._server = HttpServer(listener, self._application, chosen.limits, name="http-gateway", tls=tls)
         try:

@@ -25,7 +25,7 @@ import httpx
 
 from bindings.gateways import Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
-from bindings.http.client import NotPermitted, Permissions, Version, client, shown_url
+from bindings.http.client import NotPermitted, Permissions, Version, create_client, redact_url
 from bindings.sending import (
     MAX_CALLS_WITHOUT_PROOF,
     MAX_SOLO_ATTEMPTS,
@@ -34,7 +34,7 @@ from bindings.sending import (
     Outbound,
     SuspectCalls,
     Unsettled,
-    headers_of,
+    iter_headers,
 )
 
 # Isolating messages at which a target ends the connection instead of answering.
@@ -109,9 +109,9 @@ class OutRequest:
     lane: str = ""
 
 
-def request_of(method: str, message: Outbound) -> OutRequest:
+def to_request(method: str, message: Outbound) -> OutRequest:
     """Convert an outbound message to a request; *method* is the default."""
-    headers = tuple((name, part.value or b"") for name, part in headers_of(message.parts))
+    headers = tuple((name, part.value or b"") for name, part in iter_headers(message.parts))
     own = next((part.text for part in message.parts if part.key == "method"), None)
     return OutRequest(message.address, headers, message.body, own or method, message.lane)
 
@@ -142,7 +142,7 @@ class HttpPoster:
         version: Version | None = None,
         origin: str | None = None,
     ) -> None:
-        self._client = client(headers, basic, tls, timeout=timeout, in_flight=in_flight, version=version)
+        self._client = create_client(headers, basic, tls, timeout=timeout, in_flight=in_flight, version=version)
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="http-poster")
         self._pauses = _TargetPauses()
         self._permissions = Permissions(self._client, origin) if origin else None
@@ -212,24 +212,24 @@ class HttpPoster:
         if given_up is None:
             run.record_failure(trouble)
             return
-        reason = f"{shown_url(message.url)} ends the connection at this message without a response, and answers others"
+        reason = f"{redact_url(message.url)} ends the connection at this message without a response, and answers others"
         self._unanswered.forget_message(message)
         run.record_settled(indexes[0], MessageRefusal(reason) if given_up else answers[0])
         self._send_lane(run, indexes[1:])
 
     def _send_until_settled(self, run: _SendRun, message: OutRequest) -> MessageRefusal | None:
-        fault = invalid_header_of(message)
+        fault = find_invalid_header(message)
         if fault:
             return MessageRefusal(fault)
         ended = True
         for attempt in range(MAX_TRIES):
-            self._pauses.check_pause(shown_url(message.url))
+            self._pauses.check_pause(redact_url(message.url))
             try:
                 if self._permissions is not None:
                     self._permissions.require_permission(message.url)
                 status, detail, after = self._send_once(message)
             except httpx.TransportError as error:
-                trouble, after = f"{shown_url(message.url)} does not answer: {type(error).__name__}: {error}", None
+                trouble, after = f"{redact_url(message.url)} does not answer: {type(error).__name__}: {error}", None
                 late = isinstance(error, httpx.TimeoutException)  # it used up its time, and other messages wait
                 ended = ended and isinstance(error, ENDED_ERRORS)
             except httpx.InvalidURL as error:
@@ -240,12 +240,12 @@ class HttpPoster:
                 if 200 <= status < 300:
                     return None
                 if 400 <= status < 500 and status not in RETRY_STATUSES:
-                    return MessageRefusal(f"{shown_url(message.url)} answers {status}{detail}")
-                trouble, late, ended = f"{shown_url(message.url)} answers {status}{detail}", False, False
+                    return MessageRefusal(f"{redact_url(message.url)} answers {status}{detail}")
+                trouble, late, ended = f"{redact_url(message.url)} answers {status}{detail}", False, False
                 if status in (401, 407) or status < 400:
                     raise Unsettled(f"{trouble}; correct its address or our credentials")
             if after is not None and after > MAX_PAUSE:
-                self._pauses.set_pause(shown_url(message.url), after)
+                self._pauses.set_pause(redact_url(message.url), after)
                 break
             if attempt == MAX_TRIES - 1 or late or run.trouble:
                 break
@@ -265,7 +265,7 @@ class HttpPoster:
             return (
                 answer.status_code,
                 _format_detail(answer.reason_phrase, text),
-                retry_after(answer.headers.get("retry-after")),
+                parse_retry_after(answer.headers.get("retry-after")),
             )
 
 
@@ -321,7 +321,7 @@ class _TargetPauses:
             raise Unsettled(f"{target} told us to wait {left:.0f} s more")
 
 
-def invalid_header_of(message: OutRequest) -> str:
+def find_invalid_header(message: OutRequest) -> str:
     """Return why HTTP cannot carry a message (RFC 9110 section 5); empty if it can."""
     for name, value in message.headers:
         if not FIELD_NAME.fullmatch(name):
@@ -331,7 +331,7 @@ def invalid_header_of(message: OutRequest) -> str:
     return ""
 
 
-def retry_after(value: str | None) -> float | None:
+def parse_retry_after(value: str | None) -> float | None:
     """Return the seconds of a ``Retry-After`` header (RFC 9110 section 10.2.3); None if it is malformed."""
     if value is None:
         return None

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from bindings.gateways import GatewayError
 from bindings.parts import Part
 from catalog.protocols.properties import REQUEST_CREDENTIALS, TOKEN_PARAMETER
-from catalog.templates import Template, parse, tokens_of
+from catalog.templates import Template, parse_template, split_tokens
 
 # The head of a request, and the properties of a native record made from it (MATCHING.md#records).
 
@@ -168,7 +168,7 @@ class HttpProblem(Exception):
         return Reply(self.status, (content, *self.headers), json.dumps(problem).encode("ascii"))
 
 
-def unavailable(detail: str, retry_after: int) -> HttpProblem:
+def unavailable_problem(detail: str, retry_after: int) -> HttpProblem:
     """Return the problem response (503) of a gateway that accepts nothing now; ``retry_after`` is in seconds."""
     return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"%d" % retry_after))
 
@@ -203,7 +203,7 @@ class ServerLimits:
 
 # Metrics as an HTTP response: in the format that the client prefers (``Accept``), compressed if it accepts that.
 
-LIMITS: Final = ServerLimits(
+METRICS_LIMITS: Final = ServerLimits(
     max_header_bytes=16 * 2**10,
     max_headers=100,
     max_connections=100,
@@ -215,7 +215,7 @@ LIMITS: Final = ServerLimits(
 NO_STORE: Final = (b"cache-control", b"no-store")
 
 
-class Exposition:
+class MetricsExposition:
     """Serves the current metrics of a registry of collectors."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -241,7 +241,7 @@ class Exposition:
 # Listening sockets and certificates of HTTP servers.
 
 
-def listen(host: str, port: int, who: str) -> socket.socket:
+def open_listener(host: str, port: int, who: str) -> socket.socket:
     """Return a listening socket; *who* is named in errors.
 
     Raises:
@@ -255,7 +255,7 @@ def listen(host: str, port: int, who: str) -> socket.socket:
         raise GatewayError(f"{who} cannot listen on {host}:{port}: {error.strerror or error}; {remedy}") from error
 
 
-def server_tls(certificate: Path | None, key: Path | None, clients: Path | None) -> ssl.SSLContext | None:
+def create_server_tls(certificate: Path | None, key: Path | None, clients: Path | None) -> ssl.SSLContext | None:
     """Return the TLS context of a server; None if it serves without TLS.
 
     *certificate* and *key* are PEM files; with *clients*, a file of certificate authorities, clients need a certificate
@@ -334,7 +334,7 @@ class _RouteTable:
         plain: dict[str, list[tuple[int, HttpRoute]]] = {}
         templates: list[tuple[int, HttpRoute, Template]] = []
         for index, route in enumerate(routes):
-            template = parse(route.path)
+            template = parse_template(route.path)
             if template.is_literal:
                 plain.setdefault(route.path, []).append((index, route))
             else:
@@ -362,7 +362,7 @@ _GAP = None
 Pattern = tuple[str | None, ...]
 
 
-def shadowing_routes(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRoute, HttpRoute]]:
+def iter_shadowing_routes(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRoute, HttpRoute]]:
     """Yield pairs of routes where the earlier accepts senders that the later excludes.
 
     That is so if some path and method match both, and the earlier is open to all or to somebody who is not in ``users``
@@ -381,7 +381,7 @@ def shadowing_routes(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRoute, H
 def _split_segments(path: str) -> list[Pattern]:
     """Split a template at its slashes, which no placeholder matches."""
     segments: list[list[str | None]] = [[]]
-    for index, token in enumerate(tokens_of(path)):
+    for index, token in enumerate(split_tokens(path)):
         if index % 2:
             segments[-1].append(_GAP)
             continue

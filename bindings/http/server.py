@@ -25,7 +25,7 @@ from typing import Any, Final
 import uvloop
 
 from bindings.http.connection import HttpConnection, Phase, RequestHandler
-from bindings.http.request import Reply, RequestHead, ServerLimits, unavailable
+from bindings.http.request import Reply, RequestHead, ServerLimits, unavailable_problem
 
 # All connections of an HTTP server: how many there may be, and which one is closed for a new one.
 #
@@ -328,7 +328,7 @@ class HttpServer:
         with accepted:
             accepted.setblocking(False)
             if self._tls is None:
-                reply = unavailable("too many connections; reuse open ones", 1).to_reply()
+                reply = unavailable_problem("too many connections; reuse open ones", 1).to_reply()
                 try:
                     accepted.send(reply.encode(self.date, b"close", body=True))
                     accepted.shutdown(socket.SHUT_WR)

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from bindings.inbox.space import InboxDamaged, InboxFormatError, InboxRowError
 from bindings.parts import InboxRow
-from bindings.private_files import FILE_MODE, private_folder, replaced, sync_path
+from bindings.private_files import FILE_MODE, create_private_folder, replace_file, sync_path
 from catalog.parsing.regular import read_regular
-from catalog.values import whole_number
+from catalog.values import parse_whole_number
 
 # Frames: how rows are stored. One frame is one group commit, or many joined after their segment closed.
 #
@@ -188,9 +188,9 @@ def segment_path(directory: Path, segment: int) -> Path:
     return directory / f"{segment:0{_DIGITS}d}{SEGMENT_SUFFIX}"
 
 
-def segments_in(directory: Path) -> list[int]:
+def list_segments(directory: Path) -> list[int]:
     """Return the numbers of the segments that exist, ascending."""
-    numbers = (whole_number(path.stem) for path in directory.glob(f"*{SEGMENT_SUFFIX}"))
+    numbers = (parse_whole_number(path.stem) for path in directory.glob(f"*{SEGMENT_SUFFIX}"))
     return sorted(number for number in numbers if number is not None)
 
 
@@ -209,7 +209,7 @@ def map_segment(path: Path) -> pa.Buffer:
         return file.read_buffer()
 
 
-def rows_in(path: Path) -> int:
+def count_rows(path: Path) -> int:
     """Return the number of rows of a sealed segment, from its frames' headers.
 
     Raises:
@@ -345,7 +345,7 @@ def open_layout(path: Path, partitions: int) -> InboxLayout:
         InboxFormatError: the inbox is of an unknown version, or has another number of partitions. That number is
             fixed: order holds per partition, and a row's partition depends on it.
     """
-    private_folder(path)
+    create_private_folder(path)
     if not (path / NAME).exists():
         if any(path.glob("*/*.log")):
             raise InboxFormatError(f"{path} has segments but no {NAME}; restore it from a backup")
@@ -361,8 +361,8 @@ def open_layout(path: Path, partitions: int) -> InboxLayout:
 
 def _create_layout(path: Path, layout: InboxLayout) -> None:
     for partition in range(layout.partitions):
-        private_folder(partition_directory(path, partition))
-    with replaced(path / NAME, path / f"{NAME}.tmp") as file:
+        create_private_folder(partition_directory(path, partition))
+    with replace_file(path / NAME, path / f"{NAME}.tmp") as file:
         file.write(json.dumps(asdict(layout)).encode())
     sync_path(path.parent)
 
@@ -457,7 +457,7 @@ def is_inbox_offset(offset: Mapping[str, Any]) -> bool:
     return isinstance(offset.get("inbox"), str)
 
 
-def positions_of(offset: Mapping[str, Any], inbox: str) -> dict[int, InboxPosition]:
+def parse_offset(offset: Mapping[str, Any], inbox: str) -> dict[int, InboxPosition]:
     """Parse an offset, which must be of this inbox.
 
     Raises:

@@ -21,24 +21,24 @@ from bindings.inbox.format import (
     DurableEnd,
     EndFile,
     checksum_seed,
+    count_rows,
     damage_error,
     encode_frame,
     find_intact_frame,
     is_intact,
     iter_frames,
+    list_segments,
     map_segment,
     open_layout,
     partition_directory,
     read_published_end,
     read_rows,
-    rows_in,
     rows_to_batch,
     segment_path,
-    segments_in,
 )
 from bindings.inbox.space import DiskSpace, InboxClosed, InboxDamaged, InboxError, InboxFull, InboxLimits, InboxRowError
 from bindings.parts import InboxRow
-from bindings.private_files import FILE_MODE, private_folder, replaced, sync_path
+from bindings.private_files import FILE_MODE, create_private_folder, replace_file, sync_path
 
 # Compaction: the many small frames of a closed segment become few large ones.
 #
@@ -64,7 +64,7 @@ def compact_segment(directory: Path, inbox: str, partition: int, segment: int) -
     seed = checksum_seed(inbox, partition, segment)
     try:
         data = map_segment(path)
-        rows = rows_in(path)
+        rows = count_rows(path)
     except FileNotFoundError:
         return False
     count = sum(1 for _ in iter_frames(data, 0, data.size))
@@ -73,7 +73,7 @@ def compact_segment(directory: Path, inbox: str, partition: int, segment: int) -
     batches = join_batches(read_rows(path, 0, rows, seed))
     first = 0
     try:
-        with replaced(path, path.with_suffix(".tmp"), create=False) as file:
+        with replace_file(path, path.with_suffix(".tmp"), create=False) as file:
             for batch in batches:
                 file.write(encode_frame(batch, first, seed))
                 first += batch.num_rows
@@ -150,10 +150,10 @@ def recover_log(directory: Path, inbox: str, partition: int) -> int:
             a broken one. Nothing is changed then.
         OSError: the files cannot be read or written.
     """
-    private_folder(directory)
+    create_private_folder(directory)
     for leftover in directory.glob("*.tmp"):
         leftover.unlink()
-    segments = segments_in(directory)
+    segments = list_segments(directory)
     published = read_published_end(directory)
     last = segments[-1] if segments else -1
     if published is not None and published.segment > last and published.rows > 0:
@@ -482,7 +482,7 @@ class Inbox:
             space=self._space,
             sealed=self._compactor.add_segment,
         )
-        for segment in segments_in(directory)[:-1]:
+        for segment in list_segments(directory)[:-1]:
             self._compactor.add_segment(directory, segment)
         return log
 

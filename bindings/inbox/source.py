@@ -17,21 +17,21 @@ from bindings.inbox.format import (
     DurableEnd,
     InboxPosition,
     checksum_seed,
+    count_rows,
     count_rows_within,
     divide_rows,
+    list_segments,
+    parse_offset,
     partition_directory,
-    positions_of,
     read_layout,
     read_published_end,
     read_rows,
-    rows_in,
     segment_path,
-    segments_in,
     to_offset,
 )
 from bindings.inbox.log import join_batches
 from bindings.inbox.space import InboxDamaged, InboxFormatError
-from catalog.values import whole_number
+from catalog.values import parse_whole_number
 
 # The reading side of an inbox, without Spark.
 
@@ -67,7 +67,7 @@ class InboxView:
 
     def first_position(self, partition: int) -> InboxPosition:
         """Return the position before the oldest stored row."""
-        existing = segments_in(self._directory(partition))
+        existing = list_segments(self._directory(partition))
         return InboxPosition(existing[0] if existing else self.end_position(partition).segment, 0)
 
     def end_position(self, partition: int) -> InboxPosition:
@@ -184,7 +184,7 @@ class InboxView:
         """
         directory = self._directory(partition)
         limit = min(before.segment, self.end_position(partition).segment)
-        for segment in segments_in(directory):
+        for segment in list_segments(directory):
             if segment < limit:
                 segment_path(directory, segment).unlink(missing_ok=True)
                 self._sealed_rows.pop((partition, segment), None)
@@ -197,7 +197,7 @@ class InboxView:
         if known is None:
             path = segment_path(self._directory(partition), segment)
             try:
-                known = rows_in(path)
+                known = count_rows(path)
             except FileNotFoundError:
                 raise self._segment_missing(path, 0) from None
             self._sealed_rows[partition, segment] = known
@@ -361,7 +361,7 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     def _parse_offset(self, offset: Mapping[str, Any]) -> dict[int, InboxPosition]:
-        return positions_of(offset, self._open_view().layout.inbox)
+        return parse_offset(offset, self._open_view().layout.inbox)
 
     def _target_end(self, partition: int) -> InboxPosition:
         return self._open_view().end_position(partition) if self._target is None else self._target[partition]
@@ -371,7 +371,7 @@ def _parse_limit(name: str, options: Mapping[str, str]) -> int | None:
     text = options.get(name)
     if text is None:
         return None
-    limit = whole_number(text)
+    limit = parse_whole_number(text)
     if not limit:
         raise InboxFormatError(f"{name} must be a whole number above 0, not {text!r}")
     return limit

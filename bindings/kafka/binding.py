@@ -14,7 +14,7 @@ from catalog.definitions.constraints import BASE64_KEY
 from catalog.findings import RecordError
 from catalog.model import Property
 from catalog.protocols.properties import option_key
-from catalog.record import bytes_of, text_or_base64
+from catalog.record import member_bytes, text_or_base64
 
 # Kafka records: native form, and where the CloudEvents Kafka binding puts attributes.
 
@@ -25,7 +25,7 @@ FORM: Final = NativeForm(lists=("headers",))
 RULE: Final = AttributeRule(prefixes=("headers.ce_",), content_type="headers.content-type")
 
 
-def parts(native: Mapping[str, Any]) -> list[Part]:
+def split(native: Mapping[str, Any]) -> list[Part]:
     """Split a native record into parts; a key is bytes, whether ``key`` or ``key_base64`` has it.
 
     Raises:
@@ -42,13 +42,13 @@ def parts(native: Mapping[str, Any]) -> list[Part]:
         if value is not None and not -(1 << bits - 1) <= value < 1 << bits - 1:
             raise RecordError(f"native.{member} must be an integer of {bits} bits")
     record_parts = parts_of(rest, FORM)
-    key = bytes_of(native, "key")
+    key = member_bytes(native, "key")
     if key is not None:
         record_parts.append(Part("key", key, BINARY_KIND))
     return record_parts
 
 
-def native(record_parts: list[Part]) -> dict[str, Any]:
+def build(record_parts: list[Part]) -> dict[str, Any]:
     """Build a native record from parts: the inverse of :func:`parts`."""
     key = next((part.value for part in record_parts if part.key == "key"), None)
     form = native_of((part for part in record_parts if part.key != "key"), FORM)
@@ -57,7 +57,7 @@ def native(record_parts: list[Part]) -> dict[str, Any]:
     return form
 
 
-def parts_of_row(row: Mapping[str, Any]) -> list[Part]:
+def split_row(row: Mapping[str, Any]) -> list[Part]:
     """Split a row of Spark's Kafka source into parts: topic, partition, offset, timestamp (ms), key, headers."""
     record_parts = [Part("topic", row["topic"].encode())] if row.get("topic") is not None else []
     for member in ("partition", "offset", "timestamp"):
@@ -83,19 +83,19 @@ _STARTS: Final[Mapping[str, Literal["earliest", "latest"]]] = {
 }
 
 
-def topic_of(options: Mapping[str, Any]) -> str:
+def topic_option(options: Mapping[str, Any]) -> str:
     """Return the topic in the options, which may be a template; empty if there is none."""
     topic = _squash_names(options).get("topic")
     return topic if isinstance(topic, str) else ""
 
 
-def group_of(options: Mapping[str, Any]) -> str:
+def group_option(options: Mapping[str, Any]) -> str:
     """Return the consumer group in the options; empty if there is none."""
     group = _squash_names(options).get("consumergroup")
     return group if isinstance(group, str) else ""
 
 
-def start_of(options: Mapping[str, Any]) -> Literal["earliest", "latest"] | None:
+def start_option(options: Mapping[str, Any]) -> Literal["earliest", "latest"] | None:
     """Return where a first read begins, from ``autooffsetreset``; None if that is unknown."""
     value = _squash_names(options).get(_START)
     return _STARTS.get(value.strip().lower()) if isinstance(value, str) else None
@@ -130,7 +130,7 @@ class Brokers:
         return self.security.endswith("SSL")
 
 
-def brokers_of(addresses: Iterable[str]) -> Brokers:
+def parse_brokers(addresses: Iterable[str]) -> Brokers:
     """Parse addresses such as ``host:9092``, ``kafka://host``, ``SASL_SSL://one:9093,two:9093``.
 
     An address without a scheme of :data:`SECURITY` gets the security protocol of the others.
@@ -152,7 +152,7 @@ def brokers_of(addresses: Iterable[str]) -> Brokers:
     return Brokers(",".join(servers), next(iter(schemes), ""))
 
 
-def contradiction(security: str, *, tls: bool, login: bool, options: Mapping[str, object]) -> str:
+def find_contradiction(security: str, *, tls: bool, login: bool, options: Mapping[str, object]) -> str:
     """Return why the settings contradict the security protocol of the addresses; empty if they do not.
 
     ``tls`` and ``login`` say whether the settings have them; ``options`` are the client's.
@@ -172,7 +172,7 @@ def contradiction(security: str, *, tls: bool, login: bool, options: Mapping[str
     return ""
 
 
-def brokers_for(
+def resolve_brokers(
     addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, object]
 ) -> tuple[Brokers, str]:
     """Return the brokers at these addresses for a client with these settings, and an error text, empty if all is well.
@@ -180,10 +180,10 @@ def brokers_for(
     Addresses that contradict each other or the settings are an error. No address at all is not.
     """
     try:
-        brokers = brokers_of(addresses)
+        brokers = parse_brokers(addresses)
     except ValueError as error:
         return Brokers(), str(error)
-    return brokers, contradiction(brokers.security, tls=tls, login=login, options=options)
+    return brokers, find_contradiction(brokers.security, tls=tls, login=login, options=options)
 
 
 def security_protocol_of(security: str, *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
@@ -217,7 +217,7 @@ class KafkaSending(SendingBinding):
     ) -> str:
         """Return the brokers if the client would not use TLS; empty if it would, or if the addresses are invalid."""
         try:
-            brokers = brokers_of(addresses)
+            brokers = parse_brokers(addresses)
         except ValueError:
             return ""  # reported elsewhere
         protocol = security_protocol_of(brokers.security, tls=tls or brokers.tls, login=login, options=options)
@@ -225,7 +225,7 @@ class KafkaSending(SendingBinding):
 
     def iter_origins(self, addresses: Iterable[str]) -> Iterator[str]:
         """Yield the brokers; their scheme is the security protocol of the addresses."""
-        brokers = brokers_of(addresses)
+        brokers = parse_brokers(addresses)
         scheme = brokers.security.lower() or self.family
         return (origin_of(f"{scheme}://{server}", {}, _PORT) for server in brokers.servers.split(","))
 

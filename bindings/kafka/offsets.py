@@ -401,12 +401,12 @@ def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRan
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    config = reading(client, elsewhere=True, lossy=lossy)
+    config = consumer_config(client, elsewhere=True, lossy=lossy)
     places = spark.range(0, len(ranges), 1, max(1, len(ranges)))
     return places.mapInArrow(_range_reader(config, ranges), from_arrow_schema(SOURCE_SCHEMA))
 
 
-def reading(client: KafkaClient, *, elsewhere: bool = False, lossy: bool = True) -> dict[str, Any]:
+def consumer_config(client: KafkaClient, *, elsewhere: bool = False, lossy: bool = True) -> dict[str, Any]:
     """Return the configuration for :func:`iter_records`; *elsewhere* is for another machine.
 
     *lossy* begins with the oldest record if the first one of a range is gone.
@@ -450,12 +450,12 @@ def iter_records(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.R
         rows: list[dict[str, Any]] = []
         size = 0
         for message in _iter_messages(consumer, wanted):
-            rows.append(row_of(message))
+            rows.append(to_source_row(message))
             size += len(message.value() or b"") + len(message.key() or b"")
             if len(rows) >= _ROWS or size >= _BYTES:
-                yield batch_of(rows)
+                yield to_source_batch(rows)
                 rows, size = [], 0
-        yield batch_of(rows)
+        yield to_source_batch(rows)
     except KafkaException as error:
         if error.args[0].code() == KafkaError._AUTO_OFFSET_RESET:
             # Spark's own source uses these words, and a query that fails with them says what was lost.
@@ -490,7 +490,7 @@ def _iter_messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
             return
 
 
-def row_of(message: Message) -> dict[str, Any]:
+def to_source_row(message: Message) -> dict[str, Any]:
     """Convert a message to a row of :data:`SOURCE_SCHEMA`."""
     stamp: tuple[int, int] = message.timestamp()
     pairs: list[Any] = list(message.headers() or ())
@@ -506,7 +506,7 @@ def row_of(message: Message) -> dict[str, Any]:
     }
 
 
-def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+def to_source_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     """Return rows as an Arrow batch."""
     return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
 
@@ -515,7 +515,7 @@ def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 QUERY_SECONDS: Final = 3.0
 """Maximum duration of one query."""
-PLACES: Final = 256
+MAX_QUERIED_PARTITIONS: Final = 256
 """Maximum partitions to query; more would take too long."""
 _HEAD_POLL_SECONDS: Final = 0.2
 _SEARCH_FETCH_BYTES: Final = 2**16
@@ -598,7 +598,7 @@ class FirstUnreadRecords:
 
     def _consumer_config(self) -> dict[str, object]:
         return {
-            **reading(self._client),
+            **consumer_config(self._client),
             "group.id": "xrouter-heads",
             "enable.partition.eof": True,
             "fetch.message.max.bytes": _SEARCH_FETCH_BYTES,
@@ -633,7 +633,7 @@ class KafkaTail:
     ) -> None:
         self.records = 0
         self.includes_oldest = True
-        self._config = reading(client)
+        self._config = consumer_config(client)
         self._topic = topic
         self._firsts = firsts
         self._ends = ends
@@ -679,7 +679,7 @@ class KafkaTail:
         yield from kept
 
 
-def tail_of(client: KafkaClient, topic: str, most: int, since: int | None = None) -> KafkaTail | None:
+def open_tail(client: KafkaClient, topic: str, most: int, since: int | None = None) -> KafkaTail | None:
     """Return the newest *most* records of a topic; None if there is no such topic.
 
     With *since*, in milliseconds, only records of that time or later count.

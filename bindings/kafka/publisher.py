@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bindings.kafka.client import KafkaClient
 from bindings.parts import Part
-from bindings.sending import MessageRefusal, Outbound, Unsettled, headers_of
+from bindings.sending import MessageRefusal, Outbound, Unsettled, iter_headers
 
 _NEVER: Final = frozenset(
     {
@@ -81,7 +81,7 @@ class KafkaPublisher:
 
         while not troubles:
             try:
-                producer.produce(message.address, message.body, on_delivery=on_delivered, **record_of(message.parts))
+                producer.produce(message.address, message.body, on_delivery=on_delivered, **to_record(message.parts))
                 producer.poll(0)
                 return
             except BufferError:
@@ -91,9 +91,9 @@ class KafkaPublisher:
                 return
 
 
-def record_of(parts: Sequence[Part]) -> dict[str, Any]:
+def to_record(parts: Sequence[Part]) -> dict[str, Any]:
     """Return key, headers and partition of a record with these parts."""
-    record: dict[str, Any] = {"headers": [(name, part.value) for name, part in headers_of(parts)]}
+    record: dict[str, Any] = {"headers": [(name, part.value) for name, part in iter_headers(parts)]}
     for part in parts:
         if part.key == "key":
             record["key"] = part.value

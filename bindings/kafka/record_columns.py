@@ -19,16 +19,16 @@ from bindings.columns.entries import (
     Bool,
     Entries,
     any_true,
-    base64_of,
+    decode_utf8,
+    encode_base64,
     find_invalid_strings,
-    printable,
-    texts_of,
-    valid,
+    is_not_null,
+    is_valid_string,
     which_meet,
 )
 from bindings.columns.envelopes import may_be_events
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
-from bindings.parts import NAME
+from bindings.parts import CODING_HEADER
 
 ENTRIES: Final = "headers"
 SOURCE_SCHEMA: Final = pa.schema(
@@ -60,8 +60,8 @@ _JSON_MEDIA: Final = r"(?is)^[^!-~]*(application/json[^!-~]*(;.*)?)?$"
 class KafkaColumns:
     """The columns of a batch: texts by property, and which rows need the exact codec.
 
-    ``texts`` are by ``e.NAME``, ``p.PATH``, ``b.PATH`` and ``d``; ``content`` is the content type, ``content_codings``
-    the content coding. ``events`` marks the rows that are CloudEvents in binary mode.
+    ``texts`` are by ``e.NAME``, ``p.PATH``, ``b.PATH`` and ``d``; ``content`` is the content type,
+    ``content_codings`` the content coding. ``events`` marks the rows that are CloudEvents in binary mode.
     """
 
     texts: dict[str, pa.StringArray]
@@ -72,10 +72,10 @@ class KafkaColumns:
 
     @property
     def content_codings(self) -> pa.StringArray:
-        return texts_of(self.entries.values_at(self.entries.first_entries(NAME)))
+        return decode_utf8(self.entries.values_at(self.entries.first_entries(CODING_HEADER)))
 
 
-class KafkaReader:
+class KafkaColumnReader:
     """Reads the columns of Kafka rows for the properties that a plan uses."""
 
     def __init__(self, keys: Iterable[str], *, sniffs: bool) -> None:
@@ -92,7 +92,7 @@ class KafkaReader:
         seen = _CachedBatch(rows)
         texts = {key: text for key in self._keys if (text := seen.property_column(key)) is not None}
         version = seen.text_column(VERSION)
-        events = valid(version)
+        events = is_not_null(version)
         odd = any_true(self._iter_fallback_rules(seen, version, events), rows.num_rows)
         return KafkaColumns(texts, seen.text_column(CONTENT_TYPE), events, odd, seen.entries)
 
@@ -100,7 +100,7 @@ class KafkaReader:
         entries, rows = seen.entries, seen.rows
         yield which_meet(seen.text_column(CONTENT_TYPE), lambda media: pc.match_substring_regex(media, _EVENT_MEDIA))
         for name in dict.fromkeys((VERSION, CONTENT_TYPE, *self._texts)):
-            yield (seen.first_entries(name) >= 0) & ~valid(seen.text_column(name))
+            yield (seen.first_entries(name) >= 0) & ~is_not_null(seen.text_column(name))
         yield entries.rows_with(entries.find_entries(_needs_exact_codec))
         # If a header repeats, the first one with a value counts.
         yield entries.rows_with_repeats(self._is_decisive_name)
@@ -108,19 +108,19 @@ class KafkaReader:
         # A native record must not pass these on: they would describe the event that it becomes.
         yield entries.rows_with(attributes) & ~events
         yield entries.rows_with(find_invalid_strings(entries.values, attributes))
-        yield events & which_meet(seen.text_column(CONTENT_TYPE), lambda media: pc.invert(printable(media)))
+        yield events & which_meet(seen.text_column(CONTENT_TYPE), lambda media: pc.invert(is_valid_string(media)))
         yield events & ~which_meet(version, lambda texts: pc.equal(texts, "1.0"))
         for name in REQUIRED:
             filled = pc.fill_null(pc.greater(pc.binary_length(seen.text_column(f"{ATTRIBUTE}{name}")), 0), False)
             yield events & ~filled.to_numpy(zero_copy_only=False)
         if self._needs_key:
-            yield valid(rows.column("key")) & ~valid(seen.key_column)
+            yield is_not_null(rows.column("key")) & ~is_not_null(seen.key_column)
         if self.sniffs:
             yield self._may_be_event(seen, events)
 
     def _may_be_event(self, seen: _CachedBatch, events: Bool) -> Bool:
         media = seen.text_column(CONTENT_TYPE)
-        plain = which_meet(media, lambda texts: pc.match_substring_regex(texts, _JSON_MEDIA)) | ~valid(media)
+        plain = which_meet(media, lambda texts: pc.match_substring_regex(texts, _JSON_MEDIA)) | ~is_not_null(media)
         at = np.flatnonzero(~events & plain)
         sniffable = np.zeros(len(events), bool)
         sniffable[at] = may_be_events(seen.rows.column("value").take(pa.array(at)))
@@ -149,18 +149,20 @@ class _CachedBatch:
     def text_column(self, name: str) -> pa.StringArray:
         """Return the text of each row's first entry with that name; null if it is missing, empty, or not UTF-8."""
         if name not in self._texts:
-            self._texts[name] = texts_of(self.entries.values_at(self.first_entries(name)))
+            self._texts[name] = decode_utf8(self.entries.values_at(self.first_entries(name)))
         return self._texts[name]
 
     @property
     def key_column(self) -> pa.StringArray:
         """The key as text; null for none and for bytes that are not UTF-8."""
         if self._key is None:
-            self._key = texts_of(self.rows.column("key"))
+            self._key = decode_utf8(self.rows.column("key"))
         return self._key
 
     def property_column(self, key: str) -> pa.StringArray | None:
-        """Return a property as a column: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None if Kafka has none."""
+        """Return a property as a column: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None if Kafka has
+        none.
+        """
         if key in ("e.datacontenttype", "d", f"{HEADER}{CONTENT_TYPE}"):
             return self.text_column(CONTENT_TYPE)
         if key.startswith("e."):
@@ -168,18 +170,18 @@ class _CachedBatch:
         if key.startswith(HEADER):
             return self.text_column(key.removeprefix(HEADER))
         if key.startswith(HEADER_BYTES):
-            return base64_of(self.entries.values_at(self.first_entries(key.removeprefix(HEADER_BYTES))))
+            return encode_base64(self.entries.values_at(self.first_entries(key.removeprefix(HEADER_BYTES))))
         return self._member_column(key)
 
     def _member_column(self, key: str) -> pa.StringArray | None:
         if key == "p.key":
             return self.key_column
         if key in ("p.key_base64", "b.key"):
-            return base64_of(self.rows.column("key"))
+            return encode_base64(self.rows.column("key"))
         if key in ("p.topic", "p.partition"):
             return self.rows.column(key[2:]).cast(pa.string())
         if key in ("b.topic", "b.partition"):
-            return base64_of(self.rows.column(key[2:]).cast(pa.string()).cast(pa.binary()))
+            return encode_base64(self.rows.column(key[2:]).cast(pa.string()).cast(pa.binary()))
         return None
 
 

@@ -25,7 +25,7 @@ from bindings.inbox.source import READ_SCHEMA
 from bindings.inbox.space import InboxClosed, InboxError, InboxFull, InboxRowError
 from bindings.kafka.client import KafkaClient
 from bindings.parts import InboxRow
-from catalog.values import YEAR_10000, whole_number
+from catalog.values import YEAR_10000, parse_whole_number
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Headers of Kafka rows as columns of Spark.
 
 
-def first_bytes(entries: str, name: str) -> Column:
+def first_header_bytes(entries: str, name: str) -> Column:
     """Return the value of the first entry with that name; null if there is none, or it has no value."""
     from pyspark.sql import functions as F
 
@@ -41,11 +41,11 @@ def first_bytes(entries: str, name: str) -> Column:
     return F.get(F.col(f"{entries}.value"), position - 1)
 
 
-def first_text(entries: str, name: str) -> Column:
+def first_header_text(entries: str, name: str) -> Column:
     """Return the value of the first entry with that name as text; null if it is not UTF-8."""
     from pyspark.sql import functions as F
 
-    return F.try_validate_utf8(first_bytes(entries, name).cast("string"))
+    return F.try_validate_utf8(first_header_bytes(entries, name).cast("string"))
 
 
 ENDPOINT: Final = "xrouter-in-endpoint"
@@ -173,7 +173,7 @@ class _DeliveryGroup:
             self.future.set_exception(error)
 
 
-def inbox_columns(rows: DataFrame) -> DataFrame:
+def to_inbox_columns(rows: DataFrame) -> DataFrame:
     """Convert messages of an inbox topic, read by Spark's Kafka source with headers, to rows of the inbox.
 
     A message that no gateway wrote becomes a row with fewer members, never an error. Without Spark,
@@ -182,7 +182,7 @@ def inbox_columns(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     def text(name: str) -> Column:
-        return first_text("headers", name)
+        return first_header_text("headers", name)
 
     def step(key: Column, number: int) -> Column:
         return F.get(F.split(key, ":", 3), F.lit(number))
@@ -236,7 +236,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _STEPS: Final = 2
 
 
-def inbox_rows_of(messages: pa.RecordBatch) -> pa.RecordBatch:
+def to_inbox_rows(messages: pa.RecordBatch) -> pa.RecordBatch:
     """Convert rows of Kafka's source to rows of the inbox with their positions.
 
     A message that no gateway wrote becomes a row with fewer members, never an error.
@@ -246,7 +246,7 @@ def inbox_rows_of(messages: pa.RecordBatch) -> pa.RecordBatch:
 
 def _to_inbox_row(message: Mapping[str, Any]) -> dict[str, Any]:
     headers: Sequence[Mapping[str, Any]] = message["headers"] or ()
-    received = whole_number(_header_text(headers, RECEIVED) or "")
+    received = parse_whole_number(_header_text(headers, RECEIVED) or "")
     is_time = received is not None and received < YEAR_10000 * 1000
     steps = [(each["key"].split(":", _STEPS), each["value"]) for each in headers if each["key"].startswith(PART)]
     return {

@@ -24,8 +24,8 @@ from bindings.mqtt import messages
 from bindings.parts import NativeForm, Part, native_of, parts_of
 from bindings.sending import SendingBinding
 from catalog.model import Catalog, Definition, Endpoint
-from catalog.protocols.properties import squashed
-from catalog.values import whole_number
+from catalog.protocols.properties import squash_names
+from catalog.values import parse_whole_number
 
 if TYPE_CHECKING:
     from bindings.mqtt.messages import Version
@@ -162,7 +162,7 @@ def session_options(options: Mapping[str, Any]) -> SessionOptions:
     Raises:
         GatewayError: a value is not an integer in range.
     """
-    known = squashed(options)
+    known = squash_names(options)
     return SessionOptions(
         expiry=_seconds_option(known, "sessionexpiryinterval", DEFAULT_SESSION_SECONDS, 1, 2**32 - 1),
         keepalive=_seconds_option(known, "keepalive", DEFAULT_KEEPALIVE_SECONDS, 1, 65_535),
@@ -174,7 +174,7 @@ def _seconds_option(options: Mapping[str, Any], name: str, default: int, low: in
     if value is None:
         return default
     if isinstance(value, str):
-        value = whole_number(value)
+        value = parse_whole_number(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise GatewayError(f"option {name} must be a whole number of seconds from {low} to {high}, not {written!r:.40}")
     return value

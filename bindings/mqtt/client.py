@@ -20,7 +20,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from bindings.certificates import Address, addresses_of, tls_context, with_login
+from bindings.certificates import Address, create_tls_context, parse_addresses, with_login
 from bindings.gateways import Connection, GatewayError, Tls
 from bindings.mqtt.binding import MqttSending, SessionOptions, session_options
 from bindings.mqtt.messages import MalformedPublish, MqttDelivery, SubscribeRequest, Version, read_publish
@@ -472,11 +472,11 @@ def create_connector(
         raise GatewayError("an MQTT connection needs a client id, by which the broker identifies its session")
     known: Version = "MQTT/5.0" if version == "MQTT/5.0" else "MQTT/3.1.1"
     receive = max(1, min(receive, MAX_RECEIVE))
-    own = (with_login(each, connection.login) for each in addresses_of(MqttSending.address_form, connection))
+    own = (with_login(each, connection.login) for each in parse_addresses(MqttSending.address_form, connection))
     addresses = tuple(map(_with_username, own))
     if not addresses:
         raise GatewayError("an MQTT connection has no address; set one in the endpoint, such as mqtts://host:8883")
-    tls = tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
+    tls = create_tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
     terms = LinkConfig(known, client_id, session_options(connection.options), clean, receive, tls)
     return LinkConnector(addresses, terms)
 

@@ -9,7 +9,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 from bindings.gateways import EndpointSubscription, GatewayError
 from bindings.parts import BINARY_KIND, JSON_KIND, InboxRow, Part
-from catalog.protocols.properties import PLACEHOLDER, SHARE, filter_fault, mqtt_text_fault, squashed, unshared
+from catalog.protocols.properties import (
+    PLACEHOLDER,
+    SHARE,
+    mqtt_filter_fault,
+    mqtt_text_fault,
+    squash_names,
+    strip_share,
+)
 
 # Reading PUBLISH packets, and the native record of each.
 #
@@ -211,7 +218,7 @@ def to_requests(subscriptions: Sequence[EndpointSubscription]) -> tuple[Subscrib
 
 
 def _to_request(subscription: EndpointSubscription) -> SubscribeRequest:
-    known = squashed(subscription.options)
+    known = squash_names(subscription.options)
     no_local, handling = known.get("nolocal"), known.get("retainhandling")
     filter_ = share_filter(subscription.address, subscription.options)
     if not isinstance(no_local, bool | None):
@@ -262,7 +269,7 @@ def filter_of_options(options: Mapping[str, Any]) -> str | None:
     Raises:
         TopicFilterError: the option is not text, or not a topic filter.
     """
-    known = squashed(options)
+    known = squash_names(options)
     for name in _TOPIC_OPTIONS:
         value = known.get(name)
         if value is None or value == "":
@@ -279,7 +286,7 @@ def share_filter(address: str, options: Mapping[str, Any]) -> str:
     Raises:
         TopicFilterError: the address is not a topic filter, or the group is not a valid name.
     """
-    known = squashed(options)
+    known = squash_names(options)
     group = next((known[name] for name in SHARE_OPTIONS if known.get(name)), None)
     if group is None or address.startswith(SHARE):
         return check_filter(address)
@@ -294,7 +301,7 @@ def check_filter(text: str) -> str:
     Raises:
         TopicFilterError: it is empty, too long, contains U+0000 or a lone surrogate, or has a misplaced wildcard.
     """
-    fault = filter_fault(text)
+    fault = mqtt_filter_fault(text)
     if fault:
         raise TopicFilterError(f"{text!r:.80} is not a topic filter: {fault}")
     return text
@@ -312,7 +319,7 @@ def matches(text: str, topic: str) -> bool:
 
     A wildcard in the first level does not match topics that begin with ``$``.
     """
-    filter_levels = unshared(text).split("/")
+    filter_levels = strip_share(text).split("/")
     levels = topic.split("/")
     if topic.startswith("$") and filter_levels[0] in ("+", "#"):
         return False
@@ -343,7 +350,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 def overlap(one: str, other: str) -> bool:
     """Whether some topic matches both filters, shared or not."""
-    left, right = unshared(one).split("/"), unshared(other).split("/")
+    left, right = strip_share(one).split("/"), strip_share(other).split("/")
     for wild, plain in ((left[0], right[0]), (right[0], left[0])):
         if wild in ("+", "#") and plain.startswith("$"):
             return False

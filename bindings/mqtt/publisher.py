@@ -21,7 +21,7 @@ from bindings.gateways import Connection
 from bindings.mqtt.client import BrokerLimits, LinkError, MqttLink, build_properties, create_connector, packed_size
 from bindings.mqtt.messages import MqttDelivery, Version, topic_fault
 from bindings.parts import Part
-from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, headers_of
+from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, iter_headers
 
 # A message to send, its MQTT 5 properties, and why a broker can never accept it.
 
@@ -54,7 +54,7 @@ class MqttMessage:
     lane: str = ""
 
 
-def message_of(message: Outbound) -> MqttMessage:
+def to_mqtt_message(message: Outbound) -> MqttMessage:
     """Convert an outbound message. QoS 2 becomes 1, because delivery is at least once anyway."""
     scalars: dict[str, Part] = {}
     for part in message.parts:
@@ -66,7 +66,7 @@ def message_of(message: Outbound) -> MqttMessage:
         qos=_MAX_QOS if qos is None else min(qos, _MAX_QOS),
         retain=_text_of(scalars.get("retain")) == "true",
         content_type=_text_of(scalars.get("content_type")),
-        user_properties=tuple((name, part.text or "") for name, part in headers_of(message.parts, _USER)),
+        user_properties=tuple((name, part.text or "") for name, part in iter_headers(message.parts, _USER)),
         response_topic=_text_of(scalars.get("response_topic")),
         correlation_data=scalars["correlation_data"].value if "correlation_data" in scalars else None,
         message_expiry_interval=_number_of(scalars.get("message_expiry_interval")),

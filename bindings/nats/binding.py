@@ -14,8 +14,8 @@ from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, Gate
 from bindings.parts import JSON_KIND, InboxRow, NativeForm, Part, native_of, parts_of
 from bindings.sending import SendingBinding
 from catalog.model import Catalog, Endpoint
-from catalog.protocols.properties import BLANK, PLACEHOLDER, squashed, subject_fault
-from catalog.values import whole_number
+from catalog.protocols.properties import BLANK, PLACEHOLDER, nats_subject_fault, squash_names
+from catalog.values import parse_whole_number
 
 # NATS messages: native form, and where the CloudEvents NATS binding puts attributes.
 
@@ -130,7 +130,9 @@ def plan_subscriptions(subscriptions: Sequence[EndpointSubscription], options: M
     Raises:
         GatewayError: an invalid subject or option, or one consumer for two subjects.
     """
-    plans = tuple(dict.fromkeys(_plan_of(one, {**squashed(options), **squashed(one.options)}) for one in subscriptions))
+    plans = tuple(
+        dict.fromkeys(_plan_of(one, {**squash_names(options), **squash_names(one.options)}) for one in subscriptions)
+    )
     subjects: dict[tuple[str, str], Plan] = {}
     for plan in plans:
         if isinstance(plan, StreamPlan) and subjects.setdefault((plan.stream, plan.durable), plan) != plan:
@@ -226,12 +228,12 @@ def subject_of_options(options: Mapping[str, Any]) -> str | None:
     Raises:
         ValueError: it is not a valid subject.
     """
-    known = squashed(options)
+    known = squash_names(options)
     values = (known.get(name) for name in _SUBJECT_OPTIONS)
     named = next((value for value in values if isinstance(value, str) and value), None)
     if named is None:
         return None
-    if fault := subject_fault(named):
+    if fault := nats_subject_fault(named):
         raise ValueError(f"{named!r:.80} is not a subject: {fault}")
     return subject_of_template(named)
 
@@ -325,7 +327,7 @@ def parse_status(block: bytes) -> NatsStatus | None:
     """Return the status in the first line of a raw block; None for the headers of a message."""
     line = block.partition(b"\r\n")[0].removeprefix(VERSION).strip()
     word, _, description = line.partition(b" ")
-    code = whole_number(word, 999)
+    code = parse_whole_number(word, 999)
     if code is None:
         return None
     return NatsStatus(code, description.strip().decode("utf-8", "replace"))
@@ -389,7 +391,7 @@ def parse_ack_subject(reply: bytes) -> StreamPosition | None:
     shift = 0 if len(tokens) == _TOKEN_COUNT else 2
     if len(tokens) != _TOKEN_COUNT and len(tokens) < _TOKEN_COUNT_WITH_DOMAIN:
         return None
-    sequence, nanoseconds = whole_number(tokens[5 + shift], UINT64_MAX), whole_number(tokens[7 + shift])
+    sequence, nanoseconds = parse_whole_number(tokens[5 + shift], UINT64_MAX), parse_whole_number(tokens[7 + shift])
     if sequence is None or nanoseconds is None:
         return None  # no server writes this: the subject is a sender's own
     return StreamPosition(tokens[2 + shift], sequence, nanoseconds // 1000)

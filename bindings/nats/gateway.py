@@ -53,7 +53,7 @@ from bindings.nats.binding import (
 from bindings.nats.publisher import ConnectFault, NatsDialer, RawClient, Sink, connect, create_dialer, wait_for_event
 from bindings.parts import InboxRow
 from bindings.store_and_ack import AckAfterStore
-from catalog.values import whole_number
+from catalog.values import parse_whole_number
 
 # Receiving a JetStream stream through a durable pull consumer.
 #
@@ -438,7 +438,7 @@ def _count_unsent(block: bytes) -> int | None:
     """Return the number of unsent messages of an ended request; None if the server does not say."""
     for name, value in parse_headers(block):
         if name.lower() == _PENDING and value is not None:
-            return whole_number(value)
+            return parse_whole_number(value)
     return None
 
 

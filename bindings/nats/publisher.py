@@ -24,10 +24,10 @@ from nats import errors
 from nats.aio.client import Client, RawCredentials
 from nats.aio.subscription import Subscription as ClientSubscription
 
-from bindings.certificates import Address, addresses_of, tls_context
+from bindings.certificates import Address, create_tls_context, parse_addresses
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from bindings.nats.binding import NatsDelivery, NatsSending, build_header_block, is_subject, parse_status
-from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, headers_of
+from bindings.sending import Hangup, MessageRefusal, Outbound, OutgoingMessage, PoisonIsolator, Unsettled, iter_headers
 from catalog.parsing.regular import read_regular
 
 # One connection to a NATS server: address, login, and workarounds for nats-py.
@@ -63,9 +63,9 @@ def create_dialer(connection: Connection, name: str) -> NatsDialer:
     """
     if not connection.uris:
         raise GatewayError(f"{name}: it has no server to connect to; set an address such as nats://host:4222")
-    addresses = addresses_of(NatsSending.address_form, connection)
+    addresses = parse_addresses(NatsSending.address_form, connection)
     _login_arguments(connection.login)
-    return NatsDialer(addresses, connection.login, tls_context(connection.tls or Tls()), name)
+    return NatsDialer(addresses, connection.login, create_tls_context(connection.tls or Tls()), name)
 
 
 class RawClient(Client):
@@ -316,12 +316,12 @@ class NatsMessage:
     lane: str = ""
 
 
-def message_of(sink: str, message: Outbound) -> NatsMessage:
+def to_nats_message(sink: str, message: Outbound) -> NatsMessage:
     """Convert an outbound message. Its id also depends on sink and subject, since several may share a stream."""
     reply = next((part.text for part in message.parts if part.key == "reply-to"), None)
     text = "\n".join((sink, message.address, message.id))
     identity = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    headers = [(name, part.value or b"") for name, part in headers_of(message.parts)]
+    headers = [(name, part.value or b"") for name, part in iter_headers(message.parts)]
     return NatsMessage(message.address, message.body or b"", headers, reply or "", identity, message.lane)
 
 

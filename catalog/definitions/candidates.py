@@ -15,15 +15,15 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from catalog.definitions.constraints import TYPED_LITERALS, is_now, scope_of
-from catalog.definitions.inheritance import attribute_place, option_location
+from catalog.definitions.inheritance import attribute_location, option_location
 from catalog.dialects import Dialect, detect
 from catalog.dialects.reading import spellings_of
 from catalog.documents.documents import Document
 from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
 from catalog.model import Catalog, Definition, Endpoint, Property, Severity
 from catalog.protocols.properties import is_hop_by_hop
-from catalog.templates import TEMPLATE_TYPES, tokens_of
-from catalog.values import text_of, value_key
+from catalog.templates import TEMPLATE_TYPES, split_tokens
+from catalog.values import to_text, value_key
 
 # Demands: the constraints of a definition on one kind of record, in a comparable form (MATCHING.md#constraints).
 #
@@ -159,14 +159,14 @@ def _template_tokens(prop: Property) -> list[str]:
     """Return the tokens of a template; empty if the value is not a template."""
     if prop.value is None or prop.type not in TEMPLATE_TYPES or is_now(prop):
         return []
-    text = text_of(prop.value)
-    tokens = tokens_of(text) if "{" in text else []
+    text = to_text(prop.value)
+    tokens = split_tokens(text) if "{" in text else []
     return tokens if len(tokens) > 1 else []
 
 
 def _literal_key(prop: Property) -> tuple[str, str]:
     """Return a key that is equal for literals that match the same texts."""
-    text = text_of(prop.value)
+    text = to_text(prop.value)
     if prop.type in TYPED_LITERALS:
         return prop.type, str(value_key(prop.type, text) or text)
     return "", text
@@ -201,7 +201,7 @@ class DeclaredProperty:
     def place(self) -> SourceLocation:
         """The location of the property; the message's location if it is not written there."""
         if self.in_envelope:
-            place = attribute_place(self.message, self.prop.name)
+            place = attribute_location(self.message, self.prop.name)
         else:
             place = option_location(self.message, self.prop.name, self.definition.protocol)
         return place or self.message.place
@@ -373,7 +373,7 @@ def _compare_candidates(
     kinds: dict[object, _Peers] = {}
     for candidate, demands in bucket:
         kind = kinds.setdefault((candidate.protocol, demands), _Peers(candidate.protocol, demands))
-        kind.members.setdefault(schema_of(candidate.definition), []).append(candidate.definition)
+        kind.members.setdefault(schema_key_of(candidate.definition), []).append(candidate.definition)
     rivals = {key: _find_rivals(kind, list(kinds.values())) for key, kind in kinds.items()}
     what = "event" if events else "record"
     for candidate, demands in bucket:
@@ -391,7 +391,7 @@ def _find_rivals(kind: _Peers, kinds: list[_Peers]) -> list[_Peers]:
 
 
 def _find_conflict(definition: Definition, kind: _Peers, rivals: list[_Peers], what: str) -> CandidateFinding | None:
-    schema = schema_of(definition)
+    schema = schema_key_of(definition)
     tied: list[str] = []
     for other in rivals:
         preferred = other.free > kind.free
@@ -424,7 +424,7 @@ def _related(one: Definition, other: Definition) -> bool:
     return one.xid in other.base or other.xid in one.base
 
 
-def schema_of(definition: Definition) -> SchemaKey:
+def schema_key_of(definition: Definition) -> SchemaKey:
     """Return a key of a definition's data schema, loaded or not; None if it has no schema."""
     if definition.schemakey is not None:
         return ("loaded", definition.schemakey, definition.schemaname, definition.schemapointer)

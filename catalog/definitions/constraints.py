@@ -16,7 +16,7 @@ from catalog.definitions.inheritance import (
     EffectiveMessage,
     NamedValues,
     OptionLocations,
-    attribute_place,
+    attribute_location,
     foreign_sections,
     merge_values,
     normalize_options,
@@ -24,15 +24,15 @@ from catalog.definitions.inheritance import (
 )
 from catalog.findings import Declarations, DeclaredEndpoint, DeclaredGroup, DeclaredMessage, Findings, SourceLocation
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
-from catalog.parsing.pointers import unescaped
+from catalog.parsing.pointers import unescape_step
 from catalog.protocols.properties import (
+    ALL_OPTIONS,
     ALWAYS_REQUIRED,
     AMQP_SECTIONS,
-    ANY_VOCABULARY,
     ATTRIBUTE_TYPES,
     CONTENT_TYPES,
-    VOCABULARIES,
-    Vocabulary,
+    PROTOCOL_OPTIONS,
+    ProtocolOptions,
     amqp_type_of,
     canonical_member,
     canonical_option,
@@ -40,11 +40,11 @@ from catalog.protocols.properties import (
     is_dotted,
     is_hop_by_hop,
 )
-from catalog.templates import TEMPLATE_TYPES, Template, parse
+from catalog.templates import TEMPLATE_TYPES, Template, parse_template
 from catalog.values import (
     NOW,
     WrittenNumber,
-    binary_value,
+    decode_binary,
     is_any_timestamp,
     is_old_now,
     is_timestamp,
@@ -52,7 +52,7 @@ from catalog.values import (
     media_type_matches,
     percent_decode,
     plain_number,
-    text_of,
+    to_text,
     value_key,
 )
 
@@ -67,7 +67,7 @@ ANY_BYTES: Final = frozenset({"any", "binary"})
 MEDIA_PROPERTIES: Final = frozenset({"e.datacontenttype", *(f"p.{option}" for option in CONTENT_TYPES)})
 """Keys whose values are compared as media types."""
 BASE64_KEY: Final = "key_base64"
-CONTENT: Final = "d"
+CONTENT_TYPE_KEY: Final = "d"
 """The key of the data's content type, in any content mode (MATCHING.md#content-type)."""
 
 
@@ -91,10 +91,10 @@ class Constraint:
     @property
     def template(self) -> Template:
         """The parsed template of a ``template`` constraint."""
-        return template_of(self.value or "", self.dots)
+        return parse_cached_template(self.value or "", self.dots)
 
     @property
-    def takes_any_text(self) -> bool:
+    def accepts_any_text(self) -> bool:
         """Whether every text is valid for the type. ``binary`` of a protocol is any bytes, of an attribute base64."""
         return self.type in ("any", "string") or (self.type == "binary" and not self.bits32)
 
@@ -117,7 +117,7 @@ class Constraint:
             return f"absent, or a valid {self.type}"
         return self.value or ""
 
-    def captured(self, text: str | None) -> dict[str, str]:
+    def placeholder_values(self, text: str | None) -> dict[str, str]:
         """Return the values of a template's placeholders; empty if the text does not match."""
         taken = self.template.match(text, decode=self.decodes) if self.kind == "template" and text is not None else None
         return {name: percent_decode(value) if self.decodes else value for name, value in (taken or {}).items()}
@@ -136,13 +136,13 @@ class Constraint:
             if self.type == "timestamp" and not is_timestamp(text):
                 return False
             return self.template.match(text, decode=self.decodes) is not None
-        return self.takes_any_text or is_valid(self.type, text, bits32=self.bits32)
+        return self.accepts_any_text or is_valid(self.type, text, bits32=self.bits32)
 
 
 @functools.lru_cache(maxsize=65536)
-def template_of(value: str, dots: bool) -> Template:
+def parse_cached_template(value: str, dots: bool) -> Template:
     """Parse a template, cached by its text."""
-    return parse(value, dots=dots)
+    return parse_template(value, dots=dots)
 
 
 def literals_equal(kind: PropertyType, value: str, text: str) -> bool:
@@ -198,7 +198,7 @@ def _bytes_constraint(prop: Property) -> tuple[str, Constraint]:
     key = f"p.{prop.name}" if prop.name == BASE64_KEY else f"b.{prop.name}"
     if prop.value is None:
         return key, constraint_of(key, prop)
-    return key, Constraint("literal", "binary", base64.b64encode(binary_value(text_of(prop.value))).decode("ascii"))
+    return key, Constraint("literal", "binary", base64.b64encode(decode_binary(to_text(prop.value))).decode("ascii"))
 
 
 def is_now(prop: Property) -> bool:
@@ -211,10 +211,10 @@ def constraint_of(key: str, prop: Property, *, dots: bool = False, bits32: bool 
     if prop.value is None:
         kind: Kind = "present" if prop.required else "optional"
         return Constraint(kind, prop.type, optional=not prop.required, counts=False, bits32=bits32)
-    value = text_of(prop.value)
+    value = to_text(prop.value)
     if is_now(prop):
         return Constraint("present", "timestamp", value, counts=False)
-    if prop.type in TEMPLATE_TYPES and not template_of(value, dots).is_literal:
+    if prop.type in TEMPLATE_TYPES and not parse_cached_template(value, dots).is_literal:
         return Constraint("template", prop.type, value, dots=dots)
     if key in MEDIA_PROPERTIES:
         return Constraint("media", prop.type, value)
@@ -223,7 +223,7 @@ def constraint_of(key: str, prop: Property, *, dots: bool = False, bits32: bool 
 
 # Candidates: definitions as one endpoint sees them, with their constraints on each kind of record.
 
-Keyed = tuple[str, Constraint]
+KeyedConstraint = tuple[str, Constraint]
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,8 +237,8 @@ class MatchCandidate:
     definition: Definition
     protocol: str | None
     envelope: bool
-    event: tuple[Keyed, ...] | None
-    native: tuple[Keyed, ...] | None
+    event: tuple[KeyedConstraint, ...] | None
+    native: tuple[KeyedConstraint, ...] | None
 
     @property
     def xid(self) -> str:
@@ -255,12 +255,12 @@ class MatchCandidate:
         """The specificity on native records."""
         return specificity_of(self.native or ())
 
-    def constraints(self, *, event: bool) -> tuple[Keyed, ...] | None:
+    def constraints(self, *, event: bool) -> tuple[KeyedConstraint, ...] | None:
         """Return the constraints for one kind of record."""
         return self.event if event else self.native
 
 
-def specificity_of(constraints: Iterable[Keyed]) -> tuple[int, int]:
+def specificity_of(constraints: Iterable[KeyedConstraint]) -> tuple[int, int]:
     """Count properties constrained by literals, and literal characters in templates (MATCHING.md#specificity)."""
     literals = {
         property_key_of(key)
@@ -294,7 +294,9 @@ def scope_of(definition: Definition, endpoint: Endpoint | None) -> EndpointScope
     return EndpointScope(protocol, envelope is not None, describes or (envelope is None and protocol is None))
 
 
-def target_of(definition: Definition, endpoint: Endpoint | None, *, hop_by_hop: bool = False) -> MatchCandidate | None:
+def match_candidate_of(
+    definition: Definition, endpoint: Endpoint | None, *, hop_by_hop: bool = False
+) -> MatchCandidate | None:
     """Return the definition as a candidate of *endpoint*; None if it can never match.
 
     A default protocol of a group or endpoint only restricts: without protocol options of its own, the definition still
@@ -305,17 +307,17 @@ def target_of(definition: Definition, endpoint: Endpoint | None, *, hop_by_hop: 
         return None
     protocol = scope.protocol
     content = content_constraint(definition)
-    common: tuple[Keyed, ...] = ((CONTENT, content),) if content else ()
+    common: tuple[KeyedConstraint, ...] = ((CONTENT_TYPE_KEY, content),) if content else ()
     options = tuple(protocol_constraints(definition, protocol, hop_by_hop=hop_by_hop)) if protocol else ()
     attributes = tuple(envelope_constraints(definition)) if scope.envelope else ()
     native = (*options, *common) if scope.native else None
     return MatchCandidate(definition, protocol, scope.envelope, (*attributes, *options, *common), native)
 
 
-def targets_of(catalog: Catalog, endpoint: Endpoint, *, hop_by_hop: bool = False) -> list[MatchCandidate]:
+def match_candidates_of(catalog: Catalog, endpoint: Endpoint, *, hop_by_hop: bool = False) -> list[MatchCandidate]:
     """Return the candidates of one endpoint, in the order of the endpoint."""
     targets = (
-        target_of(catalog.definitions[xid], endpoint, hop_by_hop=hop_by_hop)
+        match_candidate_of(catalog.definitions[xid], endpoint, hop_by_hop=hop_by_hop)
         for xid in endpoint.candidates
         if xid in catalog.definitions
     )
@@ -335,7 +337,7 @@ _NUMBERS: Final = frozenset({"any", "boolean", "integer", "number"})
 def build_definition(effective: EffectiveMessage, findings: Findings) -> Definition:
     """Build the definition; report invalid properties and read them as far as possible."""
     message, attributes = effective.message, effective.attributes
-    at_attribute, at_option = partial(attribute_place, message), OptionLocations(message, effective.spelling).find
+    at_attribute, at_option = partial(attribute_location, message), OptionLocations(message, effective.spelling).find
     return Definition(
         xid=message.xid,
         group=message.group,
@@ -381,7 +383,7 @@ def attribute_bodies(attributes: Mapping[str, Any], envelope: str | None) -> Ite
 
 def option_bodies(attributes: Mapping[str, Any], protocol: str | None) -> Iterator[PropertyBody]:
     """Yield the options that *protocol* defines; those of bases for other protocols are skipped."""
-    vocabulary = VOCABULARIES.get(protocol or "", ANY_VOCABULARY)
+    vocabulary = PROTOCOL_OPTIONS.get(protocol or "", ALL_OPTIONS)
     given = attributes.get("protocoloptions", {})
     for written, value in given.items():
         name = canonical_option(protocol, written)
@@ -389,7 +391,7 @@ def option_bodies(attributes: Mapping[str, Any], protocol: str | None) -> Iterat
             yield from _iter_option_bodies(vocabulary, name, value)
 
 
-def _iter_option_bodies(vocabulary: Vocabulary, name: str, value: Any) -> Iterator[PropertyBody]:
+def _iter_option_bodies(vocabulary: ProtocolOptions, name: str, value: Any) -> Iterator[PropertyBody]:
     """Yield the properties in one option: itself, its list entries or its section members."""
     if isinstance(value, NamedValues) and name in vocabulary.lists:
         for inner, body in value.entries:
@@ -439,7 +441,7 @@ def read_property(
 def _convert_to_type(kind: PropertyType, value: str | bool | int | float | None) -> str | bool | int | float | None:
     """Convert a value to its type: a plain number, or the text of a number where text is needed."""
     if isinstance(value, WrittenNumber):
-        return plain_number(value) if kind in _NUMBERS else text_of(value)
+        return plain_number(value) if kind in _NUMBERS else to_text(value)
     return NOW if kind == "timestamp" and is_old_now(value) else value
 
 
@@ -637,10 +639,10 @@ def _bodies_of_level(level: InheritanceLevel, *, nearest: bool) -> dict[str, dic
     written: dict[str, dict[str, Any]] = {}
     if _METADATA in level.message.attributes:
         written[_METADATA] = {
-            name: body(raw, attribute_place(level.message, name)) for name, raw in level.metadata.items()
+            name: body(raw, attribute_location(level.message, name)) for name, raw in level.metadata.items()
         }
     places = OptionLocations(level.message, level.spelling)
-    sections = VOCABULARIES.get(level.spelling or "", ANY_VOCABULARY).sections
+    sections = PROTOCOL_OPTIONS.get(level.spelling or "", ALL_OPTIONS).sections
     options = written[_OPTIONS] = {}
     for top, value in level.options.items():
         if isinstance(value, NamedValues):
@@ -664,5 +666,5 @@ def _entry_at(message: DeclaredMessage, place: SourceLocation | None) -> SourceL
             node = node[int(key)]
             short = parse_short_entry(node)
             return place / short[0] if short is not None else place
-        node = node.get(unescaped(key)) if isinstance(node, dict) else None
+        node = node.get(unescape_step(key)) if isinstance(node, dict) else None
     return place

@@ -14,16 +14,16 @@ from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLoca
 from catalog.model import CLOUDEVENTS, Definition, PropertyType, Relation
 from catalog.parsing.nearest import Suggestions
 from catalog.protocols.properties import (
-    ANY_VOCABULARY,
+    ALL_OPTIONS,
     ATTRIBUTE_TYPES,
-    VOCABULARIES,
-    Vocabulary,
+    PROTOCOL_OPTIONS,
+    ProtocolOptions,
     canonical_member,
     canonical_option,
-    squash,
+    squash_name,
 )
 from catalog.references import ReferenceResolver
-from catalog.values import is_number, text_of
+from catalog.values import is_number, to_text
 
 # Normalise protocol options before merging: canonical names, ordered lists of named values.
 #
@@ -66,14 +66,14 @@ def normalize_options(
     options: Mapping[str, Any], protocol: str | None, place: SourceLocation, findings: Findings
 ) -> dict[str, Any]:
     """Return the options in canonical spelling; report and leave out unknown ones."""
-    vocabulary = VOCABULARIES.get(protocol or "", ANY_VOCABULARY)
+    vocabulary = PROTOCOL_OPTIONS.get(protocol or "", ALL_OPTIONS)
     normal: dict[str, Any] = {}
     for name, value, at in _iter_options(options, protocol, place):
         if value is None:
             continue
         canonical = canonical_option(protocol, name)
         if canonical is None:
-            if protocol in VOCABULARIES:
+            if protocol in PROTOCOL_OPTIONS:
                 hint = f"remove it, or correct the name; {protocol} has {', '.join(_known_option_names(vocabulary))}"
                 findings.warning(at, "unknown-option", f"{protocol} has no option {name}; it is ignored", hint)
             continue
@@ -87,7 +87,9 @@ def normalize_options(
     return normal
 
 
-def _normalize_option(vocabulary: Vocabulary, name: str, value: Any, at: SourceLocation, findings: Findings) -> Any:
+def _normalize_option(
+    vocabulary: ProtocolOptions, name: str, value: Any, at: SourceLocation, findings: Findings
+) -> Any:
     if name in vocabulary.lists:
         return NamedValues(tuple(_iter_named_values(value, at, findings, lower=name in vocabulary.lower)))
     if name in vocabulary.sections:
@@ -118,7 +120,7 @@ def _iter_named_values(value: Any, at: SourceLocation, findings: Findings, *, lo
             name = body.get("name", key)
             body = {member: content for member, content in body.items() if member != "name"}
         if is_number(name):
-            name = text_of(name)
+            name = to_text(name)
         if not isinstance(name, str) or not name:
             findings.error(place, "unnamed-property", "a property has no name and is ignored", "give it a name")
         elif body is not None:
@@ -156,14 +158,14 @@ def _read_section(
     return section
 
 
-def _known_option_names(vocabulary: Vocabulary) -> tuple[str, ...]:
+def _known_option_names(vocabulary: ProtocolOptions) -> tuple[str, ...]:
     return (*vocabulary.scalars, *vocabulary.lists, *vocabulary.sections)
 
 
 # The location of a property in its document, given its canonical name.
 
 
-def attribute_place(message: DeclaredMessage, name: str) -> SourceLocation | None:
+def attribute_location(message: DeclaredMessage, name: str) -> SourceLocation | None:
     """Return the location of an envelope attribute; None if the message inherits it."""
     raw = message.attributes.get("envelopemetadata")
     place = message.at("envelopemetadata")
@@ -202,7 +204,7 @@ class OptionLocations:
             return option[1] if option else None
         if first not in self._members:
             self._members[first] = _member_locations(*option)
-        return self._members[first].get(squash(rest))
+        return self._members[first].get(squash_name(rest))
 
     def _read_options(self) -> dict[str, tuple[Any, SourceLocation]]:
         """Return value and location of each option by its canonical and its written name; the first one wins."""
@@ -229,7 +231,7 @@ def _member_locations(raw: Any, place: SourceLocation) -> dict[str, SourceLocati
     for key, body in entries:
         short = parse_short_entry(body) if isinstance(raw, list) else None
         written = short[0] if short else body.get("name", key) if isinstance(body, dict) else key
-        if isinstance(written, str) and (shared := squash(written)) not in members:
+        if isinstance(written, str) and (shared := squash_name(written)) not in members:
             members[shared] = place / key
     return members
 
@@ -555,14 +557,14 @@ def correlation_keys(via: str, definition: Definition) -> tuple[str, str]:
     options = {prop.name for prop in definition.protocoloptions}
     if definition.protocol == "AMQP/1.0":
         identity = canonical_member(dict.fromkeys(_IDENTITIES, "string"), member)
-        if squash(section) == "properties" and identity is not None:
+        if squash_name(section) == "properties" and identity is not None:
             return f"p.properties.{identity}", f"p.properties.{_IDENTITIES[identity]}"
-        if squash(section) == "applicationproperties" and f"application-properties.{member}" in options:
+        if squash_name(section) == "applicationproperties" and f"application-properties.{member}" in options:
             return f"p.application-properties.{member}", "p.properties.message-id"
     if definition.protocol == "MQTT/5.0":
         if section in ("publish", via) and canonical_option("MQTT/5.0", member or section) == _CORRELATION:
             return f"p.{_CORRELATION}", f"p.{_CORRELATION}"
-        if squash(section) in ("userproperty", "userproperties") and f"user_properties.{member}" in options:
+        if squash_name(section) in ("userproperty", "userproperties") and f"user_properties.{member}" in options:
             return f"p.user_properties.{member}", f"p.{_CORRELATION}"
     return "", ""
 

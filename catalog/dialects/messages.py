@@ -17,6 +17,7 @@ from catalog.dialects.reading import (
     DocumentReader,
     Format,
     blank_to_none,
+    canonical_reference,
     default_version,
     iter_collection,
     message_member_names,
@@ -24,22 +25,21 @@ from catalog.dialects.reading import (
     read_format,
     read_optional_text,
     read_selector,
-    reference_of,
     spellings_of,
 )
 from catalog.findings import MESSAGE_REFERENCE, DeclaredMessage, Findings, SourceLocation
 from catalog.model import CLOUDEVENTS, PROTOCOLS
 from catalog.protocols.properties import (
-    VOCABULARIES,
-    Vocabulary,
+    PROTOCOL_OPTIONS,
+    ProtocolOptions,
     canonical_envelope,
     canonical_member,
     canonical_option,
     canonical_protocol,
     canonical_type,
-    squash,
+    squash_name,
 )
-from catalog.values import text_of
+from catalog.values import to_text
 
 # Convert the content of a CNCF Message Catalog 0.1 definition to 1.0 attributes.
 #
@@ -111,7 +111,7 @@ class _ContentReader:
 
     def read_options(self, content: Mapping[str, Any], protocol: str, main: str | None) -> None:
         """Read the sections of a protocol message."""
-        vocabulary = VOCABULARIES.get(protocol, Vocabulary({}))
+        vocabulary = PROTOCOL_OPTIONS.get(protocol, ProtocolOptions({}))
         options: dict[str, Any] = {}
         for name, value in content.items():
             place = self._at / name
@@ -130,7 +130,7 @@ class _ContentReader:
         self,
         section: Mapping[str, Any],
         protocol: str,
-        vocabulary: Vocabulary,
+        vocabulary: ProtocolOptions,
         at: SourceLocation,
         options: dict[str, Any],
     ) -> None:
@@ -145,7 +145,13 @@ class _ContentReader:
                 self._report(f"{protocol} has no option {name}; it is ignored", at / name)
 
     def _read_section(
-        self, name: str, value: Any, protocol: str, vocabulary: Vocabulary, at: SourceLocation, options: dict[str, Any]
+        self,
+        name: str,
+        value: Any,
+        protocol: str,
+        vocabulary: ProtocolOptions,
+        at: SourceLocation,
+        options: dict[str, Any],
     ) -> None:
         """Read an AMQP section; sections of formats that 0.1 does not define are copied as written."""
         canonical = canonical_option(protocol, name)
@@ -209,7 +215,7 @@ def _is_given(body: Any) -> bool:
 def _unwrap_text(value: Any) -> str | None:
     """Return the text of a value that may be wrapped as ``{"value": …}``; None if it has none."""
     inner = value.get("value") if isinstance(value, dict) else value
-    return None if inner is None or isinstance(inner, (dict, list, bool)) else text_of(inner)
+    return None if inner is None or isinstance(inner, (dict, list, bool)) else to_text(inner)
 
 
 def schema_format(kind: str, document: Any) -> str:
@@ -226,7 +232,7 @@ def schema_format(kind: str, document: Any) -> str:
 # read back, to make sure that it has the same meaning.
 
 SCHEMA_ATTRIBUTES: Final = ("dataschemauri", "dataschema", "dataschemaformat")
-CONTENT: Final = ("envelopemetadata", "protocoloptions", *SCHEMA_ATTRIBUTES)
+CONTENT_ATTRIBUTES: Final = ("envelopemetadata", "protocoloptions", *SCHEMA_ATTRIBUTES)
 """Attributes that are written in sections of the definition."""
 SELECTORS: Final = ("envelope", "protocol")
 _NAMES: Final = {canonical: written for written, canonical in MQTT_NAMES.items()}
@@ -242,7 +248,7 @@ class MessageSections:
     beside: Mapping[str, Any]
 
 
-def format_of(envelope: str | None, protocol: str | None) -> str:
+def format_name_of(envelope: str | None, protocol: str | None) -> str:
     """Return the format name of an envelope, or of a protocol if there is no envelope; '' if neither has one."""
     if envelope is not None:
         return "CloudEvents" if canonical_envelope(envelope) == CLOUDEVENTS else envelope
@@ -250,10 +256,10 @@ def format_of(envelope: str | None, protocol: str | None) -> str:
     return known.partition("/")[0] if known in PROTOCOLS else ""
 
 
-def written(attributes: Mapping[str, Any]) -> MessageSections:
+def to_message_sections(attributes: Mapping[str, Any]) -> MessageSections:
     """Convert a message's own 1.0 attributes to a 0.1 definition."""
     envelope, protocol = attributes.get("envelope"), attributes.get("protocol")
-    form = format_of(envelope, protocol)
+    form = format_name_of(envelope, protocol)
     beside = {name: value for name, value in attributes.items() if name not in SELECTORS}
     known = None if protocol is None else canonical_protocol(protocol)
     unsaid = (
@@ -264,7 +270,7 @@ def written(attributes: Mapping[str, Any]) -> MessageSections:
         del beside["definition"]
         return MessageSections(form, own, {**beside, **unsaid})
     reading = Format(envelope if envelope is None else canonical_envelope(envelope), known)
-    for content in (CONTENT, CONTENT[:2]):
+    for content in (CONTENT_ATTRIBUTES, CONTENT_ATTRIBUTES[:2]):
         taken = {name: attributes[name] for name in content if name in attributes}
         sections = _to_sections(taken, reading)
         if sections is not None and _reads_back_as(sections, reading, taken):
@@ -322,12 +328,12 @@ def _to_schema_section(taken: Mapping[str, Any]) -> dict[str, Any]:
 
 def _add_options(options: Mapping[str, Any], protocol: str, sections: dict[str, Any]) -> bool:
     """Add the sections of a protocol; return False if an option cannot be written in sections."""
-    vocabulary = VOCABULARIES.get(protocol, Vocabulary({}))
+    vocabulary = PROTOCOL_OPTIONS.get(protocol, ProtocolOptions({}))
     main = MAIN_SECTIONS.get(protocol)
     plain: dict[str, Any] = {"mqttversion": "3.1.1"} if protocol == "MQTT/3.1.1" else {}
     for name, value in options.items():
         if main is not None and name in vocabulary.scalars:
-            plain[_NAMES.get(name, squash(name)) if main == "publish" else squash(name)] = value
+            plain[_NAMES.get(name, squash_name(name)) if main == "publish" else squash_name(name)] = value
         elif main is not None and name == "user_properties":
             named = _list_to_map(value)
             if named is None:
@@ -337,7 +343,9 @@ def _add_options(options: Mapping[str, Any], protocol: str, sections: dict[str, 
             if not isinstance(value, dict):
                 return False
             fixed = vocabulary.sections[name] is not None
-            sections[squash(name)] = {squash(inner) if fixed else inner: body for inner, body in value.items()}
+            sections[squash_name(name)] = {
+                squash_name(inner) if fixed else inner: body for inner, body in value.items()
+            }
         else:
             sections[name] = value
     if main is not None and plain:
@@ -664,7 +672,7 @@ def _read_base(message: Mapping[str, Any], place: SourceLocation, reader: Docume
     """Return the base reference, given under any of its names."""
     for name, _ in reader.iter_names(message, "bases", place):
         reference = blank_to_none(read_optional_text(message[name], place / name, reader.findings))
-        return None if reference is None else reference_of(reference)
+        return None if reference is None else canonical_reference(reference)
     return None
 
 
@@ -683,8 +691,8 @@ def _read_borrowed(
     xref = message.get("xref") or (meta.get("xref") if isinstance(meta, dict) else None)
     if xref is not None:
         reference = read_optional_text(xref, place / "xref", findings)
-        return None if reference is None else reference_of(reference)
-    uri = reference_of(message["uri"]) if isinstance(message.get("uri"), str) else None
+        return None if reference is None else canonical_reference(reference)
+    uri = canonical_reference(message["uri"]) if isinstance(message.get("uri"), str) else None
     if base is None and uri is not None and (MESSAGE_REFERENCE.search(uri) or not attributes):
         return uri
     return None

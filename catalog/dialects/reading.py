@@ -12,7 +12,7 @@ from catalog.dialects.detection import DIALECTS, Dialect, Kind, Names
 from catalog.findings import Declarations, DeclaredGroup, DeclaredMessage, Findings, SourceLocation
 from catalog.model import PROTOCOLS
 from catalog.protocols.properties import canonical_envelope, canonical_protocol
-from catalog.values import is_number, text_of
+from catalog.values import is_number, to_text
 
 # The names of all dialects, which are accepted in every document (MATCHING.md#catalogs).
 #
@@ -109,7 +109,7 @@ def read_optional_text(value: Any, place: SourceLocation, findings: Findings) ->
     if value is None or isinstance(value, str):
         return value
     if is_number(value):
-        return text_of(value)
+        return to_text(value)
     findings.error(place, "wrong-shape", "this must be a string; the value is ignored", "quote it")
     return None
 
@@ -165,7 +165,7 @@ def read_format(holder: Mapping[str, Any], at: SourceLocation, reader: DocumentR
     return Format(named.get("envelope"), named.get("protocol"), by_format, written)
 
 
-def reference_of(reference: str) -> str:
+def canonical_reference(reference: str) -> str:
     """Return a reference to a message or group in 1.0 spelling; any other reference unchanged."""
     renamed = _LISTED_GROUP.sub(r"\1messagegroups", _LISTED.sub(r"\1messagegroups/\2/messages", reference))
     renamed = _MESSAGES.sub(r"\1messagegroups/\2/messages", renamed)
@@ -308,7 +308,7 @@ def _iter_named_versions(resource: Mapping[str, Any]) -> Iterator[str]:
         for name in ("defaultversionid", "versionid"):
             value = holder.get(name)
             if isinstance(value, str) or is_number(value):
-                yield text_of(value)
+                yield to_text(value)
 
 
 def _version_rank(key: str) -> tuple[bool, int, str]:

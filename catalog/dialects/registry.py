@@ -15,6 +15,7 @@ from catalog.dialects.reading import (
     MAX_ID,
     DocumentReader,
     Format,
+    canonical_reference,
     declare_group,
     declare_message,
     declare_registry,
@@ -25,14 +26,13 @@ from catalog.dialects.reading import (
     other_members,
     read_format,
     read_selector,
-    reference_of,
     report_deprecated,
     report_long_id,
     report_repeated,
     spellings_of,
 )
 from catalog.findings import Declarations, DeclaredEndpoint, DeclaredGroup, DeclaredMessage, Findings, SourceLocation
-from catalog.parsing.nearest import nearest
+from catalog.parsing.nearest import find_nearest
 from catalog.protocols.properties import (
     TEXTUAL,
     canonical_channel_option,
@@ -40,7 +40,7 @@ from catalog.protocols.properties import (
     channel_options,
     option_key,
 )
-from catalog.values import is_number, plain_number, text_of
+from catalog.values import is_number, plain_number, to_text
 
 # Endpoints: addresses and options in the spellings of all dialects.
 
@@ -110,7 +110,7 @@ def _read_usage(value: Any, place: SourceLocation, findings: Findings) -> tuple[
     listed = value if isinstance(value, list) else [value]
     usages = tuple(dict.fromkeys(each.strip().lower() for each in listed if isinstance(each, str)))
     for unknown in (usage for usage in usages if usage not in _USAGES):
-        meant = nearest(unknown, _USAGES)
+        meant = find_nearest(unknown, _USAGES)
         hint = f"did you mean {meant}?" if meant else "use producer, consumer or subscriber"
         text = f"usage {unknown!r} is unknown"
         slip = meant and not _USAGES & set(usages)
@@ -150,7 +150,7 @@ def _typed_value(value: Any, kind: str) -> Any:
     """Return the value of an option; where text is expected, a number becomes its written text."""
     if isinstance(value, dict):
         return {name: _typed_value(each, "text" if kind == "map" else "") for name, each in value.items()}
-    return text_of(value) if kind in TEXTUAL and is_number(value) else plain_number(value)
+    return to_text(value) if kind in TEXTUAL and is_number(value) else plain_number(value)
 
 
 def _unwrap(value: Any) -> Any:
@@ -172,7 +172,7 @@ def iter_references(value: Any, place: SourceLocation, findings: Findings) -> It
     for index, each in enumerate(listed):
         reference = each.get("uri") or each.get("xid") or each.get("xref") if isinstance(each, dict) else each
         if isinstance(reference, str) and reference:
-            yield reference_of(reference)
+            yield canonical_reference(reference)
         else:
             hint = "write the xid of a message group"
             findings.error(place / index, "wrong-shape", "a reference to a message group must be a string", hint)
@@ -331,5 +331,5 @@ def _member_id(holder: Mapping[str, Any]) -> str | None:
     for name in _IDS:
         value = holder.get(name)
         if (isinstance(value, str) or is_number(value)) and value != "":
-            return text_of(value)
+            return to_text(value)
     return None

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # resolves
 # names, so only literal addresses are checked.
 
-EVERYWHERE: Final = "*"
+ANY_HOST: Final = "*"
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _CARRIER_NAT: Final = ipaddress.ip_network("100.64.0.0/10")
@@ -54,7 +54,7 @@ class Trust(IntEnum):
     OPERATOR = 2
 
 
-class Reach:
+class ConnectionPolicy:
     """Allowed addresses. ``allowed`` has hosts (``registry.internal``), networks (``10.0.0.0/8``) or ``*``.
 
     Raises:
@@ -86,7 +86,7 @@ class Reach:
         trust = self._named.get(origin, Trust.NETWORK)
         if origin.startswith("https:"):  # servers redirect from http to https
             trust = max(trust, self._named.get(origin.replace("https:", "http:", 1), Trust.NETWORK))
-        if trust is Trust.OPERATOR or self.admits(host, address):
+        if trust is Trust.OPERATOR or self.can_connect(host, address):
             return
         parsed = _parse_address(address)
         near = parsed.is_loopback or parsed.is_private or (parsed.version == 4 and parsed in _CARRIER_NAT)
@@ -96,7 +96,7 @@ class Reach:
         text = f"{url} is not fetched: a document refers to it, but {host} has the non-public address {address}"
         raise DocumentError(text, file=url, hint=hint)
 
-    def admits(self, host: str, address: str) -> bool:
+    def can_connect(self, host: str, address: str) -> bool:
         """Whether any document may connect to this host and address: a public or an allowed one."""
         parsed = _parse_address(address)
         return self.allows(host, address) or (parsed.is_global and not parsed.is_multicast)
@@ -104,7 +104,7 @@ class Reach:
     def allows(self, host: str, address: str) -> bool:
         """Whether the host or its address is in the list of allowed ones."""
         parsed = _parse_address(address)
-        known = EVERYWHERE in self._hosts or host.lower().rstrip(".") in self._hosts
+        known = ANY_HOST in self._hosts or host.lower().rstrip(".") in self._hosts
         return known or any(parsed in network for network in self._networks if network.version == parsed.version)
 
 
@@ -149,7 +149,7 @@ def origin_of(url: str) -> str:
 
 
 @asynccontextmanager
-async def send(asking: HttpRequest, reach: Reach) -> AsyncIterator[httpx.Response]:
+async def send(asking: HttpRequest, reach: ConnectionPolicy) -> AsyncIterator[httpx.Response]:
     """Send one request and yield the response with unread body; redirects are not followed.
 
     Raises:
@@ -205,7 +205,9 @@ def _uses_proxy(scheme: str, host: str) -> bool:
     return (scheme in proxies or "all" in proxies) and not proxy_bypass(host)
 
 
-async def _find_addresses(url: str, host: str, port: int | None, reach: Reach, *, proxied: bool) -> list[str]:
+async def _find_addresses(
+    url: str, host: str, port: int | None, reach: ConnectionPolicy, *, proxied: bool
+) -> list[str]:
     """Resolve a host and check its addresses; return the host itself if a proxy will connect.
 
     Raises:
@@ -370,7 +372,9 @@ async def request_token(source: TokenSource, clock: Callable[[], float], seconds
     asked_at = clock()
     try:
         # The operator configured this address, so it may be anywhere.
-        async with send(HttpRequest(source.url, headers, context, seconds, form), Reach([EVERYWHERE])) as response:
+        async with send(
+            HttpRequest(source.url, headers, context, seconds, form), ConnectionPolicy([ANY_HOST])
+        ) as response:
             content = await _parse_token_answer(response)
             status, transient = response.status_code, response.is_server_error or response.status_code in _BUSY
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:

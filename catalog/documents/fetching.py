@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from catalog.dialects import suffixes
-from catalog.documents.connecting import EVERYWHERE, Credentials, HttpRequest, Logins, Reach, Trust, origin_of, send
+from catalog.documents.connecting import (
+    ANY_HOST,
+    ConnectionPolicy,
+    Credentials,
+    HttpRequest,
+    Logins,
+    Trust,
+    origin_of,
+    send,
+)
 from catalog.findings import DocumentError
 from catalog.parsing.regular import open_regular
 
@@ -63,7 +72,7 @@ class FetchLimits:
 
 
 def fetch_url(
-    url: str, credentials: Credentials, limits: FetchLimits, reach: Reach, known: HttpResponse | None = None
+    url: str, credentials: Credentials, limits: FetchLimits, reach: ConnectionPolicy, known: HttpResponse | None = None
 ) -> HttpResponse:
     """Fetch *url*, conditionally if an earlier response is *known*.
 
@@ -109,14 +118,14 @@ def _failure_reason(error: Exception) -> str:
 
 
 async def _fetch_within_limits(
-    url: str, credentials: Credentials, limits: FetchLimits, reach: Reach, known: HttpResponse | None
+    url: str, credentials: Credentials, limits: FetchLimits, reach: ConnectionPolicy, known: HttpResponse | None
 ) -> HttpResponse:
     async with asyncio.timeout(limits.seconds):
         return await _follow_redirects(url, credentials, limits, reach, known)
 
 
 async def _follow_redirects(
-    url: str, credentials: Credentials, limits: FetchLimits, reach: Reach, known: HttpResponse | None
+    url: str, credentials: Credentials, limits: FetchLimits, reach: ConnectionPolicy, known: HttpResponse | None
 ) -> HttpResponse:
     """Fetch *url* and follow redirects."""
     headers = {"Accept": "application/json, application/yaml, */*;q=0.5", "Accept-Encoding": "gzip"}
@@ -281,7 +290,7 @@ class Fetcher:
         *,
         network: bool,
         cache: HttpCache | None = None,
-        reach: Reach | None = None,
+        reach: ConnectionPolicy | None = None,
         logins: Logins | None = None,
         document_bytes: int = MAX_BYTES,
         fetch_seconds: float = FETCH_SECONDS,
@@ -291,7 +300,7 @@ class Fetcher:
     ) -> None:
         """Set the limits per document and for all fetches together; without *reach*, every address is allowed."""
         self.network = network
-        self.reach = reach if reach is not None else Reach([EVERYWHERE])
+        self.reach = reach if reach is not None else ConnectionPolicy([ANY_HOST])
         self.seen: dict[str, str] = {}
         self._cache = cache if cache is not None else HttpCache(max_bytes=0)
         self._document_bytes = document_bytes

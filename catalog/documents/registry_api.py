@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-from catalog.documents.connecting import Credentials, HttpRequest, Reach, origin_of, send
+from catalog.documents.connecting import ConnectionPolicy, Credentials, HttpRequest, origin_of, send
 from catalog.documents.fetching import MAX_BYTES, Fetcher, FetchLimits, HttpResponse, is_url
 from catalog.findings import DocumentError, Findings, SourceLocation
 from catalog.parsing.texts import parse_catalog_text
-from catalog.values import whole_number
+from catalog.values import parse_whole_number
 
 if TYPE_CHECKING:
     import httpx
@@ -40,7 +40,7 @@ class AnswerTooLarge(DocumentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class WriteResponse:
     """The response to a write: status, body, and the values of the requested header."""
 
     status: int
@@ -48,7 +48,7 @@ class Receipt:
     notes: tuple[str, ...] = ()
 
 
-def post(url: str, body: bytes, by: Fetcher, *, note: str) -> Receipt:
+def post_json(url: str, body: bytes, by: Fetcher, *, note: str) -> WriteResponse:
     """POST JSON to *url* with the logins and the connection policy of *by*.
 
     Raises:
@@ -56,15 +56,21 @@ def post(url: str, body: bytes, by: Fetcher, *, note: str) -> Receipt:
     """
     address = by.address(url)
     try:
-        return exchange(address, by.credentials, by.reach, FetchLimits(MAX_BYTES, SEND_SECONDS), body=body, note=note)
+        return send_json(address, by.credentials, by.reach, FetchLimits(MAX_BYTES, SEND_SECONDS), body=body, note=note)
     except DocumentError as error:
         hint = "check the address and the network, and what the registry has now" if error.transient else error.hint
         raise DocumentError(f"{error}", file=address, hint=hint) from error
 
 
-def exchange(
-    url: str, credentials: Credentials, reach: Reach, limits: FetchLimits, *, body: bytes | None = None, note: str = ""
-) -> Receipt:
+def send_json(
+    url: str,
+    credentials: Credentials,
+    reach: ConnectionPolicy,
+    limits: FetchLimits,
+    *,
+    body: bytes | None = None,
+    note: str = "",
+) -> WriteResponse:
     """POST JSON, or GET without *body*; return the response with all headers named *note*.
 
     A refused token is replaced once, so the request is sent at most twice, and only if the first one had no effect.
@@ -89,8 +95,8 @@ def exchange(
 
 
 async def _send_within_limits(
-    url: str, body: bytes | None, credentials: Credentials, reach: Reach, limits: FetchLimits, note: str
-) -> Receipt:
+    url: str, body: bytes | None, credentials: Credentials, reach: ConnectionPolicy, limits: FetchLimits, note: str
+) -> WriteResponse:
     origin, refused = origin_of(url), ""
     headers = {"Accept": "application/json", **({} if body is None else {"Content-Type": "application/json"})}
     async with asyncio.timeout(limits.seconds):
@@ -106,7 +112,7 @@ async def _send_within_limits(
                 return await _read_write_response(response, url, limits.document_bytes, note)
 
 
-async def _read_write_response(response: httpx.Response, url: str, most: int, note: str) -> Receipt:
+async def _read_write_response(response: httpx.Response, url: str, most: int, note: str) -> WriteResponse:
     data = bytearray()
     async for chunk in response.aiter_bytes():
         data += chunk
@@ -114,7 +120,7 @@ async def _read_write_response(response: httpx.Response, url: str, most: int, no
             message = f"{url} answers with more than {most} bytes"
             raise AnswerTooLarge(message, file=url, hint="see what it has now")
     notes = tuple(response.headers.get_list(note)) if note else ()
-    return Receipt(response.status_code, bytes(data), notes)
+    return WriteResponse(response.status_code, bytes(data), notes)
 
 
 # Pages of a collection, linked by Link headers (``rel=next``).
@@ -288,7 +294,9 @@ class _MessageCatalogReader:
         definition = self._read_object(url)
         if url is None or definition is None or _shows_content(definition):
             return definition if definition is None else {**entry, **definition}
-        numbered = [(whole_number(name), name, shown) for name, shown in self._list(f"{url}/versions", _VERSION_LISTS)]
+        numbered = [
+            (parse_whole_number(name), name, shown) for name, shown in self._list(f"{url}/versions", _VERSION_LISTS)
+        ]
         known = [(number, name, shown) for number, name, shown in numbered if number is not None]
         if not known:
             text = f"{url} shows neither its definition nor a numbered version of it"

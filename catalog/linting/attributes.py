@@ -16,7 +16,7 @@ from catalog.definitions.inheritance import option_location
 from catalog.dialects.reading import MAX_ID
 from catalog.findings import SourceLocation
 from catalog.model import Definition, Endpoint, Finding, Severity
-from catalog.parsing.nearest import nearest
+from catalog.parsing.nearest import find_nearest
 from catalog.parsing.texts import parse_text
 from catalog.protocols.properties import (
     ROLES,
@@ -24,15 +24,15 @@ from catalog.protocols.properties import (
     ChannelOption,
     Role,
     channel_options,
-    filter_fault,
     kafka_topic_fault,
+    mqtt_filter_fault,
+    nats_subject_fault,
     option_key,
     options_of,
-    squash,
-    subject_fault,
+    squash_name,
 )
-from catalog.templates import tokens_of
-from catalog.values import over_websockets, whole_number
+from catalog.templates import split_tokens
+from catalog.values import is_websocket_address, parse_whole_number
 
 # Attributes that are probably misspelled, and known ones at a level where they have no meaning.
 #
@@ -195,7 +195,7 @@ def _find_misplaced(name: str, level: str) -> tuple[str, str] | None:
     belongs = here.elsewhere.get(name.lower())
     if belongs is not None:
         return f"{name} has no meaning in {here.what}; it is ignored", f"move it to the {belongs}"
-    meant = nearest(name, here.names)
+    meant = find_nearest(name, here.names)
     if meant is None:
         return None
     return f"{here.what} has no attribute {name}; it is ignored", f"did you mean {meant}?"
@@ -224,7 +224,7 @@ def _find_misspelled(name: str) -> str | None:
     """Return the CloudEvents attribute that a name probably misspells; None if there is none."""
     if name in _CLOUDEVENTS or any(known in name for known in _CLOUDEVENTS if known != "id"):
         return None
-    return nearest(name, (known for known in _CLOUDEVENTS if known != "id"))
+    return find_nearest(name, (known for known in _CLOUDEVENTS if known != "id"))
 
 
 def _iter_option_bodies(message: Mapping[str, Any], place: SourceLocation) -> Iterator[Body]:
@@ -232,7 +232,7 @@ def _iter_option_bodies(message: Mapping[str, Any], place: SourceLocation) -> It
     for holder in ("protocoloptions", "protocolmetadata"):
         options = message.get(holder)
         for name, value in options.items() if isinstance(options, dict) else ():
-            if squash(name) not in _NESTING_OPTIONS:
+            if squash_name(name) not in _NESTING_OPTIONS:
                 if isinstance(value, dict):
                     yield value, place / holder, name
                 continue
@@ -290,7 +290,7 @@ class Rule:
 
 
 @cache
-def rules() -> Mapping[str, Rule]:
+def load_rules() -> Mapping[str, Rule]:
     """Return all rules by id, ordered by family."""
     tree = parse_text(TABLE.name, TABLE.read_bytes()).tree
     return MappingProxyType(
@@ -313,11 +313,13 @@ def rules() -> Mapping[str, Rule]:
 def rejecting_errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the errors that reject a changed catalog: those of rules that are not idle."""
     return tuple(
-        each for each in findings if each.severity == "error" and not (each.rule in rules() and rules()[each.rule].idle)
+        each
+        for each in findings
+        if each.severity == "error" and not (each.rule in load_rules() and load_rules()[each.rule].idle)
     )
 
 
-def explanation(rule: Rule) -> str:
+def explain_rule(rule: Rule) -> str:
     """Return the output of ``check --explain`` for a rule: four lines of text."""
     return "\n".join((f"{rule.id} ({' or '.join(_severity_names(rule))})", rule.doc, rule.why, f"Basis: {rule.basis}"))
 
@@ -325,7 +327,7 @@ def explanation(rule: Rule) -> str:
 def render_rules_page() -> str:
     """Return the text of ``catalog/RULES.md``."""
     lines = [_PAGE_HEAD]
-    for family, members in groupby(rules().values(), key=lambda rule: rule.family):
+    for family, members in groupby(load_rules().values(), key=lambda rule: rule.family):
         lines += [
             f"## {family}",
             "",
@@ -375,7 +377,7 @@ def _check_wildcard(subject: Subject, declared: DeclaredProperty) -> None:
 def _report_wildcard(subject: Subject, protocol: str | None, value: str, what: str, place: SourceLocation) -> None:
     """Report a wildcard in the literal part of a name; if dots separate levels, only a whole level counts."""
     wildcards = _TOKENS if options_of(protocol).dotted else _CHARACTERS
-    for text in tokens_of(value)[::2]:
+    for text in split_tokens(value)[::2]:
         wildcard = wildcards.search(text)
         if wildcard is not None:
             message = f"{what} contains the wildcard {wildcard.group()}; no message can be published to such a name"
@@ -424,8 +426,8 @@ _LOGINS: Final[Mapping[str, str]] = {
 }
 Check = tuple[str, Callable[[Any], bool]]
 _ADDRESSES: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
-    "filter": ("topic filter", filter_fault),
-    "subject": ("subject", subject_fault),
+    "filter": ("topic filter", mqtt_filter_fault),
+    "subject": ("subject", nats_subject_fault),
     "topic": ("topic", kafka_topic_fault),
 }
 """The kinds of address options, each with a function that returns why a text is invalid."""
@@ -441,7 +443,7 @@ def _is_whole_number(value: Any) -> bool:
 
 def _is_seconds(value: Any) -> bool:
     if isinstance(value, str):
-        return bool(whole_number(value))
+        return bool(parse_whole_number(value))
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
@@ -475,7 +477,7 @@ def check_endpoint_options(subject: Subject) -> None:
             continue
         places = _option_locations(body, place) if endpoint.options else {}
         for name, value in endpoint.options.items():
-            at = places.get(squash(name), place)
+            at = places.get(squash_name(name), place)
             option = known.get(option_key(name))
             if option is None:
                 _report_unknown(subject, endpoint, name, at, known)
@@ -527,7 +529,7 @@ def _report_unsupported(
 def _report_unknown(
     subject: Subject, endpoint: Endpoint, name: str, place: SourceLocation, known: Mapping[str, ChannelOption]
 ) -> None:
-    meant = nearest(option_key(name), known)
+    meant = find_nearest(option_key(name), known)
     text = f"endpoints of {endpoint.protocol} have no option {name}; it is ignored"
     if meant is not None:
         subject.findings.warning(place, "unknown-endpoint-option", text, f"did you mean {known[meant].name}?")
@@ -540,7 +542,7 @@ def _check_authorization(subject: Subject, endpoint: Endpoint, place: SourceLoca
     """Report an endpoint that describes its authorization: credentials belong into the settings."""
     for kind, at in _iter_authorizations(body, place):
         text = f"authorization {kind or 'of no type'} of {endpoint.xid} is ignored: credentials come from the settings"
-        hint = _LOGINS.get(squash(kind), "give the source or sink its credentials in the settings")
+        hint = _LOGINS.get(squash_name(kind), "give the source or sink its credentials in the settings")
         subject.findings.info(at, "unhonoured-option", text, hint)
 
 
@@ -562,7 +564,7 @@ def _option_locations(body: Mapping[str, Any], place: SourceLocation) -> dict[st
             continue
         for options, at in ((holder.get("options"), place / held / "options"), (holder, place / held)):
             for key in options if isinstance(options, dict) else ():
-                places.setdefault(squash(key), at / key)
+                places.setdefault(squash_name(key), at / key)
     return places
 
 
@@ -615,7 +617,7 @@ def _check_address(subject: Subject, endpoint: Endpoint, place: SourceLocation, 
 
 def _check_transport(subject: Subject, endpoint: Endpoint, place: SourceLocation) -> None:
     """Report an endpoint whose addresses are all WebSockets, which no gateway or sink supports."""
-    if options_of(endpoint.protocol).streamed and endpoint.uris and all(map(over_websockets, endpoint.uris)):
+    if options_of(endpoint.protocol).streamed and endpoint.uris and all(map(is_websocket_address, endpoint.uris)):
         text = f"{endpoint.xid} has only WebSocket addresses, which this router does not support"
         hint = "add the broker's address over TCP or TLS, or set `uris` of the source or `uri` of the sink"
         subject.findings.warning(place, "websockets-only", text, hint)

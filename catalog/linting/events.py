@@ -6,16 +6,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from catalog.definitions.candidates import Candidate, DeclaredProperty, Subject, check_candidates, schema_of
-from catalog.definitions.inheritance import RELATED_TO, RELATED_VIA, attribute_place, related_xid
+from catalog.definitions.candidates import Candidate, DeclaredProperty, Subject, check_candidates, schema_key_of
+from catalog.definitions.inheritance import RELATED_TO, RELATED_VIA, attribute_location, related_xid
 from catalog.findings import DeclaredMessage, SourceLocation
 from catalog.linting.attributes import check_attributes, check_endpoint_options, check_endpoints, check_options
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Definition, Property, Relation
-from catalog.parsing.nearest import nearest
+from catalog.parsing.nearest import find_nearest
 from catalog.protocols.properties import ALWAYS_REQUIRED, CONTENT_TYPES
 from catalog.schemas.library import format_of
-from catalog.templates import TEMPLATE_TYPES, tokens_of
-from catalog.values import is_any_timestamp, is_valid, media_type_matches, text_of
+from catalog.templates import TEMPLATE_TYPES, split_tokens
+from catalog.values import is_any_timestamp, is_valid, media_type_matches, to_text
 
 # Placeholders in values, and text in braces that is not one (MATCHING.md#templates).
 
@@ -28,15 +28,15 @@ def is_literal(prop: Property) -> bool:
     """Whether a property has a value that is neither a template nor "now"."""
     if prop.value is None or is_any_timestamp(prop.value):
         return False
-    return prop.type not in TEMPLATE_TYPES or not placeholder_names(text_of(prop.value))
+    return prop.type not in TEMPLATE_TYPES or not placeholder_names(to_text(prop.value))
 
 
 def placeholder_names(text: str) -> list[str]:
     """Return the names of a template's placeholders, with repetitions."""
-    return tokens_of(text)[1::2] if "{" in text else []
+    return split_tokens(text)[1::2] if "{" in text else []
 
 
-def names_in(properties: Iterable[Property]) -> Iterator[str]:
+def iter_placeholder_names(properties: Iterable[Property]) -> Iterator[str]:
     """Yield the placeholder names in the values of properties."""
     for prop in properties:
         if isinstance(prop.value, str) and prop.type in TEMPLATE_TYPES:
@@ -111,9 +111,9 @@ def _check_value(subject: Subject, declared: DeclaredProperty) -> bool:
     prop = declared.prop
     if prop.value is None or is_any_timestamp(prop.value):
         return True
-    text = text_of(prop.value)
+    text = to_text(prop.value)
     if prop.type in TEMPLATE_TYPES and ("{" in text or "}" in text):
-        tokens = tokens_of(text)
+        tokens = split_tokens(text)
         _check_placeholders(subject, declared, tokens)
         if len(tokens) > 1:
             return True
@@ -145,7 +145,7 @@ def _check_range(subject: Subject, declared: DeclaredProperty) -> None:
     bounds = _RANGES.get(prop.name)
     if (bounds is None and prop.name != "method") or not is_literal(prop):
         return
-    text = text_of(prop.value)
+    text = to_text(prop.value)
     if bounds is not None and not (
         is_valid("integer", text) and len(text) < 20 and bounds[0] <= int(text) <= bounds[1]
     ):
@@ -157,8 +157,8 @@ def _check_range(subject: Subject, declared: DeclaredProperty) -> None:
 
 
 def _check_media_type(subject: Subject, prop: Property, place: SourceLocation) -> None:
-    if is_literal(prop) and not is_media_type(text_of(prop.value)):
-        message = f"the value {text_of(prop.value)[:MAX_SHOWN_TEXT]!r} of {prop.name} is not a media type"
+    if is_literal(prop) and not is_media_type(to_text(prop.value)):
+        message = f"the value {to_text(prop.value)[:MAX_SHOWN_TEXT]!r} of {prop.name} is not a media type"
         subject.findings.warning(place, "media-type", message, "write type/subtype, such as application/json")
 
 
@@ -223,12 +223,12 @@ def _check_literal(subject: Subject, declared: DeclaredProperty) -> None:
         return
     if prop.name == "specversion" and prop.value not in ("1.0", 1.0):
         subject.findings.warning(declared.place, "specversion", "no event has this specversion", 'use "1.0"')
-    if prop.name in _NOT_FIXED and is_valid(prop.type, text_of(prop.value)):
+    if prop.name in _NOT_FIXED and is_valid(prop.type, to_text(prop.value)):
         text = f"{prop.name} has a fixed value, but differs in every event"
         hint = "remove the value" + (", or write 0000-01-01T00:00:00Z to match any time" if prop.name == "time" else "")
         subject.findings.warning(declared.place, "fixed-value", text, hint)
-    if prop.name == "dataschema" and is_valid(prop.type, text_of(prop.value)):
-        if not _SCHEME.match(text_of(prop.value)):
+    if prop.name == "dataschema" and is_valid(prop.type, to_text(prop.value)):
+        if not _SCHEME.match(to_text(prop.value)):
             text = "dataschema is a relative reference, but CloudEvents requires a URI"
             subject.findings.warning(
                 declared.place, "relative-dataschema", text, "write the absolute URI, or remove the value"
@@ -248,14 +248,14 @@ def _check_one_mapping(subject: Subject, definition: Definition, context: frozen
     if definition.envelope != CLOUDEVENTS or definition.protocol is None or not definition.protocoloptions:
         return
     message = subject.declarations.messages[definition.xid]
-    supplied = {*names_in(definition.protocoloptions), *context}
+    supplied = {*iter_placeholder_names(definition.protocoloptions), *context}
     for prop in definition.envelopemetadata:
         lacking = _find_missing(prop, supplied)
         if not lacking:
             continue
-        at = attribute_place(message, prop.name) or message.place
+        at = attribute_location(message, prop.name) or message.place
         text = f"a native message has no {', '.join(lacking)} for {prop.name}"
-        meant = next(filter(None, (nearest(name, supplied) for name in lacking)), None)
+        meant = next(filter(None, (find_nearest(name, supplied) for name in lacking)), None)
         hint = f"did you mean {{{meant}}}?" if meant else _REMEDY
         if prop.name not in _FALLS_BACK:
             subject.findings.warning(at, "unmappable", text, hint)
@@ -272,7 +272,7 @@ def _find_missing(prop: Property, supplied: set[str]) -> Sequence[str]:
         return ("value",) if lacks else ()
     if prop.type not in TEMPLATE_TYPES or is_any_timestamp(prop.value):
         return ()
-    return tuple(dict.fromkeys(name for name in placeholder_names(text_of(prop.value)) if name not in supplied))
+    return tuple(dict.fromkeys(name for name in placeholder_names(to_text(prop.value)) if name not in supplied))
 
 
 # Contradictory declarations of payloads; whether schemas are valid is checked when they are linked.
@@ -313,7 +313,7 @@ def _check_types(subject: Subject, definition: Definition, message: DeclaredMess
         return
     place = message.at("datacontenttype")
     if "datacontenttype" not in message.attributes:
-        place = attribute_place(message, "datacontenttype") or message.place
+        place = attribute_location(message, "datacontenttype") or message.place
     if own.strip().lower().startswith("application/cloudevents"):
         text = f"datacontenttype must be that of the data, and no event has data of type {own}"
         subject.findings.warning(place, "content-type-conflict", text, "use the content type of the data")
@@ -325,7 +325,7 @@ def _check_types(subject: Subject, definition: Definition, message: DeclaredMess
 def _envelope_content_type(definition: Definition) -> str | None:
     for prop in definition.envelopemetadata:
         if prop.name == "datacontenttype" and is_literal(prop):
-            return text_of(prop.value)
+            return to_text(prop.value)
     return None
 
 
@@ -378,7 +378,7 @@ def _check_protocol(subject: Subject, protocol: str | None, place: SourceLocatio
 
 def _find_meant(name: str, known: Mapping[str, str]) -> str | None:
     plain = _letters_and_digits(name)
-    return known.get(plain) or known.get(nearest(plain, known) or "")
+    return known.get(plain) or known.get(find_nearest(plain, known) or "")
 
 
 def _report_envelope(subject: Subject, envelope: str, text: str, place: SourceLocation) -> None:
@@ -431,7 +431,7 @@ def check_unconstrained(subject: Subject) -> None:
         place = subject.declarations.messages[xid].place
         text = f"this definition has no constraints and matches {_describe_everything(definition)}"
         hint = "give an attribute or option a value that only its records have"
-        if schema_of(definition) is not None:
+        if schema_key_of(definition) is not None:
             text += "; its data schema decides only where several definitions match"
             subject.findings.info(place, "takes-everything", text, hint)
         elif xid in bases:
@@ -445,7 +445,7 @@ def _matches_everything(definition: Definition) -> bool:
     """Whether a definition has no constraint; without envelope and protocol, a schema counts as one."""
     if definition.envelope not in (CLOUDEVENTS, None):
         return False
-    if definition.envelope is None and definition.protocol is None and schema_of(definition) is not None:
+    if definition.envelope is None and definition.protocol is None and schema_key_of(definition) is not None:
         return False
     candidate = Candidate(definition, definition.protocol or "any", True, True)
     if any(map(_excludes_records, candidate.filtering_properties(events=True))):

@@ -18,7 +18,7 @@ from catalog.comparing import RequiredValue, constraints_by_key, constraints_cov
 from catalog.definitions.candidates import Candidate, candidate_of
 from catalog.definitions.constraints import MEDIA_PROPERTIES
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from catalog.templates import parse, tokens_of
+from catalog.templates import parse_template, split_tokens
 from catalog.values import is_timestamp, is_valid, media_type_matches, media_type_of, value_key
 
 # Which definitions may match the same record? Find pairs that no literal excludes, without comparing all.
@@ -45,7 +45,7 @@ def marks_of(asks: Mapping[str, Sequence[RequiredValue]], content: str | None = 
                 for dots in (False, True):
                     _add_segments(marks, key, ask.text, dots)
             elif ask.form == "template" and not ask.template.is_bare:
-                tokens = tokens_of(ask.text)
+                tokens = split_tokens(ask.text)
                 text = "".join(_GAP if place % 2 else token for place, token in enumerate(tokens))
                 _add_segments(marks, key, text, ask.dots)
     return marks
@@ -186,7 +186,7 @@ def _iter_texts(asks: Sequence[tuple[RequiredValue, Mapping[str, str]]]) -> Iter
 
 
 def _expand_template(text: str, context: Mapping[str, str]) -> str:
-    tokens = tokens_of(text)
+    tokens = split_tokens(text)
     return "".join(context.get(token, FILL_TEXT) if place % 2 else token for place, token in enumerate(tokens))
 
 
@@ -197,8 +197,8 @@ def _join_templates(one: RequiredValue, other: RequiredValue) -> str | None:
         return None
     segments: list[str] = []
     for first, second in zip(mine, its, strict=True):
-        patterns = parse(first), parse(second)
-        tried = _join_segments(tokens_of(first), tokens_of(second))
+        patterns = parse_template(first), parse_template(second)
+        tried = _join_segments(split_tokens(first), split_tokens(second))
         fit = next((text for text in tried if all(pattern.match(text) is not None for pattern in patterns)), None)
         if fit is None:
             return None
@@ -208,7 +208,7 @@ def _join_templates(one: RequiredValue, other: RequiredValue) -> str | None:
 
 def _split_template(ask: RequiredValue) -> _Segments:
     segments, between = [""], []
-    for place, token in enumerate(tokens_of(ask.text)):
+    for place, token in enumerate(split_tokens(ask.text)):
         if place % 2:
             segments[-1] += f"{{g{place}}}"  # distinct names: repetitions are checked by the matcher
             continue
@@ -298,7 +298,7 @@ class Overlap:
     values: Mapping[str, str]
 
 
-def overlaps(catalog: Catalog) -> Iterator[Overlap]:
+def find_overlaps(catalog: Catalog) -> Iterator[Overlap]:
     """Yield the overlaps of a catalog, up to the limits above."""
     looks, compared, count = [MAX_COMPARISONS], [MAX_COMPARED], 0
     reported: Counter[str] = Counter()

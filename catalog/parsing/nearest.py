@@ -13,7 +13,7 @@ MAX_STEPS: Final = 5_000_000
 """Maximum character comparisons for the suggestions of one load: about a second."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def find_nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name within one or two edits of *name*; None if there is none or *name* is known.
 
     An edit is a letter inserted, missing, wrong, or swapped with its neighbour. Letter case is ignored.
@@ -71,9 +71,9 @@ class Suggestions:
                 return xid
             if abs(len(name) - len(wanted)) <= 2 and self._left > 0:
                 self._left -= len(name) * len(wanted)
-                if nearest(wanted, [name]) is not None:
+                if find_nearest(wanted, [name]) is not None:
                     close.setdefault(name, []).append(xid)
-        best = nearest(wanted, close)
+        best = find_nearest(wanted, close)
         if best is None:
             return None
         # If several groups have such a name, prefer the group in the reference.

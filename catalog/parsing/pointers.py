@@ -17,23 +17,23 @@ from catalog.parsing.regular import read_regular
 # JSON pointers (RFC 6901).
 
 
-def unescaped(step: str) -> str:
+def unescape_step(step: str) -> str:
     """Return the member name of an escaped pointer step."""
     return step.replace("~1", "/").replace("~0", "~")
 
 
-def steps_of(pointer: str) -> list[str]:
+def parse_pointer(pointer: str) -> list[str]:
     """Return the unescaped steps of a pointer; empty for the whole document."""
-    return [unescaped(step) for step in pointer.split("/")[1:]]
+    return [unescape_step(step) for step in pointer.split("/")[1:]]
 
 
-def at_pointer(document: Any, pointer: str) -> Any:
+def resolve_pointer(document: Any, pointer: str) -> Any:
     """Return the value that a JSON pointer refers to.
 
     Raises:
         KeyError: there is none.
     """
-    for step in steps_of(pointer):
+    for step in parse_pointer(pointer):
         if isinstance(document, list) and step.isdecimal() and len(step) < 10 and int(step) < len(document):
             document = document[int(step)]
         elif isinstance(document, dict) and step in document:
@@ -43,7 +43,7 @@ def at_pointer(document: Any, pointer: str) -> Any:
     return document
 
 
-def as_pointer(path: Iterable[str | int]) -> str:
+def to_pointer(path: Iterable[str | int]) -> str:
     """Return the JSON pointer of a path."""
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
@@ -118,7 +118,7 @@ def lines_of(file: str, data: bytes, pointers: Iterable[str]) -> dict[str, int]:
     """
     text = data.decode("utf-8-sig", errors="replace")
     root = _PointerNode()
-    split = {pointer: steps_of(pointer) for pointer in pointers}
+    split = {pointer: parse_pointer(pointer) for pointer in pointers}
     for parts in split.values():
         node = root
         for part in parts:

@@ -25,7 +25,7 @@ _KINDS: Final[Mapping[str, Callable[[int], bool]]] = {
 _DEV_NULL: Final = Path(os.devnull)
 
 
-def kind_of(mode: int) -> str:
+def irregular_kind_of(mode: int) -> str:
     """Return the kind of a file by its mode ("a pipe", "a folder"); empty for a regular file."""
     if stat.S_ISREG(mode):
         return ""
@@ -39,7 +39,7 @@ def open_regular(path: str, flags: int, mode: int = 0o666) -> int:
         OSError: it is not a regular file, or cannot be opened.
     """
     descriptor = _open_file(path, flags, mode)
-    kind = kind_of(os.fstat(descriptor).st_mode)
+    kind = irregular_kind_of(os.fstat(descriptor).st_mode)
     if kind:
         os.close(descriptor)
         raise OSError(errno.EINVAL, f"it is {kind} and no regular file", path)
@@ -74,7 +74,7 @@ def open_input(path: str | Path) -> BinaryIO:
     """
     descriptor = _open_file(path, os.O_RDONLY)
     try:
-        kind = kind_of(os.fstat(descriptor).st_mode)
+        kind = irregular_kind_of(os.fstat(descriptor).st_mode)
         if kind == "a pipe":
             if not select.select([descriptor], [], [], PIPE_SECONDS)[0]:
                 raise OSError(errno.EINVAL, "it is a pipe that nobody writes to", str(path))
@@ -101,4 +101,6 @@ def _open_file(path: str | Path, flags: int, mode: int = 0o666) -> int:
         if error.errno != errno.ENXIO:
             raise
         # A socket, or a pipe opened for writing without a reader.
-        raise OSError(errno.EINVAL, f"it is {kind_of(os.stat(path).st_mode)} and no regular file", str(path)) from error
+        raise OSError(
+            errno.EINVAL, f"it is {irregular_kind_of(os.stat(path).st_mode)} and no regular file", str(path)
+        ) from error

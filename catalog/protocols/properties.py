@@ -59,7 +59,7 @@ TOKEN_PARAMETER: Final = "access_token"
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class ProtocolOptions:
     """The options of one protocol: scalars, lists of named values, and sections that are maps.
 
     A section with a table allows only the names of that table; one with None allows any. ``hops`` are the options and
@@ -117,7 +117,7 @@ _AMQP_HEADER: Final[dict[str, PropertyType]] = {
     "first-acquirer": "boolean",
     "delivery-count": "integer",
 }
-_MQTT: Final = Vocabulary(
+_MQTT: Final = ProtocolOptions(
     {
         "qos": "integer",
         "retain": "boolean",
@@ -139,8 +139,8 @@ _MQTT: Final = Vocabulary(
     streamed=True,
 )
 _CONTENT_TYPE: Final = "headers.content-type"
-VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
-    "HTTP": Vocabulary(
+PROTOCOL_OPTIONS: Final[Mapping[str, ProtocolOptions]] = {
+    "HTTP": ProtocolOptions(
         {"path": "uritemplate", "method": "string", "status": "string"},
         ("headers", "query"),
         content_type=_CONTENT_TYPE,
@@ -150,7 +150,7 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         withheld=frozenset({f"query.{TOKEN_PARAMETER}", *(f"headers.{name}" for name in REQUEST_CREDENTIALS)}),
         hosted=True,
     ),
-    "AMQP/1.0": Vocabulary(
+    "AMQP/1.0": ProtocolOptions(
         {},
         sections={
             **dict.fromkeys(AMQP_SECTIONS, None),
@@ -173,7 +173,7 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
     "MQTT/5.0": replace(
         _MQTT, fleeting=_MQTT.fleeting | {"payload_format", "message_expiry_interval", "correlation_data"}
     ),
-    "KAFKA": Vocabulary(
+    "KAFKA": ProtocolOptions(
         {"topic": "string", "partition": "integer", "key": "string", "key_base64": "binary", "schemaid": "string"},
         ("headers",),
         hops=frozenset({"partition"}),
@@ -183,7 +183,7 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         exclusive=("key", "key_base64"),
         bootstrap=True,
     ),
-    "NATS": Vocabulary(
+    "NATS": ProtocolOptions(
         {"subject": "uritemplate", "reply-to": "uritemplate"},
         ("headers",),
         content_type=_CONTENT_TYPE,
@@ -196,19 +196,19 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         streamed=True,
     ),
 }
-ANY_VOCABULARY: Final = Vocabulary(
-    {name: kind for vocabulary in VOCABULARIES.values() for name, kind in vocabulary.scalars.items()},
-    tuple(dict.fromkeys(name for vocabulary in VOCABULARIES.values() for name in vocabulary.lists)),
+ALL_OPTIONS: Final = ProtocolOptions(
+    {name: kind for vocabulary in PROTOCOL_OPTIONS.values() for name, kind in vocabulary.scalars.items()},
+    tuple(dict.fromkeys(name for vocabulary in PROTOCOL_OPTIONS.values() for name in vocabulary.lists)),
     dict.fromkeys(AMQP_SECTIONS),
 )
 """The options of all protocols, for a message that does not declare its protocol."""
-_NO_OPTIONS: Final = Vocabulary({})
-CONTENT_TYPES: Final = tuple(dict.fromkeys(vocabulary.content_type for vocabulary in VOCABULARIES.values()))
+_NO_OPTIONS: Final = ProtocolOptions({})
+CONTENT_TYPES: Final = tuple(dict.fromkeys(vocabulary.content_type for vocabulary in PROTOCOL_OPTIONS.values()))
 """The content-type options of all protocols."""
-_HOPS: Final = frozenset(name for vocabulary in VOCABULARIES.values() for name in vocabulary.hops)
-REPEATED_PREFIXES: Final = tuple(f"{name}." for name in ANY_VOCABULARY.lists)
+_HOPS: Final = frozenset(name for vocabulary in PROTOCOL_OPTIONS.values() for name in vocabulary.hops)
+REPEATED_PREFIXES: Final = tuple(f"{name}." for name in ALL_OPTIONS.lists)
 """Prefixes of record members that may be repeated and have text values."""
-NAMED: Final = (*REPEATED_PREFIXES, "application-properties.")
+NAMED_PREFIXES: Final = (*REPEATED_PREFIXES, "application-properties.")
 """Prefixes of record members that senders may name freely."""
 CONNECTION_HEADERS: Final = frozenset(
     {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection", "te", "trailer"}
@@ -242,20 +242,20 @@ _MQTT_VERSIONS: Final = {"3": "3.1.1", "3.1": "3.1.1", "3.1.1": "3.1.1"}
 _CLOUDEVENTS: Final = re.compile(r"cloudevents(?:/(?:v)?1(?:\.0(?:\.[0-9]+)?)?)?", re.ASCII)
 
 
-def options_of(protocol: str | None) -> Vocabulary:
+def options_of(protocol: str | None) -> ProtocolOptions:
     """Return the options of a protocol; empty options for an unknown protocol or None."""
-    return VOCABULARIES.get(protocol or "", _NO_OPTIONS)
+    return PROTOCOL_OPTIONS.get(protocol or "", _NO_OPTIONS)
 
 
 @lru_cache(maxsize=4096)
-def squash(name: str) -> str:
+def squash_name(name: str) -> str:
     """Normalise a name: lower case, without dashes and underscores."""
     return name.lower().replace("-", "").replace("_", "")
 
 
-def squashed(options: Mapping[str, Any]) -> dict[str, Any]:
+def squash_names(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options by squashed name; of two spellings of one name, the last is used."""
-    return {squash(name): value for name, value in options.items()}
+    return {squash_name(name): value for name, value in options.items()}
 
 
 def canonical_protocol(name: str) -> str:
@@ -282,13 +282,13 @@ def canonical_envelope(name: str) -> str:
 
 def canonical_type(name: str) -> PropertyType | None:
     """Return the property type for a declared type; None if it is unknown."""
-    squashed = squash(name.strip())
+    squashed = squash_name(name.strip())
     return squashed if squashed in TYPES else _TYPE_ALIASES.get(squashed)  # type: ignore[return-value]
 
 
 def amqp_type_of(name: str) -> str:
     """Return the AMQP type of a declared type that is more specific than its property type; else empty."""
-    return _WIRE_TYPES.get(squash(name.strip()), "")
+    return _WIRE_TYPES.get(squash_name(name.strip()), "")
 
 
 def canonical_option(protocol: str | None, name: str) -> str | None:
@@ -296,18 +296,18 @@ def canonical_option(protocol: str | None, name: str) -> str | None:
 
     Without a known protocol, options of all protocols are accepted.
     """
-    squashed = squash(name)
-    if protocol is not None and protocol in VOCABULARIES:
+    squashed = squash_name(name)
+    if protocol is not None and protocol in PROTOCOL_OPTIONS:
         return _OPTION_ALIASES.get(protocol, {}).get(squashed) or _spellings(protocol).get(squashed)
-    return next((_spellings(each)[squashed] for each in VOCABULARIES if squashed in _spellings(each)), None)
+    return next((_spellings(each)[squashed] for each in PROTOCOL_OPTIONS if squashed in _spellings(each)), None)
 
 
 def canonical_member(table: Mapping[str, PropertyType], name: str) -> str | None:
     """Return the spelling of *name* in a section's table; None if it is not in it."""
     if name in table:
         return name
-    squashed = squash(name)
-    return next((known for known in table if squash(known) == squashed), None)
+    squashed = squash_name(name)
+    return next((known for known in table if squash_name(known) == squashed), None)
 
 
 def is_hop_by_hop(option: str) -> bool:
@@ -317,19 +317,19 @@ def is_hop_by_hop(option: str) -> bool:
 
 def is_dotted(protocol: str, option: str) -> bool:
     """Whether a dot ends a placeholder of this option, like a slash."""
-    return protocol in VOCABULARIES and option in VOCABULARIES[protocol].dotted
+    return protocol in PROTOCOL_OPTIONS and option in PROTOCOL_OPTIONS[protocol].dotted
 
 
 def canonical_channel_option(name: str) -> str:
     """Return an endpoint option in the spelling of the endpoint specification; unknown ones unchanged."""
-    squashed = squash(name)
-    return next((known for known in _CHANNEL_OPTIONS if squash(known) == squashed), name)
+    squashed = squash_name(name)
+    return next((known for known in _CHANNEL_OPTIONS if squash_name(known) == squashed), name)
 
 
 @lru_cache(maxsize=16)
 def _spellings(protocol: str) -> Mapping[str, str]:
-    vocabulary = VOCABULARIES[protocol]
-    return {squash(name): name for name in (*vocabulary.scalars, *vocabulary.lists, *vocabulary.sections)}
+    vocabulary = PROTOCOL_OPTIONS[protocol]
+    return {squash_name(name): name for name in (*vocabulary.scalars, *vocabulary.lists, *vocabulary.sections)}
 
 
 # Channel options of endpoints, and which of them the router supports when receiving and sending.
@@ -385,7 +385,7 @@ class ChannelOption:
         return next((each for each in self.roles[role] if each.includes(value)), None)
 
 
-def refused_option(endpoint: Endpoint) -> tuple[str, UnsupportedValues] | None:
+def find_refused_option(endpoint: Endpoint) -> tuple[str, UnsupportedValues] | None:
     """Return an unsupported option that changes which messages an endpoint delivers; None if there is none.
 
     For endpoints that are also for producers, options of the sending role are ignored.
@@ -405,7 +405,7 @@ def refused_option(endpoint: Endpoint) -> tuple[str, UnsupportedValues] | None:
 
 def option_key(name: str) -> str:
     """Normalise the name of an option; Kafka clients write ``auto.offset.reset``."""
-    return squash(name).replace(".", "")
+    return squash_name(name).replace(".", "")
 
 
 @cache
@@ -467,11 +467,11 @@ _KAFKA_NAME: Final = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _SPACES: Final = re.compile(r"[\x00-\x20\x7f]")
 
 
-def filter_fault(text: str) -> str:
+def mqtt_filter_fault(text: str) -> str:
     """Return why *text* is not a valid MQTT topic filter (MQTT 5.0 sections 4.7 and 4.8.2); empty if it is."""
     if PLACEHOLDER.fullmatch(text):
         return ""
-    plain = unshared(text)
+    plain = strip_share(text)
     if text.startswith(SHARE) and (plain == text or not plain):
         return "a shared subscription is $share/<group>/<filter>"
     fault = mqtt_text_fault(plain)
@@ -486,7 +486,7 @@ def filter_fault(text: str) -> str:
     return ""
 
 
-def unshared(text: str) -> str:
+def strip_share(text: str) -> str:
     """Return the filter of a shared subscription; any other text unchanged."""
     if not text.startswith(SHARE):
         return text
@@ -507,7 +507,7 @@ def mqtt_text_fault(text: str) -> str:
     return f"it has {size} bytes, {MAX_MQTT_BYTES} are the most" if size > MAX_MQTT_BYTES else ""
 
 
-def subject_fault(text: str) -> str:
+def nats_subject_fault(text: str) -> str:
     """Return why *text* is not a valid NATS subject for subscriptions; empty if it is."""
     plain = PLACEHOLDER.sub(BLANK, text)
     if _SPACES.search(plain):

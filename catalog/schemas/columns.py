@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalog.model import Catalog, Definition
-from catalog.parsing.pointers import as_pointer
+from catalog.parsing.pointers import to_pointer
 from catalog.schemas.contract import (
     MAX_BODY_BYTES,
     Library,
@@ -34,7 +34,7 @@ from catalog.schemas.contract import (
     unusable_schema_message,
 )
 from catalog.schemas.families import family_of
-from catalog.schemas.filling import Filling, PayloadSampler, Unfillable
+from catalog.schemas.filling import Chooser, PayloadSampler, UnsupportedSchema
 from catalog.schemas.ids.client import Framing
 from catalog.schemas.ids.deciding import SchemaIdRule, read_frame, read_message_place
 from catalog.schemas.library import CatalogLibrary, schema_source
@@ -501,11 +501,11 @@ class Survey:
         """Add a finding: *what* is the rest of a sentence whose subject is the path."""
         if len(self._findings) > 2 * MAX_FINDINGS:
             return  # more than are reported, since some may still be replaced
-        self._findings[clip(f"{as_pointer(list(path)) or 'the payload'} {what}")] = None
+        self._findings[clip(f"{to_pointer(list(path)) or 'the payload'} {what}")] = None
 
     def add_json_text(self, path: Path, why: str) -> Leaf:
         """Add the finding that a path stays JSON text, replacing all findings at and below it; return the leaf."""
-        place = as_pointer(list(path))
+        place = to_pointer(list(path))
         self._findings = {
             finding: None for finding in self._findings if not finding.startswith((f"{place}/", f"{place} "))
         }
@@ -609,7 +609,7 @@ class PayloadColumn:
             array = pa.StructArray.from_arrays([array], fields=list(self.type), mask=pa.array(~present))
         return array, tuple(undecoded)
 
-    def inside(self, body: bytes, framing: Framing) -> tuple[bytes, MessagePlace] | None:
+    def strip_frame(self, body: bytes, framing: Framing) -> tuple[bytes, MessagePlace] | None:
         """Return the bytes after the frame of a body, and the message in the schema's file; None without a frame."""
         frame = read_frame(body, framing)
         data = frame.unpack(body) if frame is not None else None
@@ -711,7 +711,7 @@ class PayloadMaker:
         try:
             # The schema must compile first: samplers expect a valid schema.
             payload = self._make_valid(self._validator, self._sampler, content_type, rng, now)
-        except (Unfillable, SchemaError) as error:
+        except (UnsupportedSchema, SchemaError) as error:
             payload = GeneratedPayload(None, str(error))
         if not payload.doubt:
             return payload
@@ -725,8 +725,8 @@ class PayloadMaker:
         last = GeneratedPayload(None)
         for fullness in _FULLNESS:
             try:
-                data = sampler.payload(Filling(rng, now, fullness), content_type)
-            except Unfillable as error:
+                data = sampler.payload(Chooser(rng, now, fullness), content_type)
+            except UnsupportedSchema as error:
                 last = GeneratedPayload(last.data, str(error))
                 continue
             fault = validator.fault(data, content_type)
@@ -756,7 +756,7 @@ class PayloadMaker:
 
     @cached_property
     def _sampler(self) -> PayloadSampler:
-        return family_of(self._known_source.family).open_filler(
+        return family_of(self._known_source.family).open_sampler(
             self._known_source, CatalogLibrary(self._catalog.schemas)
         )
 

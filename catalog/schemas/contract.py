@@ -271,13 +271,13 @@ class SchemaFamily:
         )
         return indexes
 
-    def open_filler(self, source: SchemaSource, library: Library) -> PayloadSampler:
+    def open_sampler(self, source: SchemaSource, library: Library) -> PayloadSampler:
         """Return the generator of sample payloads for a schema.
 
         Raises:
-            SchemaError, Unfillable: the schema cannot be read, or lacks the named type.
+            SchemaError, UnsupportedSchema: the schema cannot be read, or lacks the named type.
         """
-        filler: PayloadSampler = self._load_module("filling").open_filler(source, library)
+        filler: PayloadSampler = self._load_module("filling").open_sampler(source, library)
         return filler
 
     def open_columns(self, source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
@@ -346,7 +346,7 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-def json_value(body: bytes, *, doubles: bool = False) -> Any:
+def parse_json(body: bytes, *, doubles: bool = False) -> Any:
     """Return the value of a JSON text with numbers of any size (MATCHING.md#data-schemas).
 
     A number out of the range of a double is a Decimal, or with *doubles* an infinity.
@@ -414,7 +414,7 @@ MAX_CODINGS: Final = 4
 _PIECE: Final = 64 * 1024
 
 
-def decoded(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> bytes | SchemaFault | None:
+def decode_content(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> bytes | SchemaFault | None:
     """Return a body with its content codings decoded, the last one first; a fault if decoding fails.
 
     Return None, for no validation, for an unknown coding and for more than *limit* bytes, which are never decoded.
@@ -440,7 +440,7 @@ def decoded(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> bytes | Sc
     return body
 
 
-def encoded(body: bytes, coding: str) -> bytes:
+def encode_content(body: bytes, coding: str) -> bytes:
     """Return a body encoded with these content codings, in order; unchanged if one is unknown."""
     names = [name.strip().lower() for name in coding.split(",") if name.strip() and name.strip().lower() != "identity"]
     if not all(name in _DECODERS for name in names):

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 # The random choices for one payload, and how many optional parts it has.
 #
-# Each attempt at a payload has its own :class:`Filling`, so that equal seeds give equal payloads.
+# Each attempt at a payload has its own :class:`Chooser`, so that equal seeds give equal payloads.
 
 T = TypeVar("T")
 WORDS: Final = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "juniper")
@@ -34,7 +34,7 @@ _SPAN: Final = 100
 """The maximum distance of numbers from the bound, if there is only one."""
 
 
-class Unfillable(Exception):
+class UnsupportedSchema(Exception):
     """No payload can be made for a schema: it allows nothing, or requires what is not supported here.
 
     The message says why, without text of the schema. :class:`catalog.schemas.columns.PayloadMaker` catches it and
@@ -42,7 +42,7 @@ class Unfillable(Exception):
     """
 
 
-class Filling:
+class Chooser:
     """The random choices of one attempt at a payload. ``now`` is the time as RFC 3339 text in UTC.
 
     ``fullness`` is the probability, from 0 to 1, of an optional part near the top; it decreases with the level.
@@ -59,17 +59,17 @@ class Filling:
         """Count one value at a nesting level.
 
         Raises:
-            Unfillable: the payload exceeds the limits.
+            UnsupportedSchema: the payload exceeds the limits.
         """
         self._values += 1
         if level > MAX_LEVELS or self._values > MAX_VALUES:
-            raise Unfillable("what the schema requires never ends, or is far too large")
+            raise UnsupportedSchema("what the schema requires never ends, or is far too large")
 
     def count_step(self) -> None:
-        """Count one visited subschema; raises Unfillable if there are too many."""
+        """Count one visited subschema; raises UnsupportedSchema if there are too many."""
         self._steps += 1
         if self._steps > MAX_STEPS:
-            raise Unfillable("the schema refers to itself too often")
+            raise UnsupportedSchema("the schema refers to itself too often")
 
     def is_minimal(self, level: int) -> bool:
         """Whether to include only required parts, and to choose the flattest alternative."""
@@ -92,7 +92,7 @@ class Filling:
     def pick_count(self, low: int, high: int | None, level: int) -> int:
         """Return a small random number of repetitions from *low* to *high*, preferably at least one."""
         if low > MAX_VALUES:
-            raise Unfillable(f"the schema requires {low} values at once")
+            raise UnsupportedSchema(f"the schema requires {low} values at once")
         if self.is_minimal(level):
             return low
         top = low + 2 if high is None else min(high, low + 2)
@@ -103,14 +103,14 @@ class Filling:
         return f"{self.pick(WORDS)}-{self.random.randrange(10_000)}"
 
     def make_text(self, low: int = 0, high: int | None = None) -> str:
-        """Return a text of *low* to *high* characters; raises Unfillable if *low* is too large."""
+        """Return a text of *low* to *high* characters; raises UnsupportedSchema if *low* is too large."""
         _check_size(low)
         text = self.make_word()
         text += "".join(self.random.choices(string.ascii_lowercase, k=max(0, low - len(text))))
         return text if high is None else text[: max(high, 0)]
 
     def make_bytes(self, low: int = 0, high: int | None = None) -> bytes:
-        """Return *low* to *high* bytes, about nine if possible; raises Unfillable if *low* is too large."""
+        """Return *low* to *high* bytes, about nine if possible; raises UnsupportedSchema if *low* is too large."""
         _check_size(low)
         size = max(low, 9)
         return self.random.randbytes(size if high is None else max(0, min(size, high)))
@@ -149,26 +149,26 @@ class Filling:
 
 def _check_size(size: int) -> None:
     if size > MAX_SIZE:
-        raise Unfillable(f"the schema requires a value of size {size}")
+        raise UnsupportedSchema(f"the schema requires a value of size {size}")
 
 
-def _make_duration(chooser: Filling) -> str:
+def _make_duration(chooser: Chooser) -> str:
     return f"PT{chooser.random.randrange(1, 60)}S"
 
 
-def _make_ipv6(chooser: Filling) -> str:
+def _make_ipv6(chooser: Chooser) -> str:
     return "2001:db8::" + ":".join(f"{chooser.random.randrange(1, 0xFFFF):x}" for _ in range(2))
 
 
-def _make_url(chooser: Filling) -> str:
+def _make_url(chooser: Chooser) -> str:
     return f"https://example.com/{chooser.make_word()}"
 
 
-def _make_hostname(chooser: Filling) -> str:
+def _make_hostname(chooser: Chooser) -> str:
     return f"{chooser.make_word()}.example.com"
 
 
-_FORMATS: Final[Mapping[str, Callable[[Filling], str]]] = {
+_FORMATS: Final[Mapping[str, Callable[[Chooser], str]]] = {
     "base64": lambda chooser: base64.b64encode(chooser.make_bytes()).decode("ascii"),
     "byte": lambda chooser: base64.b64encode(chooser.make_bytes()).decode("ascii"),
     "date": lambda chooser: chooser.now[:10],
@@ -197,11 +197,11 @@ _FORMATS: Final[Mapping[str, Callable[[Filling], str]]] = {
 class PayloadSampler(Protocol):
     """Makes sample payloads for one schema. They should be valid, but callers must validate them."""
 
-    def payload(self, chooser: Filling, content_type: str) -> bytes:
+    def payload(self, chooser: Chooser, content_type: str) -> bytes:
         """Return one payload with the choices of *chooser*, in the encoding of *content_type*.
 
         Raises:
-            Unfillable: these choices give no payload.
+            UnsupportedSchema: these choices give no payload.
         """
         ...
 
@@ -210,14 +210,14 @@ class PayloadSampler(Protocol):
 
 
 def make_number_between(
-    schema: Mapping[str, Any], chooser: Filling, *, whole: bool, low: int | None = None, high: int | None = None
+    schema: Mapping[str, Any], chooser: Chooser, *, whole: bool, low: int | None = None, high: int | None = None
 ) -> int | float:
     """Return a number that satisfies ``minimum``, ``exclusiveMinimum``, ``multipleOf`` and so on.
 
     ``exclusiveMinimum`` may be a number or the flag of draft-04. *low* and *high* are the bounds of the type itself.
 
     Raises:
-        Unfillable: no number is between the bounds.
+        UnsupportedSchema: no number is between the bounds.
     """
     minimum, above = _read_bound(schema, "minimum", "exclusiveMinimum")
     maximum, below = _read_bound(schema, "maximum", "exclusiveMaximum")
@@ -230,10 +230,10 @@ def make_number_between(
         first = None if minimum is None else math.ceil(minimum) + (1 if above and minimum == math.ceil(minimum) else 0)
         last = None if maximum is None else math.floor(maximum) - (1 if below and maximum == math.floor(maximum) else 0)
         if first is not None and last is not None and first > last:
-            raise Unfillable("no integer is between the bounds")
+            raise UnsupportedSchema("no integer is between the bounds")
         return chooser.make_integer(*_ignore_type_bounds(first, last, low, high))
     if minimum is not None and maximum is not None and (minimum > maximum or (minimum == maximum and (above or below))):
-        raise Unfillable("no number is between the bounds")
+        raise UnsupportedSchema("no number is between the bounds")
     if minimum is not None and minimum == maximum:
         return float(minimum)
     return float(chooser.make_decimal(minimum, maximum))
@@ -275,18 +275,18 @@ def _complete_span(minimum: Decimal | None, maximum: Decimal | None, step: Decim
 
 
 def _make_multiple(
-    step: Decimal, span: tuple[Decimal, Decimal], chooser: Filling, *, whole: bool, edges: tuple[bool, bool]
+    step: Decimal, span: tuple[Decimal, Decimal], chooser: Chooser, *, whole: bool, edges: tuple[bool, bool]
 ) -> int | float:
     first, last = math.ceil(span[0] / step), math.floor(span[1] / step)
     first += 1 if edges[0] and first * step == span[0] else 0
     last -= 1 if edges[1] and last * step == span[1] else 0
     if first > last:
-        raise Unfillable("no multiple is between the bounds")
+        raise UnsupportedSchema("no multiple is between the bounds")
     for _ in range(100):
         multiple = step * chooser.random.randint(first, last)
         if not whole or multiple == multiple.to_integral_value():
             return int(multiple) if multiple == multiple.to_integral_value() else float(multiple)
-    raise Unfillable("no integer multiple was found between the bounds")
+    raise UnsupportedSchema("no integer multiple was found between the bounds")
 
 
 def _to_decimal(value: Any) -> Decimal | None:
@@ -318,7 +318,7 @@ _CODE_LENGTHS: Final = {"x": 2, "u": 4}
 class _TextMaker(NamedTuple):
     """Makes texts of at most ``longest`` characters."""
 
-    make: Callable[[Filling], str]
+    make: Callable[[Chooser], str]
     longest: int
 
 
@@ -326,7 +326,7 @@ class _Unsupported(Exception):
     """The expression is invalid, or uses an unsupported feature."""
 
 
-def make_matching_text(pattern: str, chooser: Filling, *, whole: bool = False) -> str | None:
+def make_matching_text(pattern: str, chooser: Chooser, *, whole: bool = False) -> str | None:
     """Return a text that matches *pattern*; None if the pattern is not supported.
 
     With *whole* the pattern must match the whole text, as in XSD; otherwise it may match a part of it.
@@ -505,7 +505,7 @@ def _character_maker(characters: str) -> _TextMaker:
     return _TextMaker(lambda chooser: chooser.pick(characters), 1)
 
 
-def _limit_length(make: Callable[[Filling], str], longest: int) -> _TextMaker:
+def _limit_length(make: Callable[[Chooser], str], longest: int) -> _TextMaker:
     if longest > _MAX_TEXT:
         raise _Unsupported
     return _TextMaker(make, longest)

@@ -12,18 +12,18 @@ from itertools import islice
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
-from catalog.definitions.inheritance import attribute_place
+from catalog.definitions.inheritance import attribute_location
 from catalog.dialects import suffixes
 from catalog.dialects.reading import default_version
 from catalog.documents.fetching import is_url
 from catalog.findings import Declarations, DeclaredMessage, DocumentError, SourceLocation
 from catalog.model import Definition
-from catalog.parsing.pointers import unescaped
+from catalog.parsing.pointers import unescape_step
 from catalog.parsing.texts import parse_text
 from catalog.references import ExternalDocuments
 from catalog.schemas.contract import SchemaFamily, SchemaSource
 from catalog.schemas.families import SchemaFormat, evident_family, family_of, parse_format
-from catalog.values import is_valid, text_of
+from catalog.values import is_valid, to_text
 
 
 class CatalogLibrary:
@@ -357,7 +357,7 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def _unescape(name: str) -> str:
-    return unquote(unescaped(name))
+    return unquote(unescape_step(name))
 
 
 # Absolute URIs of data schemas, which events have as ``dataschema``.
@@ -394,8 +394,8 @@ class SchemaAddresses:
         declared = next((prop for prop in definition.envelopemetadata if prop.name == "dataschema"), None)
         if declared is not None and declared.value is not None:
             message = self.declarations.messages[definition.xid]
-            place = attribute_place(message, "dataschema") or message.place
-            return self._to_absolute(text_of(declared.value), place, message.xid, registry)
+            place = attribute_location(message, "dataschema") or message.place
+            return self._to_absolute(to_text(declared.value), place, message.xid, registry)
         given = writer.attributes if writer is not None else {}
         inline = given.get("dataschema")
         references = [(name, given.get(name)) for name in _WRITTEN]
@@ -431,7 +431,7 @@ class SchemaAddresses:
 
     def _registry_address(self, place: SourceLocation, xid: str) -> str:
         """Return the address of a message's registry; with a slash at the end unless it is a document."""
-        external = self.abroad.land_of(xid)
+        external = self.abroad.document_of(xid)
         declarations = self.declarations if external is None else external.declarations
         address = declarations.addresses.get(place.file) or ("" if external is not None else self.base)
         root = urldefrag(address)[0].partition("?")[0]

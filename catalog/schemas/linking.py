@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from catalog.documents.fetching import Fetcher, is_url
 from catalog.findings import Declarations, DeclaredMessage, DocumentError, Findings, SourceLocation
 from catalog.model import Definition, Severity
-from catalog.parsing.nearest import nearest
+from catalog.parsing.nearest import find_nearest
 from catalog.parsing.texts import parse_text
 from catalog.references import ExternalDocument, ExternalDocuments
 from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource, clip
@@ -95,7 +95,7 @@ class SchemaLoader:
 
     def registry_of(self, xid: str) -> SchemaRegistry:
         """Return the registry for references in a message: the catalog's, or the one of its own document."""
-        external = self.abroad.land_of(xid)
+        external = self.abroad.document_of(xid)
         return self.registry if external is None else self._external_registry(external)
 
     def load_inline(self, key: str, document: Any, place: SourceLocation) -> SchemaPart:
@@ -454,7 +454,7 @@ class _Linker:
             known = parse_format(text)
             if text and known is None:
                 message = f"the schema format {text!r} is unknown, so payloads are not validated"
-                meant = nearest(text.partition("/")[0], (each.name for each in FAMILIES))
+                meant = find_nearest(text.partition("/")[0], (each.name for each in FAMILIES))
                 hint = f"did you mean {meant}?" if meant else f"use {family_names()}"
                 self.findings.add(place, "error" if meant else "warning", "unknown-schema-format", message, hint)
             elif known is not None and schema_format is not None and known.family != schema_format.family:

@@ -14,10 +14,10 @@ from urllib.parse import unquote
 import jsonschema_rs
 import msgspec
 
-from catalog.parsing.pointers import at_pointer
+from catalog.parsing.pointers import resolve_pointer
 from catalog.schemas.contract import CostExceeded, SchemaError, SchemaSource, Validator
 from catalog.schemas.families import compile_schema, family_of
-from catalog.schemas.filling import Filling, Unfillable
+from catalog.schemas.filling import Chooser, UnsupportedSchema
 from catalog.schemas.jsonschema.validating import REGEX_OPTIONS, draft_of
 from registry.compatibility.schemas import Budget, EmptyLibrary, Undecided
 
@@ -95,7 +95,7 @@ class RootSchema:
         if not reference.startswith("#") or (reference[1:] and reference[1] != "/"):
             raise Undecided(f"the external reference {reference} is not resolved")
         try:
-            return at_pointer(self.document, unquote(reference[1:]))
+            return resolve_pointer(self.document, unquote(reference[1:]))
         except (LookupError, ValueError):
             raise Undecided(f"the reference {reference} cannot be resolved") from None
 
@@ -648,12 +648,12 @@ def _is_valid(validator: Validator, body: bytes) -> bool | None:
 
 def _iter_bases(schema: SchemaSource) -> Iterator[Any]:
     """Yield values of a schema: minimal, maximal, and between."""
-    filler = family_of(schema.family).open_filler(schema, EmptyLibrary())
+    filler = family_of(schema.family).open_sampler(schema, EmptyLibrary())
     for seed in range(_MAX_SEEDS):
         try:
-            chosen = Filling(random.Random(seed), _SAMPLE_TIME, (0.0, 1.0, 0.5)[seed % 3])
+            chosen = Chooser(random.Random(seed), _SAMPLE_TIME, (0.0, 1.0, 0.5)[seed % 3])
             yield msgspec.json.decode(filler.payload(chosen, "application/json"))
-        except (Unfillable, RecursionError):
+        except (UnsupportedSchema, RecursionError):
             continue
 
 

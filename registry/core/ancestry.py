@@ -18,9 +18,9 @@ from catalog.documents.documents import Document
 from catalog.documents.fetching import Fetcher, HttpResponse
 from catalog.findings import Declarations, DocumentError, Findings
 from catalog.linting.attributes import rejecting_errors
-from catalog.load import build
+from catalog.load import build_catalog
 from catalog.model import Finding
-from catalog.parsing.pointers import unescaped
+from catalog.parsing.pointers import unescape_step
 from registry.core.requests import ResourcePath, parse_resource_path
 from registry.core.views import INLINE_ALL, INLINE_NONE, EntityView, Inline, ShownResource, ViewOptions, iter_shown
 from registry.errors import Refusal, invalid_value, join_values
@@ -524,7 +524,7 @@ class _LintDocument:
         for reference in _iter_references(entity):
             parts = reference.removeprefix("#").split("/")
             xid = "/".join(parts[:5])
-            named = {unescaped(parts[6].partition(":")[0])} if len(parts) > 6 and parts[5] == "versions" else set()
+            named = {unescape_step(parts[6].partition(":")[0])} if len(parts) > 6 and parts[5] == "versions" else set()
             known = self._versions.setdefault(xid, set())
             is_new = xid not in self._seen or not named <= known
             known |= named
@@ -552,7 +552,7 @@ def _iter_references(entity: Any) -> Iterator[str]:
 
 
 def _lint_document(tree: dict[str, Any]) -> tuple[Finding, ...]:
-    return build([Document(_FILE, tree)], Findings(), fetcher=_OfflineFetcher()).findings
+    return build_catalog([Document(_FILE, tree)], Findings(), fetcher=_OfflineFetcher()).findings
 
 
 def _is_about(finding: Finding, touched: set[str]) -> bool:
@@ -572,7 +572,7 @@ class ResolvedEntities:
         self._xids = xids
         self.declarations: Final = Declarations()
         tree = _LintDocument(WriteTransaction(connection), model, xids).tree
-        self.catalog: Final = build([Document(_FILE, tree)], Findings(), self.declarations, _OfflineFetcher())
+        self.catalog: Final = build_catalog([Document(_FILE, tree)], Findings(), self.declarations, _OfflineFetcher())
 
     @property
     def findings(self) -> tuple[Mapping[str, str], ...]:

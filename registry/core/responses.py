@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from catalog.parsing.pointers import as_pointer
+from catalog.parsing.pointers import to_pointer
 from registry.compatibility.rules import CHECKERS, RULES
 from registry.compatibility.schemas import FORMATS
 from registry.core.ancestry import IGNORE_VALUES
@@ -291,7 +291,7 @@ class ResponseBuilder:
         inline = inline_below(view.inline, plural) or INLINE_NONE
         if view.clauses is not None:
             view = replace(view, clauses=clauses_within(view.clauses, plural))
-        return EntityView(self._reader, self._model, view).render_entities(place, names, inline, as_pointer([plural]))
+        return EntityView(self._reader, self._model, view).render_entities(place, names, inline, to_pointer([plural]))
 
     def current_etags(self, place: ResourcePath) -> set[str]:
         """Return the values that ``If-Match`` may have for an entity: ``*`` and its ETag; none if it does not exist."""

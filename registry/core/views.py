@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.parsing.pointers import as_pointer
+from catalog.parsing.pointers import to_pointer
 from registry.core.requests import (
     EXCLUDE_ALL,
     NO_CLAUSES,
@@ -483,7 +483,7 @@ class EntityView:
     ) -> dict[str, Any]:
         """In the document view, point the default version of an inlined ``meta`` at the inlined version."""
         if self._view.doc and "defaultversionid" in meta and inline_below(inline, "versions") is not None:
-            meta["defaultversionurl"] = f"#{pointer}{as_pointer(['versions', meta['defaultversionid']])}"
+            meta["defaultversionurl"] = f"#{pointer}{to_pointer(['versions', meta['defaultversionid']])}"
         return meta
 
     def _identity_members(self, entity: Entity, pointer: str) -> dict[str, Any]:
@@ -494,7 +494,7 @@ class EntityView:
 
     def _pointer_to(self, pointer: str, name: str) -> str:
         """Return the JSON pointer of a member in the document view, '' otherwise."""
-        return pointer + as_pointer([name]) if self._view.doc else ""
+        return pointer + to_pointer([name]) if self._view.doc else ""
 
     def _entity_url(self, xid: str, pointer: str, *, inlined: bool) -> str:
         return f"#{pointer}" if self._view.doc and inlined else self._url(xid)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from catalog.documents.connecting import Reach
+from catalog.documents.connecting import ConnectionPolicy
 from registry.delivery.subscriptions import (
     PATH,
     DeliverySettings,
@@ -52,7 +52,7 @@ class SubscriptionApi:
     ) -> None:
         self._database = database
         self._sources = sources
-        self._reach = Reach(settings.allowed)
+        self._reach = ConnectionPolicy(settings.allowed)
         self._origin = settings.origin or urlsplit(sources.registry).hostname or "localhost"
         self._most = settings.limits.max_subscriptions
         self._changed = changed

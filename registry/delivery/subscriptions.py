@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 
-from bindings.envelope import STRUCTURED, attribute_part
+from bindings.envelope import STRUCTURED, build_attribute_part
 from bindings.events import encode_event
 from bindings.gateways import GatewayError
 from bindings.parts import BINARY_KIND, Part
@@ -124,7 +124,7 @@ class EventMessages:
         """
         rule, body = self.binding.rule, event.data
         if self.mode == "binary" and self.binding.binary:
-            parts = [attribute_part(rule, *pair) for pair in event.attributes.items()]
+            parts = [build_attribute_part(rule, *pair) for pair in event.attributes.items()]
         else:
             parts = [Part(rule.content_type, STRUCTURED.encode())] if self.binding.binary else []
             body = encode_event(event.attributes, event.data)
@@ -568,8 +568,8 @@ class DeliverySettings:
 
     ``subscribers`` are the operator's, by id. With ``subscriptions`` writers and administrators may subscribe by the
     API; their sinks may be at public hosts, and at ``allowed`` hosts and networks
-    (:class:`catalog.documents.connecting.Reach`). ``origin`` is our name in the handshake of webhooks, '' is the URL's
-    host. ``catalog`` is the path of the Message Catalog API, '' without one.
+    (:class:`catalog.documents.connecting.ConnectionPolicy`). ``origin`` is our name in the handshake of webhooks, '' is
+    the URL's host. ``catalog`` is the path of the Message Catalog API, '' without one.
     """
 
     subscribers: Mapping[str, SubscriberDelivery] = field(default_factory=dict)

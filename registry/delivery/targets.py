@@ -21,21 +21,21 @@ from urllib.parse import unquote, urlsplit
 import httpx
 
 from bindings.amqp.publisher import AmqpSender
-from bindings.amqp.publisher import message_of as amqp_message
+from bindings.amqp.publisher import to_amqp_message as amqp_message
 from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
-from bindings.http.client import ALLOWED, ASK, OutOfReach, Version, client, shown_url
-from bindings.http.publisher import OutRequest, invalid_header_of, request_of, retry_after
+from bindings.http.client import ALLOWED_HEADER, ORIGIN_HEADER, ForbiddenHost, Version, create_client, redact_url
+from bindings.http.publisher import OutRequest, find_invalid_header, parse_retry_after, to_request
 from bindings.kafka.client import KafkaClient, SaslLogin
 from bindings.kafka.publisher import KafkaPublisher
 from bindings.mqtt.publisher import MqttPublisher
-from bindings.mqtt.publisher import message_of as mqtt_message
+from bindings.mqtt.publisher import to_mqtt_message as mqtt_message
 from bindings.nats.publisher import NatsPublisher
-from bindings.nats.publisher import message_of as nats_message
+from bindings.nats.publisher import to_nats_message as nats_message
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS
-from bindings.sending import Outbound, Publisher, Translating
-from catalog.documents.connecting import Reach
+from bindings.sending import Outbound, Publisher, TranslatingPublisher
+from catalog.documents.connecting import ConnectionPolicy
 from catalog.protocols.properties import CONNECTION_HEADERS, REQUEST_CREDENTIALS
 from registry.delivery.subscriptions import (
     DELIVERED,
@@ -120,7 +120,7 @@ _TIMEOUTS: Final = 3.0
 """Total duration of a request, in timeouts: one until the response begins, and two to read it."""
 _MAX_ANSWER_BYTES: Final = 64 * 2**10
 # The last two are raised when a connection is closed while it is read.
-_CLIENT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, OutOfReach, RuntimeError, ValueError)
+_CLIENT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, ForbiddenHost, RuntimeError, ValueError)
 _TARGET_STATUSES: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
 
 
@@ -143,7 +143,7 @@ class Webhook:
     callback: str = ""
     permitted: bool = False
     rate: int | None = None
-    reach: Reach | None = None
+    reach: ConnectionPolicy | None = None
 
 
 class WebhookSender:
@@ -166,7 +166,7 @@ class WebhookSender:
 
     def send(self, messages: Sequence[Outbound]) -> list[DeliveryResult]:
         """Request permission if there is none yet, and send."""
-        requests = [request_of(self._target.method, each) for each in messages]
+        requests = [to_request(self._target.method, each) for each in messages]
         if not self._permitted:
             (verdict,) = self._call_all(
                 [partial(self._request_permission, self._client, requests[0].url)], requests[:1]
@@ -185,7 +185,7 @@ class WebhookSender:
 
     def _open_client(self) -> httpx.Client:
         target = self._target
-        return client(
+        return create_client(
             target.headers,
             target.basic,
             target.tls,
@@ -208,37 +208,37 @@ class WebhookSender:
             self._client.close()
             self._client = self._open_client()
         return [
-            verdict or DeliveryResult("away", f"{shown_url(request.url)} does not answer within {seconds:g} s")
+            verdict or DeliveryResult("away", f"{redact_url(request.url)} does not answer within {seconds:g} s")
             for verdict, request in zip(verdicts, requests, strict=True)
         ]
 
     def _request_permission(self, client: httpx.Client, url: str) -> DeliveryResult:
         """Request permission from a target (section 4); return the result of the handshake."""
         target = self._target
-        headers = {ASK: target.origin, **({CALLBACK: target.callback} if target.callback else {})}
+        headers = {ORIGIN_HEADER: target.origin, **({CALLBACK: target.callback} if target.callback else {})}
         try:
             with client.stream("OPTIONS", url, headers=headers) as answer:
                 answered = answer.headers
                 status = answer.status_code
         except _CLIENT_ERRORS as error:
             return DeliveryResult("away", _failure_text(url, error))
-        allowed = {name.strip() for name in answered.get(ALLOWED, "").split(",")}
+        allowed = {name.strip() for name in answered.get(ALLOWED_HEADER, "").split(",")}
         rate = parse_rate(answered.get(RATE, "*"))
         if status == httpx.codes.GONE:
-            return DeliveryResult("gone", f"{shown_url(url)} answered the handshake with 410")
+            return DeliveryResult("gone", f"{redact_url(url)} answered the handshake with 410")
         if not {"*", target.origin} & allowed or rate is None:
-            reason = f"{shown_url(url)} answered the handshake with {status} and does not allow {target.origin}"
+            reason = f"{redact_url(url)} answered the handshake with {status} and does not allow {target.origin}"
             return DeliveryResult("away", reason, _retry_after(answered))
         self._rate = RequestRate(rate or None)
         return DELIVERED
 
     def _post(self, client: httpx.Client, request: OutRequest) -> DeliveryResult:
-        fault = invalid_header_of(request)
+        fault = find_invalid_header(request)
         if fault:
             return DeliveryResult("held", fault)
         headers = [(name.encode("ascii"), value) for name, value in request.headers]
         if self._target.origin:
-            headers.append((ASK.encode("ascii"), self._target.origin.encode("ascii")))
+            headers.append((ORIGIN_HEADER.encode("ascii"), self._target.origin.encode("ascii")))
         self._rate.count_request()
         try:
             content = request.body or b""
@@ -286,7 +286,7 @@ def _to_result(answer: httpx.Response, url: str) -> DeliveryResult:
     status = answer.status_code
     if answer.is_success:
         return DELIVERED
-    reason = f"{shown_url(url)} answered {status}"
+    reason = f"{redact_url(url)} answered {status}"
     if status == httpx.codes.GONE:
         return DeliveryResult("gone", reason)
     pause = _retry_after(answer.headers)
@@ -296,7 +296,7 @@ def _to_result(answer: httpx.Response, url: str) -> DeliveryResult:
 
 def _retry_after(headers: httpx.Headers) -> float:
     """Return the seconds to wait by ``Retry-After``."""
-    return min(retry_after(headers.get("retry-after")) or 0.0, _MAX_PAUSE)
+    return min(parse_retry_after(headers.get("retry-after")) or 0.0, _MAX_PAUSE)
 
 
 def _drain_response(chunks: Iterable[bytes], deadline: float) -> None:
@@ -309,8 +309,8 @@ def _drain_response(chunks: Iterable[bytes], deadline: float) -> None:
 
 
 def _failure_text(url: str, error: Exception) -> str:
-    reason = str(error) if isinstance(error, OutOfReach) else f"{type(error).__name__}: {error}"
-    return f"{shown_url(url)} does not answer: {reason}"
+    reason = str(error) if isinstance(error, ForbiddenHost) else f"{type(error).__name__}: {error}"
+    return f"{redact_url(url)} does not answer: {reason}"
 
 
 _CONNECT_SECONDS: Final = 10.0
@@ -324,7 +324,7 @@ _MqttVersion = Literal["MQTT/5.0", "MQTT/3.1.1"]
 class DeliveryConfig:
     """Settings of delivery: allowed addresses, our name for webhooks, and the callback for permissions."""
 
-    reach: Reach
+    reach: ConnectionPolicy
     origin: str
     callback: str = ""
     permitted: bool = False
@@ -406,7 +406,7 @@ def _parse_sink(subscription: Subscription, protocol: _Protocol) -> tuple[bool, 
     return protocol.schemes[parts.scheme.lower()], host
 
 
-def _check_allowed(host: str, protocol: _Protocol, reach: Reach, *, tls: bool) -> None:
+def _check_allowed(host: str, protocol: _Protocol, reach: ConnectionPolicy, *, tls: bool) -> None:
     written = host if _is_ip_address(host) else "0.0.0.0"  # names are allowed only by name
     if reach.allows(host, written):
         return
@@ -414,7 +414,7 @@ def _check_allowed(host: str, protocol: _Protocol, reach: Reach, *, tls: bool) -
         what = "sinks without TLS" if protocol.binding == "HTTP" else "sinks other than webhooks"
         raise invalid_value(PATH, "sink", f"{what} need a host listed in events.allow_addresses of the registry")
     local = host == "localhost" or host.endswith(".localhost")
-    if local or (_is_ip_address(host) and not reach.admits(host, host)):
+    if local or (_is_ip_address(host) and not reach.can_connect(host, host)):
         raise invalid_value(
             PATH, "sink", "is not a public host, and events.allow_addresses of the registry does not list it"
         )
@@ -513,12 +513,14 @@ def _publisher_for(name: str, subscription: Subscription, protocol: _Protocol, *
         (address,), BrokerLogin(user, secret, credential.get("accessToken")), Tls() if tls else None
     )
     if protocol.binding == "NATS":
-        return lambda: Translating(
+        return lambda: TranslatingPublisher(
             NatsPublisher(connection, name=ours, timeout=_CONNECT_SECONDS, stream=True), partial(nats_message, name)
         )
     if protocol.binding == "AMQP/1.0":
-        return lambda: Translating(AmqpSender(connection, container_id=ours, timeout=_CONNECT_SECONDS), amqp_message)
+        return lambda: TranslatingPublisher(
+            AmqpSender(connection, container_id=ours, timeout=_CONNECT_SECONDS), amqp_message
+        )
     version: _MqttVersion = "MQTT/5.0" if protocol.binding == "MQTT/5.0" else "MQTT/3.1.1"
-    return lambda: Translating(
+    return lambda: TranslatingPublisher(
         MqttPublisher(connection, protocol=version, client_id=ours, timeout=_CONNECT_SECONDS), mqtt_message
     )

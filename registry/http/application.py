@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlencode
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from bindings.http.connection import AcceptedRequest, Answer, too_large
+from bindings.http.connection import AcceptedRequest, AnswerCallback, body_too_large
 from bindings.http.request import HttpProblem, Reply, RequestHead
 from registry.core import changes
 from registry.core.service import RegistryService
@@ -119,7 +119,7 @@ class RegistryApplication:
             writer = self._keeper.anonymous_sender if open_to_all else self._keeper.authenticate(head)
             most = _MAX_OPEN_BODY if open_to_all else self._limits.max_body
             if head.length is not None and head.length > most:
-                raise too_large(most)
+                raise body_too_large(most)
             if open_to_all or head.method not in READ_METHODS:
                 self._pace.count_write(head.address if open_to_all else writer.name, stranger=open_to_all)
         except HttpProblem as problem:
@@ -128,7 +128,7 @@ class RegistryApplication:
             return self._error_reply(head, refusal)
         return _AcceptedCall(self, head, writer, most)
 
-    def perform(self, head: RequestHead, body: bytes, writer: RequestSender, answer: Answer) -> None:
+    def perform(self, head: RequestHead, body: bytes, writer: RequestSender, answer: AnswerCallback) -> None:
         """Carry out a request on a worker thread, and pass the reply to the server's thread."""
         writing = head.method not in READ_METHODS
         with self._counting:
@@ -207,7 +207,7 @@ class _AcceptedCall:
     writer: RequestSender
     max_body: int
 
-    def handle_body(self, body: bytes, answer: Answer) -> None:
+    def handle_body(self, body: bytes, answer: AnswerCallback) -> None:
         """Carry it out."""
         self.application.perform(self.head, body, self.writer, answer)
 

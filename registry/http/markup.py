@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from lxml import etree
 
-from catalog.findings import xml_text
+from catalog.findings import to_xml_text
 
 Element = etree._Element
 Child = Element | str | None
@@ -37,16 +37,16 @@ def h(tag: str, *children: Child, **attributes: str | bool) -> Element:
     element = etree.Element(tag)
     for name, value in attributes.items():
         if value is not False:
-            element.set(name.rstrip("_").replace("_", "-"), name if value is True else xml_text(value))
+            element.set(name.rstrip("_").replace("_", "-"), name if value is True else to_xml_text(value))
     for child in children:
         if child is None:
             continue
         if not isinstance(child, str):
             element.append(child)
         elif len(element):
-            element[-1].tail = (element[-1].tail or "") + xml_text(child)
+            element[-1].tail = (element[-1].tail or "") + to_xml_text(child)
         else:
-            element.text = (element.text or "") + xml_text(child)
+            element.text = (element.text or "") + to_xml_text(child)
     return element
 
 

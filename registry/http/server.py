@@ -20,16 +20,16 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from bindings.certificates import CertificateCollector
 from bindings.http.request import (
-    LIMITS,
+    METRICS_LIMITS,
     NO_STORE,
     Access,
-    Exposition,
     HttpProblem,
+    MetricsExposition,
     Reply,
     RequestHead,
     ServerLimits,
-    listen,
-    server_tls,
+    create_server_tls,
+    open_listener,
 )
 from bindings.http.server import HttpServer
 from registry.backup import HistoryKeeper, HistoryLimits
@@ -72,7 +72,7 @@ class MetricsServer:
         registry = CollectorRegistry(auto_describe=True)  # so that name[] filters work
         for each in collectors:
             registry.register(each)
-        self._exposition = Exposition(registry)
+        self._exposition = MetricsExposition(registry)
         self._server: HttpServer | None = None
 
     def start(self) -> None:
@@ -81,9 +81,9 @@ class MetricsServer:
         Raises:
             GatewayError: the address is taken.
         """
-        listener = listen(self._host, self.port, "the registry's metrics")
+        listener = open_listener(self._host, self.port, "the registry's metrics")
         self.port = listener.getsockname()[1]
-        self._server = HttpServer(listener, self, LIMITS, name="registry-metrics")
+        self._server = HttpServer(listener, self, METRICS_LIMITS, name="registry-metrics")
         self._server.start()
 
     def stop(self) -> None:
@@ -306,11 +306,11 @@ class RegistryServer:
 
     def _start(self) -> None:
         chosen = self._settings
-        tls = server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
+        tls = create_server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
         self._database, service = open_service(chosen)
         keeper = Authorizer(chosen.access, chosen.roles, certificates=chosen.tls_clients is not None)
         pace = WriteRateLimiter(chosen.writes_per_second, chosen.write_burst)
-        self._listener = listener = listen(chosen.host, chosen.port, "the registry")
+        self._listener = listener = open_listener(chosen.host, chosen.port, "the registry")
         self.port = listener.getsockname()[1]
         faces: dict[str, RegistryApiFactory] = {**chosen.faces, HISTORY: HistoryApi}
         if chosen.delivery is not None:

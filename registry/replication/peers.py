@@ -15,7 +15,7 @@ import msgspec
 from bindings.background import Backoff
 from catalog.documents.connecting import Logins
 from catalog.documents.fetching import Fetcher
-from catalog.documents.registry_api import post
+from catalog.documents.registry_api import post_json
 from catalog.findings import DocumentError
 from registry.core.service import RegistryService
 from registry.replication.applying import MAX_REPORTED, ChangeApplier, ChangeAuthor
@@ -306,7 +306,7 @@ class PeerExchange:
 
     def _send_page(self, peer: Peer, page: ChangePage) -> _PushReply:
         by = Fetcher(network=True, logins=peer.logins)
-        receipt = post(peer.url, encode_page(page), by, note="xRouter-Finding")
+        receipt = post_json(peer.url, encode_page(page), by, note="xRouter-Finding")
         if receipt.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             raise _TooLarge(f"a page is too large for {by.address(peer.url)}", file=peer.url)
         if receipt.status != _STATUS_OK:

@@ -212,7 +212,7 @@ class BatchRetry:
             Draining: the query must end.
         """
         hint = error.hint or "repair the sink; the batch is retried automatically, and nothing is lost"
-        self.metrics.sink_write(error.sink, "error", str(error))
+        self.metrics.count_sink_write(error.sink, "error", str(error))
         self._report(batch, str(error), error.sink, hint=hint, retry_seconds=seconds)
         self._note(batch, str(error), error.sink, loaded.writer.taken(batch))
         self._wait(batch, seconds, parked=parked)

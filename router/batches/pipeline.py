@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from bindings.inbox.format import is_inbox_offset, positions_of
+from bindings.inbox.format import is_inbox_offset, parse_offset
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxError
 from bindings.kafka.client import KafkaUnreachable
@@ -26,19 +26,27 @@ from router.batches.attempt import attempt
 from router.batches.journal import RETRY_FIRST, BatchJournal, BatchRetry, Draining, TooManyDeadLetters, pauses
 from router.batches.plans import PlanHolder
 from router.batches.splitting import BatchPart, BatchParts, BatchSizeLimiter, Measure, TooLarge
-from router.errors import DiskError, Fault, RouterError, SinkError, fault_of, is_unreadable, unreachable_registry
+from router.errors import (
+    DiskError,
+    Fault,
+    RouterError,
+    SinkError,
+    find_batch_fault,
+    find_lost_registry,
+    is_timestamp_overflow,
+)
 from router.evaluation.evaluator import Kind
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Plan
 from router.logs import get_logger
-from router.machine import BatchSizing, divided
+from router.machine import BatchSizing, divide_memory
 from router.reading.backlogs import extents, first_of
 from router.reading.generations import Generation, Spans, bounds, cluster_of, offsets_of, reads, records_in, turned_back
 from router.reading.streams import Losses, ReadTopics, places_of
 from router.request_reply import Pairing
 from router.state.state import Accounts, BatchNotes, StateFolder
-from router.watching.batches import Watch
-from router.watching.coverage import by_endpoint
+from router.watching.batches import BatchWatch
+from router.watching.coverage import count_by_endpoint
 from router.writing.outcomes import Ordering
 from router.writing.staging import BatchId
 
@@ -166,10 +174,10 @@ class ConservationCheck:
         own = view.layout.inbox
         begin = reached if reached.get("inbox") == own else starts
         if begin:
-            firsts = positions_of(begin, own)
+            firsts = parse_offset(begin, own)
         else:
             firsts = {number: view.first_position(number) for number in view.partitions}
-        return sum(view.count_rows(number, firsts[number], end) for number, end in positions_of(ends, own).items())
+        return sum(view.count_rows(number, firsts[number], end) for number, end in parse_offset(ends, own).items())
 
 
 def _furthest(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,12 +256,12 @@ class Pipeline:
         self._bounding = bounding or BatchSizeLimiter(kind, generation, BatchSizing.of(plans.active.settings), None)
         self._retry = BatchRetry(name, self._notes, plans, metrics, status, self._draining)
         self._ordering = Ordering(state, name, self._notes, self._retry.pause)
-        self._watch = Watch(name, metrics, status, lambda: reads(plans.active.sources, name))
+        self._watch = BatchWatch(name, metrics, status, lambda: reads(plans.active.sources, name))
         self._accounting = ConservationCheck(
             name, generation, state, accounts or Accounts(state), None if topics is None else topics.losses
         )
         self._topics = topics
-        metrics.expect_query(name)
+        metrics.init_query_series(name)
         metrics.resume(name, self._accounting.account)
         self._shadowed = False
         self._unshadowed: int | None = None
@@ -300,9 +308,9 @@ class Pipeline:
             fresh = self._accounting.add(number, tally, self._metrics)
             steps = self._status.steps.end(self.name, tally.total)
             seconds = time.monotonic() - began
-            self._metrics.batch_done(self.name, tally, seconds, int(now * 1000), counted=not fresh)
+            self._metrics.count_written_batch(self.name, tally, seconds, int(now * 1000), counted=not fresh)
             if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
-                counts = {"records": tally.total, "outcomes": by_endpoint(tally.records)}
+                counts = {"records": tally.total, "outcomes": count_by_endpoint(tally.records)}
                 times = {"seconds": round(seconds, 3), "steps": steps}
                 _log.debug("batch done", **self._retry.facts(number), **counts, **times)
             self.last = number
@@ -358,10 +366,10 @@ class Pipeline:
             except TooLarge:
                 self._bounding.divide(parts, measure)
             except Exception as error:
-                if is_unreadable(error) and self._bounding.read_anew(number):
+                if is_timestamp_overflow(error) and self._bounding.read_anew(number):
                     _log.warning("reading the batch with our own client: timestamp out of range", query=self.name)
                     continue
-                fault = fault_of(error)
+                fault = find_batch_fault(error)
                 if fault is not None and self._suspects_shadow(number, fault):
                     continue
                 if fault is None or not self._failed(parts, measure, fault):
@@ -415,7 +423,7 @@ class Pipeline:
                 self._retry.by_breaker(loaded, batch, str(error))
                 waits = pauses()
             except Exception as error:
-                if not (away := unreachable_registry(error)):
+                if not (away := find_lost_registry(error)):
                     raise
                 self._retry.by_registry(loaded, batch, away, next(waits), parked=park is not None)
 
@@ -459,5 +467,5 @@ class Pipeline:
         return True
 
     def _hint(self, fault: Fault) -> dict[str, str]:
-        remedy = divided(self._plans.active.settings).remedy(fault.text, worker=fault.kind == "worker")
+        remedy = divide_memory(self._plans.active.settings).remedy(fault.text, worker=fault.kind == "worker")
         return {"hint": remedy} if remedy else {}

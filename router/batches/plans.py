@@ -332,7 +332,12 @@ class PlanHolder:
             if known is None:
                 metrics = self._metrics
                 known = load(
-                    self._spark, plan, metrics.sink_write, self._tallies, metrics.sinks.took, metrics.unfit_values
+                    self._spark,
+                    plan,
+                    metrics.count_sink_write,
+                    self._tallies,
+                    metrics.sinks.took,
+                    metrics.count_unfit_values,
                 )
                 with self._lock:
                     self._loaded[plan.id] = known

@@ -10,8 +10,8 @@ from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
-from catalog.convert import json_text, yaml_text
-from catalog.documents.connecting import Logins, Reach
+from catalog.convert import to_json_text, to_yaml_text
+from catalog.documents.connecting import ConnectionPolicy, Logins
 from catalog.documents.fetching import Fetcher
 from catalog.findings import Declarations
 from catalog.load import load
@@ -130,7 +130,7 @@ def format_document(document: Mapping[str, Any], form: DocumentFormat) -> str:
     Raises:
         CatalogError: it has a value that the format cannot represent.
     """
-    return yaml_text(document) if form is DocumentFormat.yaml else json_text(document)
+    return to_yaml_text(document) if form is DocumentFormat.yaml else to_json_text(document)
 
 
 def refuse_overwriting(output: Path | None, *, force: bool) -> None:
@@ -179,13 +179,13 @@ _VARIABLES: Final = "XROUTER_CATALOG__LOGINS"
 
 
 def make_fetcher(logins: Path | None, allow: Sequence[str] = ()) -> Fetcher:
-    """Return the fetcher of a command; *allow* is passed to :class:`catalog.documents.connecting.Reach`.
+    """Return the fetcher of a command; *allow* is passed to :class:`catalog.documents.connecting.ConnectionPolicy`.
 
     Raises:
         ConfigError: the logins are invalid.
         ValueError: a network in *allow* is invalid.
     """
-    return Fetcher(network=True, reach=Reach(allow), logins=_read_logins(logins))
+    return Fetcher(network=True, reach=ConnectionPolicy(allow), logins=_read_logins(logins))
 
 
 def _read_logins(file: Path | None) -> Logins:

@@ -15,17 +15,17 @@ import msgspec
 import typer
 from rich.table import Table
 
-from catalog.comparing import CatalogChange, CatalogDiff, compare
-from catalog.convert import Converted, convert
+from catalog.comparing import CatalogChange, CatalogDiff, compare_catalogs
+from catalog.convert import ConvertedCatalog, convert
 from catalog.dialects import detect
 from catalog.documents.connecting import origin_of
 from catalog.documents.documents import Document, read_documents
 from catalog.documents.fetching import Fetcher, is_url
-from catalog.documents.registry_api import NESTED, post
+from catalog.documents.registry_api import NESTED, post_json
 from catalog.explaining import entity_to_json, known_xids
 from catalog.findings import Declarations, DocumentError, Findings
 from catalog.linting.attributes import rejecting_errors
-from catalog.load import build, listing, load
+from catalog.load import build_catalog, listing_to_json, load
 from catalog.model import Catalog
 from catalog.parsing.texts import parse_text
 from catalog.references import AddressFollower
@@ -185,7 +185,7 @@ def list_definitions(
     """
     catalog = load(sources, fetcher=make_fetcher(logins))
     if format is OutputFormat.json:
-        print_json_lines(listing(definition, catalog) for definition in catalog.definitions.values())
+        print_json_lines(listing_to_json(definition, catalog) for definition in catalog.definitions.values())
     elif sys.stdout.isatty():
         terminal().print(_make_definition_table(catalog))
     else:
@@ -241,7 +241,7 @@ def convert_catalog(
     _warn_about_omissions(converted)
 
 
-def _warn_about_omissions(done: Converted) -> None:
+def _warn_about_omissions(done: ConvertedCatalog) -> None:
     for xid in done.left_out:
         print_text(f"xrouter: warning: {xid} has an error and is left out", err=True)
     for xid in done.not_flat:
@@ -276,7 +276,7 @@ def diff(
     except DocumentError as error:
         print_text(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
         raise typer.Exit(UNREADABLE) from error
-    difference = compare(before, after)
+    difference = compare_catalogs(before, after)
     if format is OutputFormat.json:
         print_json(difference.to_json())
     else:
@@ -456,8 +456,8 @@ def pull(
     pulled = inline_collections(document, fetcher)
     write_text(format_document(pulled, choose_document_format(to, file)), file)
     _warn_if_file_differs(
-        build([document], Findings(), fetcher=fetcher),
-        build([Document(str(file or "-"), pulled)], Findings(), fetcher=fetcher),
+        build_catalog([document], Findings(), fetcher=fetcher),
+        build_catalog([Document(str(file or "-"), pulled)], Findings(), fetcher=fetcher),
     )
 
 
@@ -595,7 +595,7 @@ def push(
     tree = inline_collections(registry, fetcher)
     groups = groups_to_send(document, tree)
     before, after = (_build(Document(registry.file, each), fetcher) for each in (tree, overlay_groups(tree, groups)))
-    write_difference(compare(before, after))
+    write_difference(compare_catalogs(before, after))
     if dry_run:
         return
     _ask_for_confirmation(url, yes=yes)
@@ -638,7 +638,7 @@ def _load_and_convert(path: str, fetcher: Fetcher) -> tuple[Catalog, Mapping[str
 
 
 def _build(document: Document, fetcher: Fetcher) -> Catalog:
-    return build([document], Findings(), fetcher=fetcher)
+    return build_catalog([document], Findings(), fetcher=fetcher)
 
 
 def _ask_for_confirmation(url: str, *, yes: bool) -> None:
@@ -662,7 +662,9 @@ def _send_groups(url: str, groups: Mapping[str, Any], fetcher: Fetcher) -> None:
         RouterError: the registry rejects it.
         DocumentError: the result is unknown.
     """
-    receipt = post(url.partition("?")[0].rstrip("/") + "/" + FLAGS, msgspec.json.encode(groups), fetcher, note=NOTE)
+    receipt = post_json(
+        url.partition("?")[0].rstrip("/") + "/" + FLAGS, msgspec.json.encode(groups), fetcher, note=NOTE
+    )
     if not 200 <= receipt.status < 300:
         raise _rejection_error(fetcher.address(url), receipt.status, receipt.data)
     for note in receipt.notes:

@@ -15,8 +15,8 @@ from catalog.model import Catalog
 from router.errors import ConfigError, StateError
 from router.preflight import CheckResult, iter_remote_checks, list_local_checks, list_machine_checks, run_checks
 from router.settings import Settings, load_settings
-from router.settings.catalogs import fetcher_of
-from router.sources import find_missing_sources, sources_of
+from router.settings.catalogs import make_catalog_fetcher
+from router.sources import find_missing_sources, resolve_sources
 from router.state.durable import Pins, clients_of, distrusted
 from router.terminal import plural, print_text, terminal, to_text
 
@@ -49,7 +49,7 @@ def run_doctor(config: Path | None = None) -> Iterator[CheckResult]:
 
 
 def _load_catalog(sources: Sequence[str], settings: Settings) -> Catalog:
-    return load(sources, fetcher=fetcher_of(settings), base_uri=settings.catalog.base_uri)
+    return load(sources, fetcher=make_catalog_fetcher(settings), base_uri=settings.catalog.base_uri)
 
 
 def _check_catalog(catalog: Catalog, settings: Settings) -> CheckResult:
@@ -84,7 +84,7 @@ def _check_shadow(catalog: Catalog, settings: Settings) -> CheckResult:
 def _check_servers(catalog: Catalog, settings: Settings) -> Iterator[CheckResult]:
     """Yield the findings about brokers and servers; those that must not see our credentials are not contacted."""
     try:
-        sources = sources_of(catalog, settings)
+        sources = resolve_sources(catalog, settings)
     except ConfigError as error:
         yield CheckResult("sources", "fail", error.message, error.hint)
         return

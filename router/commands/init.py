@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from catalog.convert import json_text, yaml_text
+from catalog.convert import to_json_text, to_yaml_text
 from router.commands.arguments import schema_option, write_text
 from router.errors import RouterError
 from router.terminal import print_text
@@ -230,7 +230,7 @@ def format_settings(chosen: Sequence[ProtocolTemplate]) -> str:
 def format_compose(chosen: Sequence[ProtocolTemplate]) -> str:
     """Return the compose file; empty when no protocol needs a broker."""
     document = make_compose(chosen)
-    return _COMPOSE.format(settings=SETTINGS_NAME) + yaml_text(document) if document else ""
+    return _COMPOSE.format(settings=SETTINGS_NAME) + to_yaml_text(document) if document else ""
 
 
 def _read_settings_schema() -> bytes:
@@ -273,7 +273,7 @@ def init(
 def _make_files(chosen: list[ProtocolTemplate]) -> dict[str, str]:
     texts = {
         SETTINGS_NAME: format_settings(chosen),
-        CATALOG_NAME: json_text(make_catalog(chosen)),
+        CATALOG_NAME: to_json_text(make_catalog(chosen)),
         COMPOSE_NAME: format_compose(chosen),
         SCHEMA_COPY: _read_settings_schema().decode("utf-8"),
     }

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final, TextIO
 
 import typer
 
-from catalog.findings import DocumentError, escaped_json, one_line
+from catalog.findings import DocumentError, escape_json_controls, to_one_line
 from catalog.model import Catalog
 from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_text, parse_yaml
-from catalog.schemas.ids.deciding import Frames
+from catalog.schemas.ids.deciding import FrameSettings
 from router.commands.arguments import (
     AllowAddresses,
     BaseUri,
@@ -32,7 +32,7 @@ from router.commands.test.runner import ValueMismatch, iter_differences
 from router.errors import RouterError
 from router.matching.explanation import BEST, FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.nearest import ConstraintResult
-from router.matching.records import RecordMatcher, to_line
+from router.matching.records import RecordMatcher, encode_outcome
 from router.terminal import plural, print_text, terminal, to_text, value_text
 
 # Output of ``xrouter match --explain``: colored on a terminal, plain elsewhere.
@@ -62,7 +62,7 @@ class ExplanationWriter:
     def write(self, explained: RecordExplanation) -> None:
         """Write one record's explanation, and an empty line."""
         for text, style in (*self._iter_record(explained), ("", "")):
-            safe = one_line(text).encode(self._encoding, "backslashreplace").decode(self._encoding)
+            safe = to_one_line(text).encode(self._encoding, "backslashreplace").decode(self._encoding)
             self._console.print(to_text((safe, style)))
 
     def _can_encode(self, signs: str) -> bool:
@@ -146,7 +146,7 @@ class ExplanationWriter:
         shown = text or ""
         if len(shown) > _SHOWN:
             shown = shown[:_SHOWN] + self._cut
-        return one_line(shown)
+        return to_one_line(shown)
 
 
 # ``xrouter match --expect``: compare outcomes with expected ones, in the format of cases of ``xrouter test``.
@@ -238,7 +238,7 @@ def _read_tree(path: Path) -> Any:
 
 
 def _format_mismatch(each: ValueMismatch) -> str:
-    return one_line(f"{each.pointer}: expected {_shorten_value(each.expected)}, found {_shorten_value(each.actual)}")
+    return to_one_line(f"{each.pointer}: expected {_shorten_value(each.expected)}, found {_shorten_value(each.actual)}")
 
 
 def _shorten_value(value: Any) -> str:
@@ -330,14 +330,16 @@ def match(
     loaded = load_usable([*catalog, *(more or [])], make_fetcher(logins, allow or ()), base_uri=base_uri)
     if endpoint is not None:
         _require_xid(endpoint, loaded.endpoints, "endpoint")
-    factory = partial(RecordMatcher, validation=validate.value, frames=Frames(framing.value), ambiguous=ambiguous.value)
+    factory = partial(
+        RecordMatcher, validation=validate.value, frames=FrameSettings(framing.value), ambiguous=ambiguous.value
+    )
     matcher = _make_matcher(factory, loaded, endpoint, group or [])
     if explain:
         _explain_stdin(Explainer(matcher, everything=everything))
         return
     output = sys.stdout.buffer
     for outcome in matcher.outcomes(sys.stdin.buffer):
-        output.write(escaped_json(to_line(outcome)))
+        output.write(escape_json_controls(encode_outcome(outcome)))
         for line in () if expected is None else expected.compare_next(outcome):
             print_text(line, err=True)
     output.flush()

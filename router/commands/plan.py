@@ -19,11 +19,11 @@ import typer
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxDamaged, InboxFormatError
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.offsets import RangeUnreadable, share_equally, tail_of
-from bindings.kafka.store import inbox_rows_of
-from catalog.comparing import CatalogChange, compare
+from bindings.kafka.offsets import RangeUnreadable, open_tail, share_equally
+from bindings.kafka.store import to_inbox_rows
+from catalog.comparing import CatalogChange, compare_catalogs
 from catalog.documents.fetching import CASES
-from catalog.findings import Declarations, RecordError, one_line
+from catalog.findings import Declarations, RecordError, to_one_line
 from catalog.model import Catalog
 from catalog.parsing.regular import open_input
 from router.commands.arguments import OutputFormat, load_usable
@@ -49,12 +49,12 @@ from router.evaluation.comparing import (
 from router.evaluation.evaluator import EVALUATORS, INBOX_COLUMNS
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
-from router.matching.records import entry_of
+from router.matching.records import parse_entry
 from router.matching.schema_validation import DATA
 from router.replay.batches import rows_of
 from router.settings import Settings, load_settings
-from router.settings.catalogs import fetcher_of
-from router.sources import Source, inbox_client, source_client
+from router.settings.catalogs import make_catalog_fetcher
+from router.sources import Source, make_inbox_client, make_source_client
 from router.state.durable import Pins, clients_of, require_trusted
 from router.state.ledger import LetterLedger
 from router.terminal import plural, print_json, terminal, to_text, value_text
@@ -151,7 +151,7 @@ class ChangeSampler:
     @cached_property
     def _changes_by_xid(self) -> dict[str, list[CatalogChange]]:
         changes: dict[str, list[CatalogChange]] = {}
-        for change in sorted(compare(self._old, self._new).changes, key=lambda each: each.compatible):
+        for change in sorted(compare_catalogs(self._old, self._new).changes, key=lambda each: each.compatible):
             for xid in {change.xid, *([change.before] if change.kind == "definition-renamed" else [])}:
                 changes.setdefault(xid, []).append(change)
         return changes
@@ -348,7 +348,7 @@ def _iter_file_records(path: Path) -> Iterator[tuple[str, bytes]]:
 def _iter_file_letters(path: Path, records: Iterable[tuple[str, bytes]]) -> Iterator[DeadLetter]:
     for number, (position, line) in enumerate(records):
         try:
-            yield replace(entry_to_dead_letter(entry_of(number, line)[0]), position=position)
+            yield replace(entry_to_dead_letter(parse_entry(number, line)[0]), position=position)
         except RecordError as error:
             raise RouterError(f"{position}: {error}", hint=_HINT) from error
 
@@ -390,7 +390,7 @@ class RecordSelection:
         yield RecordFeed("dead letters", partial(self._iter_letter_chunks, settings))
 
     def _iter_topic_chunks(self, source: Source, feed: RecordFeed) -> Iterator[Chunk]:
-        chunks = map(partial(Chunk, "kafka"), self._iter_topic_rows(source_client(source), source.topic, feed))
+        chunks = map(partial(Chunk, "kafka"), self._iter_topic_rows(make_source_client(source), source.topic, feed))
         return self._require_response(f"source {source.endpoint}", chunks)
 
     def _require_response(self, name: str, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -404,7 +404,7 @@ class RecordSelection:
 
     def _iter_topic_rows(self, client: KafkaClient, topic: str, feed: RecordFeed) -> Iterator[pa.RecordBatch]:
         since = None if self.since is None else int(self.since.timestamp() * 1000)
-        tail = tail_of(client, topic, self.max_records, since)
+        tail = open_tail(client, topic, self.max_records, since)
         if tail is None:
             feed.notes.append("the topic does not exist")
             return
@@ -417,8 +417,8 @@ class RecordSelection:
     def _iter_inbox_chunks(self, settings: Settings, folder: Path, feed: RecordFeed) -> Iterator[Chunk]:
         topic = settings.inbox.kafka
         if topic is not None:
-            batches = self._iter_topic_rows(inbox_client(topic), topic.topic, feed)
-            yield from self._require_response("inbox", (make_inbox_chunk(inbox_rows_of(batch)) for batch in batches))
+            batches = self._iter_topic_rows(make_inbox_client(topic), topic.topic, feed)
+            yield from self._require_response("inbox", (make_inbox_chunk(to_inbox_rows(batch)) for batch in batches))
             return
         try:
             view = InboxView(folder)
@@ -487,21 +487,21 @@ def write_report(tally: ChangeTally, places: Iterable[RecordFeed], notes: Iterab
     console = terminal(soft_wrap=True)
     for feed in places:
         summary = "; ".join([plural(feed.records, "record"), *feed.notes])
-        console.print(to_text(one_line(f"{feed.name}: {summary}")))
+        console.print(to_text(to_one_line(f"{feed.name}: {summary}")))
     for note in notes:
-        console.print(to_text(("note", "yellow"), one_line(f": {note}")))
+        console.print(to_text(("note", "yellow"), to_one_line(f": {note}")))
     for kind, words in KINDS.items():
         if not tally.kinds[kind]:
             continue
         console.print(to_text((f"{words}: {tally.kinds[kind]}", _STYLES.get(kind, "bold yellow"))))
         groups = [(each, number) for each, number in tally.groups.most_common() if each[0] == kind]
         for (_, before, after), number in groups[:SHOWN_GROUPS]:
-            console.print(to_text(one_line(f"  {number}  {before if before == after else f'{before} -> {after}'}")))
+            console.print(to_text(to_one_line(f"  {number}  {before if before == after else f'{before} -> {after}'}")))
         if len(groups) > SHOWN_GROUPS:
             console.print(f"  and {len(groups) - SHOWN_GROUPS} more pairs, which --format json has")
         for sample in tally.samples.get(kind, ()):
             for line in _iter_sample_lines(sample):
-                console.print(to_text(one_line(line)))
+                console.print(to_text(to_one_line(line)))
     total = plural(tally.outcomes, "outcome")
     console.print(f"{total}: {tally.outcomes - tally.changed} unchanged, {tally.changed} changed")
 
@@ -643,7 +643,7 @@ def plan(
 def _load_catalog(sources: list[str], settings: Settings) -> tuple[Catalog, SensitiveMarks]:
     """Load a catalog as the settings say; return it with what it marks as sensitive."""
     declarations, read = Declarations(), settings.catalog
-    loaded = load_usable(sources, fetcher_of(settings), base_uri=read.base_uri, declarations=declarations)
+    loaded = load_usable(sources, make_catalog_fetcher(settings), base_uri=read.base_uri, declarations=declarations)
     if loaded.pending:
         # A reload waits for them; without them their definitions would look removed.
         away = ", ".join(loaded.pending[:MAX_PENDING_NAMED])

@@ -15,7 +15,7 @@ from router.errors import RouterError
 from router.evaluation.plan import Plan
 from router.overview.picture import UNKNOWN, DefinitionFlow, RouteSurvey, RouteTarget, survey_routes
 from router.settings import load_settings
-from router.settings.catalogs import fetcher_of
+from router.settings.catalogs import make_catalog_fetcher
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, sightings_in
 from router.terminal import print_json_lines, print_row, terminal
 
@@ -46,7 +46,7 @@ def routes(
     """
     settings = load_settings(config)
     read = settings.catalog
-    loaded = load_usable(list(read.source), fetcher_of(settings), base_uri=read.base_uri)
+    loaded = load_usable(list(read.source), make_catalog_fetcher(settings), base_uri=read.base_uri)
     plan = Plan(loaded, settings)
     seen = sightings_in(Path(settings.state))
     surveyed = survey_routes(plan)

@@ -29,11 +29,11 @@ from bindings.inbox.format import InboxPosition
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxDamaged, InboxError
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.offsets import KafkaOffsets, batch_of, reading, row_of
+from bindings.kafka.offsets import KafkaOffsets, consumer_config, to_source_batch, to_source_row
 from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE
-from bindings.kafka.store import inbox_rows_of
+from bindings.kafka.store import to_inbox_rows
 from catalog.findings import Declarations
-from catalog.parsing.pointers import at_pointer
+from catalog.parsing.pointers import resolve_pointer
 from catalog.record import Record
 from router.commands.arguments import load_usable
 from router.commands.plan import make_inbox_chunk, to_dead_letter
@@ -47,9 +47,9 @@ from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.matching.inbox_columns import arrival_times
 from router.settings import load_settings
-from router.settings.catalogs import fetcher_of
+from router.settings.catalogs import make_catalog_fetcher
 from router.settings.routes import REASONS
-from router.sources import inbox_client, source_client
+from router.sources import make_inbox_client, make_source_client
 from router.terminal import leave_output, plural, print_json_lines, print_text, terminal, to_text
 
 # ``xrouter tap``: select arriving records, evaluate them, and show them redacted and shortened.
@@ -155,7 +155,7 @@ def _parse_condition(text: str) -> TapCondition:
 def read_pointer(tree: Any, pointer: str) -> list[str]:
     """Return the scalar value at a JSON pointer as text, in a list; empty if there is none."""
     try:
-        value = at_pointer(tree, pointer)
+        value = resolve_pointer(tree, pointer)
     except KeyError:
         return []
     if isinstance(value, bool):
@@ -389,18 +389,18 @@ class TopicFollower:
         self._positions = {
             (topic, number): end for topic in topics for number, end in sorted((ends.get(topic) or {}).items())
         }
-        self._consumer = Consumer({**reading(client), "group.id": "xrouter-tap", **_LIMITS})
+        self._consumer = Consumer({**consumer_config(client), "group.id": "xrouter-tap", **_LIMITS})
         self._consumer.assign([TopicPartition(*place, end) for place, end in self._positions.items()])
 
     def read_new(self) -> Iterator[Chunk]:
         """Yield new records."""
         messages = self._consumer.consume(ROUND_ROWS, _WAIT_SECONDS)
-        rows = [row_of(message) for message in messages if message.error() is None]
+        rows = [to_source_row(message) for message in messages if message.error() is None]
         for row in rows:
             self._positions[row["topic"], row["partition"]] = row["offset"] + 1
         if rows:
-            batch = batch_of(rows)
-            yield make_inbox_chunk(inbox_rows_of(batch)) if self._inbox else Chunk("kafka", batch)
+            batch = to_source_batch(rows)
+            yield make_inbox_chunk(to_inbox_rows(batch)) if self._inbox else Chunk("kafka", batch)
         if len(messages) >= ROUND_ROWS:
             self._catch_up()
 
@@ -496,7 +496,7 @@ def _iter_clusters(plan: Plan, *, pushed: bool) -> Iterator[tuple[str, KafkaClie
     topics: list[tuple[str, KafkaClient, list[str], bool]] = []
     for source in plan.sources:
         if not source.pushed:
-            client = source_client(source)
+            client = make_source_client(source)
             named = next((each[2] for each in topics if each[1] == client), None)
             if named is None:
                 topics.append((f"source {source.endpoint}", client, [source.topic], False))
@@ -505,7 +505,7 @@ def _iter_clusters(plan: Plan, *, pushed: bool) -> Iterator[tuple[str, KafkaClie
     yield from topics
     inbox = plan.settings.inbox.kafka
     if pushed and inbox is not None:
-        yield "inbox", inbox_client(inbox), [inbox.topic], True
+        yield "inbox", make_inbox_client(inbox), [inbox.topic], True
 
 
 class TapFormat(StrEnum):
@@ -562,7 +562,9 @@ def tap(
     settings = load_settings(config)
     configure_logs(settings.log)
     declarations, read = Declarations(), settings.catalog
-    catalog = load_usable(list(read.source), fetcher_of(settings), base_uri=read.base_uri, declarations=declarations)
+    catalog = load_usable(
+        list(read.source), make_catalog_fetcher(settings), base_uri=read.base_uri, declarations=declarations
+    )
     redactor = redactor_of(
         marks_of(declarations, catalog) | marks_of_settings(settings.dead_letters.redact), reveal=reveal
     )

@@ -29,14 +29,14 @@ from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem
 
 from catalog.model import Catalog
-from catalog.schemas.ids.deciding import Frames
+from catalog.schemas.ids.deciding import FrameSettings
 from router.dead_letters import stores
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.redaction import HIDDEN, Redaction, Redactor
 from router.errors import ConfigError, RouterError, SinkError
 from router.matching.explanation import FITS, EventExplanation, ExplainedCandidate, Explainer, RecordExplanation
 from router.matching.records import RecordMatcher
-from router.schemaids.framing import frames_of
+from router.schemaids.framing import frame_settings
 from router.settings import JsonLinesSink, KafkaSink, Settings, SourceSettings, TableSink, dead_letter_sinks
 from router.settings.routes import REASONS
 from router.settings.values import parse_duration
@@ -563,12 +563,12 @@ def explainer_of(catalog: Catalog, settings: Settings, endpoint: str | None) -> 
     return Explainer(matcher)
 
 
-def _frames(settings: Settings, endpoint: str | None) -> Frames:
+def _frames(settings: Settings, endpoint: str | None) -> FrameSettings:
     """Return the schema id framing of an endpoint; the default if it is not a source of the settings."""
     source = next((each for each in settings.sources if each.endpoint == endpoint), None)
     if source is None:
         source = SourceSettings(endpoint=endpoint if endpoint is not None else "/endpoints/any")
-    return frames_of(settings, [source])[source.endpoint]
+    return frame_settings(settings, [source])[source.endpoint]
 
 
 def redact_explanation(story: RecordExplanation, redaction: Redaction) -> RecordExplanation:

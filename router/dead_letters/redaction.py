@@ -23,11 +23,11 @@ from urllib.parse import unquote
 from catalog.findings import Declarations, DocumentError
 from catalog.load import load
 from catalog.model import Catalog
-from catalog.parsing.pointers import steps_of
+from catalog.parsing.pointers import parse_pointer
 from router.dead_letters.dead_letter import DeadLetter
 from router.logs import get_logger
 from router.settings import Settings
-from router.settings.catalogs import fetcher_of
+from router.settings.catalogs import make_catalog_fetcher
 
 HIDDEN: Final = "•••"
 _PREFIXES: Final = ("ce-", "ce_", "cloudevents:", "cloudevents_")
@@ -83,7 +83,7 @@ class Redactor:
 
     def __init__(self, marks: SensitiveMarks) -> None:
         self._marks = marks
-        self._paths = [tuple(steps_of(pointer)) for pointer in marks.pointers]
+        self._paths = [tuple(parse_pointer(pointer)) for pointer in marks.pointers]
 
     @property
     def hides_everything(self) -> bool:
@@ -325,7 +325,9 @@ def marked_catalog(settings: Settings) -> tuple[Catalog | None, SensitiveMarks]:
     declarations = Declarations()
     read = settings.catalog
     try:
-        catalog = load(read.source, fetcher=fetcher_of(settings), declarations=declarations, base_uri=read.base_uri)
+        catalog = load(
+            read.source, fetcher=make_catalog_fetcher(settings), declarations=declarations, base_uri=read.base_uri
+        )
     except DocumentError as error:
         _log.warning("the catalog cannot be read, so its sensitive marks are unknown", problem=str(error))
         return None, given | SensitiveMarks(everything=True)

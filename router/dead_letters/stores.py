@@ -21,12 +21,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.kafka.binding import native, parts_of_row
+from bindings.kafka.binding import build, split_row
 from bindings.kafka.client import TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
 from catalog.findings import RecordError
 from catalog.parsing.regular import read_regular
 from catalog.record import parse_record
-from catalog.values import whole_number
+from catalog.values import parse_whole_number
 from router.dead_letters.dead_letter import DeadLetter, parse_native, parse_nearest
 from router.errors import BrokerUnreachable, SinkError
 from router.logs import get_logger
@@ -530,7 +530,7 @@ def _native(lineage: dict[str, str], key: bytes | None, headers: Headers) -> dic
         raise ValueError("it has no native record")
     place = lineage.get(f"{LINEAGE}position", "").partition("#")[0]
     topic, partition, offset = [*place.rsplit("-", 2), "", ""][:3]
-    numbers = whole_number(partition), whole_number(offset)
+    numbers = parse_whole_number(partition), parse_whole_number(offset)
     if None in numbers:
         raise ValueError(f"its position {place!r} is not a position in a topic")
     received = parse_instant(lineage.get(f"{LINEAGE}received"))
@@ -542,7 +542,7 @@ def _native(lineage: dict[str, str], key: bytes | None, headers: Headers) -> dic
         "key": key,
         "headers": [{"key": name, "value": value} for name, value in headers],
     }
-    return native(parts_of_row(row))
+    return build(split_row(row))
 
 
 def _spilled(path: Path) -> tuple[dict[str, object], bytes | None]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.kafka.binding import parts_of_row
+from bindings.kafka.binding import split_row
 from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
@@ -66,7 +66,7 @@ class Chunk:
         """Return the binding, the parts and the body of a record."""
         given: dict[str, Any] = self.rows.slice(row, 1).to_pylist()[0]
         if self.kind == "kafka":
-            return BINDINGS[KAFKA], parts_of_row(given), given["value"]
+            return BINDINGS[KAFKA], split_row(given), given["value"]
         binding = binding_of(given["protocol"] or "") or BINDINGS[UNKNOWN]
         return binding, inbox_parts(given["properties"]), given["body"]
 

@@ -26,7 +26,7 @@ from bindings.parts import Part
 from bindings.protocols import binding_of
 from router.evaluation.outputs import RoutedOutcomes
 from router.evaluation.plan import TOPIC, Evaluator
-from router.matching.inbox_columns import facts_of_inbox, facts_of_kafka, inbox_parts, join
+from router.matching.inbox_columns import concat_record_columns, inbox_parts, read_inbox_rows, read_kafka_rows
 from router.matching.index.classes import IntArray
 from router.matching.record_columns import NO_SOURCE, RecordColumns
 
@@ -130,7 +130,7 @@ def evaluate_kafka(judge: Evaluator, rows: pa.RecordBatch) -> RoutedOutcomes:
     topics = pc.dictionary_encode(rows.column("topic"))
     numbers = [judge.channels.get(f"{TOPIC}{topic}", -1) for topic in topics.dictionary.to_pylist()]
     channels = np.array(numbers, np.int64)[topics.indices.to_numpy(zero_copy_only=False)]
-    facts = facts_of_kafka(rows, judge.matcher, judge.reader, channels, bodies=bool(judge.bodies))
+    facts = read_kafka_rows(rows, judge.matcher, judge.reader, channels, bodies=bool(judge.bodies))
     outcomes = judge.matcher.match(facts)
     arrivals = rows.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)
     sizes = pc.add(*(pc.fill_null(pc.binary_length(rows.column(name)), 0) for name in ("key", "value")))
@@ -163,12 +163,12 @@ def evaluate_dead_letters(judge: Evaluator, batch: pa.RecordBatch) -> RoutedOutc
         others = batch.take(pa.array(rest))
         arrivals[rest], sizes[rest] = _arrivals(others), _sizes(others)
         facts.append(_placed(_facts_of_inbox(judge, others), rest))
-    both = facts[0] if len(facts) == 1 else join(facts[0], facts[1], judge.matcher.keys)
+    both = facts[0] if len(facts) == 1 else concat_record_columns(facts[0], facts[1], judge.matcher.keys)
     return judge.outputs.decide(judge.matcher.match(both), arrivals, sizes)
 
 
 def _facts_of_inbox(judge: Evaluator, batch: pa.RecordBatch) -> RecordColumns:
-    return facts_of_inbox(batch, judge.matcher, judge.channels, judge.outputs.attributes)
+    return read_inbox_rows(batch, judge.matcher, judge.channels, judge.outputs.attributes)
 
 
 def _arrivals(batch: pa.RecordBatch) -> IntArray:
@@ -219,7 +219,7 @@ def _facts_of_kafka_letters(judge: Evaluator, rows: Sequence[Mapping[str, Any]],
     places = judge.channels
     channels = [places.get(f"{TOPIC}{row['topic']}", places.get(row["endpoint"] or "", -1)) for row in rows]
     table = pa.RecordBatch.from_pylist([{n: row[n] for n in SOURCE_SCHEMA.names} for row in rows], SOURCE_SCHEMA)
-    facts = facts_of_kafka(table, judge.matcher, judge.reader, np.array(channels, np.int64))
+    facts = read_kafka_rows(table, judge.matcher, judge.reader, np.array(channels, np.int64))
     return _placed(facts, numbers)
 
 

@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Int, valid
-from bindings.columns.envelopes import CONTENT
+from bindings.columns.entries import Bool, Int, is_not_null
+from bindings.columns.envelopes import CONTENT_TYPE_NAME
 from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE, LINEAGE
 from bindings.parts import JSON_KIND
-from bindings.protocols import BINDINGS, CARRIED
+from bindings.protocols import BINDINGS, CARRIED_PREFIXES
 from catalog.model import Catalog, Relation
 from catalog.protocols.properties import CONNECTION_HEADERS
-from router.matching.context import RELATED, value_of
+from router.matching.context import RELATED, property_column
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.record_columns import NO_SOURCE, ColumnRows, ExactReading
 
@@ -55,7 +55,7 @@ def forwarded_name(key: str) -> str | None:
 
     Attributes of events are forwarded separately, and are not recognized here.
     """
-    prefix = next((known for known in CARRIED if key.startswith(known)), None)
+    prefix = next((known for known in CARRIED_PREFIXES if key.startswith(known)), None)
     if prefix is None:
         return None
     name = key.removeprefix(prefix)
@@ -85,7 +85,9 @@ def attributes_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
     leaving = _routed(outcomes, settled) & envelopes.binary
     chosen = envelopes.attributes[leaving[entries.owners[envelopes.attributes]]]
     ordered, counts = _content_last(entries.owners[chosen], chosen, np.where(leaving, envelopes.contents, -1))
-    names = [CONTENT_TYPE if name in ("", CONTENT) else f"{ATTRIBUTE}{name}" for name in envelopes.attribute_names]
+    names = [
+        CONTENT_TYPE if name in ("", CONTENT_TYPE_NAME) else f"{ATTRIBUTE}{name}" for name in envelopes.attribute_names
+    ]
     return np.flatnonzero(leaving) + settled.start, _lists(
         settled, ordered, counts[leaving], pa.array(names, pa.string())
     )
@@ -137,7 +139,7 @@ def keys_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
         mapped = ~envelopes.events & _routed(outcomes, settled)
         keys = pc.coalesce(keys, entries.values_at(np.where(mapped, -1, places)))
     real = facts.sources[settled.start : settled.start + len(keys)] != NO_SOURCE
-    rows = np.flatnonzero(real & valid(keys))
+    rows = np.flatnonzero(real & is_not_null(keys))
     return rows + settled.start, keys.take(pa.array(rows))
 
 
@@ -156,7 +158,7 @@ def attributes_from_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Fillin
         return rows, pa.nulls(0, HEADERS)
     chosen = np.flatnonzero(leaving[json.owners])
     # The content types follow the values.
-    contents = np.where(leaving & valid(json.types), len(json.values) + np.arange(len(rows)), -1)
+    contents = np.where(leaving & is_not_null(json.types), len(json.values) + np.arange(len(rows)), -1)
     places, counts = _content_last(json.owners[chosen], chosen, contents)
     values = pa.concat_arrays([json.values, json.types.view(pa.binary())]).take(pa.array(places))
     codes = np.concatenate((json.codes, np.full(len(rows), len(json.names))))[places]
@@ -280,7 +282,7 @@ class RelationColumns:
         rows = np.flatnonzero(np.array([*parts, False], bool)[winners])
         at = pa.array(rows)
         keys = dict.fromkeys(("e.id", *self.matcher.correlations.keys))
-        values = {key: value_of(outcomes, key).take(at).to_pylist() for key in keys}
+        values = {key: property_column(outcomes, key).take(at).to_pylist() for key in keys}
         texts: list[str | None] = [None] * outcomes.facts.columns.rows
         for place, row in enumerate(rows.tolist()):
             target = self.matcher.targets[int(winners[row])]

@@ -23,9 +23,9 @@ from router.evaluation.evaluator import INBOX_COLUMNS, Batches, Kind, WorkerPass
 from router.evaluation.forwarding import PARTITION_KEY
 from router.evaluation.outputs import DEAD_LETTER, RoutedOutcomes, Tally
 from router.evaluation.plan import Plan
-from router.matching.inbox_columns import instants, positions_of
+from router.matching.inbox_columns import kafka_instants, kafka_positions
 from router.routing import SpillLimits
-from router.settings.routes import dead_letter_values
+from router.settings.routes import make_dead_letter_values
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
@@ -211,7 +211,7 @@ def _is_range(numbers: np.typing.NDArray[np.int64], length: int) -> bool:
 
 def positions_in(kind: Kind, rows: pa.RecordBatch, places: pa.Int32Array) -> pa.StringArray:
     """Return the position of each record, followed by ``#`` and the event's number in its batch (*places*)."""
-    records = positions_of(rows) if kind == "kafka" else rows.column("position")
+    records = kafka_positions(rows) if kind == "kafka" else rows.column("position")
     if places.null_count == len(places):
         return records
     events = pc.binary_join_element_wise(records, places.cast(pa.string()), "#")
@@ -220,7 +220,7 @@ def positions_in(kind: Kind, rows: pa.RecordBatch, places: pa.Int32Array) -> pa.
 
 def _received(kind: Kind, rows: pa.RecordBatch) -> pa.TimestampArray:
     """Return when records arrived; null if out of range."""
-    moments = instants(rows.column("timestamp")) if kind == "kafka" else rows.column("received")
+    moments = kafka_instants(rows.column("timestamp")) if kind == "kafka" else rows.column("received")
     return moments.cast(_INSTANT)
 
 
@@ -263,7 +263,7 @@ def poison_outcome(
         "spilled": spilled,
     }
     for name, template in plan.routes.letter_topics.items():
-        given[f"letters_{name}"] = F.lit(template.expand(dead_letter_values(endpoint, REASON), escape="_"))
+        given[f"letters_{name}"] = F.lit(template.expand(make_dead_letter_values(endpoint, REASON), escape="_"))
     members = (
         given.get(field.name, F.lit(None)).cast(from_arrow_type(field.type)).alias(field.name)
         for field in plan.judge.outputs.type

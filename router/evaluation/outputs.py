@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.envelope import attribute_name
+from bindings.envelope import attribute_of_key
 from bindings.events import typed_names
 from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE
 from bindings.protocols import BINDINGS
@@ -366,13 +366,13 @@ class OutputBuilder:
             **placed.topics,
             **_exact(outcomes),
             **(self._relating.columns(outcomes) if self._relating is not None else {}),
-            **({SCHEMA_ID: self._ids.shown(facts)} if self._ids.finds_any else {}),
+            **({SCHEMA_ID: self._ids.ids_of_rows(facts)} if self._ids.finds_any else {}),
         }
         order, offsets = in_order(facts, len(sizes))
         arrived = arrivals[facts.sources[order]]
         taken = int(sizes.sum())
         kept: dict[str, int] = {"spilled": len(spilled), "size": taken, "rows": len(sizes)}
-        ids, empty = self._ids.counted(facts, outcomes.winners, order), self._empty(facts)
+        ids, empty = self._ids.count_routed(facts, outcomes.winners, order), self._empty(facts)
         counts = tally(placed, outcomes.reasons, decided, order, arrived, own, empty=empty, ids=ids, **kept)
         return RoutedOutcomes(outcomes, columns, order, offsets, counts)
 
@@ -510,7 +510,7 @@ def _passed(reading: ExactReading, protocol: int) -> Pairs:
     pairs: Pairs = []
     for part in reading.parts:
         name = forwarded_name(part.key)
-        if name is not None and not (reading.envelope.is_event and attribute_name(part.key, rule) is not None):
+        if name is not None and not (reading.envelope.is_event and attribute_of_key(part.key, rule) is not None):
             pairs.append((name, part.value))
     return pairs
 

@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.kafka.record_columns import KafkaReader
+from bindings.kafka.record_columns import KafkaColumnReader
 from catalog.findings import DocumentError
-from catalog.load import catalog_from_json, catalog_to_json, load, paused_gc
+from catalog.load import catalog_from_json, catalog_to_json, load, pause_gc
 from catalog.model import Catalog
-from catalog.schemas.ids.deciding import Frames, SchemaIdRule
+from catalog.schemas.ids.deciding import FrameSettings, SchemaIdRule
 from catalog.schemas.validation import PayloadValidation
 from router.errors import BatchPinError, CatalogUnavailable
 from router.evaluation.forwarding import RelationColumns
 from router.evaluation.outputs import OutputBuilder
-from router.machine import divided
+from router.machine import divide_memory
 from router.matching.channels import ChannelBuilder
 from router.matching.context import RELATED
 from router.matching.matcher import Matcher
 from router.matching.record_columns import SCHEMA_ID
 from router.routing import Routes, SizeLimits
-from router.schemaids.framing import SinkFrames, WrittenFrame, frames_of
+from router.schemaids.framing import SinkFrames, WrittenFrame, frame_settings
 from router.settings import Settings, settings_from_dict
-from router.settings.catalogs import fetcher_of
-from router.sources import Source, by_query, sources_of
+from router.settings.catalogs import make_catalog_fetcher
+from router.sources import Source, group_by_query, resolve_sources
 
 if TYPE_CHECKING:
     from router.evaluation.comparing import Shadow
@@ -68,16 +68,16 @@ class Plan:
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """The endpoints that records are read from, resolved against the catalog."""
-        return sources_of(self.catalog, self.settings)
+        return resolve_sources(self.catalog, self.settings)
 
     @cached_property
-    def frames(self) -> Mapping[str, Frames]:
+    def frames(self) -> Mapping[str, FrameSettings]:
         """The framing of Kafka bodies with schema ids, by endpoint."""
         return self.frames_anew()
 
-    def frames_anew(self) -> dict[str, Frames]:
+    def frames_anew(self) -> dict[str, FrameSettings]:
         """Return :attr:`frames` with separate registry clients, for another thread."""
-        return frames_of(self.settings, [each.settings for each in self.sources])
+        return frame_settings(self.settings, [each.settings for each in self.sources])
 
     def unidentified(self) -> Iterator[tuple[Source, tuple[str, ...]]]:
         """Yield Kafka sources whose schema ids cannot be resolved, with the definitions that this affects.
@@ -106,7 +106,8 @@ class Plan:
         return SinkFrames(self.settings, self.catalog)
 
     def written_frames(self, sink: str, *, register: bool = True) -> Mapping[str, WrittenFrame]:
-        """Return the frame that a sink writes before bodies, by xid of the definition; see :meth:`SinkFrames.of`.
+        """Return the frame that a sink writes before bodies, by xid of the definition; see
+        :meth:`SinkFrames.frames_for`.
 
         Raises:
             SinkError: a schema has no id, or the schema registry is unavailable.
@@ -117,7 +118,7 @@ class Plan:
         endpoint = self.catalog.endpoints.get(settings.framed.endpoint or "")
         if endpoint is not None:
             xids = [xid for xid in endpoint.candidates if xid in self.catalog.definitions]
-            return self._sink_frames.of(sink, xids, register=register)
+            return self._sink_frames.frames_for(sink, xids, register=register)
         numbers = self.routes.event_sinks.get(sink, ())
         taken = (
             xid
@@ -125,12 +126,12 @@ class Plan:
             for xid in self.catalog.endpoints[source.endpoint].candidates
             if any(rule.route in numbers for rule in self.routes.rules(xid, source.endpoint, lambda name: None))
         )
-        return self._sink_frames.of(sink, taken, register=register)
+        return self._sink_frames.frames_for(sink, taken, register=register)
 
     @cached_property
     def queries(self) -> Mapping[str, tuple[Source, ...]]:
         """The sources of each query."""
-        return by_query(self.sources)
+        return group_by_query(self.sources)
 
     @cached_property
     def routes(self) -> Routes:
@@ -154,7 +155,7 @@ class Plan:
         return self.relates and self.settings.relations is not None
 
     @cached_property
-    @paused_gc()
+    @pause_gc()
     def judge(self) -> Evaluator:
         """The compiled matcher and outputs, broadcast to the workers once per plan."""
         match = self.settings.match
@@ -166,18 +167,18 @@ class Plan:
         for channel, members in shared.items():
             context = {name: value for member in reversed(members) for name, value in member.context.items()}
             number = len(builder.channels)
-            builder.endpoints(
+            builder.add_endpoints(
                 channel, [member.endpoint for member in members], context, self.frames[members[0].endpoint]
             )
             numbers[channel] = number
             numbers.update({member.endpoint: number for member in members})
         payloads = PayloadValidation(self.catalog)
-        matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart, builder.ties())
+        matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart, builder.tie_breaker())
         relating = RelationColumns.of(matcher, self.catalog, pairs=self.pairs) if self.relates else None
         outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings), relating)
         wanted = any(self.settings.sinks[name].typed for name in self.routes.event_sinks)
         typed = _typed(self.catalog) if wanted else Catalog()
-        return Evaluator(matcher, outputs, numbers, divided(self.settings).worker, typed)
+        return Evaluator(matcher, outputs, numbers, divide_memory(self.settings).worker, typed)
 
     @cached_property
     def _document(self) -> bytes:
@@ -209,7 +210,7 @@ class Evaluator:
     memory: int
     typed: Catalog = field(default_factory=Catalog)
     shadow: Shadow | None = None
-    reader: KafkaReader = field(init=False)
+    reader: KafkaColumnReader = field(init=False)
     """Reads Kafka rows."""
     bodies: frozenset[str] = field(init=False)
     """Topics whose bodies may have to be validated against schemas."""
@@ -218,7 +219,7 @@ class Evaluator:
         matcher, outputs = self.matcher, self.outputs
         sniffs = any(matcher.sniffs(number, KAFKA) for number in range(len(matcher.channels)))
         attributes = (f"e.{name}" for name in outputs.attributes)
-        object.__setattr__(self, "reader", KafkaReader((*matcher.keys, *attributes), sniffs=sniffs))
+        object.__setattr__(self, "reader", KafkaColumnReader((*matcher.keys, *attributes), sniffs=sniffs))
         topics = {name.removeprefix(TOPIC): number for name, number in self.channels.items() if name.startswith(TOPIC)}
         bodies = (
             name
@@ -258,7 +259,7 @@ def read_catalog(settings: Settings) -> Catalog:
     """
     read = settings.catalog
     try:
-        catalog = load(read.source, fetcher=fetcher_of(settings), base_uri=read.base_uri)
+        catalog = load(read.source, fetcher=make_catalog_fetcher(settings), base_uri=read.base_uri)
     except DocumentError as error:
         unavailable = CatalogUnavailable(f"catalog: {error}", hint=error.hint or "correct catalog.source")
         unavailable.awaited = error.file if error.transient else ""

@@ -26,7 +26,7 @@ from bindings.gateways import (
 )
 from bindings.http.gateway import HttpGateway
 from bindings.http.gateway import HttpGatewayConfig as ServerSettings
-from bindings.http.request import HttpRoute, shadowing_routes
+from bindings.http.request import HttpRoute, iter_shadowing_routes
 from bindings.inbox import Inbox, InboxError, InboxLimits
 from bindings.kafka.store import KafkaStore
 from bindings.protocols import BINDINGS
@@ -34,10 +34,10 @@ from router.errors import ConfigError, StateError
 from router.evaluation.plan import Plan
 from router.logs import get_logger, shorten_list
 from router.settings import HttpSettings, Settings, SourceSettings
-from router.settings.catalogs import path_of, tls_of
-from router.settings.checks import security_warnings
-from router.settings.model import KafkaInboxSettings, http_access, limits_of
-from router.sources import Source, by_connection, connection_options, inbox_client, subscriptions_of
+from router.settings.catalogs import to_path, to_tls
+from router.settings.checks import iter_security_warnings
+from router.settings.model import KafkaInboxSettings, make_access, make_server_limits
+from router.sources import Source, group_by_connection, list_subscriptions, make_inbox_client, pick_connection_options
 from router.state.durable import RESTORE, disk_of
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
@@ -60,9 +60,9 @@ class BrokerConnection:
     client_id: str
 
 
-def connections_of(sources: Iterable[Source], identity: str) -> list[BrokerConnection]:
+def group_connections(sources: Iterable[Source], identity: str) -> list[BrokerConnection]:
     """Group sources by connection. ``identity`` distinguishes this router from others in its client ids."""
-    return [_build_connection(key, members, identity) for key, members in by_connection(sources).items()]
+    return [_build_connection(key, members, identity) for key, members in group_by_connection(sources).items()]
 
 
 CONNECTING: Final = "connecting"
@@ -75,8 +75,8 @@ def _build_connection(key: str, members: Sequence[Source], identity: str) -> Bro
         key,
         ", ".join(source.endpoint for source in members),
         first.protocol,
-        Connection(first.uris, _build_login(chosen), tls_of(chosen.tls), connection_options(first.options)),
-        subscriptions_of(members),
+        Connection(first.uris, _build_login(chosen), to_tls(chosen.tls), pick_connection_options(first.options)),
+        list_subscriptions(members),
         chosen.client_id or f"xrouter-{identity}-{key}",
     )
 
@@ -86,8 +86,8 @@ def _build_login(chosen: SourceSettings) -> BrokerLogin:
         chosen.username,
         chosen.password.get_secret_value() if chosen.password else None,
         chosen.token.get_secret_value() if chosen.token else None,
-        path_of(chosen.credentials),
-        path_of(chosen.seed),
+        to_path(chosen.credentials),
+        to_path(chosen.seed),
     )
 
 
@@ -133,12 +133,12 @@ class BrokerGateways:
         Raises:
             ConfigError: a gateway can never work with its settings.
         """
-        wanted = {broker.key: broker for broker in connections_of(sources, self._identity)}
+        wanted = {broker.key: broker for broker in group_connections(sources, self._identity)}
         for key in [key for key in self._running if key not in wanted]:
             broker, gateway = self._running.pop(key)
             gateway.stop(5.0)
             self._connected.pop(key, None)
-            self._status.no_gateway(broker.name)
+            self._status.remove_gateway(broker.name)
         for key, broker in wanted.items():
             known = self._running.get(key)
             if known is None:
@@ -245,7 +245,7 @@ SHADOW_REMEDY: Final = "list the restricted source first, or give the other the 
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class IntakeStore:
     """The store of received rows. ``identity`` distinguishes its gateways from others in their client ids."""
 
     rows: RowStore
@@ -259,7 +259,7 @@ class Store:
     close: Callable[[], None]
 
 
-def local_store(settings: Settings, state: StateFolder) -> Store:
+def open_local_store(settings: Settings, state: StateFolder) -> IntakeStore:
     """Open the inbox in the state folder.
 
     Raises:
@@ -274,14 +274,16 @@ def local_store(settings: Settings, state: StateFolder) -> Store:
             state.inventory.note_inbox(inbox.layout.inbox)
     except (InboxError, OSError) as error:
         raise StateError(f"inbox {state.inbox}: {error}", hint=RESTORE) from error
-    return Store(inbox, inbox.layout.inbox[:8], inbox.measure_size, inbox.max_size, inbox.refusal_reason, inbox.close)
+    return IntakeStore(
+        inbox, inbox.layout.inbox[:8], inbox.measure_size, inbox.max_size, inbox.refusal_reason, inbox.close
+    )
 
 
-def topic_store(chosen: KafkaInboxSettings) -> Store:
+def open_topic_store(chosen: KafkaInboxSettings) -> IntakeStore:
     """Open a Kafka topic as the inbox; its ``identity`` is made of the host name."""
-    store = KafkaStore(inbox_client(chosen), chosen.topic, max_message_bytes=chosen.max_message_bytes)
+    store = KafkaStore(make_inbox_client(chosen), chosen.topic, max_message_bytes=chosen.max_message_bytes)
     identity = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-    return Store(store, identity, lambda: 0, lambda: 0, store.refusal_reason, store.close)
+    return IntakeStore(store, identity, lambda: 0, lambda: 0, store.refusal_reason, store.close)
 
 
 class Intake:
@@ -296,7 +298,7 @@ class Intake:
         settings: Settings,
         metrics: Metrics,
         status: RouterStatus,
-        open_store: Callable[[], Store] | None,
+        open_store: Callable[[], IntakeStore] | None,
         *,
         once: bool = False,
     ) -> None:
@@ -305,7 +307,7 @@ class Intake:
         self._status = status
         self._open_store = open_store
         self._once = once
-        self._store: Store | None = None
+        self._store: IntakeStore | None = None
         self._http: HttpGateway | None = None
         self._brokers: BrokerGateways | None = None
         self._routes: list[HttpRoute] = []
@@ -347,15 +349,15 @@ class Intake:
         if self._brokers is None:
             self._brokers = BrokerGateways(store.rows, self._settings, self._metrics, self._status, store.identity)
         self._brokers.run_for_sources(plan.sources)
-        routes = http_routes(plan)
-        for earlier, later in shadowing_routes(routes):
+        routes = build_http_routes(plan)
+        for earlier, later in iter_shadowing_routes(routes):
             _log.warning("not safe", problem=shadow_text(earlier, later), hint=SHADOW_REMEDY)
         self._routes = routes
         if self._http is not None:
             self._http.replace_routes(routes)
         elif routes and not self._once:
             self._http = self._start_http(store.rows, routes)
-        self._status.no_gateway(STARTING_NAME)
+        self._status.remove_gateway(STARTING_NAME)
 
     def check_state(self) -> None:
         """Report the state of inbox and gateways, and reopen gateways that stopped after an internal error."""
@@ -437,7 +439,7 @@ class Intake:
         self._status.gateway("http", True)
         scheme = "http" if chosen.tls is None else "https"
         _log.info("http gateway listening", address=f"{scheme}://{chosen.host}:{gateway.port}")
-        for key, caution in security_warnings(self._settings):
+        for key, caution in iter_security_warnings(self._settings):
             _log.warning("not safe", key=key, problem=f"{key} {caution}")
         return gateway
 
@@ -449,8 +451,8 @@ def to_server_config(chosen: HttpSettings) -> ServerSettings:
         port=chosen.port,
         max_body_bytes=chosen.max_body,
         max_in_flight=chosen.max_in_flight,
-        limits=limits_of(chosen),
-        access=http_access(chosen.auth),
+        limits=make_server_limits(chosen),
+        access=make_access(chosen.auth),
     )
     if chosen.tls is None:
         return server
@@ -466,7 +468,7 @@ def shadow_text(earlier: HttpRoute, later: HttpRoute) -> str:
     return f"{taken} for {later.path} of {later.endpoint}, which is for {barred}"
 
 
-def http_routes(plan: Plan) -> list[HttpRoute]:
+def build_http_routes(plan: Plan) -> list[HttpRoute]:
     """Return the routes of the HTTP gateway; endpoints with the same path share a route, named by the first.
 
     A sender may use a shared path if every one of its sources allows it.

@@ -355,7 +355,7 @@ class RouterSubscriptions:
             if running.has_ended:
                 del self._running[endpoint]
             if endpoint not in wanted:
-                self._status.no_gateway(status_name(endpoint))
+                self._status.remove_gateway(status_name(endpoint))
         for endpoint in wanted.keys() - self._running.keys():
             if self._metrics is None:
                 self._metrics = self._create_metrics()

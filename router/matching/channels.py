@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from catalog.definitions.constraints import MatchCandidate, target_of, targets_of
+from catalog.definitions.constraints import MatchCandidate, match_candidate_of, match_candidates_of
 from catalog.model import Catalog, Endpoint
-from catalog.schemas.ids.deciding import Frames
+from catalog.schemas.ids.deciding import FrameSettings
 from catalog.values import is_valid
 from router.matching.mapping import ChannelOrigin
 from router.matching.tie_breaker import Ambiguous, TieBreaker
 
-_FRAMES: Final = Frames()
+_FRAMES: Final = FrameSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Channel:
     owners: Mapping[int, str] = field(default_factory=dict)
     origin: ChannelOrigin = field(default_factory=lambda: ChannelOrigin(""))
     structured: bool = False
-    frames: Frames = _FRAMES
+    frames: FrameSettings = _FRAMES
 
     def endpoint_of(self, target: int) -> str | None:
         """Return the endpoint of a record of this channel that this target won (negative: none)."""
@@ -54,8 +54,8 @@ class ChannelBuilder:
         self.channels: list[Channel] = []
         self._numbers: dict[tuple[str, str | None, bool, bool], int] = {}
 
-    def endpoints(
-        self, name: str, xids: Sequence[str], context: Mapping[str, str] | None = None, frames: Frames = _FRAMES
+    def add_endpoints(
+        self, name: str, xids: Sequence[str], context: Mapping[str, str] | None = None, frames: FrameSettings = _FRAMES
     ) -> Channel:
         """Add a channel that these endpoints share."""
         candidates: list[int] = []
@@ -64,7 +64,7 @@ class ChannelBuilder:
         known = [self._catalog.endpoints[xid] for xid in xids if xid in self._catalog.endpoints]
         for endpoint in known:
             structured = structured or str(endpoint.envelopeoptions.get("mode", "")).lower() == "structured"
-            for target in targets_of(self._catalog, endpoint, hop_by_hop=self._hop_by_hop):
+            for target in match_candidates_of(self._catalog, endpoint, hop_by_hop=self._hop_by_hop):
                 number = self._number_target(target)
                 candidates.append(number)
                 for each in (number, *self._bases_of(number, endpoint)):
@@ -74,10 +74,10 @@ class ChannelBuilder:
             Channel(name, tuple(xids), tuple(dict.fromkeys(candidates)), owners, origin, structured, frames)
         )
 
-    def definitions(self, name: str, xids: Iterable[str], frames: Frames = _FRAMES) -> Channel:
+    def add_definitions(self, name: str, xids: Iterable[str], frames: FrameSettings = _FRAMES) -> Channel:
         """Add a channel whose candidates are these definitions, without an endpoint."""
         targets = (
-            target_of(self._catalog.definitions[xid], None, hop_by_hop=self._hop_by_hop)
+            match_candidate_of(self._catalog.definitions[xid], None, hop_by_hop=self._hop_by_hop)
             for xid in xids
             if xid in self._catalog.definitions
         )
@@ -86,7 +86,7 @@ class ChannelBuilder:
             self._bases_of(number, None)
         return self._append(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=ChannelOrigin(name), frames=frames))
 
-    def ties(self) -> TieBreaker:
+    def tie_breaker(self) -> TieBreaker:
         """Return the tie breaker for targets that match equally well."""
         ranks = {xid: rank for rank, xid in enumerate(self._catalog.order)}
         known = [ranks.get(target.xid, len(ranks) + number) for number, target in enumerate(self.targets)]
@@ -98,7 +98,9 @@ class ChannelBuilder:
         if number not in self._bases:
             definitions = (self._catalog.definitions.get(xid) for xid in self.targets[number].definition.base)
             targets = (
-                target_of(each, endpoint, hop_by_hop=self._hop_by_hop) for each in definitions if each is not None
+                match_candidate_of(each, endpoint, hop_by_hop=self._hop_by_hop)
+                for each in definitions
+                if each is not None
             )
             self._bases[number] = tuple(self._number_target(target) for target in targets if target is not None)
         return self._bases[number]

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import valid
-from catalog.definitions.constraints import Constraint, Keyed, MatchCandidate
+from bindings.columns.entries import is_not_null
+from catalog.definitions.constraints import Constraint, KeyedConstraint, MatchCandidate
 from catalog.templates import Placeholder, Template
 from catalog.values import percent_decode
-from router.matching.index.classes import BatchColumns, BoolArray, IntArray, segments_of, separator_of
+from router.matching.index.classes import BatchColumns, BoolArray, IntArray, separator_of, template_segments
 
 if TYPE_CHECKING:
     from router.matching.matcher import MatchOutcomes
@@ -82,7 +82,7 @@ class Slot:
         return self.key, separator_of(self.constraint.template) if self.place >= 0 else ""
 
 
-def slots_of(constraints: Sequence[Keyed]) -> tuple[list[Slot], list[tuple[Slot, Slot]]]:
+def find_slots(constraints: Sequence[KeyedConstraint]) -> tuple[list[Slot], list[tuple[Slot, Slot]]]:
     """Return the first slot of each name, and the pairs of slots that must be equal."""
     first: dict[str, Slot] = {}
     equal: list[tuple[Slot, Slot]] = []
@@ -101,7 +101,7 @@ def _template_slots(key: str, constraint: Constraint) -> tuple[Slot, ...]:
     template = constraint.template
     if template.is_bare:
         return (Slot(template.names[0], key, constraint, _WHOLE),)
-    segments = segments_of(template)
+    segments = template_segments(template)
     if segments is None:
         return tuple(Slot(name, key, constraint, _MIXED) for name in dict.fromkeys(template.names))
     names = iter(part.name for part in template.parts if isinstance(part, Placeholder))
@@ -339,7 +339,7 @@ def _decode_percent(values: pa.StringArray, decodes: BoolArray) -> pa.StringArra
 # codec, or the mapping of a native record.
 
 
-def attribute_of(outcomes: MatchOutcomes, name: str) -> pa.StringArray:
+def attribute_column(outcomes: MatchOutcomes, name: str) -> pa.StringArray:
     """Return an attribute of all rows; null if the event does not have it, or the row is not an event."""
     facts = outcomes.facts
     column = facts.columns.by_key.get(f"e.{name}")
@@ -398,7 +398,7 @@ class Correlations:
         """Return the value that relates each row to another record; null if there is none."""
         rows = outcomes.facts.columns.rows
         numbers = self._numbers[np.where(winners >= 0, winners, -1)]
-        pools = [value_of(outcomes, via) for via in self._distinct]
+        pools = [property_column(outcomes, via) for via in self._distinct]
         indices = np.where(numbers >= 0, numbers * rows + np.arange(rows), -1)
         pool = pa.concat_arrays(pools) if pools else pa.nulls(0, pa.string())
         return pool.take(pa.array(indices, mask=indices < 0))
@@ -413,16 +413,16 @@ class Correlations:
         """
         values = self.values(outcomes, winners)
         taken = np.array((*own, False), bool)[np.where(winners >= 0, 2 * winners + outcomes.facts.events, -1)]
-        return _append_entry(contexts, CORRELATION, values, valid(values) & ~taken)
+        return _append_entry(contexts, CORRELATION, values, is_not_null(values) & ~taken)
 
 
-def value_of(outcomes: MatchOutcomes, key: str) -> pa.StringArray:
+def property_column(outcomes: MatchOutcomes, key: str) -> pa.StringArray:
     """Return a property (``e.NAME``, ``p.PATH``) of every row, as the outgoing event has it.
 
     The first of several values counts; an empty one is null.
     """
     if key.startswith("e."):
-        texts = attribute_of(outcomes, key.removeprefix("e."))
+        texts = attribute_column(outcomes, key.removeprefix("e."))
     else:
         columns = outcomes.facts.columns
         column = columns.by_key.get(key)

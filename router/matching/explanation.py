@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from bindings.parts import Part, first
+from bindings.parts import Part, first_part
 from catalog.schemas.ids.deciding import PROPERTY
 from router.matching.index.classes import IntArray
 from router.matching.index.index import MatchSet, bit_numbers
@@ -19,7 +19,7 @@ from router.matching.nearest import ConstraintResult, NearestRow
 from router.matching.record_columns import RecordColumns
 from router.matching.records import MatchedRecords, RecordMatcher, envelope_of_row
 from router.matching.schema_ids import FrameGroup
-from router.matching.schema_validation import decides
+from router.matching.schema_validation import is_decided_by_schema
 
 BEST: Final = 5
 """Candidates that an explanation shows unless all are requested."""
@@ -175,7 +175,7 @@ class Explainer:
         faults = envelope.faults or ((envelope.detail,) if envelope.detail else ())
         if row in facts.faults or facts.channels[row] < 0:
             return EventExplanation(place, envelope.mode, faults, (), 0, None, "", outcome)
-        row_facts = self._matcher.row(facts, row, evaluated.classes)
+        row_facts = self._matcher.explanation_row(facts, row, evaluated.classes)
         candidates, best, chosen = self._explain_candidates(evaluated, row, row_facts)
         winner = None if chosen is None else self._matcher.targets[chosen].xid
         total = self._matcher.index.channel_size(row_facts.channel)
@@ -271,7 +271,9 @@ class Explainer:
         if len(left) > 1:
             return f"the most specific of {len(left)} that match"
         only = "the only one whose schema accepts the data" if len(matching) > 1 else "the only one that matches"
-        return only + (", by content type and schema alone" if decides(self._matcher.targets[best[0]]) else "")
+        return only + (
+            ", by content type and schema alone" if is_decided_by_schema(self._matcher.targets[best[0]]) else ""
+        )
 
 
 def _id_constraint(group: FrameGroup, number: int) -> list[ConstraintResult]:
@@ -295,7 +297,7 @@ def _take_matching(ranked: Iterator[tuple[int, list[ConstraintResult]]]) -> dict
 def _main_parts(parts: Sequence[Part]) -> list[tuple[str, str]]:
     shown: list[tuple[str, str]] = []
     for key in MAIN:
-        part = first(parts, key)
+        part = first_part(parts, key)
         if part is not None and part.value is not None:
             text = part.text
             shown.append((key, text if text is not None else f"({len(part.value)} bytes)"))

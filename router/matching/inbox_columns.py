@@ -14,14 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Int, PartEntries, base64_of, texts_of, valid
+from bindings.columns.entries import Int, PartEntries, decode_utf8, encode_base64, is_not_null
 from bindings.columns.envelopes import Envelopes, JsonEvents, may_be_events
-from bindings.kafka.binding import PROTOCOL, parts_of_row
-from bindings.kafka.record_columns import KafkaColumns, KafkaReader
-from bindings.parts import BINARY_KIND, Part
-from bindings.parts import KEYS as CODING_KEYS
+from bindings.kafka.binding import PROTOCOL, split_row
+from bindings.kafka.record_columns import KafkaColumnReader, KafkaColumns
+from bindings.parts import BINARY_KIND, CODING_KEYS, Part
 from bindings.protocols import BINDINGS, Binding, binding_of
-from catalog.definitions.constraints import CONTENT
+from catalog.definitions.constraints import CONTENT_TYPE_KEY
 from catalog.values import YEAR_1, YEAR_10000
 from router.matching.index.classes import BatchColumns, BoolArray, IntArray, SplitColumn
 from router.matching.mapping import Defaults, check_types, drop_unusable
@@ -41,7 +40,7 @@ from router.matching.record_columns import (
 # Joining record columns of rows that were read from columns and by the codec.
 
 
-def join(one: RecordColumns, other: RecordColumns, keys: Sequence[str]) -> RecordColumns:
+def concat_record_columns(one: RecordColumns, other: RecordColumns, keys: Sequence[str]) -> RecordColumns:
     """Append the rows of *other* to those of *one*, with the columns of *keys* and all attributes."""
     shift = one.columns.rows
     attributes = (key for key in (*one.columns.by_key, *other.columns.by_key) if key.startswith("e."))
@@ -101,7 +100,7 @@ _MARK: Final = 10
 """Where Arrow puts a blank between day and time, and RFC 3339 a ``T``."""
 
 
-def rfc3339(stamps: pa.TimestampArray) -> pa.StringArray:
+def to_rfc3339(stamps: pa.TimestampArray) -> pa.StringArray:
     """Return instants in UTC without zone as RFC 3339 text, in their unit; null for null.
 
     They must be of the years 1 to 9999. This takes a tenth of the time of ``strftime``.
@@ -110,7 +109,7 @@ def rfc3339(stamps: pa.TimestampArray) -> pa.StringArray:
     return pc.binary_join_element_wise(texts.cast(pa.string()), "Z", "")
 
 
-def instants(milliseconds: pa.Int64Array) -> pa.TimestampArray:
+def kafka_instants(milliseconds: pa.Int64Array) -> pa.TimestampArray:
     """Return Kafka timestamps as instants in UTC without zone; null if outside of the years 1970 to 9999.
 
     A negative timestamp says that the record has none. Neither texts nor tables have years past 9999.
@@ -136,7 +135,7 @@ def inbox_parts(properties: Iterable[Mapping[str, Any]]) -> list[Part]:
     return [Part(entry["key"], entry["value"], entry["type"]) for entry in properties]
 
 
-def facts_of_inbox(
+def read_inbox_rows(
     batch: pa.RecordBatch, matcher: Matcher, channels: Mapping[str, int], attributes: Sequence[str] = ()
 ) -> RecordColumns:
     """Return the facts of inbox rows, for the properties of the plan's index and these attributes.
@@ -151,7 +150,7 @@ def facts_of_inbox(
     exact = RecordColumnsBuilder(matcher.keys)
     for raw in rows.iter_raw(fallback):
         exact.add(raw)
-    return join(columns, exact.build(), matcher.keys)
+    return concat_record_columns(columns, exact.build(), matcher.keys)
 
 
 class _InboxRows:
@@ -193,8 +192,8 @@ class _InboxRows:
     def _read_json(self, rows: Int) -> None:
         """Read the bodies of rows that are events in JSON, or may be."""
         bodies = self._batch.column("body").take(pa.array(rows))
-        self.fallback[rows] |= ~valid(bodies)
-        rows = rows[valid(bodies)]
+        self.fallback[rows] |= ~is_not_null(bodies)
+        rows = rows[is_not_null(bodies)]
         if len(rows):
             self._envelopes.add_json_events(rows, JsonEvents(bodies.drop_null()))
             self.fallback |= self._envelopes.odd
@@ -243,7 +242,7 @@ class _InboxRows:
 
     def _find_column(self, key: str) -> pa.StringArray | None:
         """Return the column of a property; None where no row has it."""
-        if key == CONTENT:
+        if key == CONTENT_TYPE_KEY:
             return self._envelopes.types
         if key.startswith(ATTRIBUTE):
             return self._envelopes.attribute_column(key.removeprefix(ATTRIBUTE))
@@ -251,7 +250,7 @@ class _InboxRows:
             return self._property_column(key.removeprefix(PROPERTY))
         if key.startswith(BYTES):
             entries = self._entries_of_key(key.removeprefix(BYTES))
-            return base64_of(self._entries.values_at(self._single_entries(entries))) if len(entries) else None
+            return encode_base64(self._entries.values_at(self._single_entries(entries))) if len(entries) else None
         return None
 
     def _property_column(self, key: str) -> pa.StringArray | None:
@@ -267,13 +266,13 @@ class _InboxRows:
             return None
         places = self._single_entries(entries)
         values = self._entries.values_at(places)
-        texts = texts_of(values)
+        texts = decode_utf8(values)
         binary = (places >= 0) & self._entries.is_kind(BINARY_KIND)[places]
         if key == _CONTENT_TYPE:
             self.fallback |= binary  # Its name counts in any letter case, but not where it has bytes.
         elif binary.any():
-            texts = pc.if_else(pa.array(binary), base64_of(values), texts)
-        self.fallback |= (places >= 0) & ~valid(texts)
+            texts = pc.if_else(pa.array(binary), encode_base64(values), texts)
+        self.fallback |= (places >= 0) & ~is_not_null(texts)
         return texts
 
     def _single_entries(self, entries: Int) -> Int:
@@ -303,14 +302,14 @@ class _InboxRows:
             numbers = [number for number in self._by_key.get(key, ()) if self._entries.pairs[number][0] == group]
             if key and numbers:
                 places, _ = self._entries.first_and_repeats(self._entries.entries_of_pairs(numbers, empty=True))
-                yield texts_of(self._entries.values_at(places))
+                yield decode_utf8(self._entries.values_at(places))
 
     def _stream_ids(self) -> pa.StringArray:
         """Return ``stream-sequence`` of the messages of JetStream."""
         pairs = [self._entries.first_and_repeats(self._entries_of_key(key, empty=True))[0] for key in _STREAM]
         both = (pairs[0] >= 0) & (pairs[1] >= 0)
-        texts = [texts_of(self._entries.values_at(np.where(both, places, -1))) for places in pairs]
-        self.fallback |= both & ~(valid(texts[0]) & valid(texts[1]))
+        texts = [decode_utf8(self._entries.values_at(np.where(both, places, -1))) for places in pairs]
+        self.fallback |= both & ~(is_not_null(texts[0]) & is_not_null(texts[1]))
         return pc.binary_join_element_wise(*texts, "-")
 
     def _content_codings(self) -> pa.StringArray | None:
@@ -318,14 +317,14 @@ class _InboxRows:
         if not numbers:
             return None
         places, _ = self._entries.first_and_repeats(self._entries.entries_of_pairs(numbers))
-        return texts_of(self._entries.values_at(np.where(self._envelopes.is_json_event, -1, places)))
+        return decode_utf8(self._entries.values_at(np.where(self._envelopes.is_json_event, -1, places)))
 
 
 def arrival_times(received: pa.TimestampArray) -> pa.StringArray:
     """Return when rows arrived as RFC 3339 text, to the microsecond; null where that is no time of the calendar."""
     moments = received.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     dated = pc.and_(pc.greater_equal(moments, 1000 * YEAR_1), pc.less(moments, 1000 * YEAR_10000))
-    return rfc3339(pc.if_else(dated, moments, pa.scalar(None, pa.int64())).cast(pa.timestamp("us")))
+    return to_rfc3339(pc.if_else(dated, moments, pa.scalar(None, pa.int64())).cast(pa.timestamp("us")))
 
 
 def _map_distinct(values: pa.StringArray, meaning: Callable[[str | None], T]) -> tuple[list[T], Int]:
@@ -345,10 +344,10 @@ _PLACE: Final = ("topic", "partition", "offset")
 _RAW: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
-def facts_of_kafka(
+def read_kafka_rows(
     rows: pa.RecordBatch,
     matcher: Matcher,
-    reader: KafkaReader,
+    reader: KafkaColumnReader,
     channels: IntArray,
     *,
     bodies: bool = True,
@@ -376,7 +375,7 @@ def facts_of_kafka(
             RawRow(
                 row,
                 binding,
-                parts_of_row(entry),
+                split_row(entry),
                 entry["value"],
                 channel,
                 lambda channel=channel: matcher.sniffs(channel, PROTOCOL),  # type: ignore[misc]
@@ -384,7 +383,7 @@ def facts_of_kafka(
                 moment,
             )
         )
-    facts = join(settled, exact.build(), matcher.keys)
+    facts = concat_record_columns(settled, exact.build(), matcher.keys)
     matcher.ids.find(facts, heads)
     return facts
 
@@ -422,13 +421,13 @@ def _kafka_defaults(rows: pa.RecordBatch, read: KafkaColumns, times: pa.StringAr
     back = np.full(rows.num_rows, -1, np.int64)
     back[native] = np.arange(len(native))
     places = pa.array(back, mask=back < 0)
-    identity = positions_of(rows.select(_PLACE).take(at))
+    identity = kafka_positions(rows.select(_PLACE).take(at))
     time = times_of(rows.column("timestamp").take(at), None if times is None else times.take(at))
-    key = texts_of(rows.column("key").take(at))
+    key = decode_utf8(rows.column("key").take(at))
     return Defaults(identity.take(places), time.take(places), read.content, key.take(places))
 
 
-def positions_of(rows: pa.RecordBatch) -> pa.StringArray:
+def kafka_positions(rows: pa.RecordBatch) -> pa.StringArray:
     """Return topic, partition and offset of each row as text, the start of positions of events and dead letters."""
     topic = pc.fill_null(rows.column("topic"), "")
     numbers = (rows.column(name).cast(pa.string()) for name in ("partition", "offset"))
@@ -437,5 +436,5 @@ def positions_of(rows: pa.RecordBatch) -> pa.StringArray:
 
 def times_of(milliseconds: pa.Int64Array, times: pa.StringArray | None = None) -> pa.StringArray:
     """Return timestamps of Kafka as RFC 3339, else ``times``."""
-    text = rfc3339(instants(milliseconds))
+    text = to_rfc3339(kafka_instants(milliseconds))
     return text if times is None else pc.coalesce(text, times)

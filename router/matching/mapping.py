@@ -17,15 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import printable
+from bindings.columns.entries import is_valid_string
 from bindings.envelope import ATTRIBUTE_NAME
-from bindings.events import FORBIDDEN
-from catalog.definitions.constraints import MatchCandidate, template_of
+from bindings.events import FORBIDDEN_CHARS
+from catalog.definitions.constraints import MatchCandidate, parse_cached_template
 from catalog.model import Definition, Property, PropertyType
 from catalog.schemas.families import inferred_content_type
 from catalog.schemas.library import is_absolute
 from catalog.templates import TEMPLATE_TYPES, Placeholder
-from catalog.values import is_any_timestamp, is_valid, percent_encode, text_of
+from catalog.values import is_any_timestamp, is_valid, percent_encode, to_text
 from router.matching.context import Slot
 from router.matching.index.classes import BatchColumns, IntArray, Ragged
 from router.matching.winners import WinnerChooser
@@ -82,7 +82,7 @@ def value_fault(name: str, types: Types, text: str) -> str:
     """Return what is wrong with an attribute's value; empty if nothing is."""
     if not text and name in NOT_EMPTY:
         return "must not be empty"
-    if FORBIDDEN.search(text):
+    if FORBIDDEN_CHARS.search(text):
         return f"{_quote_short(text)} contains a control character or a noncharacter"
     for each in types:
         if not _is_of_type(each, text):
@@ -102,7 +102,7 @@ def is_always_valid(name: str, types: Types, text_with: Sequence[str]) -> bool:
 
 def drop_unusable(values: pa.StringArray) -> pa.StringArray:
     """Return values without those that no attribute may have; a Kafka key of control characters is not a text key."""
-    return pc.if_else(pc.and_(printable(values), pc.not_equal(values, "")), values, pa.scalar(None, pa.string()))
+    return pc.if_else(pc.and_(is_valid_string(values), pc.not_equal(values, "")), values, pa.scalar(None, pa.string()))
 
 
 def check_types(values: pa.StringArray, types: Types) -> pa.BooleanArray:
@@ -258,8 +258,8 @@ def _declared_pieces(prop: Property, supplied: frozenset[str], origin: ChannelOr
     """Return the pieces of a declared attribute, and the first placeholder that nothing supplies."""
     if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
         return (), ""
-    text = text_of(prop.value)
-    template = template_of(text, False)
+    text = to_text(prop.value)
+    template = parse_cached_template(text, False)
     if prop.type not in TEMPLATE_TYPES or template.is_literal:
         return (Piece(text),), ""
     pieces: list[Piece] = []
@@ -300,7 +300,7 @@ class Mapper:
         self._slots: list[dict[str, Slot]] = []
         self._arrays: _ProgramArrays | None = None
 
-    def program(self, target: int, channel: int) -> int:
+    def program_number(self, target: int, channel: int) -> int:
         """Return the number of the program that maps this target's native records on that channel."""
         known = self._programs.get((target, channel))
         if known is None:
@@ -413,7 +413,7 @@ class _ProgramArrays:
 
     def find_faults(self, values: pa.StringArray, attributes: IntArray, owners: IntArray) -> dict[int, str]:
         """Return per owner the first of its values that violates a rule, and which rule."""
-        bad = pc.fill_null(pc.invert(printable(values)), False).to_numpy(zero_copy_only=False).copy()
+        bad = pc.fill_null(pc.invert(is_valid_string(values)), False).to_numpy(zero_copy_only=False).copy()
         bad |= self._needed[attributes] & pc.is_null(values).to_numpy(zero_copy_only=False)
         for number, types in enumerate(self._types):
             places = np.flatnonzero(self._type_numbers[attributes] == number) if types else ()

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bindings.columns.entries import numbered
+from bindings.columns.entries import number_distinct
 from bindings.protocols import BINDINGS
 from catalog.definitions.constraints import MatchCandidate
 from catalog.schemas.validation import PayloadValidation
@@ -27,7 +27,13 @@ from router.matching.mapping import Mapper
 from router.matching.nearest import NearestFinder, NearestRow
 from router.matching.record_columns import NO_SOURCE, RecordColumns
 from router.matching.schema_ids import SchemaIdFilter, id_mismatches, id_rejection_detail
-from router.matching.schema_validation import SchemaFilter, ValidatedSets, Validation, mismatches, rejection_detail
+from router.matching.schema_validation import (
+    SchemaFilter,
+    ValidatedSets,
+    Validation,
+    rejection_detail,
+    schema_mismatches,
+)
 from router.matching.tie_breaker import TieBreaker
 from router.matching.winners import AMBIGUOUS, WinnerChooser, Winners
 
@@ -167,8 +173,8 @@ class Matcher:
         facts, winners = outcomes.facts, outcomes.winners
         rows = np.flatnonzero((winners >= 0) & (facts.events == 0))
         width = len(self.channels)
-        pairs, inverse = numbered(winners[rows] * width + facts.channels[rows])
-        numbers = np.array([self.mapper.program(*divmod(pair, width)) for pair in pairs.tolist()], np.int64)
+        pairs, inverse = number_distinct(winners[rows] * width + facts.channels[rows])
+        numbers = np.array([self.mapper.program_number(*divmod(pair, width)) for pair in pairs.tolist()], np.int64)
         programs = numbers[inverse] if len(rows) else rows
         unmappable = [program.unmappable for program in self.mapper.programs]
         never = np.flatnonzero(np.array([bool(fault) for fault in unmappable], bool)[programs])
@@ -201,9 +207,9 @@ class Matcher:
         for row, rejected in checked.rejected.items():
             outcomes.reasons[row] = "schema-violation" if row in checked.violations else "no-match"
             outcomes.details[row] = rejection_detail(rejected)
-            outcomes.nearest[row] = mismatches(rejected, self.targets)
+            outcomes.nearest[row] = schema_mismatches(rejected, self.targets)
 
-    def row(self, facts: RecordColumns, row: int, classes: Sequence[IntArray]) -> NearestRow:
+    def explanation_row(self, facts: RecordColumns, row: int, classes: Sequence[IntArray]) -> NearestRow:
         """Return what explanations need of one row; ``classes`` are those of the whole batch."""
         values = {key: facts.values(row, key) for key in self.index.keys}
         return NearestRow(
@@ -241,7 +247,7 @@ class Matcher:
             outcomes.details[row] = "no candidate matches"
             if number >= LOOKED_AT:
                 continue
-            row_facts = self.row(facts, row, classes)
+            row_facts = self.explanation_row(facts, row, classes)
             values = tuple(tuple(row_facts.values(key)) for key in self.index.keys)
             alike = (row_facts.channel, row_facts.protocol, row_facts.event, values)
             if alike not in explained:

@@ -18,10 +18,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from catalog.definitions.constraints import Constraint, Keyed, MatchCandidate
+from catalog.definitions.constraints import Constraint, KeyedConstraint, MatchCandidate
 from catalog.model import CLOUDEVENTS
 from catalog.values import percent_decode
-from router.matching.context import raw_value, slots_of
+from router.matching.context import find_slots, raw_value
 from router.matching.index.classes import IntArray
 from router.matching.index.index import MatchIndex
 
@@ -48,7 +48,7 @@ def distance(constraint: Constraint, texts: Sequence[str | None]) -> int:
         return FAR
     expected: str | None = constraint.value or ""
     if constraint.kind == "template":
-        expected = constraint.template.alongside(text)
+        expected = constraint.template.fill_from_value(text)
     return FAR if expected is None else max(1, min(FAR, _edit_distance(expected, text)))
 
 
@@ -72,7 +72,7 @@ class Spellings:
         for place in np.flatnonzero(self._textual).tolist():
             constraint, value = constraints[place], constraints[place].value or ""
             if constraint.kind == "template":
-                value = constraint.template.alongside_nothing
+                value = constraint.template.fixed_text
                 self._slashes[place] = value.count("/")
                 self._dots[place] = value.count(".") if constraint.dots else -1
             self._counts[:, place] = _count_characters(value)
@@ -177,7 +177,7 @@ def check_constraints(target: MatchCandidate, row: NearestRow, protocols: Sequen
     *protocols* are those that rows refer to by number.
     """
     checks = check_kind(target, row.protocol, protocols, event=row.event)
-    holding: list[Keyed] = []
+    holding: list[KeyedConstraint] = []
     for key, constraint in constraints_to_report(target, event=row.event):
         texts = row.values(key)
         holds = any(constraint.satisfied(text, present=True) for text in texts)
@@ -207,7 +207,7 @@ def check_kind(
     return checks
 
 
-def constraints_to_report(target: MatchCandidate, *, event: bool) -> Sequence[Keyed]:
+def constraints_to_report(target: MatchCandidate, *, event: bool) -> Sequence[KeyedConstraint]:
     """Return the constraints to report: all of them for a native record and a target that needs an event."""
     constraints = target.constraints(event=event)
     return constraints if constraints is not None else target.event or ()
@@ -221,10 +221,10 @@ def property_name(key: str) -> str:
     return f"{member}.{key[2:]}"
 
 
-def _check_placeholders(holding: Sequence[Keyed], values: Values) -> list[ConstraintResult]:
+def _check_placeholders(holding: Sequence[KeyedConstraint], values: Values) -> list[ConstraintResult]:
     """Return one failed check for each property whose placeholders differ from those of earlier properties."""
     failed: dict[tuple[str, Constraint], ConstraintResult] = {}
-    for one, other in slots_of(holding)[1]:
+    for one, other in find_slots(holding)[1]:
         texts = []
         for slot in (one, other):
             text = raw_value(slot, values(slot.key))

@@ -20,9 +20,9 @@ import pyarrow as pa
 from bindings.columns.envelopes import Envelopes
 from bindings.envelope import Envelope
 from bindings.events import NotAnEvent, decode_batch
-from bindings.parts import BINARY_KIND, Part, Parts, coding_of, first
+from bindings.parts import BINARY_KIND, Part, Parts, content_coding_of, first_part
 from bindings.protocols import BINDINGS, Binding, stream_id
-from catalog.schemas.contract import SchemaFault, decoded
+from catalog.schemas.contract import SchemaFault, decode_content
 from catalog.schemas.ids.deciding import FrameIds
 from catalog.values import is_timestamp
 from router.matching.index.classes import BatchColumns, BoolArray, IntArray, SplitColumn
@@ -84,10 +84,10 @@ class ExactReading:
         """The input of data schemas."""
         envelope = self.envelope
         if not envelope.is_event:
-            return Payload(self.body, envelope.content_type, coding_of(self.parts))
+            return Payload(self.body, envelope.content_type, content_coding_of(self.parts))
         content = envelope.attributes.get("datacontenttype")
         inner = envelope.mode == "structured"
-        return _to_payload(envelope.data, content, None if inner else coding_of(self.parts), inner=inner)
+        return _to_payload(envelope.data, content, None if inner else content_coding_of(self.parts), inner=inner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _to_payload(body: bytes | None, content_type: str | None, coding: str | None
 def _decode_payload(payload: Payload | None) -> Payload | SchemaFault | None:
     if payload is None or not payload.coding or payload.body is None:
         return payload
-    body = decoded(payload.body, payload.coding)
+    body = decode_content(payload.body, payload.coding)
     return replace(payload, body=body) if isinstance(body, bytes) else body
 
 
@@ -254,7 +254,7 @@ class RecordColumnsBuilder:
         self._batches.add(raw.source)
         if not events:
             self._empty.append(raw.channel)
-        parts = single(raw.parts, raw.binding.rule.content_type)
+        parts = parts_of_one_event(raw.parts, raw.binding.rule.content_type)
         for place, event in enumerate(events):
             self._add_row(raw, ExactReading(parts, event, raw.binding.read_envelope(parts, event, raw.sniff), place))
 
@@ -286,7 +286,7 @@ class RecordColumnsBuilder:
         self._lines.append((raw.channel, number, int(envelope.is_event), raw.source))
         self._readings[row] = reading
         self._defaults.append(self._row_defaults(raw, reading))
-        marked = first(reading.parts, OVERSIZED), first(reading.parts, UNDECODABLE)
+        marked = first_part(reading.parts, OVERSIZED), first_part(reading.parts, UNDECODABLE)
         if marked[0] is not None:
             self._faults[row] = (OVERSIZED, f"{marked[0].text} bytes of body exceed gateways.max_body")
         elif marked[1] is not None:
@@ -342,7 +342,7 @@ class RecordColumnsBuilder:
 
 
 def _part_text(parts: Parts, key: str) -> str | None:
-    part = first(parts, key) if key else None
+    part = first_part(parts, key) if key else None
     return part.text if part else None
 
 
@@ -369,7 +369,7 @@ def _require_small(events: int, parts: Parts) -> None:
         )
 
 
-def single(parts: Parts, content_type: str) -> list[Part]:
+def parts_of_one_event(parts: Parts, content_type: str) -> list[Part]:
     """Return the parts of one event of a batch: those of the message, with the media type of one event."""
     single: list[Part] = []
     for part in parts:

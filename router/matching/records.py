@@ -12,20 +12,20 @@ import numpy as np
 import pyarrow as pa
 
 from bindings.envelope import Envelope
-from bindings.events import members_of
+from bindings.events import to_json_members
 from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.kafka.record_columns import SOURCE_SCHEMA, KafkaReader
-from bindings.parts import Part, first
+from bindings.kafka.record_columns import SOURCE_SCHEMA, KafkaColumnReader
+from bindings.parts import Part, first_part
 from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.findings import RecordError
-from catalog.load import paused_gc
+from catalog.load import pause_gc
 from catalog.model import Catalog, Relation
 from catalog.record import Record, parse_record
-from catalog.schemas.ids.deciding import Frames
+from catalog.schemas.ids.deciding import FrameSettings
 from catalog.schemas.validation import PayloadValidation
 from catalog.values import is_timestamp
 from router.matching.channels import ChannelBuilder
-from router.matching.inbox_columns import facts_of_kafka
+from router.matching.inbox_columns import read_kafka_rows
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.record_columns import RawRow, RecordColumns, RecordColumnsBuilder
 from router.matching.schema_validation import Validation
@@ -34,7 +34,7 @@ from router.matching.tie_breaker import Ambiguous
 CHUNK: Final = 5_000
 EVERYTHING: Final = "*"
 _HEADER: Final = "headers."
-_FRAMES: Final = Frames()
+_FRAMES: Final = FrameSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class RecordMatcher:
     and a record without one has every definition as candidate.
     """
 
-    @paused_gc()
+    @pause_gc()
     def __init__(
         self,
         catalog: Catalog,
@@ -70,27 +70,27 @@ class RecordMatcher:
         group: str | None = None,
         hop_by_hop: bool = False,
         validation: Validation = "ambiguous",
-        frames: Frames = _FRAMES,
+        frames: FrameSettings = _FRAMES,
         ambiguous: Ambiguous = "dead-letter",
     ) -> None:
         builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop, ambiguous=ambiguous)
         self._channels: dict[str, int] = {}
         for xid in catalog.endpoints:
             self._channels[xid] = len(builder.channels)
-            builder.endpoints(xid, [xid], frames=frames)
+            builder.add_endpoints(xid, [xid], frames=frames)
         self._fixed: int | None = None
         if group is not None:
-            builder.definitions(group, catalog.groups.get(group, ()), frames)
+            builder.add_definitions(group, catalog.groups.get(group, ()), frames)
             self._fixed = len(builder.channels) - 1
         elif endpoint is not None:
             self._fixed = self._channels.get(endpoint, -1)
         else:
             self._channels[EVERYTHING] = len(builder.channels)
-            builder.definitions(EVERYTHING, catalog.definitions, frames)
-        payloads, ties = PayloadValidation(catalog), builder.ties()
+            builder.add_definitions(EVERYTHING, catalog.definitions, frames)
+        payloads, ties = PayloadValidation(catalog), builder.tie_breaker()
         self.matcher: Final = Matcher(builder.targets, builder.channels, payloads, validation, ties)
         sniffs = any(self.matcher.sniffs(number, KAFKA) for number in range(len(builder.channels)))
-        self._reader = KafkaReader(self.matcher.keys, sniffs=sniffs or self._fixed == -1)
+        self._reader = KafkaColumnReader(self.matcher.keys, sniffs=sniffs or self._fixed == -1)
 
     def outcomes(self, lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
         """Yield one outcome per line, in order; a line that is not a record is ``undecodable``."""
@@ -113,9 +113,9 @@ class RecordMatcher:
         others: list[NumberedRecord] = []
         for number, line in enumerate(lines):
             try:
-                entry, binding = entry_of(number, line)
+                entry, binding = parse_entry(number, line)
             except RecordError as error:
-                failed[number] = dead_letter("undecodable", str(error))
+                failed[number] = dead_letter_outcome("undecodable", str(error))
                 continue
             if binding.protocol == KAFKA:
                 kafka.append(entry)
@@ -150,7 +150,7 @@ class RecordMatcher:
         batch = pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
         channels = np.array([self._channel_of(entry.record) for entry in entries], np.int64)
         times = pa.array([_valid_timestamp(entry.record.time) for entry in entries], pa.string())
-        return facts_of_kafka(batch, self.matcher, self._reader, channels, times=times)
+        return read_kafka_rows(batch, self.matcher, self._reader, channels, times=times)
 
     def numbered_outcomes(self, decided: MatchedRecords) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield what :meth:`outcomes` gives for each entry, with its number."""
@@ -170,7 +170,7 @@ class RecordMatcher:
     def _to_outcome(self, outcomes: MatchOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
         winner = int(outcomes.winners[row])
         if winner < 0:
-            return dead_letter(outcomes.reasons[row], outcomes.details[row], outcomes.nearest.get(row, []))
+            return dead_letter_outcome(outcomes.reasons[row], outcomes.details[row], outcomes.nearest.get(row, []))
         return {
             "outcome": "routed",
             "message": self.matcher.targets[winner].xid,
@@ -184,7 +184,7 @@ class RecordMatcher:
         if not outcomes.facts.events[row]:
             entries = outcomes.attributes[int(np.searchsorted(outcomes.mapped, row))].as_py()
             return {each["key"]: each["value"].decode("utf-8") for each in entries}
-        return members_of(envelope_of_row(outcomes.facts, row, entry).attributes)
+        return to_json_members(envelope_of_row(outcomes.facts, row, entry).attributes)
 
 
 def envelope_of_row(facts: RecordColumns, row: int, entry: NumberedRecord) -> Envelope:
@@ -202,12 +202,12 @@ def _relation_fields(relation: Relation | None) -> dict[str, str]:
     return {**({"relation": relation.kind} if relation.kind else {}), "relatedto": relation.to}
 
 
-def to_line(outcome: Mapping[str, Any]) -> bytes:
+def encode_outcome(outcome: Mapping[str, Any]) -> bytes:
     """Write one outcome as a line of JSON."""
     return msgspec.json.encode(outcome) + b"\n"
 
 
-def entry_of(number: int, line: bytes | str) -> tuple[NumberedRecord, Binding]:
+def parse_entry(number: int, line: bytes | str) -> tuple[NumberedRecord, Binding]:
     """Read one line as a record of a supported protocol.
 
     Raises:
@@ -218,7 +218,7 @@ def entry_of(number: int, line: bytes | str) -> tuple[NumberedRecord, Binding]:
     return NumberedRecord(number, record, binding.split(record.native)), binding
 
 
-def dead_letter(reason: str, detail: str, nearest: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+def dead_letter_outcome(reason: str, detail: str, nearest: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Return the outcome of a record that becomes a dead letter."""
     return {"outcome": "dead-letter", "reason": reason, "detail": detail, "nearest": nearest or []}
 
@@ -236,7 +236,7 @@ def _valid_timestamp(text: str | None) -> str | None:
 
 def _to_kafka_row(entry: NumberedRecord) -> dict[str, Any]:
     record, parts = entry.record, entry.parts
-    key = first(parts, "key")
+    key = first_part(parts, "key")
     return {
         "key": key.value if key else None,
         "value": record.body,

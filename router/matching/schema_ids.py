@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from bindings.kafka.binding import PROTOCOL as KAFKA
-from catalog.schemas.contract import MessagePlace, decoded
+from catalog.schemas.contract import MessagePlace, decode_content
 from catalog.schemas.ids.client import Framing
 from catalog.schemas.ids.deciding import (
     DIGITS,
@@ -27,8 +27,8 @@ from catalog.schemas.ids.deciding import (
     FrameIds,
     FrameLookup,
     IdDecision,
+    find_frame_ids,
     frame_kind,
-    ids_of,
     read_frame,
     read_message_place,
 )
@@ -163,7 +163,7 @@ class SchemaIdFilter:
             for kind in kinds:
                 chosen = np.array([each == kind for each in (*framings, "")], bool)[facts.channels[by_columns]]
                 rows = by_columns[chosen]
-                found = ids_of(heads if whole else heads.take(pa.array(rows)), kind)
+                found = find_frame_ids(heads if whole else heads.take(pa.array(rows)), kind)
                 numbers = [names.setdefault(name, len(names)) for name in found.names]
                 codes[rows] = np.array([*numbers, -1], np.int64)[found.codes]
         self._find_ids_singly(facts, framed, codes, names)
@@ -183,7 +183,7 @@ class SchemaIdFilter:
             codes[row] = -1
             if payload is None or not payload.whole or payload.body is None:
                 continue
-            body = decoded(payload.body, payload.coding) if payload.coding else payload.body
+            body = decode_content(payload.body, payload.coding) if payload.coding else payload.body
             frame = read_frame(body, self.framing(int(facts.channels[row]))) if isinstance(body, bytes) else None
             if frame is not None:
                 codes[row] = names.setdefault(frame.id, len(names))
@@ -227,7 +227,7 @@ class SchemaIdFilter:
         assert self._payloads is not None  # the caller checked that there are schemas
         rule = self._payloads.ids
         definitions = {target: self._index.targets[target].definition for target in targets}
-        written = frames.registry.written(name) if frames.registry is not None else None
+        written = frames.registry.get_schema(name) if frames.registry is not None else None
         certain = frames.framing != "auto" or name in self._declared[channel] or written is not None
         by_message = any(map(rule.names_message, definitions.values()))
         framed = [target for target in targets if rule.can_have_frames(definitions[target])]
@@ -323,7 +323,7 @@ class SchemaIdFilter:
             for number, channel in zip(numbers, channels, strict=True)
         ]
 
-    def shown(self, facts: RecordColumns) -> pa.StringArray:
+    def ids_of_rows(self, facts: RecordColumns) -> pa.StringArray:
         """Return the ids of rows, null for a row without a frame or with an implausible one."""
         found = facts.ids
         if found is None:
@@ -342,7 +342,7 @@ class SchemaIdFilter:
         shown: BoolArray = (found.codes >= 0) & (sure | plausible)
         return shown
 
-    def counted(self, facts: RecordColumns, winners: IntArray, order: IntArray) -> list[list[Any]]:
+    def count_routed(self, facts: RecordColumns, winners: IntArray, order: IntArray) -> list[list[Any]]:
         """Count routed rows among *order* by their definition, their id, and what decided."""
         found = facts.ids
         if found is None:

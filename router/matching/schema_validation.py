@@ -139,7 +139,7 @@ class SchemaFilter:
 
     def _needs_validation(self, candidates: Sequence[int]) -> bool:
         targets = [self._index.targets[number] for number in candidates]
-        return any(self.has_schema(each) and (self._mode == "always" or decides(each)) for each in targets)
+        return any(self.has_schema(each) and (self._mode == "always" or is_decided_by_schema(each)) for each in targets)
 
     def has_schema(self, target: MatchCandidate) -> bool:
         """Whether there is a schema of a known format for the target's definition."""
@@ -148,7 +148,9 @@ class SchemaFilter:
     def _schemas_to_check(self, number: int) -> _Checks | None:
         if number not in self._looks:
             targets = [(each, self._index.targets[each]) for each in self._index.sets[number].targets]
-            deciding = tuple(each for each, target in targets if decides(target) and self.has_schema(target))
+            deciding = tuple(
+                each for each, target in targets if is_decided_by_schema(target) and self.has_schema(target)
+            )
             several = len({target.xid for _, target in targets}) > 1
             looks = self._mode == "always" or (self._mode == "ambiguous" and several)
             others = tuple(e for e, t in targets if looks and e not in deciding and self.has_schema(t))
@@ -255,7 +257,7 @@ class SchemaFilter:
         return accepted
 
 
-def decides(target: MatchCandidate) -> bool:
+def is_decided_by_schema(target: MatchCandidate) -> bool:
     """Whether only content type and schema decide for this candidate: it has no envelope and no protocol."""
     return not target.envelope and target.protocol is None
 
@@ -274,7 +276,7 @@ def list_faults(faults: Sequence[SchemaFault], max_named: int = NAMED) -> str:
     return "; ".join(map(str, faults[:max_named])) + more
 
 
-def mismatches(rejected: Rejections, targets: Sequence[MatchCandidate]) -> list[dict[str, Any]]:
+def schema_mismatches(rejected: Rejections, targets: Sequence[MatchCandidate]) -> list[dict[str, Any]]:
     """Return the rejecting definitions in the form of ``nearest``, with MAX_FAULTS violations in all."""
     definitions = {target.xid: target.definition for target in targets if target.xid in rejected}
     shown = sorted(rejected)[:MAX_SCHEMAS]

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from catalog.definitions.constraints import MatchCandidate
-from router.matching.context import Slot, SlotTable, slots_of
-from router.matching.index.classes import BatchColumns, IntArray, NumberTable, Ragged, spread
+from router.matching.context import Slot, SlotTable, find_slots
+from router.matching.index.classes import BatchColumns, IntArray, NumberTable, Ragged, expand_ranges
 from router.matching.index.index import MatchIndex, MatchSet, bit_numbers
 from router.matching.tie_breaker import TieBreaker
 
@@ -57,7 +57,7 @@ class WinnerChooser:
         self._flat = np.zeros((3, 0), np.int64)
 
     def _slots_of(self, target: MatchCandidate, *, event: bool) -> tuple[list[int], list[tuple[int, int]]]:
-        slots, equal = slots_of(target.constraints(event=event) or ())
+        slots, equal = find_slots(target.constraints(event=event) or ())
         number = self._table.number
         return [number(slot) for slot in slots], [(number(one), number(other)) for one, other in equal]
 
@@ -99,7 +99,7 @@ class WinnerChooser:
         if not len(rows):
             return sets
         packed = packed[rows]
-        owners, places = spread(packed >> _COUNT_BITS, packed & _COUNT_MASK)
+        owners, places = expand_ranges(packed >> _COUNT_BITS, packed & _COUNT_MASK)
         targets, ones, others = self._pair_array()
         same = self._table.are_equal(columns, rows[owners], ones[places], others[places])
         if same.all():

@@ -27,8 +27,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from bindings.http.connection import AcceptedRequest, Answer, too_large
-from bindings.http.request import HttpProblem, Reply, RequestHead, unavailable
+from bindings.http.connection import AcceptedRequest, AnswerCallback, body_too_large
+from bindings.http.request import HttpProblem, Reply, RequestHead, unavailable_problem
 from catalog.schemas.ids.client import RegistryUnavailableError
 from router.dead_letters.dead_letter import DeadLetter
 from router.errors import RouterError
@@ -587,7 +587,7 @@ class Overview:
 
     def _accept_body(self, head: RequestHead, work: Work) -> _QueuedRequest:
         if head.length is not None and head.length > PASTED:
-            raise too_large(PASTED)
+            raise body_too_large(PASTED)
         return _QueuedRequest(self._records_lane, work, PASTED)
 
     def _replay_letter(self, letter: str, records: RecordViews, replays: Replays) -> dict[str, Any]:
@@ -608,7 +608,7 @@ class _QueuedRequest:
     work: Work
     max_body: int
 
-    def handle_body(self, body: bytes, answer: Answer) -> None:
+    def handle_body(self, body: bytes, answer: AnswerCallback) -> None:
         """Do the work in the worker thread, and answer in the server's thread."""
         loop = asyncio.get_running_loop()
 
@@ -620,11 +620,11 @@ class _QueuedRequest:
                 _log.debug("the status page client disconnected before the response")
 
         if not self.lane.take(run):
-            answer(unavailable("too many requests wait; ask again", 1).to_reply())
+            answer(unavailable_problem("too many requests wait; ask again", 1).to_reply())
 
     def timeout_reply(self) -> Reply:
         """Return the response for a request that took too long."""
-        return unavailable("this takes too long now; ask again", 5).to_reply()
+        return unavailable_problem("this takes too long now; ask again", 5).to_reply()
 
 
 def _make_reply(work: Work, body: bytes) -> Reply:

@@ -16,16 +16,22 @@ from typing import Any, Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from catalog.linting.events import names_in
+from catalog.linting.events import iter_placeholder_names
 from catalog.model import Finding
 from router.evaluation.outputs import DEAD_LETTER, EMPTY, ROUTED
 from router.evaluation.plan import Plan
-from router.matching.schema_validation import decides
+from router.matching.schema_validation import is_decided_by_schema
 from router.realtime import settled_types
 from router.routing import DEFAULT_DEAD_LETTER_ROUTE, FixedDestination, Known, RouteRule, letter_number
 from router.settings import REASONS, Settings, event_routes
 from router.settings.checks import dead_letter_sinks, event_sinks
-from router.settings.routes import CONTEXT_PREFIX, DestinationTemplate, NameTemplate, event_values, value_name
+from router.settings.routes import (
+    CONTEXT_PREFIX,
+    DestinationTemplate,
+    NameTemplate,
+    full_variable_name,
+    make_event_values,
+)
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of
 from router.watching.metrics import SinkProblem
 
@@ -399,7 +405,7 @@ def survey_routes(plan: Plan) -> RouteSurvey:
 def _find_unvalidated(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
     matcher = plan.judge.matcher
     # Where there is neither envelope nor protocol, the schema decides whatever the settings say.
-    free = {each.xid for each in matcher.targets if matcher.checks.has_schema(each) and not decides(each)}
+    free = {each.xid for each in matcher.targets if matcher.checks.has_schema(each) and not is_decided_by_schema(each)}
     loose = {flow.message for flow in flows if not all(plan.routes.always(way.route) for way in flow.ways)}
     return iter(sorted(free & loose))
 
@@ -445,7 +451,9 @@ def _iter_keyless_sinks(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) 
     by_sink: dict[str, dict[str, tuple[str, str]]] = {}
     for flow in flows:
         protocol, definition = kinds.get(flow.endpoint, KAFKA), plan.catalog.definitions[flow.message]
-        names = tuple(names_in(definition.protocoloptions)) or tuple(names_in(definition.envelopemetadata))
+        names = tuple(iter_placeholder_names(definition.protocoloptions)) or tuple(
+            iter_placeholder_names(definition.envelopemetadata)
+        )
         keyed = any(each.name == PARTITION_KEY for each in definition.envelopemetadata)
         if protocol == KAFKA or keyed or not names:
             continue
@@ -510,8 +518,8 @@ def _make_route(settings: Settings, rule: RouteRule, known: Known) -> PossibleRo
 
 
 def _make_lookup(message: str, endpoint: str, settled: FixedDestination) -> Known:
-    fixed = event_values(message, endpoint, "", {})
-    return lambda name: fixed[name] if value_name(name) in fixed else settled(value_name(name))
+    fixed = make_event_values(message, endpoint, "", {})
+    return lambda name: fixed[name] if full_variable_name(name) in fixed else settled(full_variable_name(name))
 
 
 def _locate(settings: Settings, name: str, known: Known, *, letters: bool = False) -> str:

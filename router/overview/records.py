@@ -20,7 +20,7 @@ from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
 from catalog.findings import RecordError
 from catalog.record import Record, parse_record
-from catalog.schemas.ids.deciding import Frames
+from catalog.schemas.ids.deciding import FrameSettings
 from router.dead_letters.dead_letter import BODY_SHOWN, CUT, DeadLetter, body_lines, native_rows
 from router.dead_letters.reading import explainer_of, latest_letters, recent_letter, redact_explanation, standing_of
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, marked_catalog, redactor_of
@@ -142,7 +142,7 @@ class RecordViews:
         return _outcome_to_json(self._explain(plan, letter), self._judging.verdict(plan, letter), redaction)
 
     def _explain(self, plan: Plan, letter: DeadLetter) -> RecordExplanation:
-        frames = plan.frames.get(letter.endpoint or "", Frames())
+        frames = plan.frames.get(letter.endpoint or "", FrameSettings())
         key = (plan.id, f"{frames.framing} {frames.registry.name if frames.registry is not None else ''}")
         explainer = self._explainers.get(key)
         if explainer is None:

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.inbox.format import InboxPosition, positions_of
+from bindings.inbox.format import InboxPosition, parse_offset
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxDamaged
 from bindings.kafka.client import KafkaClient
-from bindings.kafka.offsets import PLACES, FirstRecord, FirstUnreadRecords, KafkaOffsets
+from bindings.kafka.offsets import MAX_QUERIED_PARTITIONS, FirstRecord, FirstUnreadRecords, KafkaOffsets
 from router.evaluation.evaluator import Kind
 from router.reading.generations import EARLIEST, Offsets
 from router.watching.backlogs import Backlog
@@ -111,7 +111,7 @@ class TopicBacklogs:
             for number, end in partitions.items()
             if end > starts[topic][number]
         }
-        heads = self._heads.find_first_records(waiting) if 0 < len(waiting) <= PLACES else {}
+        heads = self._heads.find_first_records(waiting) if 0 < len(waiting) <= MAX_QUERIED_PARTITIONS else {}
         self._arrive(ends)
         backlogs: dict[str, Backlog | None] = {topic: Backlog(0, None, self._arrived[topic]) for topic in ends}
         for (topic, number), (start, end) in waiting.items():
@@ -328,7 +328,7 @@ class InboxBacklog:
         if offset is None:
             positions = {number: view.first_position(number) for number in view.partitions}
         else:
-            positions = positions_of(offset, view.layout.inbox)
+            positions = parse_offset(offset, view.layout.inbox)
         ends = {number: max(position, view.end_position(number)) for number, position in positions.items()}
         waiting = {number: position for number, position in positions.items() if ends[number] > position}
         records = sum(view.count_rows(number, position, ends[number]) for number, position in waiting.items())

@@ -15,7 +15,7 @@ from bindings.kafka.offsets import KafkaOffsets, KafkaRange
 from catalog.parsing.regular import read_regular
 from router.errors import BrokerUnreachable, ConfigError
 from router.logs import get_logger, shorten_list
-from router.sources import INBOX, REST, Source, Start, by_query, source_client
+from router.sources import INBOX, REST, Source, Start, group_by_query, make_source_client
 from router.state.durable import damaged, missing, numbers_in, read_object, write_durably
 from router.state.state import StateFolder
 
@@ -87,7 +87,7 @@ class Positions:
         if not starts:
             return
         latest = [topic for topic, start in starts.items() if start == "latest"]
-        ends = _ends_of(source_client(sources[0]), latest) if latest else {}
+        ends = _ends_of(make_source_client(sources[0]), latest) if latest else {}
         placed = {topic: {str(number): end for number, end in ends.get(topic, {}).items()} for topic in starts}
         self.keep(cluster, placed)
         for topic in latest:
@@ -381,7 +381,7 @@ class Succession:
         Raises:
             BrokerUnreachable: the brokers of a topic that is read from its end do not answer.
         """
-        for query, members in by_query(sources).items():
+        for query, members in group_by_query(sources).items():
             if query != INBOX:
                 others = self._generations(cluster_of(query))
                 self._positions.place(members, {topic for each in others for topic in each.topics}, default)

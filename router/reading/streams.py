@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from bindings.inbox.source import NAME as INBOX_FORMAT
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets, KafkaRange, mean_record_bytes, read_ranges
-from bindings.kafka.store import inbox_columns
+from bindings.kafka.store import to_inbox_columns
 from router.errors import BrokerUnreachable, StateError
 from router.logs import get_logger, shorten_list
 from router.machine import BatchSizing
 from router.reading.generations import Generation, Offsets, Spans, cluster_of, starting_offsets
 from router.settings import Settings
-from router.sources import INBOX, REST, Source, inbox_client, query_client, rest_client, source_client
+from router.sources import (
+    INBOX,
+    REST,
+    Source,
+    make_inbox_client,
+    make_query_client,
+    make_rest_client,
+    make_source_client,
+)
 from router.state.durable import read_object, write_durably
 from router.state.state import StateFolder
 
@@ -77,12 +85,12 @@ def _reader(
     settings: Settings, query: str, sources: Sequence[Source], read: Callable[[KafkaClient, _Asked], DataFrame]
 ) -> Callable[[_Asked], DataFrame] | None:
     """Return *read* for the cluster that has the query's records, its rows as those of the query."""
-    client = query_client(settings, query, sources)
+    client = make_query_client(settings, query, sources)
     if client is None:
         return None
     if query == REST or sources:
         return partial(read, client)
-    return lambda asked: inbox_columns(read(client, asked))
+    return lambda asked: to_inbox_columns(read(client, asked))
 
 
 def kafka_rows(
@@ -100,7 +108,7 @@ def kafka_rows(
         BrokerUnreachable: the generation has not begun to read, and the brokers do not say which partitions there are.
     """
     # Every topic is subscribed to, also one that does not exist yet: it is read from its first record once it does.
-    return _generation_rows(spark, settings, source_client(sources[0]), generation, sizing)
+    return _generation_rows(spark, settings, make_source_client(sources[0]), generation, sizing)
 
 
 def rest_rows(spark: SparkSession, settings: Settings, generation: Generation, sizing: BatchSizing) -> DataFrame:
@@ -109,7 +117,7 @@ def rest_rows(spark: SparkSession, settings: Settings, generation: Generation, s
     Raises:
         BrokerUnreachable: as :func:`kafka_rows`.
     """
-    return _generation_rows(spark, settings, rest_client(settings), generation, sizing)
+    return _generation_rows(spark, settings, make_rest_client(settings), generation, sizing)
 
 
 def inbox_rows(
@@ -122,10 +130,10 @@ def inbox_rows(
     """
     topic = settings.inbox.kafka
     if topic is not None:
-        client = inbox_client(topic)
+        client = make_inbox_client(topic)
         beginning = _beginning(client, generation, (topic.topic,)) if generation.starting else "earliest"
         records = records_of_batch(client, (topic.topic,), generation, sizing)
-        return inbox_columns(_topics(spark, settings, client, (topic.topic,), beginning, records))
+        return to_inbox_columns(_topics(spark, settings, client, (topic.topic,), beginning, records))
     reader = spark.readStream.format(INBOX_FORMAT).option("path", str(state.inbox))
     sizing.exact = True
     return reader.option("max_records", sizing.begin(None)).option("max_bytes", sizing.bound).load()
@@ -230,7 +238,7 @@ _writing = threading.Lock()
 
 def topics_of_query(settings: Settings, query: str, sources: Sequence[Source], state: StateFolder) -> ReadTopics | None:
     """Return the topics of a query as their brokers know them; None for the local inbox."""
-    client = query_client(settings, query, sources)
+    client = make_query_client(settings, query, sources)
     return None if client is None else ReadTopics(client, query, state, lossy=settings.on_data_loss != "stop")
 
 

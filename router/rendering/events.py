@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Entries, Int, base64_of, valid
-from bindings.envelope import ATTRIBUTE_NAME, DATA, EVENT_MEDIA, AttributeRule, attribute_name, header_text
-from bindings.events import DEFAULT_CONTENT_TYPE, data_member, encode_event, with_types
+from bindings.columns.entries import Bool, Entries, Int, encode_base64, is_not_null
+from bindings.envelope import ATTRIBUTE_NAME, DATA, EVENT_MEDIA, AttributeRule, attribute_of_key, decode_header
+from bindings.events import DEFAULT_CONTENT_TYPE, build_data_member, encode_event, restore_types
 from bindings.kafka.binding import RULE
 from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, native_of
 from bindings.protocols import BINDINGS, binding_of
@@ -140,7 +140,7 @@ def _part_values(entries: Entries, kinds: pa.StringArray, layout: _Layout) -> tu
         # A list has an item that is no text as base64; elsewhere it is text with marks for what is none.
         labels[broken] *= 2
         coded = np.flatnonzero(labels == 2)
-        values = replaced(values, coded, together('"', base64_of(rows_of(entries.values, coded)), '"'))
+        values = replaced(values, coded, together('"', encode_base64(rows_of(entries.values, coded)), '"'))
         shown = broken[~listed[broken]]
         texts_shown = [
             _quoted(value.decode("utf-8", "replace")) for value in rows_of(entries.values, shown).to_pylist()
@@ -150,7 +150,7 @@ def _part_values(entries: Entries, kinds: pa.StringArray, layout: _Layout) -> tu
         return labels, values
     there = entries.values.is_valid().to_numpy(zero_copy_only=False)
     binary = np.flatnonzero(_equal(kinds, BINARY_KIND) & there & ~listed)
-    coded_texts = base64_of(rows_of(entries.values, binary))
+    coded_texts = encode_base64(rows_of(entries.values, binary))
     dotted = np.array(["." in name for name in entries.names], bool)[entries.codes[binary]]
     objects = pc.if_else(pa.array(dotted), together('{"base64":"', coded_texts, '"}'), together('"', coded_texts, '"'))
     values = replaced(values, binary, objects)
@@ -246,7 +246,7 @@ def _member(name: str, values: pa.BinaryArray) -> pa.StringArray:
     """Return a member that is text or base64, with a comma before it; null for null."""
     texts, broken = as_text(values)
     members = together(f',"{name}":"', escaped(texts), '"')
-    encoded = base64_of(values.take(pa.array(broken)))
+    encoded = encode_base64(values.take(pa.array(broken)))
     return replaced(members, broken, together(f',"{name}_base64":"', encoded, '"'))
 
 
@@ -256,7 +256,7 @@ def _values(values: pa.BinaryArray) -> pa.StringArray:
     members = together('"value":"', escaped(texts), '"')
     if members.null_count:
         members = pc.fill_null(members, '"value":null')
-        coded = base64_of(values.take(pa.array(broken)))
+        coded = encode_base64(values.take(pa.array(broken)))
         members = replaced(members, broken, together('"value_base64":"', coded, '"'))
     return members
 
@@ -361,7 +361,8 @@ def _carried_by_parts(raw: pa.StructArray, mine: Bool) -> Attributes:
 
 def _carried(carriers: _Carriers, mine: Bool) -> Attributes:
     """Return the attributes of binary mode in rows that are *mine*, as ``Binding.read_envelope`` has them without a
-    body."""
+    body.
+    """
     entries, rules, numbers = carriers.entries, carriers.rules, carriers.numbers
     pairs, places = entries.distinct_pairs(numbers)
     asked = [(f"{carriers.prefix}{name}", rules[number]) for number, name in pairs]
@@ -389,7 +390,7 @@ def _attribute(key: str, rule: AttributeRule) -> str | int:
     """Return the attribute that parts of that key give, or the code of none or of odd."""
     if _is_media(key, rule):
         return CONTENT_TYPE
-    name = attribute_name(key, rule)
+    name = attribute_of_key(key, rule)
     if name is None or (name == CONTENT_TYPE and not rule.own_datacontenttype):
         return _NONE
     if name == DATA or not ATTRIBUTE_NAME.fullmatch(name):
@@ -424,7 +425,7 @@ def _decoded(texts: pa.StringArray, encoded: Bool, doubtful: Bool) -> pa.StringA
         return texts
     marked = pc.or_(pc.match_substring(texts, "%"), pc.starts_with(texts, '"'))
     at = np.flatnonzero(encoded & pc.fill_null(marked, False).to_numpy(zero_copy_only=False))
-    plain = [header_text(text) for text in texts.take(pa.array(at)).to_pylist()]
+    plain = [decode_header(text) for text in texts.take(pa.array(at)).to_pylist()]
     doubtful[at] |= np.array([text is None for text in plain], bool)
     return replaced(texts, at, pa.array(plain, pa.string()))
 
@@ -551,8 +552,8 @@ Words = npt.NDArray[np.uint64]
 def data_members(data: pa.BinaryArray, types: pa.StringArray, barred: Bool | None = None) -> Pieces:
     """Return the member ``data`` or ``data_base64`` of events, with a comma before it; nothing where there are no data.
 
-    *types* are the content types. It is what :func:`bindings.events.data_member` has for each, but for *barred* data,
-    which are base64 where they are JSON.
+    *types* are the content types. It is what :func:`bindings.events.build_data_member` has for each, but for *barred*
+    data, which are base64 where they are JSON.
     """
     kinds = types.dictionary_encode()
     are_json = np.array([*map(is_json, kinds.dictionary.to_pylist()), False])
@@ -562,7 +563,7 @@ def data_members(data: pa.BinaryArray, types: pa.StringArray, barred: Bool | Non
     whole = whole[embeddable(rows_of(data, whole))]
     if len(whole) == len(data):
         return [',"data":', data.view(pa.string())]
-    text = np.flatnonzero(~json & there & valid(types))
+    text = np.flatnonzero(~json & there & is_not_null(types))
     texts, broken = as_text(rows_of(data, text))
     text, texts = np.delete(text, broken), texts.drop_null()
     there[whole] = there[text] = False
@@ -570,13 +571,13 @@ def data_members(data: pa.BinaryArray, types: pa.StringArray, barred: Bool | Non
     parts = (
         (whole, together(',"data":', rows_of(data, whole).view(pa.string()))),
         (text, together(',"data":"', escaped(texts), '"')),
-        (rest, together(',"data_base64":"', base64_of(rows_of(data, rest)), '"')),
+        (rest, together(',"data_base64":"', encode_base64(rows_of(data, rest)), '"')),
     )
     return [placed(len(data), *parts)]
 
 
 def embeddable(bodies: pa.BinaryArray) -> Bool:
-    """Return which of these JSON bodies :func:`bindings.events.data_member` takes as ``data``; a null is none."""
+    """Return which of these JSON bodies :func:`bindings.events.build_data_member` takes as ``data``; a null is none."""
     texts, _ = as_text(bodies)
     taken = np.zeros(len(bodies), bool)
     rows = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
@@ -587,7 +588,7 @@ def embeddable(bodies: pa.BinaryArray) -> Bool:
     settled[sound[_doubtful(rows_of(asked, sound))]] = False
     taken[rows[settled]] = True
     for row in rows[~settled].tolist():
-        taken[row] = "data" in data_member(DEFAULT_CONTENT_TYPE, bodies[row].as_py())
+        taken[row] = "data" in build_data_member(DEFAULT_CONTENT_TYPE, bodies[row].as_py())
     return taken
 
 
@@ -756,7 +757,7 @@ def structured_events(
     offsets = np.searchsorted(resolved.owners, np.arange(resolved.rows + 1))
     members = entry_texts(resolved.names, resolved.codes, offsets, '"{}":"'.format, escaped(resolved.texts), '"')
     texts = together("{", members, *data_members(body, column_of(resolved, CONTENT_TYPE)), "}").cast(pa.binary())
-    odd = resolved.odd | (np.diff(offsets) == 0) | valid(typed)
+    odd = resolved.odd | (np.diff(offsets) == 0) | is_not_null(typed)
     for name in _DATA:
         odd[resolved.owners[resolved.of(name)]] = True
     rows = np.flatnonzero(odd)
@@ -765,7 +766,7 @@ def structured_events(
     some = pa.array(rows)
     each = zip(*(array.take(some).to_pylist() for array in (raw, attributes, place, body, typed)), strict=True)
     exact = [
-        encode_event(with_types(attributes_of(*parts_of_raw(row, kind, at), given), names), data)
+        encode_event(restore_types(attributes_of(*parts_of_raw(row, kind, at), given), names), data)
         for row, given, at, data, names in each
     ]
     return replaced(texts, rows, pa.array(exact, pa.binary()))

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import valid
+from bindings.columns.entries import is_not_null
 from bindings.kafka.record_columns import LINEAGE
 from router.settings.values import LineageForm
 
@@ -89,7 +89,7 @@ def _texts_of(members: Mapping[str, pa.StringArray]) -> pa.StringArray:
         pieces += [f'{"{,"[place > 0]}"{name}":"', members[name], '"']
     texts = pc.binary_join_element_wise(*pieces, "}", "")
     rare = {name: values for name, values in members.items() if name not in MEMBERS}
-    rows = np.flatnonzero(np.logical_or.reduce([np.zeros(len(texts), bool), *map(valid, rare.values())]))
+    rows = np.flatnonzero(np.logical_or.reduce([np.zeros(len(texts), bool), *map(is_not_null, rare.values())]))
     if not len(rows):
         return texts
     at = pa.array(rows)

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Int, raw, texts_of
-from bindings.kafka.binding import parts_of_row
+from bindings.columns.entries import Bool, Int, decode_utf8, raw_buffers
+from bindings.kafka.binding import split_row
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
-from catalog.values import YEAR_1, YEAR_10000, instant
+from catalog.values import YEAR_1, YEAR_10000, parse_timestamp
 from router.matching.inbox_columns import inbox_parts
-from router.matching.record_columns import single
+from router.matching.record_columns import parts_of_one_event
 
 # Arrays of texts and bytes, worked on through their buffers: joined, and escaped for JSON.
 
@@ -33,7 +33,7 @@ def data_of(texts: pa.Array) -> tuple[Bytes, Int]:
 
     The texts lie one behind another; a null has as a rule no bytes, yet may have some.
     """
-    data, offsets = raw(texts)
+    data, offsets = raw_buffers(texts)
     return data[offsets[0] : offsets[-1]], (offsets - offsets[0]).astype(np.int64)
 
 
@@ -96,7 +96,7 @@ def placed(rows: int, *parts: tuple[Int, pa.StringArray]) -> pa.StringArray:
 
 def as_text(values: pa.BinaryArray) -> tuple[pa.StringArray, Int]:
     """Return bytes as text, and the places of those that are no UTF-8, which are null."""
-    texts = texts_of(values)
+    texts = decode_utf8(values)
     if texts.null_count == values.null_count:
         return texts, NONE_OF_THEM
     return texts, np.flatnonzero(pc.and_(values.is_valid(), texts.is_null()))
@@ -139,7 +139,7 @@ def moment(text: str | None) -> int | None:
 
     RFC 3339 has a year 0, and offsets and leap seconds reach past 9999; readers of tables know neither.
     """
-    nanoseconds = instant(text) if text is not None else None
+    nanoseconds = parse_timestamp(text) if text is not None else None
     if nanoseconds is None:
         return None
     return nanoseconds // 1000 if YEAR_1 <= nanoseconds // 1_000_000 < YEAR_10000 else None
@@ -285,11 +285,11 @@ def native_json(parts: list[Part], binding: Binding) -> str:
 def parts_of_raw(raw: Mapping[str, Any], kind: Source, place: int | None) -> tuple[list[Part], Binding]:
     """Return the parts of a raw row; for an event out of a batch, those of that event alone."""
     if kind == "kafka":
-        binding, parts = BINDINGS["KAFKA"], parts_of_row(raw)
+        binding, parts = BINDINGS["KAFKA"], split_row(raw)
     else:
         binding = binding_of(raw["protocol"] or "") or BINDINGS["HTTP"]
         parts = inbox_parts(raw["properties"])
-    return (parts if place is None else single(parts, binding.rule.content_type)), binding
+    return (parts if place is None else parts_of_one_event(parts, binding.rule.content_type)), binding
 
 
 # Members of JSON objects, as texts of a whole array.

@@ -31,7 +31,7 @@ from router.batches.plans import LoadedPlan, load
 from router.batches.splitting import BatchPart
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import Filter
-from router.errors import BatchPinError, RouterError, SinkError, unreachable_registry
+from router.errors import BatchPinError, RouterError, SinkError, find_lost_registry
 from router.evaluation.evaluator import INBOX_COLUMNS, evaluate, source_row
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Plan, plan_of
@@ -243,7 +243,7 @@ class Replayer:
             except SinkError as error:
                 self._held(str(error), pause)
             except Exception as error:
-                if not (away := unreachable_registry(error)):
+                if not (away := find_lost_registry(error)):
                     raise
                 self._held(away, pause)
             if self._stop.wait(pause):

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from bindings.private_files import private_folder, set_umask_for
+from bindings.private_files import create_private_folder, set_umask_for
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import Filter, read_letters
 from router.errors import CatalogUnavailable, RouterError
@@ -38,7 +38,7 @@ from router.replay.batches import (
 )
 from router.settings import Settings, load_settings
 from router.sinks import check_endpoints, close_targets
-from router.spark.session import signals, spark_session
+from router.spark.session import handle_signals, open_spark_session
 from router.state.durable import Pins, admit, clients_of
 from router.state.ledger import FOLDER, HELD, LetterLedger, PendingReplay, Turns
 
@@ -129,7 +129,7 @@ def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: ReplayPr
     set_umask_for(settings.readable_by)
     root = Path(settings.state)
     stop = threading.Event()
-    with signals(stop), LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
+    with handle_signals(stop), LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
         base = path.resolve().parent
         run = _Run(settings, ledger, ReplayPlans(root / FOLDER, base), wanted, options, watcher, stop, stack)
         try:
@@ -336,9 +336,9 @@ class _Run:
     def _session(self) -> AbstractContextManager[SparkSession]:
         spark = self._settings.spark.model_copy(update={"master": MASTER})
         folder = Path(self._settings.state) / FOLDER / "replay"
-        private_folder(folder)
+        create_private_folder(folder)
         self._stack.callback(close_targets)
-        return spark_session(self._settings.model_copy(update={"spark": spark}), folder, ())
+        return open_spark_session(self._settings.model_copy(update={"spark": spark}), folder, ())
 
     def _keep_rate(self, done: int) -> None:
         """Wait until the rate allows *count* more; a request to stop is honored before the next batch."""

@@ -19,12 +19,12 @@ from bindings.background import Background
 from bindings.inbox.format import NAME as LAYOUT
 from bindings.inbox.format import (
     InboxPosition,
+    count_rows,
+    list_segments,
+    parse_offset,
     partition_directory,
-    positions_of,
     read_layout,
-    rows_in,
     segment_path,
-    segments_in,
 )
 from bindings.inbox.space import InboxDamaged, InboxError
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
@@ -41,7 +41,7 @@ from router.reading.generations import Generation, Offsets, Positions, cluster_o
 from router.running.reload import wait_unless_stopped
 from router.settings import Settings
 from router.sinks.tables.head import local_folder
-from router.sources import INBOX, REST, Source, inbox_client, rest_client, source_client
+from router.sources import INBOX, REST, Source, make_inbox_client, make_rest_client, make_source_client
 from router.state.durable import (
     RESTORE,
     CheckpointProgress,
@@ -296,7 +296,7 @@ def _require_inbox(state: StateFolder, progress: CheckpointProgress) -> None:
         layout = read_layout(state.inbox)
         if noted and layout.inbox != noted:
             raise _foreign_error(file, f"inbox {layout.inbox}, not {noted}")
-        positions = positions_of(progress.start, layout.inbox) if progress.start else {}
+        positions = parse_offset(progress.start, layout.inbox) if progress.start else {}
     except InboxError as error:
         raise StateError(f"{state.inbox}: {error}", hint=RESTORE) from error
     except OSError as error:
@@ -310,7 +310,7 @@ def _require_partition(directory: Path, position: InboxPosition) -> None:
     """Check that the log reaches *position*; otherwise new rows would get positions that other rows had."""
     if not directory.is_dir():
         raise missing(directory, "the inbox has this partition")
-    segments = [number for number in segments_in(directory) if number >= position.segment]
+    segments = [number for number in list_segments(directory) if number >= position.segment]
     if not segments and position == (0, 0):
         return
     for expected, number in enumerate(segments, position.segment):
@@ -321,7 +321,7 @@ def _require_partition(directory: Path, position: InboxPosition) -> None:
     first = segment_path(directory, position.segment)
     try:
         # The last segment may end in the middle of a write; all before it were closed and are whole.
-        rows = rows_in(first) if len(segments) > 1 or position.row > 0 else 0
+        rows = count_rows(first) if len(segments) > 1 or position.row > 0 else 0
     except InboxError as error:
         if len(segments) > 1:
             raise StateError(str(error), hint=RESTORE) from error
@@ -505,11 +505,11 @@ class _QueryPoller:
 
     def _find_client(self, plan: Plan) -> KafkaClient | None:
         if self._query == INBOX:
-            return None if plan.settings.inbox.kafka is None else inbox_client(plan.settings.inbox.kafka)
+            return None if plan.settings.inbox.kafka is None else make_inbox_client(plan.settings.inbox.kafka)
         if self._query == REST:
-            return rest_client(plan.settings)
+            return make_rest_client(plan.settings)
         sources = plan.queries.get(self._query)
-        return source_client(sources[0]) if sources else self._client
+        return make_source_client(sources[0]) if sources else self._client
 
     def _topics_to_poll(self, sources: Sequence[Source]) -> tuple[str, ...]:
         settings = self._active().settings

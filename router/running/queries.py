@@ -47,7 +47,7 @@ from router.realtime import RealTimeQuery, require_cores, require_rest_topic, re
 from router.request_reply import Pairing
 from router.running.monitoring import require_intact_query
 from router.running.reload import run_in_background
-from router.sources import INBOX, REST, Source, by_query, query_client
+from router.sources import INBOX, REST, Source, group_by_query, make_query_client
 from router.spark.session import is_jvm_alive, kill_jvm
 from router.state.durable import disk_of
 from router.state.state import Accounts, StateFolder
@@ -207,7 +207,7 @@ class QueryStarter:
         """
         apart = running.name in (INBOX, REST)
         members = () if apart else running.sources
-        client = query_client(self._plans.active.settings, running.name, members) if apart or members else None
+        client = make_query_client(self._plans.active.settings, running.name, members) if apart or members else None
         return None if client is None else run_in_background(partial(_ask_brokers, client))
 
     def raise_lost_records(self, running: QueryRun) -> None:
@@ -333,7 +333,7 @@ class Queries:
         Raises:
             BrokerUnreachable: the brokers of a topic that is read from its end do not answer.
         """
-        for members in by_query(sources).values():
+        for members in group_by_query(sources).values():
             try:
                 self._succession.place(members, self._plans.active.settings.start)
             except BrokerUnreachable:
@@ -346,7 +346,7 @@ class Queries:
         Raises:
             RouterError: a query cannot be set up.
         """
-        wanted = by_query(sources)
+        wanted = group_by_query(sources)
         rest = () if self._plans.active.settings.realtime is None else (REST,)
         left = self._succession.left({*wanted, *rest})
         for name in left:
@@ -405,7 +405,7 @@ class Queries:
         A query whose topics change begins no batch from here on, so that none of them is judged by a plan that does
         not know its topic. It ends after the batch in hand, for a new generation.
         """
-        wanted = by_query(sources)
+        wanted = group_by_query(sources)
         for name in dict.fromkeys((*self._running, *wanted)):
             if name == REST:
                 continue

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from bindings.protocols import BINDINGS
-from catalog.comparing import CatalogChange, CatalogDiff, compare
+from catalog.comparing import CatalogChange, CatalogDiff, compare_catalogs
 from catalog.documents.documents import UnconfirmedCatalog
 from catalog.linting.attributes import RECEIVING
 from catalog.load import CatalogWatcher, PendingCatalog, RejectedCatalog, freeze_for_gc
@@ -166,10 +166,12 @@ class CatalogComparisons:
             return before, after
 
     def _report_difference(self, before: Catalog, after: Catalog) -> None:
-        difference = compare(before, after)
+        difference = compare_catalogs(before, after)
         self._status.add_difference(difference)
         good = self._good or before
-        wrong = _count_incompatible(difference) if good is before else _count_incompatible(compare(good, after))
+        wrong = (
+            _count_incompatible(difference) if good is before else _count_incompatible(compare_catalogs(good, after))
+        )
         self._good = good if wrong else None
         self._metrics.catalog_state.count_changes(len(difference.changes), _count_incompatible(difference), wrong)
         _log_difference(difference)
@@ -328,7 +330,7 @@ class Reloader:
         lost = find_lost_sources(self._active, catalog)
         if self._settings.catalog.on_incompatible == "sources":
             return lost
-        return (*lost, *find_incompatible(compare(self._active.catalog, catalog)))
+        return (*lost, *find_incompatible(compare_catalogs(self._active.catalog, catalog)))
 
     def _reject(self, findings: tuple[Finding, ...]) -> None:
         self._metrics.count_reload("refused")

@@ -25,10 +25,10 @@ from router.batches.plans import PlanHolder
 from router.dead_letters.retention import Housekeeping
 from router.errors import BrokerUnreachable, ConfigError, DiskError, SinkError
 from router.evaluation.plan import Plan, plan_of
-from router.intake.intake import Intake, local_store, topic_store
+from router.intake.intake import Intake, open_local_store, open_topic_store
 from router.intake.subscriptions import RouterSubscriptions
 from router.logs import configure_logs, get_logger
-from router.machine import divided, raise_descriptor_limit
+from router.machine import divide_memory, raise_descriptor_limit
 from router.overview.overview import Replays
 from router.overview.picture import sink_topics
 from router.preflight import iter_gateway_checks, iter_router_checks, require_checks
@@ -43,7 +43,15 @@ from router.settings.catalogs import make_logins
 from router.sinks import check_endpoints, close_targets
 from router.sources import REST, find_missing_sources
 from router.spark.executors import require_context
-from router.spark.session import Stopped, Stopping, is_jvm_alive, jvm_pid, require_jvm, signals, spark_session
+from router.spark.session import (
+    Stopped,
+    Stopping,
+    handle_signals,
+    is_jvm_alive,
+    jvm_pid,
+    open_spark_session,
+    require_jvm,
+)
 from router.state.durable import Pins, admit, clients_of, disk_of
 from router.state.state import Accounts, StateFolder
 from router.watching.metrics import RelationMetrics, SubscriptionMetrics, add_jvm_metrics
@@ -147,7 +155,7 @@ def run(
     raise_descriptor_limit()
     stop = Stopping()
     with (
-        signals(stop),
+        handle_signals(stop),
         StateFolder.open(Path(settings.state)) as state,
         serve_monitoring(settings, RouterStatus(), replays) as watched,
     ):
@@ -252,18 +260,20 @@ class Service:
             require_rest_topic(self._settings, self._state)
         check_endpoints(self._settings, self._first.catalog)
         with ExitStack() as stack:
-            store = partial(local_store, self._settings, self._state) if self._settings.inbox.kafka is None else None
+            store = (
+                partial(open_local_store, self._settings, self._state) if self._settings.inbox.kafka is None else None
+            )
             stack.callback(close_targets)
             intake = Intake(self._settings, self._metrics, self._status, store, once=once)
             stack.callback(intake.close)
             intake.open_inbox(self._first)
-            division = divided(self._settings)
+            division = divide_memory(self._settings)
             _log.info("memory budget", **division.log_fields)
             self._metrics.coverage.open_store(self._state.root)
             stack.callback(self._metrics.coverage.close)
             with self._stop.interruptible():
                 _log.info("starting Spark", master=self._settings.spark.master or division.master)
-                spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
+                spark = stack.enter_context(open_spark_session(self._settings, self._state.root, self._first.sources))
             add_jvm_metrics(self._metrics.registry, jvm_pid())
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
             plans.activate(self._first)
@@ -374,7 +384,7 @@ class Service:
         """Return what pairs messages by relations; None where the settings do not ask for it."""
         if self._settings.relations is None:
             return nullcontext()
-        written = partial(self._metrics.sink_write, self._settings.relations.to)
+        written = partial(self._metrics.count_sink_write, self._settings.relations.to)
         metrics = RelationMetrics(self._metrics.registry, written)
         return Pairing(self._settings, metrics, self._metrics.backlogs.read_until)
 
@@ -399,7 +409,7 @@ def run_gateways(settings_path: Path) -> None:
         hint = "set inbox.kafka, or use `xrouter run`, which has its gateways and inbox in one process"
         raise ConfigError("separate gateways require a Kafka topic as the inbox", key="inbox.kafka", hint=hint)
     stop = threading.Event()
-    with signals(stop), serve_monitoring(settings, RouterStatus(routes=False)) as monitoring:
+    with handle_signals(stop), serve_monitoring(settings, RouterStatus(routes=False)) as monitoring:
         loaded = load_startup_catalog(settings, stop, monitoring)
         if loaded is not None:
             _run_gateways(settings, Plan(loaded[0], settings), stop, monitoring, loaded[1])
@@ -418,7 +428,7 @@ def _run_gateways(settings: Settings, plan: Plan, stop: threading.Event, monitor
     comparisons.set_active(plan.catalog)
     metrics.init_series(endpoints=pushed)
     with ExitStack() as stack:
-        intake = Intake(settings, metrics, status, lambda: topic_store(chosen))
+        intake = Intake(settings, metrics, status, lambda: open_topic_store(chosen))
         stack.callback(intake.close)
         intake.receive_for_plan(plan)
         monitoring.show_plan(plan, pushed, stale=stale)

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from bindings.private_files import private_file, private_folder, replaced, waiting_lock
+from bindings.private_files import create_private_folder, hold_lock, open_private_file, replace_file
 from catalog.documents.connecting import OriginLogin
 from catalog.parsing.regular import open_regular, read_regular
 from catalog.schemas.ids.client import RegistryUnavailableError, SchemaIdRegistry, WrittenSchema, number_of
@@ -74,7 +74,7 @@ class _Lookup(msgspec.Struct):
     id: str
 
 
-class Damaged(Exception):
+class DamagedFile(Exception):
     """A file that cannot be read; the message names it."""
 
 
@@ -103,9 +103,9 @@ class SchemaIdCache:
         try:
             file = msgspec.json.decode(data, type=_File)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Damaged(f"{path} is damaged: {error}") from error
+            raise DamagedFile(f"{path} is damaged: {error}") from error
         if file.format > FORMAT or file.id != schema_id:
-            raise Damaged(f"{path} has format {file.format} and id {file.id}, not {FORMAT} and {schema_id}")
+            raise DamagedFile(f"{path} has format {file.format} and id {file.id}, not {FORMAT} and {schema_id}")
         if file.url != self.url:
             return None
         return WrittenSchema(file.id, file.family, file.document, file.references, tuple(file.subjects), file.fault)
@@ -128,7 +128,7 @@ class SchemaIdCache:
             if not anew:
                 try:
                     stored = self.schema(schema_id)
-                except Damaged:
+                except DamagedFile:
                     stored = None  # It is written anew.
                 if stored is not None:
                     return stored
@@ -149,7 +149,7 @@ class SchemaIdCache:
                 subjects,
                 answer.fault,
             )
-            with replaced(path, path.with_suffix(".new")) as file:
+            with replace_file(path, path.with_suffix(".new")) as file:
                 file.write(msgspec.json.encode(form))
             return answer
 
@@ -179,7 +179,7 @@ class SchemaIdCache:
     def store_found_id(self, digest: str, subject: str, schema_id: str) -> None:
         """Store the id under which a schema was found in a subject."""
         path = self.folder / f"{_FOUND}{digest}"
-        with self._lock_folder(), replaced(path, path.with_suffix(".new")) as file:
+        with self._lock_folder(), replace_file(path, path.with_suffix(".new")) as file:
             file.write(msgspec.json.encode(_Lookup(FORMAT, self.url, subject, schema_id)))
 
     def mirrored_versions(self) -> dict[str, dict[int, str]]:
@@ -193,7 +193,7 @@ class SchemaIdCache:
     def store_mirrored(self, subjects: Mapping[str, Mapping[int, str]]) -> None:
         """Store which id each version of a subject has."""
         index = _Index(FORMAT, self.url, {subject: dict(versions) for subject, versions in subjects.items()})
-        with self._lock_folder(), replaced(self.folder / _PULLED, self.folder / f"{_PULLED}.new") as file:
+        with self._lock_folder(), replace_file(self.folder / _PULLED, self.folder / f"{_PULLED}.new") as file:
             file.write(msgspec.json.encode(index))
 
     @property
@@ -202,12 +202,12 @@ class SchemaIdCache:
 
     def _replace_unknown(self) -> AbstractContextManager[BinaryIO]:
         # A new file has a new inode, by which other processes see that what they read before is outdated.
-        return replaced(self._unknown_path, self._unknown_path.with_suffix(".new"))
+        return replace_file(self._unknown_path, self._unknown_path.with_suffix(".new"))
 
     @contextmanager
     def _lock_folder(self) -> Iterator[None]:
-        private_folder(self.folder)
-        with waiting_lock(self.folder / _LOCK):
+        create_private_folder(self.folder)
+        with hold_lock(self.folder / _LOCK):
             yield
 
     def _add_unknown(self, schema_id: str) -> None:
@@ -219,7 +219,7 @@ class SchemaIdCache:
             with self._replace_unknown() as file:
                 file.write(f"{lines}{schema_id} {now:.0f}\n".encode())
             return
-        with private_file(self._unknown_path, "ab") as file:
+        with open_private_file(self._unknown_path, "ab") as file:
             # The first line feed ends a line that a crash left half written.
             file.write(f"\n{schema_id} {now:.0f}\n".encode())
             file.flush()
@@ -296,7 +296,7 @@ class RegistryIds:
         """Pickle without the cache."""
         return RegistryIds, (self.address, self.folder)
 
-    def written(self, schema_id: str) -> WrittenSchema | None:
+    def get_schema(self, schema_id: str) -> WrittenSchema | None:
         """Return the registry's schema of an id; None if it has none.
 
         Raises:
@@ -314,7 +314,7 @@ class RegistryIds:
         damage_note = ""
         try:
             stored = self._kept.schema(key) if self._kept is not None else None
-        except Damaged as damage:
+        except DamagedFile as damage:
             stored, damage_note = None, f"; {damage}"
             _logger.warning("the file of a schema of registry %s is damaged: %s", self.name, damage)
         if stored is not None:
@@ -371,7 +371,7 @@ TELL_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
-class Mirrored:
+class MirrorProgress:
     """Progress: ``found`` versions, of which ``versions`` are done. ``missing`` are unknown subjects."""
 
     subjects: int = 0
@@ -383,8 +383,8 @@ class Mirrored:
     missing: list[str] = field(default_factory=list)
 
 
-def mirror(
-    address: RegistryAddress, folder: Path, subjects: Sequence[str], tally: Mirrored, tell: Callable[[], None]
+def mirror_registry(
+    address: RegistryAddress, folder: Path, subjects: Sequence[str], tally: MirrorProgress, tell: Callable[[], None]
 ) -> None:
     """Mirror a registry, or only some *subjects*, into *folder*; *tell* is called at intervals, *tally* counts.
 
@@ -437,7 +437,7 @@ def mirror(
                 tell()
 
 
-def _store_mirrored(cache: SchemaIdCache, schema_id: str, schema: WrittenSchema | None, tally: Mirrored) -> None:
+def _store_mirrored(cache: SchemaIdCache, schema_id: str, schema: WrittenSchema | None, tally: MirrorProgress) -> None:
     if schema is None:
         return
     cache.store(schema_id, schema, anew=True)
@@ -449,7 +449,7 @@ def _store_mirrored(cache: SchemaIdCache, schema_id: str, schema: WrittenSchema 
 def _is_readable(cache: SchemaIdCache, schema_id: str) -> bool:
     try:
         return cache.schema(schema_id) is not None
-    except Damaged:
+    except DamagedFile:
         return False
 
 

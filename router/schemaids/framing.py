@@ -29,11 +29,11 @@ from catalog.schemas.ids.client import (
     SchemaIdRegistry,
     number_of,
 )
-from catalog.schemas.ids.deciding import Frames, SchemaIdRule
+from catalog.schemas.ids.deciding import FrameSettings, SchemaIdRule
 from catalog.schemas.library import CatalogLibrary, schema_source
 from router.errors import SinkError
 from router.schemaids.cache import SCHEMAS, RegistryAddress, RegistryIds, SchemaIdCache
-from router.settings.catalogs import default_registry, login_of
+from router.settings.catalogs import find_default_registry, make_origin_login
 from router.settings.model import Settings, SourceSettings
 from router.settings.sinks.kafka import KafkaSink
 
@@ -64,45 +64,45 @@ def schema_ids_of(settings: Settings, source: SourceSettings) -> RegistryIds | N
     """
     if source.framing in UNREGISTERED and source.schema_registry is None:
         return None
-    name = source.schema_registry or default_registry(settings.schema_registries)
+    name = source.schema_registry or find_default_registry(settings.schema_registries)
     return None if name is None else registry_client(settings, name)
 
 
-def frames_of(settings: Settings, sources: Iterable[SourceSettings]) -> dict[str, Frames]:
+def frame_settings(settings: Settings, sources: Iterable[SourceSettings]) -> dict[str, FrameSettings]:
     """Return how bodies of sources begin, by endpoint, with one object per registry: they serve one thread.
 
     Raises:
         DocumentError: a certificate that executors are to be sent cannot be read.
     """
     registries: dict[str, RegistryIds] = {}
-    frames: dict[str, Frames] = {}
+    frames: dict[str, FrameSettings] = {}
     for source in sources:
         registry = schema_ids_of(settings, source)
         if registry is not None:
             registry = registries.setdefault(registry.name, registry)
-        frames[source.endpoint] = Frames(source.framing, registry, source.framing_ids == "require")
+        frames[source.endpoint] = FrameSettings(source.framing, registry, source.framing_ids == "require")
     return frames
 
 
 def registry_client(settings: Settings, name: str) -> RegistryIds:
     """Return the client of the schema registry of that name, with its files where executors see the folder."""
-    folder = folder_of(settings, name)
+    folder = registry_folder(settings, name)
     reached = settings.spark.reaches(str(folder))
-    return RegistryIds(address_of(settings, name), folder if reached else None)
+    return RegistryIds(registry_address(settings, name), folder if reached else None)
 
 
-def folder_of(settings: Settings, name: str) -> Path:
+def registry_folder(settings: Settings, name: str) -> Path:
     """Return the folder with the files of the schema registry of that name."""
     return Path(settings.state) / SCHEMAS / name
 
 
-def address_of(settings: Settings, name: str) -> RegistryAddress:
+def registry_address(settings: Settings, name: str) -> RegistryAddress:
     """Return the address of the schema registry of that name, and our login there.
 
     Certificates travel as texts to executors of other machines, as those of Kafka do.
     """
     registry = settings.schema_registries[name]
-    login = login_of(registry)
+    login = make_origin_login(registry)
     if not settings.spark.is_local:
         login = _with_certificate_texts(login)
     return RegistryAddress(name, registry.url.rstrip("/"), login, registry.timeout.total_seconds())
@@ -146,7 +146,7 @@ class SinkFrames:
         self._rule = SchemaIdRule(catalog.schemas)
         self._found: dict[str, Mapping[str, WrittenFrame]] = {}
 
-    def of(self, name: str, xids: Iterable[str], *, register: bool = True) -> Mapping[str, WrittenFrame]:
+    def frames_for(self, name: str, xids: Iterable[str], *, register: bool = True) -> Mapping[str, WrittenFrame]:
         """Return the frames of these definitions at a Kafka sink; empty for one that writes none.
 
         Schemas missing in the registry are registered if the settings say so, unless *register* is False: then such a
@@ -181,10 +181,10 @@ class _FrameFinder:
     def __init__(
         self, settings: Settings, catalog: Catalog, rule: SchemaIdRule, sink: KafkaSink, register: bool
     ) -> None:
-        name = sink.schema_registry or default_registry(settings.schema_registries) or ""
-        self._address = address_of(settings, name)
+        name = sink.schema_registry or find_default_registry(settings.schema_registries) or ""
+        self._address = registry_address(settings, name)
         self._client: SchemaIdRegistry = self._address.client()
-        self._kept = SchemaIdCache(folder_of(settings, name), self._address.url)
+        self._kept = SchemaIdCache(registry_folder(settings, name), self._address.url)
         self._catalog = catalog
         self._library = CatalogLibrary(catalog.schemas)
         self._rule = rule
@@ -205,7 +205,7 @@ class _FrameFinder:
                 continue
             schema_id = self._find_id(definition, source)
             if schema_id is not None:
-                yield definition.xid, frame_of_id(definition, source, self._library, schema_id)
+                yield definition.xid, frame_with_id(definition, source, self._library, schema_id)
 
     def _find_id(self, definition: Definition, source: SchemaSource) -> str | None:
         declared = self._rule.declared_ids(definition, self._asker)
@@ -284,11 +284,13 @@ class _NamedRegistry:
     name: str
     url: str
 
-    def written(self, schema_id: str) -> None:
+    def get_schema(self, schema_id: str) -> None:
         """Return None: what a definition declares does not depend on what is registered."""
 
 
-def frame_of_id(definition: Definition, source: SchemaSource, library: CatalogLibrary, schema_id: str) -> WrittenFrame:
+def frame_with_id(
+    definition: Definition, source: SchemaSource, library: CatalogLibrary, schema_id: str
+) -> WrittenFrame:
     """Return the frame with an id.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from pydantic import Field, SecretStr
 
 from bindings.gateways import Tls
-from catalog.documents.connecting import Certificates, Logins, OriginLogin, Reach, TokenSource, origin_of
+from catalog.documents.connecting import Certificates, ConnectionPolicy, Logins, OriginLogin, TokenSource, origin_of
 from catalog.documents.fetching import Fetcher
 from router.settings.values import ENDPOINT, Duration, Options, Section, Texts, is_secret_name
 
@@ -57,14 +57,14 @@ class KafkaLogin(Section):
     )
 
 
-def tls_of(settings: TlsSettings | None) -> Tls | None:
+def to_tls(settings: TlsSettings | None) -> Tls | None:
     """Return the certificates of a connection."""
     if settings is None:
         return None
-    return Tls(path_of(settings.ca), path_of(settings.cert), path_of(settings.key))
+    return Tls(to_path(settings.ca), to_path(settings.cert), to_path(settings.key))
 
 
-def path_of(text: str | None) -> Path | None:
+def to_path(text: str | None) -> Path | None:
     """Return a path of the settings, which are already absolute."""
     return None if text is None else Path(text)
 
@@ -163,19 +163,19 @@ class CatalogSettings(Section):
     allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
 
 
-def fetcher_of(settings: Settings) -> Fetcher:
+def make_catalog_fetcher(settings: Settings) -> Fetcher:
     """Return a fetcher for the catalog of the settings.
 
     Raises:
         ValueError: an allowed address looks like a network and is not valid.
     """
     read = settings.catalog
-    return Fetcher(network=read.network, reach=Reach(read.allow_addresses), logins=make_logins(settings))
+    return Fetcher(network=read.network, reach=ConnectionPolicy(read.allow_addresses), logins=make_logins(settings))
 
 
 def make_logins(settings: Settings) -> Logins:
     """Return the logins at registries and schema registries, without tokens yet."""
-    return Logins(map(login_of, (*settings.catalog.logins, *settings.schema_registries.values())))
+    return Logins(map(make_origin_login, (*settings.catalog.logins, *settings.schema_registries.values())))
 
 
 def iter_catalog_login_faults(settings: CatalogSettings) -> Iterator[tuple[str, str]]:
@@ -225,22 +225,22 @@ def _origin_or_empty(source: str) -> str:
         return ""
 
 
-def login_of(login: CatalogLogin) -> OriginLogin:
+def make_origin_login(login: CatalogLogin) -> OriginLogin:
     """Return the login at one registry."""
     secret = login.password.get_secret_value() if login.password is not None else ""
     user = None if login.username is None else (login.username, secret)
     tokens = None
     if user is not None and login.token_endpoint is not None:
-        authorities = Certificates(path_of(login.token_ca))
+        authorities = Certificates(to_path(login.token_ca))
         tokens = TokenSource(login.token_endpoint, *user, login.token_scope or "", authorities)
     tls = login.tls or TlsSettings()
     return OriginLogin(
         origin_of(login.url),
         basic=user if tokens is None else None,
         bearer=login.bearer.get_secret_value() if login.bearer is not None else "",
-        bearer_file=path_of(login.bearer_file),
+        bearer_file=to_path(login.bearer_file),
         tokens=tokens,
-        certificates=Certificates(path_of(tls.ca), path_of(tls.cert), path_of(tls.key)),
+        certificates=Certificates(to_path(tls.ca), to_path(tls.cert), to_path(tls.key)),
     )
 
 
@@ -323,7 +323,7 @@ def iter_name_faults(
         yield key, f"schema registry {name} not found; {known}"
 
 
-def default_registry(registries: Mapping[str, SchemaRegistrySettings]) -> str | None:
+def find_default_registry(registries: Mapping[str, SchemaRegistrySettings]) -> str | None:
     """Return the name of the default schema registry, if any."""
     if len(registries) == 1:
         return next(iter(registries))

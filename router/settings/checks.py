@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from bindings.protocols import sending_of
-from bindings.sending import shown
-from catalog.documents.connecting import Reach
+from bindings.sending import redact_address
+from catalog.documents.connecting import ConnectionPolicy
 from router.settings.catalogs import (
     CatalogLogin,
     CatalogSettings,
@@ -214,7 +214,7 @@ def _iter_dead_letter_limits(settings: Settings) -> Iterator[tuple[str, str]]:
 def iter_security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each contradiction; a fault names the fix and no secret."""
     try:
-        Reach(settings.catalog.allow_addresses)
+        ConnectionPolicy(settings.catalog.allow_addresses)
     except ValueError as error:
         yield "catalog.allow_addresses", f"is not a valid network: {error}; write one such as 10.0.0.0/8"
     yield from iter_catalog_login_faults(settings.catalog)
@@ -234,7 +234,7 @@ def iter_security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         yield from _iter_auth_faults("http.auth", settings.http.auth)
 
 
-def security_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
+def iter_security_warnings(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, caution)`` for what works but exposes secrets."""
     http = settings.http
     if http.auth is not None and http.tls is None and not is_loopback(http.host):
@@ -493,7 +493,7 @@ def _iter_catalog_faults(catalog: CatalogSettings) -> Iterator[tuple[str, str]]:
     for source in (*catalog.source, *catalog.shadow):
         parts = urlsplit(source) if source.lower().startswith("http://") else None
         if parts is not None and parts.password is not None:
-            yield _ALLOWED, f"{shown(source)} would receive its password in plain text; {REMEDY}"
+            yield _ALLOWED, f"{redact_address(source)} would receive its password in plain text; {REMEDY}"
     for login in catalog.logins:
         yield from ((_ALLOWED, fault) for fault in _iter_login_faults(login))
 
@@ -501,9 +501,9 @@ def _iter_catalog_faults(catalog: CatalogSettings) -> Iterator[tuple[str, str]]:
 def _iter_login_faults(login: CatalogLogin) -> Iterator[str]:
     secret = (login.bearer, login.bearer_file, login.password, login.token_endpoint) != (None,) * 4
     if secret and login.url.lower().startswith("http://"):
-        yield f"{shown(login.url)} would receive a secret in plain text; {REMEDY}"
+        yield f"{redact_address(login.url)} would receive a secret in plain text; {REMEDY}"
     if (login.token_endpoint or "").lower().startswith("http://"):
-        yield f"{shown(login.token_endpoint or '')} would receive the client secret in plain text; {REMEDY}"
+        yield f"{redact_address(login.token_endpoint or '')} would receive the client secret in plain text; {REMEDY}"
 
 
 def _check_urls(key: str, kind: str, addresses: Iterable[str], client: ClientSettings) -> Iterator[tuple[str, str]]:
@@ -516,4 +516,7 @@ def _check_urls(key: str, kind: str, addresses: Iterable[str], client: ClientSet
 def _iter_token_faults(key: str, client: ClientSettings) -> Iterator[tuple[str, str]]:
     endpoint = getattr(client, "token_endpoint", None) or ""
     if endpoint.lower().startswith("http://") and not client.allow_plaintext_password:
-        yield f"{key}.token_endpoint", f"{shown(endpoint)} would receive the client secret in plain text; {REMEDY}"
+        yield (
+            f"{key}.token_endpoint",
+            f"{redact_address(endpoint)} would receive the client secret in plain text; {REMEDY}",
+        )

@@ -138,7 +138,7 @@ class InboxSettings(Section):
 # Settings of HTTP as the server's objects.
 
 
-def http_access(auth: HttpAuthSettings | None) -> Access | None:
+def make_access(auth: HttpAuthSettings | None) -> Access | None:
     """Return which clients may send; None is everyone."""
     if auth is None:
         return None
@@ -146,7 +146,7 @@ def http_access(auth: HttpAuthSettings | None) -> Access | None:
     return Access(bearer, basic, keys, auth.api_key_header)
 
 
-def limits_of(chosen: HttpSettings) -> ServerLimits:
+def make_server_limits(chosen: HttpSettings) -> ServerLimits:
     """Return the limits of requests and connections."""
     return ServerLimits(
         max_target=chosen.max_target,

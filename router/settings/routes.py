@@ -155,7 +155,7 @@ def parse_name(template: str, allowed: tuple[str, ...] = EVENT_VARIABLES) -> Nam
     return NameTemplate(template, parts, defaults)
 
 
-def event_values(
+def make_event_values(
     message: str, endpoint: str, type_: str, context: Mapping[str, str], attributes: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the template values of one event; *message* and *endpoint* are xids.
@@ -179,18 +179,18 @@ def event_values(
     return values
 
 
-def value_name(variable: str) -> str:
+def full_variable_name(variable: str) -> str:
     """Return the full name of a variable: ``type`` is ``attributes.type``."""
     return ATTRIBUTE_PREFIX + variable if variable in ATTRIBUTE_VARIABLES else variable
 
 
-def missing_value(missing: tuple[str, ...], what: str) -> str:
+def describe_missing(missing: tuple[str, ...], what: str) -> str:
     """Return why a sink with ``missing: reject`` has no destination *what* for an event."""
     names = ", ".join("{" + name + "}" for name in missing)
     return f"no value for {names} of {what}"
 
 
-def dead_letter_values(endpoint: str, reason: str) -> dict[str, str]:
+def make_dead_letter_values(endpoint: str, reason: str) -> dict[str, str]:
     """Return the template values of one dead letter."""
     return {"endpoint": endpoint, "endpointid": endpoint.rpartition("/")[2], "reason": reason}
 
@@ -242,12 +242,12 @@ class AddressTemplate(DestinationTemplate):
     sending: SendingBinding
 
     def expand(self, values: Mapping[str, str]) -> str:
-        """Return the address for the values of :func:`~router.settings.routes.event_values`.
+        """Return the address for the values of :func:`~router.settings.routes.make_event_values`.
 
         Raises:
             AddressError: it is longer than the protocol allows.
         """
-        return checked_address(self.fill(values, lambda value: escape_level(value, self.sending)), self.sending)
+        return validate_address(self.fill(values, lambda value: escape_level(value, self.sending)), self.sending)
 
 
 def parse_address(text: str, sending: SendingBinding) -> AddressTemplate:
@@ -276,7 +276,7 @@ def escape_level(value: str, sending: SendingBinding) -> str:
     return sending.escape_level(escape_value(value, sending.escape_character))
 
 
-def checked_address(address: str, sending: SendingBinding) -> str:
+def validate_address(address: str, sending: SendingBinding) -> str:
     """Return the address if it is valid.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import Field, field_validator
 
-from bindings.kafka.binding import Brokers, brokers_of, contradiction
+from bindings.kafka.binding import Brokers, find_contradiction, parse_brokers
 from bindings.kafka.client import SaslLogin
 from router.settings.catalogs import KafkaLogin
 from router.settings.values import Duration, Options, Section, Texts, is_url, plain_options
@@ -152,12 +152,12 @@ def iter_kafka_login_faults(key: str, login: KafkaLogin, name: str, options: obj
 def check_brokers(key: str, servers: str | None, login: KafkaLogin, options: Options) -> Iterator[tuple[str, str]]:
     """Yield contradictions among the addresses of Kafka brokers, or with other settings of the client."""
     try:
-        security = brokers_of([servers or ""]).security
+        security = parse_brokers([servers or ""]).security
     except ValueError as error:
         yield key, str(error)
         return
     tls, named = login.tls is not None, login.username is not None
-    fault = contradiction(security, tls=tls, login=named, options=plain_options(options))
+    fault = find_contradiction(security, tls=tls, login=named, options=plain_options(options))
     if fault:
         yield key, fault
 

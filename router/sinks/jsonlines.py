@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Entries, base64_of, valid
-from bindings.events import encode_event, members_of, with_types
+from bindings.columns.entries import Bool, Entries, encode_base64, is_not_null
+from bindings.events import encode_event, restore_types, to_json_members
 from bindings.private_files import sync_path
-from catalog.findings import escaped_json
+from catalog.findings import escape_json_controls
 from router.matching.context import RELATED
 from router.matching.record_columns import SCHEMA_ID
 from router.rendering.events import data_members, sound_json
@@ -100,7 +100,7 @@ def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
     if time is not None:
         attributes["time"] = time
     attributes.update(pairs_of(row.get("extensions")))
-    attributes = with_types(attributes, row.get(TYPED))
+    attributes = restore_types(attributes, row.get(TYPED))
     lineage = {name: row.get(name) for name in ("message", "endpoint")}
     return msgspec.json.encode(
         {
@@ -153,7 +153,7 @@ def _event_text(attributes: Mapping[str, str], data: bytes | None) -> bytes:
         if not any(mark in text for mark in _LINE_BREAKS):
             return text
         encoded = base64.b64encode(data).decode("ascii")
-        return msgspec.json.encode({**members_of(attributes), "data_base64": encoded})
+        return msgspec.json.encode({**to_json_members(attributes), "data_base64": encoded})
     return encode_event(attributes, data)
 
 
@@ -205,7 +205,7 @@ def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
         *chain(*(string_member_if_any(name, _text(rows, name)) for name in RARE)),
         "}\n",
     )
-    fallback = _unusual(extensions, _OURS) | _unusual(context, frozenset()) | valid(_text(rows, TYPED))
+    fallback = _unusual(extensions, _OURS) | _unusual(context, frozenset()) | is_not_null(_text(rows, TYPED))
     return _with_exact(lines, rows, fallback, wide_to_json_line)
 
 
@@ -224,7 +224,7 @@ def dead_letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
         elif name in ("received", "failed"):
             members.append(string_member(name, _instants(rows, name), plain=True))
         elif name == "body":
-            members.append(string_member(name, base64_of(_column(rows, name, pa.binary())), plain=True))
+            members.append(string_member(name, encode_base64(_column(rows, name, pa.binary())), plain=True))
         elif name == "attempts":
             members.append([f'"{name}":', or_null(_column(rows, name, pa.int32()).cast(pa.string()))])
         else:
@@ -417,7 +417,7 @@ class StandardOutputSink(ArrowSink):
         lines = self._lines(rows)
         data, places = data_of(lines)
         at = np.unique(owners_of(places, np.flatnonzero(data >= _DELETE)))
-        texts = (escaped_json(line.encode()).decode() for line in lines.take(pa.array(at)).to_pylist())
+        texts = (escape_json_controls(line.encode()).decode() for line in lines.take(pa.array(at)).to_pylist())
         return replaced(lines, at, pa.array(texts, pa.string()))
 
 

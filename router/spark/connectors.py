@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bindings.private_files import waiting_lock
-from catalog.findings import one_line
+from bindings.private_files import hold_lock
+from catalog.findings import to_one_line
 from router.errors import ConnectorError
 
 # Jars from a Maven repository, resolved by the Ivy that pyspark ships and kept in a cache of ours.
@@ -143,7 +143,7 @@ def resolve_jars(request: JarRequest, into: Path | None = None) -> tuple[Path, .
         if jars := _list_complete(folder):
             return jars
         root.mkdir(parents=True, exist_ok=True)
-        with waiting_lock(root / ".lock"):
+        with hold_lock(root / ".lock"):
             if not _list_complete(folder):
                 _log.info("fetching %s into %s", request, root)
                 _fetch_jars(request, root, folder)
@@ -371,7 +371,7 @@ def main() -> int:
     try:
         jars = resolve_kafka_jars()
     except ConnectorError as error:
-        sys.stderr.write(f"{one_line(str(error))}\n")
+        sys.stderr.write(f"{to_one_line(str(error))}\n")
         return error.exit_code
     sys.stdout.writelines(f"{jar}\n" for jar in jars)
     return 0

@@ -18,7 +18,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import bindings
 import catalog
 import router
-from bindings.private_files import private_folder
+from bindings.private_files import create_private_folder
 from router.errors import BrokerUnreachable, ConfigError, JvmError, RouterError, extract_cause
 from router.logs import get_logger
 from router.settings import SparkSettings
@@ -191,7 +191,7 @@ def ship_code(spark: SparkSession, state: Path) -> None:
     """
     folder = state / FOLDER
     shutil.rmtree(folder, ignore_errors=True)
-    private_folder(folder)
+    create_private_folder(folder)
     archive = folder / f"{_UNPACKED}.zip"
     write_archive(archive)
     context = spark.sparkContext

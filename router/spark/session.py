@@ -20,11 +20,11 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from bindings.inbox.source import InboxDataSource
-from bindings.private_files import private_file, private_folder
+from bindings.private_files import create_private_folder, open_private_file
 from router.errors import ConfigError, JvmError, StateError
 from router.evaluation.evaluator import ENVIRONMENT as WORKER_ENVIRONMENT
 from router.logs import get_logger, make_jvm_log_conf
-from router.machine import HEAP_OPTION, MIB, divided
+from router.machine import HEAP_OPTION, MIB, divide_memory
 from router.settings import Settings, SparkSettings, plain_options
 from router.settings.checks import iter_inbox_faults
 from router.settings.spark import LOOPBACK, is_local
@@ -220,7 +220,7 @@ def launch_jvm(conf: Mapping[str, str], state: Path, *, relayed: bool = False, w
         return
     folder = state / FOLDER
     shutil.rmtree(folder, ignore_errors=True)
-    private_folder(folder)
+    create_private_folder(folder)
     try:
         properties = _write_properties(conf, folder)
         given = os.environ.get(_SUBMIT, "pyspark-shell")
@@ -319,11 +319,11 @@ def _write_properties(conf: Mapping[str, str], folder: Path) -> Path:
     except ValueError as error:
         hint = f"close every quote in {_DEFAULT_OPTIONS} and {_OPTIONS}"
         raise ConfigError(f"the Java options cannot be read: {error}", key="spark.conf", hint=hint) from error
-    with private_file(java, "w") as file:
+    with open_private_file(java, "w") as file:
         file.writelines(f"{_quote_option(option)}\n" for option in each)
     entries = {name: value for name, value in conf.items() if name != _DEFAULT_OPTIONS}
     entries[_OPTIONS] = _quote_option(f"@{java}")
-    with private_file(properties, "w") as file:
+    with open_private_file(properties, "w") as file:
         file.writelines(f"{_escape_property(name)}={_escape_property(value)}\n" for name, value in entries.items())
     return properties
 
@@ -410,7 +410,7 @@ class Stopping(threading.Event):
 
 
 @contextmanager
-def signals(stop: threading.Event) -> Iterator[None]:
+def handle_signals(stop: threading.Event) -> Iterator[None]:
     """Let SIGTERM, SIGINT and SIGHUP ask for a drain; a second one ends the process at once, unless it is SIGHUP.
 
     A process that was started to ignore SIGHUP, as ``nohup`` does, goes on ignoring it.
@@ -547,7 +547,7 @@ _JIT: Final = "-XX:-DontCompileHugeMethods"
 
 
 @contextmanager
-def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) -> Iterator[SparkSession]:
+def open_spark_session(settings: Settings, state: Path, sources: Sequence[Source]) -> Iterator[SparkSession]:
     """Yield the session, stopped at the end. Kafka's jars are only fetched when a source or sink needs them.
 
     The JVM locks ``state/lock.jvm`` for as long as it lives: a killed router's JVM outlives it by moments, and must
@@ -600,7 +600,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
         builder = builder.config(name, value)
     spark: SparkSession | None = None
     try:
-        with naming_jvm_death(divided(settings).heap_remedy):
+        with naming_jvm_death(divide_memory(settings).heap_remedy):
             with _keep_interrupt_handler(), naming_master_errors(settings.spark):
                 launch_jvm(chosen, state, relayed=json or not own, whole=own)
                 spark = builder.getOrCreate()
@@ -624,9 +624,9 @@ def memory_conf(settings: Settings) -> dict[str, str]:
     """Return the configuration that keeps Spark within its share of the machine's memory.
 
     Raises:
-        ConfigError: as :func:`router.machine.divided`.
+        ConfigError: as :func:`router.machine.divide_memory`.
     """
-    division = divided(settings)
+    division = divide_memory(settings)
     return {
         HEAP_OPTION: f"{division.heap // MIB}m",
         # The most that comes to the driver at once. Beyond it a batch fails; otherwise the JVM would run out of memory.
@@ -640,7 +640,7 @@ def _master_conf(settings: Settings) -> dict[str, str]:
     """Return the configuration of how many tasks run at a time, and where."""
     if settings.spark.master is not None:
         return {"spark.master": settings.spark.master}
-    division = divided(settings)
+    division = divide_memory(settings)
     # A task that stages has a file of its own for each table: these are as many as there are cores.
     return {"spark.master": division.master, "spark.default.parallelism": str(division.cores)}
 

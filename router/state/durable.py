@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from bindings.kafka.binding import Brokers
-from bindings.private_files import private_folder, replaced, waiting_lock
+from bindings.private_files import create_private_folder, hold_lock, replace_file
 from bindings.protocols import sending_of
 from catalog.model import Catalog, Finding
 from catalog.parsing.regular import read_regular
-from catalog.values import whole_number
+from catalog.values import parse_whole_number
 from router.errors import ConfigError, DiskError, RouterError, StateError
 from router.logs import get_logger
 from router.settings import Settings
@@ -36,14 +36,14 @@ def write_durably(path: Path, content: bytes) -> None:
     Raises:
         OSError: the disk refuses; the old content stays.
     """
-    private_folder(path.parent)
-    with replaced(path, path.with_name(f".{path.name}.{os.getpid()}")) as file:
+    create_private_folder(path.parent)
+    with replace_file(path, path.with_name(f".{path.name}.{os.getpid()}")) as file:
         file.write(content)
 
 
 def unfinished(folder: Path) -> list[Path]:
     """Return the files that :func:`write_durably` left when a process died in it. Nobody else may write there now."""
-    return [entry for entry in folder.glob(".*.*") if whole_number(entry.suffix[1:]) is not None]
+    return [entry for entry in folder.glob(".*.*") if parse_whole_number(entry.suffix[1:]) is not None]
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def numbers_in(folder: Path) -> list[int]:
         StateError: it is there and cannot be read.
     """
     try:
-        numbers = (whole_number(entry.name) for entry in folder.iterdir())
+        numbers = (parse_whole_number(entry.name) for entry in folder.iterdir())
         return sorted(number for number in numbers if number is not None)
     except FileNotFoundError:
         return []
@@ -358,7 +358,7 @@ class Pins:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with waiting_lock(self._path.with_suffix(".lock")):
+            with hold_lock(self._path.with_suffix(".lock")):
                 known = self.known()
                 fresh = {each.name: list(each.origins) for each in guided if each.name not in known}
                 form = {"format": FORMAT, "addresses": known | fresh}

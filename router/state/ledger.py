@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from bindings.private_files import InUse, is_locked, private_file, private_folder, sync_path, take_lock
+from bindings.private_files import LockInUse, create_private_folder, is_locked, open_private_file, sync_path, take_lock
 from router.errors import DiskError, StateError
 from router.state.durable import read, write_durably
 
@@ -29,7 +29,7 @@ from router.state.durable import read, write_durably
 
 def new_file(path: Path) -> None:
     """Make an empty file for its owner alone; SQLite gives the files beside it the same mode."""
-    private_file(path, "ab").close()
+    open_private_file(path, "ab").close()
 
 
 @contextlib.contextmanager
@@ -118,7 +118,7 @@ def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
     _check_presence(path)
     kept = create or path.exists()
     if create:
-        private_folder(path.parent)
+        create_private_folder(path.parent)
     new = kept and not path.exists()
     if new:
         new_file(path)
@@ -630,7 +630,7 @@ class LetterLedger:
             lock = take_lock(path)
         except OSError as error:
             raise StateError(f"{path} cannot be used: {error.strerror}", hint="make it writable") from error
-        except InUse as holder:
+        except LockInUse as holder:
             raise StateError(
                 f"another replay or purge is running here (process {holder})", hint="wait until it ends, or stop it"
             ) from holder
@@ -772,7 +772,7 @@ def _all(database: sqlite3.Connection) -> dict[DefinitionAtEndpoint, Sighting]:
 
 def _connect_to_sightings(path: Path) -> sqlite3.Connection:
     with _translated(path):
-        private_folder(path.parent)
+        create_private_folder(path.parent)
         if not path.exists():
             new_file(path)
             sync_path(path.parent)

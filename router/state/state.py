@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from bindings.private_files import InUse, private_folder, restrict_to_owner, sync_path, take_lock
-from catalog.values import whole_number
+from bindings.private_files import LockInUse, create_private_folder, restrict_to_owner, sync_path, take_lock
+from catalog.values import parse_whole_number
 from router.errors import StateError
 from router.logs import get_logger
 from router.state.durable import RESTORE, damaged, missing, read, read_object, unfinished, write_durably
@@ -175,7 +175,7 @@ class StateFolder:
             StateError: another process holds the lock, the format is newer or unknown, or the folder is not writable.
         """
         try:
-            private_folder(root)
+            create_private_folder(root)
             lock = take_lock(root / "lock")
         except OSError as error:
             file = root / "lock"
@@ -185,7 +185,7 @@ class StateFolder:
             raise StateError(
                 f"state folder {root} cannot be used: {error.strerror}", hint="choose a writable folder under `state`"
             ) from error
-        except InUse as holder:
+        except LockInUse as holder:
             raise StateError(
                 f"state folder {root} is in use by another router (process {holder})",
                 hint="stop it first, or use a separate state folder for this one",
@@ -264,7 +264,7 @@ class StateFolder:
                 sync_path(folder)
 
     def _drop_unnamed_plans(self) -> None:
-        pins = (entry for entry in self.batches.glob("*/*") if whole_number(entry.name) is not None)
+        pins = (entry for entry in self.batches.glob("*/*") if parse_whole_number(entry.name) is not None)
         named = {(read(pin) or b"").decode("ascii", "replace").strip() for pin in pins}
         # They are forgotten first, since a disk may fail while they are removed.
         self._kept &= named
@@ -305,7 +305,7 @@ def _keep_private(root: Path) -> None:
 def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
     """Yield the files of a query's folder that belong to a batch, its pin and notes, with the batch's number."""
     for entry in folder.iterdir():
-        number = whole_number(entry.name.partition(".")[0])
+        number = parse_whole_number(entry.name.partition(".")[0])
         if number is not None:
             yield number, entry
 

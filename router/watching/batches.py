@@ -258,7 +258,7 @@ _ASKS_SECONDS: Final = 3.0
 _GROUP: Final = "spark.jobGroup.id"
 _CLUSTER: Final = "spark"
 """The label in metrics for batches that the cluster blocks, not a sink."""
-_current: ContextVar[Watch | None] = ContextVar("watch", default=None)
+_current: ContextVar[BatchWatch | None] = ContextVar("watch", default=None)
 _log = get_logger()
 
 
@@ -275,7 +275,7 @@ class _WriteProgress:
 
 
 @contextmanager
-def writing(sink: str, *, by_spark: bool = False) -> Iterator[None]:
+def watch_write(sink: str, *, by_spark: bool = False) -> Iterator[None]:
     """Watch a write to a sink during the block; several sinks of a cluster are comma-separated.
 
     With *by_spark*, Spark writes and is asked for its progress. Other writers call :func:`progressed`.
@@ -293,14 +293,14 @@ def writing(sink: str, *, by_spark: bool = False) -> Iterator[None]:
     watch.end_write(well=True)
 
 
-def progressed() -> None:
+def report_progress() -> None:
     """Report that the running write of this thread, if any, makes progress."""
     watch = _current.get()
     if watch is not None:
         watch.note_progress()
 
 
-class Watch:
+class BatchWatch:
     """Watches the attempts of one query, one at a time; *reads* returns its inputs for the log."""
 
     def __init__(

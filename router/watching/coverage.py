@@ -231,7 +231,7 @@ class ThroughputLog:
             _log_throughput(records, seconds)
 
 
-def by_endpoint(records: Mapping[tuple[str, str, str], int]) -> dict[str, dict[str, int]]:
+def count_by_endpoint(records: Mapping[tuple[str, str, str], int]) -> dict[str, dict[str, int]]:
     """Return counts of outcomes by endpoint, busiest first, with the sum of the rest as ``other``."""
     endpoints: dict[str, Counter[str]] = {}
     for (endpoint, outcome, reason), count in records.items():
@@ -247,4 +247,4 @@ def by_endpoint(records: Mapping[tuple[str, str, str], int]) -> dict[str, dict[s
 def _log_throughput(records: Counter[tuple[str, str, str]], seconds: float) -> None:
     dead = sum(count for (_, outcome, _), count in records.items() if outcome == DEAD_LETTER)
     facts = {"records": records.total(), "dead_letters": dead, "seconds": round(seconds)}
-    _log.info("throughput", **facts, endpoints=by_endpoint(records))
+    _log.info("throughput", **facts, endpoints=count_by_endpoint(records))

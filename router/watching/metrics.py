@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from bindings.background import faults
+from bindings.background import fault_counts
 from bindings.certificates import CertificateCollector
 from catalog.model import Finding
 from router.evaluation.outputs import ROUTED, Tally
@@ -53,7 +53,7 @@ class FaultCounter(Collector):
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Yield the current faults by part."""
         family = self._make_family()
-        for part, count in sorted(faults().items()):
+        for part, count in sorted(fault_counts().items()):
             family.add_metric([part], count)
         yield family
 
@@ -634,7 +634,7 @@ class Metrics:
             self._received.labels(label)
             self._acknowledged.labels(label)
 
-    def batch_done(
+    def count_written_batch(
         self, query: str, tally: Tally, seconds: float, committed_at_ms: int, *, counted: bool = False
     ) -> None:
         """Count a written batch of a query: its outcomes, its duration, and the latency of its records.
@@ -701,7 +701,7 @@ class Metrics:
         self._listening[1]()
         return True
 
-    def sink_write(self, sink: str, result: str, problem: str = "") -> None:
+    def count_sink_write(self, sink: str, result: str, problem: str = "") -> None:
         """Count a write to a sink by result: ``ok`` or ``error``, and also ``rejected`` if it rejected records.
 
         *problem* is the text of an error.
@@ -713,7 +713,7 @@ class Metrics:
             self._writes.labels(name, result).inc()
             self.sinks.set_problem(name, problem)
 
-    def unfit_values(self, sink: str, counts: Mapping[str, int]) -> None:
+    def count_unfit_values(self, sink: str, counts: Mapping[str, int]) -> None:
         """Count values that a write made null in typed columns, by definition."""
         for message, count in counts.items():
             self._unfit.labels(sink, self._definition_labels.label_for(message)).inc(count)
@@ -731,7 +731,7 @@ class Metrics:
                 self._held.labels(query, name).set(1)
                 self._holds.setdefault(query, set()).add(name)
 
-    def expect_query(self, query: str) -> None:
+    def init_query_series(self, query: str) -> None:
         """Initialize the series of a query with 0."""
         self._held.labels(query, "")
         for fault in _FAULTS:

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bindings.http.connection import AcceptedRequest
-from bindings.http.request import LIMITS, NO_STORE, Exposition, Reply, RequestHead
+from bindings.http.request import METRICS_LIMITS, NO_STORE, MetricsExposition, Reply, RequestHead
 from bindings.http.server import HttpServer
 from router.errors import ConfigError
 from router.watching.metrics import StatusCollector
@@ -45,7 +45,7 @@ class MonitorServer:
         self._status = status
         metrics.registry.register(StatusCollector(status))
         self._pages = pages
-        self._exposition = Exposition(metrics.registry)
+        self._exposition = MetricsExposition(metrics.registry)
         self._server: HttpServer | None = None
 
     @property
@@ -61,7 +61,7 @@ class MonitorServer:
         """
         listener = _open_socket(self._host, self.port)
         self.port = listener.getsockname()[1]
-        self._server = HttpServer(listener, self, LIMITS, name="monitor")
+        self._server = HttpServer(listener, self, METRICS_LIMITS, name="monitor")
         self._server.start()
 
     def stop(self) -> None:

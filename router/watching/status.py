@@ -134,7 +134,7 @@ class RouterStatus:
             since = before.since if before is not None and before.up == up else format_now()
             self._gateways[name] = _GatewayStatus(up, since, reason)
 
-    def no_gateway(self, name: str) -> None:
+    def remove_gateway(self, name: str) -> None:
         """Remove a gateway that no longer runs."""
         with self._lock:
             self._gateways.pop(name, None)

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Entries, Int, raw, valid
+from bindings.columns.entries import Bool, Entries, Int, is_not_null, raw_buffers
 from bindings.kafka.record_columns import CONTENT_TYPE, LINEAGE
-from bindings.parts import NAME as CODING
+from bindings.parts import CODING_HEADER as CODING
 from catalog.record import Record
 from router.evaluation.evaluator import Batches, Kind, WorkerPass, evaluate_batches, session_context
 from router.evaluation.forwarding import HEADERS
@@ -34,7 +34,7 @@ from router.evaluation.outcome_rows import (
 from router.evaluation.outputs import RoutedOutcomes
 from router.evaluation.plan import Evaluator, Plan
 from router.matching.context import RELATED
-from router.matching.inbox_columns import rfc3339
+from router.matching.inbox_columns import to_rfc3339
 from router.matching.record_columns import SCHEMA_ID
 from router.rendering.events import attributes_of_rows, column_of, native_texts, structured_events
 from router.rendering.lineage import lineage_columns
@@ -45,9 +45,9 @@ from router.settings.routes import (
     CONTEXT_PREFIX,
     DestinationTemplate,
     NameTemplate,
-    event_values,
+    full_variable_name,
+    make_event_values,
     parse_name,
-    value_name,
 )
 from router.settings.values import LineageForm
 
@@ -156,12 +156,12 @@ def context_json(contexts: pa.MapArray) -> pa.StringArray:
     pieces[starts[:-1][counts > 0]] -= several
     pieces[starts[1:] - 1] = np.where(counts > 0, ends, ends + 1)
     texts = pool.take(pa.array(pieces))
-    return pa.StringArray.from_buffers(len(counts), pa.py_buffer(raw(texts)[1][starts]), texts.buffers()[2])
+    return pa.StringArray.from_buffers(len(counts), pa.py_buffer(raw_buffers(texts)[1][starts]), texts.buffers()[2])
 
 
 def _escaped(texts: pa.StringArray) -> pa.StringArray:
     """Return texts, without nulls, escaped for JSON strings."""
-    data, bounds = raw(texts)
+    data, bounds = raw_buffers(texts)
     held = data[bounds[0] : bounds[-1]]
     if not ((held < ord(" ")) | (held == ord('"')) | (held == ord("\\"))).any():
         return texts
@@ -249,7 +249,7 @@ class KafkaRecords:
     def needs_context(self) -> bool:
         """Whether some record has context attributes in a header or in its key."""
         named = (variable for key in self.keys if key is not None for variable in key.variables)
-        return any(self.lineage) or any(value_name(each).startswith(CONTEXT_PREFIX) for each in named)
+        return any(self.lineage) or any(full_variable_name(each).startswith(CONTEXT_PREFIX) for each in named)
 
     def render(self, outcomes: pa.RecordBatch) -> pa.RecordBatch:
         """Return a record (``RECORD``) for each outcome (``OUTCOME_COLUMNS``)."""
@@ -313,7 +313,7 @@ class _Records:
         if keys.null_count < len(keys):
             own = pc.coalesce(pc.if_else(pa.array(self._events), keys, _NO_BYTES), own)
         if any(self._form.keys):
-            missing = self._events & ~valid(own)
+            missing = self._events & ~is_not_null(own)
             for route, template in enumerate(self._form.keys):
                 rows = np.flatnonzero(missing & (self._routes == route))
                 if template is not None and len(rows):
@@ -327,7 +327,7 @@ class _Records:
             if place % 2 == 0:
                 pieces.append(pa.scalar(part))
                 continue
-            values, default = self._value(value_name(part)).take(rows), template.defaults[place // 2]
+            values, default = self._value(full_variable_name(part)).take(rows), template.defaults[place // 2]
             if default:
                 values = pc.if_else(pc.fill_null(pc.not_equal(values, ""), False), values, default)
             pieces.append(values)
@@ -344,7 +344,8 @@ class _Records:
         encoded = self._columns[of].dictionary_encode()
         texts = (text or "" for text in encoded.dictionary.to_pylist())
         every = (
-            event_values("", text, "", {}) if of == "endpoint" else event_values(text, "", "", {}) for text in texts
+            make_event_values("", text, "", {}) if of == "endpoint" else make_event_values(text, "", "", {})
+            for text in texts
         )
         return pa.array([values[name] for values in every], pa.string()).take(encoded.indices)
 
@@ -415,7 +416,7 @@ class _Records:
             yield header_of(CONTENT_TYPE, _EVENT_MEDIA, events)
             yield events, pc.coalesce(columns["passed"], _without(own, _is_of_event))
             return
-        given = events & valid(columns["attributes"])
+        given = events & is_not_null(columns["attributes"])
         if not given.all():
             yield events & ~given, own
         if given.any():
@@ -443,7 +444,7 @@ class _Records:
         rarely = {f"{LINEAGE}{name}" for name in rare}
         every = lineage_columns(columns["message"], context_json(columns["context"]), members, form)
         for name, texts in every.items():
-            yield header_of(name, texts, rows & valid(texts) if name in rarely else rows)
+            yield header_of(name, texts, rows & is_not_null(texts) if name in rarely else rows)
 
     def _letter_headers(self) -> Iterator[Piece]:
         """Yield the headers of dead letters: the original headers, followed by ours."""
@@ -468,7 +469,7 @@ class _Records:
             "protocol": rows.column("protocol"),
             "epoch": form.epoch,
             "position": positions,
-            "received": rfc3339(rows.column("received").cast(pa.timestamp("us"))),
+            "received": to_rfc3339(rows.column("received").cast(pa.timestamp("us"))),
             "failed": form.failed,
             "attempts": "1",
             **({} if kafka else {"native": native_texts(form.kind, arrived, columns["place"])}),

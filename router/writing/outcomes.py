@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets
-from router.errors import SinkError, fault_of, is_data_loss, is_unreadable, unreachable_registry
+from router.errors import SinkError, find_batch_fault, find_lost_registry, is_data_loss, is_timestamp_overflow
 from router.evaluation.forwarding import EXCHANGE
 from router.evaluation.outcome_rows import ARRIVED, HEADERS_TYPE, OUTCOME_COLUMNS, header, source_rows_json
 from router.evaluation.outputs import Tally
@@ -23,7 +23,7 @@ from router.logs import get_logger
 from router.matching.record_columns import EVENT_MEDIA
 from router.routing import Routes, SpillLimits
 from router.settings import KafkaSink, dead_letter_sinks
-from router.settings.routes import dead_letter_values
+from router.settings.routes import make_dead_letter_values
 from router.sinks.contract import Rejected, Staged, WriteResult
 from router.state.ledger import LetterLedger, waits_for
 from router.state.state import BatchNotes, StateFolder
@@ -238,7 +238,7 @@ class Rejections:
         }
         for name, template in self._routes.letter_topics.items():
             columns[f"letters_{name}"] = [
-                template.expand(dead_letter_values(record.endpoint, REASON), escape="_") for record in records
+                template.expand(make_dead_letter_values(record.endpoint, REASON), escape="_") for record in records
             ]
         numbers = {
             "route": pa.array(taking, pa.int32()),
@@ -484,9 +484,9 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = 
     except (PySparkException, Py4JJavaError) as error:
         if (
             is_data_loss(str(error))
-            or is_unreadable(error)
-            or unreachable_registry(error)
-            or fault_of(error) is not None
+            or is_timestamp_overflow(error)
+            or find_lost_registry(error)
+            or find_batch_fault(error) is not None
         ):
             raise  # Not the sink's fault, and a retry would not help.
         told = str(error)

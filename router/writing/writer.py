@@ -18,19 +18,19 @@ from typing import Final
 import pyarrow as pa
 
 from catalog.model import Catalog
-from catalog.templates import TEMPLATE_TYPES, parse
-from catalog.values import text_of
+from catalog.templates import TEMPLATE_TYPES, parse_template
+from catalog.values import to_text
 from router.errors import SinkError
 from router.evaluation.plan import Plan
 from router.routing import Routes, SpillLimits
 from router.settings import KafkaSink, Settings, dead_letter_sinks, event_sinks, plain_options
-from router.settings.routes import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, DestinationTemplate, value_name
+from router.settings.routes import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, DestinationTemplate, full_variable_name
 from router.sinks import ArrowSink, Commit, WriteResult, open_sink
 from router.sinks.contract import Rejected
 from router.sinks.jsonlines import DEAD_LETTER, DECIDED, WIDE
 from router.sinks.messages.definitions import spread_key
 from router.sinks.messages.sink import MESSAGE, DestinationCap, kept_spread
-from router.watching.batches import writing
+from router.watching.batches import watch_write
 from router.writing.outcomes import HeldBack, Outcomes, Receipts, Rejections
 from router.writing.staging import BatchId, RowsForSink, commit_of
 
@@ -57,7 +57,7 @@ def capped_topics(
 
 def is_counted(sink: KafkaSink, template: DestinationTemplate, catalog: Catalog) -> bool:
     """Whether a template may exceed the topic cap of its sink, according to the catalog."""
-    named = {value_name(variable) for variable in template.variables}
+    named = {full_variable_name(variable) for variable in template.variables}
     if any(name.startswith(CONTEXT_PREFIX) for name in named):
         return True
     attributes = {name.removeprefix(ATTRIBUTE_PREFIX) for name in named if name.startswith(ATTRIBUTE_PREFIX)}
@@ -91,7 +91,7 @@ def _is_literal(catalog: Catalog, attribute: str) -> bool:
         prop = next((each for each in definition.envelopemetadata if each.name == attribute), None)
         if prop is None or prop.value is None:
             return False
-        if prop.type in TEMPLATE_TYPES and not parse(text_of(prop.value)).is_literal:
+        if prop.type in TEMPLATE_TYPES and not parse_template(to_text(prop.value)).is_literal:
             return False
     return True
 
@@ -388,7 +388,7 @@ class BatchWriter:
     def _write(self, name: str, write: Callable[[], WriteResult]) -> WriteResult:
         # Checked before asking the sink: a sink that is down must not block a batch that has nothing for it.
         began = time.monotonic()
-        with writing(name):
+        with watch_write(name):
             result = write()
         self._timed(name, time.monotonic() - began)
         self._counted(name, "ok")
@@ -403,7 +403,7 @@ class BatchWriter:
 
     def _publish(self, names: Sequence[str], publish: Callable[[], None]) -> None:
         began = time.monotonic()
-        with writing(",".join(names), by_spark=True):
+        with watch_write(",".join(names), by_spark=True):
             publish()
         for name in names:
             self._timed(name, time.monotonic() - began)

@@ -30,7 +30,7 @@ from catalog.load import load as load_catalog
 from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.settings import settings_from_dict
-from router.spark.session import spark_session
+from router.spark.session import open_spark_session
 from router.state.state import StateFolder
 from tests.benchmarks import kafka_passthrough, spark_by_hand
 from tests.benchmarks.machine import machine
@@ -170,7 +170,10 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
         plans[PEERS] = bench.fill(PEERS, chosen.peer_definitions, chosen.peer_records)
     first = next(iter(plans.values()))
     configure_logs(first.settings.log)
-    with StateFolder.open(folder / "state") as state, spark_session(first.settings, state.root, first.sources) as spark:
+    with (
+        StateFolder.open(folder / "state") as state,
+        open_spark_session(first.settings, state.root, first.sources) as spark,
+    ):
         streams = Streams(spark, bootstrap, folder, others)
         routed = {topic: bench.routed(spark, state, topic, plan) for topic, plan in plans.items()}
         sizes = [variant for topic, variant in routed.items() if topic != PEERS]

@@ -38,7 +38,7 @@ from bindings.kafka.record_columns import SOURCE_SCHEMA
 from bindings.parts import BINARY_KIND, JSON_KIND
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from catalog.schemas.ids.deciding import Frames
+from catalog.schemas.ids.deciding import FrameSettings
 from catalog.schemas.validation import PayloadValidation
 from router.evaluation.evaluator import Kind, evaluate
 from router.evaluation.outputs import OutputBuilder
@@ -269,9 +269,9 @@ def framed_judge(*, registered: bool) -> Evaluator:
     known = {
         number: {"schema": schema, "subjects": {"rides": number}} for number, schema in enumerate(VERSIONS.values())
     }
-    frames = Frames("confluent", known_ids(known) if registered else None)
-    builder.definitions(f"{TOPIC}bench", [xid], frames)
-    matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), "always", builder.ties())
+    frames = FrameSettings("confluent", known_ids(known) if registered else None)
+    builder.add_definitions(f"{TOPIC}bench", [xid], frames)
+    matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), "always", builder.tie_breaker())
     sink = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic": "out"}
     routed = {"sinks": {"bus": sink}, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["bus"]}}
     settings = settings_from_dict(routed, {}, Path())

@@ -42,8 +42,8 @@ from router.machine import BatchSizing
 from router.reading.generations import begin
 from router.reading.streams import records_of_batch
 from router.settings import Settings, settings_from_dict
-from router.sources import source_client
-from router.spark.session import spark_session
+from router.sources import make_source_client
+from router.spark.session import open_spark_session
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
@@ -76,7 +76,7 @@ class Bench:
         self._state = state
         self._bootstrap = bootstrap
         self._topic = topic
-        self.reading = source_client(plan.sources[0]).source_options()
+        self.reading = make_source_client(plan.sources[0]).source_options()
         """Options of Spark's source as the router has them."""
         self._metrics = Metrics()
         self._holders = [PlanHolder(spark, state, each, self._metrics) for each in (plan, bare)]
@@ -106,7 +106,7 @@ class Bench:
         plans = self._holders[0 if lineage else 1]
         # As when a query starts: the size of records is sampled, so that batches need not be measured.
         sizing = BatchSizing.of(plans.active.settings)
-        records_of_batch(source_client(plans.active.sources[0]), (self._topic,), generation, sizing)
+        records_of_batch(make_source_client(plans.active.sources[0]), (self._topic,), generation, sizing)
         pipeline = Pipeline(
             "bench",
             "kafka",
@@ -158,7 +158,10 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     records = load.records(chosen.records, chosen.definitions)
     produce(bootstrap, "in", itertools.islice(records, SMALL * SMALL_BATCHES))
     others = running()
-    with StateFolder.open(folder / "state") as state, spark_session(settings, state.root, plans[0].sources) as spark:
+    with (
+        StateFolder.open(folder / "state") as state,
+        open_spark_session(settings, state.root, plans[0].sources) as spark,
+    ):
         bench = Bench(spark, state, bootstrap, plans[0], plans[1], "in")
         variants = {
             "bare": Way("in", bench.bare, {}),

@@ -31,7 +31,7 @@ from confluent_kafka import Producer
 from catalog.load import load as load_catalog
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
-from router.spark.session import spark_session
+from router.spark.session import open_spark_session
 from tests.benchmarks.machine import machine
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
@@ -209,7 +209,7 @@ def _measure_bare(bench: Bench, folder: Path) -> None:
         {**bench.settings("bare", "0"), "state": str(folder / "bare-state")}, os.environ, folder
     )
     sources = Plan(load_catalog([folder / "bare.json"]), settings).sources
-    with spark_session(settings, folder / "bare-state", sources) as spark:
+    with open_spark_session(settings, folder / "bare-state", sources) as spark:
         bench.measure("bare", partial(bench.bare, spark, processingTime="0 seconds"))
         bench.measure("bare-real-time", partial(bench.bare, spark, realTime=REAL_TIME))
 

@@ -119,7 +119,7 @@ class Engine:
 
     def __init__(self, catalog: Catalog) -> None:
         builder = ChannelBuilder(catalog)
-        builder.endpoints("bench", [ENDPOINT])
+        builder.add_endpoints("bench", [ENDPOINT])
         self.index = MatchIndex(builder.targets, [each.candidates for each in builder.channels], list(BINDINGS))
         self.chooser = WinnerChooser(self.index)
 

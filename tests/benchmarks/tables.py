@@ -31,8 +31,8 @@ from router.batches.plans import PlanHolder
 from router.evaluation.plan import Plan
 from router.reading.generations import begin
 from router.settings import settings_from_dict
-from router.sources import source_client
-from router.spark.session import spark_session
+from router.sources import make_source_client
+from router.spark.session import open_spark_session
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
@@ -66,7 +66,7 @@ class Bench:
         self._holders = {name: PlanHolder(spark, state, plan, self._metrics) for name, plan in plans.items()}
         for name, holder in self._holders.items():
             holder.activate(plans[name])
-        self._reading = source_client(plans["one"].sources[0]).source_options()
+        self._reading = make_source_client(plans["one"].sources[0]).source_options()
 
     def spark(self, name: str, columns: Callable[[DataFrame], DataFrame]) -> Run:
         """Into one table by Spark alone."""
@@ -122,7 +122,10 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     one, others = plans["one"], running()
     records = load.records(chosen.records, DEFINITIONS)
     produce(bootstrap, PLANT, itertools.islice(records, SMALL * SMALL_BATCHES))
-    with StateFolder.open(folder / "state") as state, spark_session(one.settings, state.root, one.sources) as spark:
+    with (
+        StateFolder.open(folder / "state") as state,
+        open_spark_session(one.settings, state.root, one.sources) as spark,
+    ):
         bench = Bench(spark, state, folder, plans)
         streams = Streams(spark, bootstrap, folder, others)
         small = {name: streams.each_batch(each, SMALL) for name, each in bench.small().items()}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bindings.events import members_of
+from bindings.events import to_json_members
 from bindings.protocols import BINDINGS
 from catalog.record import Record
 from router.commands.emit.producer import encode_record_line
@@ -104,7 +104,7 @@ def test_out(protocol: str, spark: SparkSession, tmp_path: Path) -> None:
         assert structured.named == structured_headers(event), name_of(case)
         assert json_of(structured) == {**event.attributes, **data_member(event)}, name_of(case)
         read = BINDINGS["KAFKA"].read_envelope(parts_of(structured), structured.value, lambda: False)
-        assert (members_of(read.attributes), read.data) == (event.attributes, event.data), name_of(case)
+        assert (to_json_members(read.attributes), read.data) == (event.attributes, event.data), name_of(case)
         assert {binary.key, structured.key} == {None if event.key is None else event.key.encode()}, name_of(case)
 
 

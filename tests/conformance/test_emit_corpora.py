@@ -22,10 +22,10 @@ from typing import Any, Final
 import pytest
 
 from bindings.protocols import BINDINGS
-from catalog.definitions.constraints import target_of
+from catalog.definitions.constraints import match_candidate_of
 from catalog.load import load
 from catalog.model import Catalog, Definition, Endpoint
-from catalog.templates import parse
+from catalog.templates import parse_template
 from router.commands.emit.producer import MessageProducer, encode_record_line
 from router.matching.records import RecordMatcher
 from tests.support.cases import samples
@@ -62,7 +62,7 @@ def ways(catalog: Catalog, definition: Definition, seeds: int) -> Iterator[Way]:
         each for each in catalog.endpoints.values() if definition.xid in each.candidates
     ]
     for endpoint in expecting or [None]:
-        target = target_of(definition, endpoint)
+        target = match_candidate_of(definition, endpoint)
         if target is None:
             continue
         for protocol in [target.protocol] if target.protocol else BINDINGS:
@@ -82,7 +82,7 @@ def context_of(way: Way) -> dict[str, str]:
     options: Mapping[str, Any] = way.endpoint.options if way.endpoint else {}
     context: dict[str, str] = {}
     for text, kind in (*properties, *((value, "string") for value in options.values())):
-        template = parse(text) if isinstance(text, str) else None
+        template = parse_template(text) if isinstance(text, str) else None
         for name in template.names if template else ():
             context.setdefault(name, "".join(chooser.choices(ALPHABET, k=6)) + "{n}")
             if template and kind == "timestamp":

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from catalog.convert import json_text, yaml_text
+from catalog.convert import to_json_text, to_yaml_text
 from catalog.load import load
 from catalog.record import Record
 from router.commands.dead_letters.suggesting.fragment import BaseCatalog
@@ -45,13 +45,13 @@ def outcomes(sources: list[Path], records: list[Record]) -> list[dict[str, Any]]
     return list(RecordMatcher(load(sources)).outcomes(encode_record_line(record) for record in records))
 
 
-def written(tmp_path: Path, suggestion: Suggestion, text: Callable[[Any], str] = yaml_text) -> list[Path]:
-    draft = tmp_path / ("drafts.yaml" if text is yaml_text else "drafts.json")
+def written(tmp_path: Path, suggestion: Suggestion, text: Callable[[Any], str] = to_yaml_text) -> list[Path]:
+    draft = tmp_path / ("drafts.yaml" if text is to_yaml_text else "drafts.json")
     draft.write_text(text(suggestion.fragment), encoding="utf-8")
     return [tmp_path / "catalog.json", draft]
 
 
-@pytest.mark.parametrize("text", [yaml_text, json_text], ids=["yaml", "json"])
+@pytest.mark.parametrize("text", [to_yaml_text, to_json_text], ids=["yaml", "json"])
 @pytest.mark.parametrize("sample", [unmatched.telemetry, unmatched.orders, unmatched.webhooks])
 def test_drafts_match_what_they_were_drafted_from_and_lint_clean(
     sample: Sample, text: Callable[[Any], str], basis: BaseCatalog, tmp_path: Path
@@ -119,7 +119,7 @@ def test_the_merged_catalog_routes_the_letters(basis: BaseCatalog, tmp_path: Pat
 
     document, left_out = basis.merge_fragment(suggestion.fragment, suggestion.attached)
     merged = tmp_path / "merged.json"
-    merged.write_text(json_text(document), encoding="utf-8")
+    merged.write_text(to_json_text(document), encoding="utf-8")
 
     assert not left_out
     assert [each for each in load([merged]).findings if each.severity != "info"] == []

@@ -11,7 +11,7 @@ import pytest
 
 from catalog.load import load
 from router.evaluation.plan import Plan
-from router.intake.intake import Intake, local_store
+from router.intake.intake import Intake, open_local_store
 from router.running.reload import BackgroundReloader, Reloader
 from router.settings import Settings
 from router.state.state import StateFolder
@@ -74,7 +74,7 @@ def test_an_event_that_a_gateway_takes_makes_the_router_look(tmp_path: Path, web
     metrics, status = Metrics(), RouterStatus()
     plan = Plan(load([registry.url], network=True), given)
     with StateFolder.open(tmp_path / "state") as state:
-        intake = Intake(given, metrics, status, lambda: local_store(given, state))
+        intake = Intake(given, metrics, status, lambda: open_local_store(given, state))
         reloads = BackgroundReloader(Reloader(given, plan, metrics, status))
         try:
             intake.receive_for_plan(plan)

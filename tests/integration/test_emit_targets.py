@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from bindings.parts import first
+from bindings.parts import first_part
 from bindings.protocols import BINDINGS
 from router.cli import run_command_line
 from tests.support.amqp import queue_name
@@ -79,7 +79,7 @@ def test_records_arrive_as_they_were_made(
     prefix = binding.rule.prefixes[0]
 
     def id_of(parts: Any) -> str:
-        part = first(parts, f"{prefix}id")
+        part = first_part(parts, f"{prefix}id")
         assert part is not None and part.text, [each.key for each in parts]
         return part.text
 

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.background import faults
+from bindings.background import fault_counts
 from bindings.gateways import GatewayError
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import HttpRoute, PathRoutes, ServerLimits
@@ -28,7 +28,7 @@ from bindings.inbox.source import InboxView
 from bindings.parts import InboxRow
 from catalog import load as catalog_load
 from router.evaluation.plan import Plan
-from router.intake.intake import Intake, local_store
+from router.intake.intake import Intake, open_local_store
 from router.settings import Settings
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
@@ -327,11 +327,11 @@ def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) 
     settings = Settings.model_validate({**given, "routes": [{"to": ["out"]}], "http": {"port": 0}})
     status = RouterStatus()
     with StateFolder.open(tmp_path / "state") as state:
-        intake = Intake(settings, Metrics(), status, lambda: local_store(settings, state))
+        intake = Intake(settings, Metrics(), status, lambda: open_local_store(settings, state))
         try:
             intake.receive_for_plan(Plan(catalog_load.load([str(source)]), settings))
             port = intake.http_port
-            before = faults()["gateway"]
+            before = fault_counts()["gateway"]
             assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"1", timeout=SECONDS).status_code == 202
             server = intake._http._server  # type: ignore[union-attr]
             server._loop.call_soon_threadsafe(server._loop.stop)  # type: ignore[union-attr]
@@ -339,7 +339,7 @@ def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) 
             intake.check_state()
             assert intake.http_port == port
             assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"2", timeout=SECONDS).status_code == 202
-            assert faults()["gateway"] == before + 1
+            assert fault_counts()["gateway"] == before + 1
         finally:
             intake.close()
 

@@ -20,7 +20,7 @@ from bindings.parts import InboxRow
 from router.errors import ConfigError
 from router.intake.intake import to_server_config
 from router.settings import load_settings
-from router.settings.checks import security_warnings
+from router.settings.checks import iter_security_warnings
 from tests.support.ports import Authority, Pair
 
 SECONDS = 300
@@ -260,13 +260,13 @@ def test_settings_make_the_gateway(tmp_path: Path) -> None:
     settings = load_settings(file, {"TOKEN": TOKEN, "KEY": KEY})
     made = to_server_config(settings.http)
     assert made.access == Access({"press": TOKEN}, {"ann": PASSWORD}, {"meter": KEY})
-    assert [key for key, _ in security_warnings(settings)] == ["http.tls"]
+    assert [key for key, _ in iter_security_warnings(settings)] == ["http.tls"]
     assert not [secret for secret in SECRETS if secret in repr(settings) + str(settings.unresolved)]
     file.write_text(SETTINGS.replace("host: 0.0.0.0", "host: ::1"))
-    assert not list(security_warnings(load_settings(file, {"TOKEN": TOKEN, "KEY": KEY})))
+    assert not list(iter_security_warnings(load_settings(file, {"TOKEN": TOKEN, "KEY": KEY})))
     file.write_text(f"{SETTINGS}  tls: {{cert: c.pem, key: k.pem, ca: ca.pem}}\n")
     secured = load_settings(file, {"TOKEN": TOKEN, "KEY": KEY})
-    assert not list(security_warnings(secured))
+    assert not list(iter_security_warnings(secured))
     made = to_server_config(secured.http)
     assert (made.tls_certificate, made.tls_clients) == (tmp_path / "c.pem", tmp_path / "ca.pem")
     overridden = load_settings(file, {"TOKEN": TOKEN, "KEY": KEY, "XROUTER_HTTP__AUTH__BASIC__ANN": "other"})

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from bindings.inbox import Inbox, InboxDamaged, InboxFormatError, InboxLimits
-from bindings.inbox.format import InboxPosition, divide_rows, segment_path, segments_in
+from bindings.inbox.format import InboxPosition, divide_rows, list_segments, segment_path
 from bindings.inbox.log import compact_segment
 from bindings.inbox.source import NAME, READ_SCHEMA, SPARK_SCHEMA, InboxDataSource, InboxStreamReader, InboxView
 from bindings.parts import InboxRow, Part
@@ -119,16 +119,16 @@ def test_commit_trims_only_what_lies_behind_and_never_the_open_segment(tmp_path:
     everything = reader.latestOffset(middle, ReadAllAvailable())
     rest = read(reader, middle, everything)
     reader.commit(middle)
-    assert segments_in(tmp_path / "0")[0] == middle["partitions"]["0"]["segment"] > 0
+    assert list_segments(tmp_path / "0")[0] == middle["partitions"]["0"]["segment"] > 0
     assert read(reader, middle, everything) == rest
     reader.commit(everything)
-    (left,) = segments_in(tmp_path / "0")
+    (left,) = list_segments(tmp_path / "0")
     assert reader.latestOffset(everything, ReadAllAvailable()) == everything
     append(inbox, [500])
     assert [form["body"] for form in read(reader, everything, reader.latestOffset(everything, ReadAllAvailable()))] == [
         b"500"
     ]
-    assert segments_in(tmp_path / "0")[0] == left
+    assert list_segments(tmp_path / "0")[0] == left
     inbox.close()
     fresh = InboxStreamReader({"path": str(tmp_path)})
     with pytest.raises(InboxDamaged, match="new checkpoint generation"):
@@ -220,5 +220,5 @@ def test_a_query_reads_each_row_once_through_restarts(spark: SparkSession, tmp_p
         inbox.close()
     assert sorted(number for _, number in taken.rows) == list(range(1000))
     assert len({position for position, _ in taken.rows}) == 1000
-    first = InboxPosition(segments_in(path / "0")[0], 0)
+    first = InboxPosition(list_segments(path / "0")[0], 0)
     assert first.segment > 0 and not segment_path(path / "0", 0).exists(), "committed segments are deleted"

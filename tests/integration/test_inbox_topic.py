@@ -15,7 +15,7 @@ import yaml
 
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.record_columns import SOURCE_SCHEMA
-from bindings.kafka.store import KafkaStore, build_headers, inbox_columns, inbox_rows_of
+from bindings.kafka.store import KafkaStore, build_headers, to_inbox_columns, to_inbox_rows
 from bindings.parts import InboxRow, Part
 from router.cli import run_command_line
 from tests.conftest import Kafka, TopicFactory
@@ -58,8 +58,8 @@ def messages() -> pa.RecordBatch:
 
 @pytest.mark.spark
 def test_rows_are_those_that_spark_makes(spark: SparkSession) -> None:
-    found = inbox_rows_of(messages())
-    made = inbox_columns(spark.createDataFrame(pa.Table.from_batches([messages()]))).orderBy("position")
+    found = to_inbox_rows(messages())
+    made = to_inbox_columns(spark.createDataFrame(pa.Table.from_batches([messages()]))).orderBy("position")
     assert pa.Table.from_batches([found]).sort_by("position").to_pylist() == made.toArrow().to_pylist()
     assert found.num_rows == 9 + len(FOREIGN)
 

@@ -15,7 +15,7 @@ from bindings.kafka.offsets import KafkaOffsets
 from bindings.kafka.store import KafkaStore
 from bindings.parts import InboxRow, Part
 from router.settings import Settings, settings_from_dict
-from router.sources import inbox_client
+from router.sources import make_inbox_client
 from tests.support.kafka import SecuredKafka, create_topics, produce, read_all
 from tests.support.ports import Authority, Pair
 from tests.support.router import RouterProcess
@@ -203,7 +203,7 @@ def test_the_inbox_topic_is_written_in_every_way(world: World, tmp_path: Path, w
     create_topics(world.kafka.bootstrap, [f"inbox-{way}"])
     chosen = settings_with_inbox(world, way, tmp_path).inbox.kafka
     assert chosen is not None
-    store = KafkaStore(inbox_client(chosen), chosen.topic, max_message_bytes=100_000)
+    store = KafkaStore(make_inbox_client(chosen), chosen.topic, max_message_bytes=100_000)
     try:
         store.append_many([InboxRow("/endpoints/e", "HTTP", 0, [Part("path", b"/x")], b"body")]).result(SECONDS)
     finally:

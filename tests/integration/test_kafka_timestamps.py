@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.offsets import KafkaRange, read_ranges
-from router.errors import _java_chain, fault_of, find_permanent_error, is_unreadable
+from router.errors import _java_chain, find_batch_fault, find_permanent_error, is_timestamp_overflow
 from tests.conftest import Kafka
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -109,7 +109,7 @@ def test_what_is_gone_is_told_or_left_out(kafka: Kafka, topic_factory: Callable[
     read = partial(read_ranges, spark, KafkaClient(kafka.bootstrap), (KafkaRange(topic, 0, 2, len(TIMESTAMPS)),))
     with pytest.raises(Exception) as caught:  # whatever Spark makes of it; what it says is what this test is about
         read(lossy=False).count()
-    assert fault_of(caught.value) is None
+    assert find_batch_fault(caught.value) is None
     lasting = find_permanent_error("q", str(caught.value))
     assert lasting is not None and f"{topic}-0 no longer has offset 2" in str(lasting)
     rows = read(lossy=True).collect()
@@ -130,7 +130,7 @@ def test_the_error_of_sparks_source_is_known(
     for evaluate in (rows.count, rows.toArrow, lambda: rows.write.format("noop").mode("overwrite").save()):
         with pytest.raises(Exception) as caught:  # which one it is, is what this test is about
             evaluate()
-        assert is_unreadable(caught.value), list(_java_chain(caught.value))
+        assert is_timestamp_overflow(caught.value), list(_java_chain(caught.value))
 
 
 @pytest.mark.full

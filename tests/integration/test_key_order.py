@@ -232,7 +232,7 @@ def test_a_batch_that_is_repeated_holds_back_the_same_records(
         rows = rows_of(spark, "A:good B:good b:no-match B:good", 5)
         line = Line(spark, state, plan, generation)
         with monkeypatch.context() as patched, pytest.raises(Died):
-            patched.setattr(line.metrics, "batch_done", _die)
+            patched.setattr(line.metrics, "count_written_batch", _die)
             line.pipeline.batch(rows, 1)
         assert letters_of(tmp_path) == {1: (), 3: both, 4: both, 5: both, 7: (), 8: both}
         with LetterLedger.open(tmp_path / "state") as ledger:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bindings.events import members_of, with_types
+from bindings.events import restore_types, to_json_members
 from bindings.inbox.source import SPARK_SCHEMA
-from bindings.kafka.binding import parts_of_row
+from bindings.kafka.binding import split_row
 from bindings.protocols import BINDINGS
 from catalog.findings import RecordError
 from catalog.model import Catalog, Endpoint
@@ -236,9 +236,9 @@ def form_of(row: dict[str, Any]) -> dict[str, Any]:
     attributes = {name: event[name] for name in COLUMNS} | {"time": event[TIME_TEXT]} | dict(event["extensions"])
     attributes = {name: text for name, text in attributes.items() if text is not None}
     if row["sent"] is not None:
-        parts = parts_of_row({"topic": "out", "headers": row["sent"]})
+        parts = split_row({"topic": "out", "headers": row["sent"]})
         assert dict(BINDINGS["KAFKA"].read_envelope(parts, None, lambda: False).attributes) == attributes, row
-    event = members_of(with_types(attributes, row["typed"]))
+    event = to_json_members(restore_types(attributes, row["typed"]))
     told |= {"outcome": "routed", "message": row["message"], "context": dict(row["context"]), "cloudevent": event}
     return told
 

@@ -16,7 +16,7 @@ from catalog.schemas.validation import PayloadValidation
 from router.cli import run_command_line
 from router.schemaids.cache import RegistryAddress, RegistryIds
 from router.settings import load_settings
-from router.settings.catalogs import fetcher_of
+from router.settings.catalogs import make_catalog_fetcher
 from tests.support.apicurio import Apicurio
 from tests.support.qpid import make_certificates
 from tests.support.web import Front
@@ -59,17 +59,17 @@ def settings(folder: Path, url: str, more: str = "") -> Path:
 def test_a_schema_comes_with_all_that_it_refers_to(apicurio: Apicurio) -> None:
     ids = registered(apicurio, "whole-")
     asked = ids_of(apicurio.url)
-    ride = asked.written(str(ids["ride"]))
+    ride = asked.get_schema(str(ids["ride"]))
     assert ride is not None
     assert (ride.family, ride.fault) == ("Avro", "")
     assert ride.document == RIDE
     assert dict(ride.references) == {"geo.Spot": SPOT, "geo.Point": POINT}
     assert ride.subjects == (("whole-ride", 1),)
-    bill = asked.written(str(ids["bill"]))
+    bill = asked.get_schema(str(ids["bill"]))
     assert bill is not None
     assert bill.family == "Protobuf"
     assert dict(bill.references) == {"money.proto": COMMON}
-    plain = asked.written(str(ids["plain"]))
+    plain = asked.get_schema(str(ids["plain"]))
     assert plain is not None
     assert (plain.family, plain.document) == ("JsonSchema", PLAIN)
 
@@ -78,7 +78,7 @@ def test_a_schema_comes_with_all_that_it_refers_to(apicurio: Apicurio) -> None:
     "schema_id", ["4000000", "4294967295", "99999999999999", "b1946ac9-2492-4d23-8b1c-0a1b2c3d4e5f"]
 )
 def test_what_is_not_there_is_nothing(apicurio: Apicurio, tmp_path: Path, schema_id: str) -> None:
-    assert ids_of(apicurio.url, tmp_path / "lake").written(schema_id) is None
+    assert ids_of(apicurio.url, tmp_path / "lake").get_schema(schema_id) is None
 
 
 def test_a_wrong_address_is_no_reason_to_doubt_records(apicurio: Apicurio) -> None:
@@ -86,29 +86,29 @@ def test_a_wrong_address_is_no_reason_to_doubt_records(apicurio: Apicurio) -> No
     wrong = apicurio.url.removesuffix("/v7") + "/v77"
     for schema_id in ("1", "99999999999999"):
         with pytest.raises(RegistryUnavailableError, match=r"schema registry lake at http.*v77 answers 404.*address"):
-            ids_of(wrong).written(schema_id)
+            ids_of(wrong).get_schema(schema_id)
 
 
 def test_the_disk_answers_when_the_registry_is_gone(apicurio: Apicurio, tmp_path: Path) -> None:
     ids, folder = registered(apicurio, "disk-"), tmp_path / "lake"
     before = ids_of(apicurio.url, folder)
-    known = before.written(str(ids["ride"]))
-    assert before.written("7000000") is None
+    known = before.get_schema(str(ids["ride"]))
+    assert before.get_schema("7000000") is None
     apicurio.kill()
     try:
         after: RegistryIds = pickle.loads(pickle.dumps(before))
-        assert after.written(str(ids["ride"])) == known
-        assert after.written("7000000") is None
+        assert after.get_schema(str(ids["ride"])) == known
+        assert after.get_schema("7000000") is None
         with pytest.raises(RegistryUnavailableError, match="schema registry lake at http"):
-            after.written("7000001")
+            after.get_schema("7000001")
         (folder / f"{ids['ride']}.json").write_text("{")
         with pytest.raises(RegistryUnavailableError, match=rf"{ids['ride']}\.json is damaged"):
-            ids_of(apicurio.url, folder).written(str(ids["ride"]))
+            ids_of(apicurio.url, folder).get_schema(str(ids["ride"]))
     finally:
         apicurio.restart()
-    assert ids_of(apicurio.url, folder).written(str(ids["ride"])) == known
+    assert ids_of(apicurio.url, folder).get_schema(str(ids["ride"])) == known
     assert (folder / f"{ids['ride']}.json").stat().st_size > 100
-    assert after.written("7000001") is None  # it asks again by itself
+    assert after.get_schema("7000001") is None  # it asks again by itself
 
 
 def test_without_a_folder_memory_has_to_do(apicurio: Apicurio) -> None:
@@ -116,8 +116,8 @@ def test_without_a_folder_memory_has_to_do(apicurio: Apicurio) -> None:
     with Front(apicurio.url) as front:
         asked = ids_of(front.url)
         for _ in range(3):
-            assert asked.written(str(ids["point"])) is not None
-            assert asked.written("7000000") is None
+            assert asked.get_schema(str(ids["point"])) is not None
+            assert asked.get_schema("7000000") is None
         assert sum(each.startswith(f"GET /schemas/ids/{ids['point']}") for each in front.seen) == 2  # and its versions
         assert sum(each == "GET /schemas/ids/7000000" for each in front.seen) == 1
 
@@ -137,9 +137,9 @@ def test_a_login_is_shown(apicurio: Apicurio, tmp_path: Path, way: str) -> None:
         asked: RegistryIds = pickle.loads(pickle.dumps(ids_of(front.url, login=shown)))
         if way == "wrong":
             with pytest.raises(RegistryUnavailableError, match="answers 401, it does not let us in; check its login"):
-                asked.written("1")
+                asked.get_schema("1")
         else:
-            assert asked.written("4000000") is None
+            assert asked.get_schema("4000000") is None
 
 
 def test_tls_with_certificates_as_files_and_as_texts(apicurio: Apicurio, tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_tls_with_certificates_as_files_and_as_texts(apicurio: Apicurio, tmp_pat
         origin = front.url.partition("/apis")[0]
         for certificates in (files, texts):
             login = OriginLogin(origin, certificates=certificates)
-            assert ids_of(front.url, login=login).written("4000000") is None
+            assert ids_of(front.url, login=login).get_schema("4000000") is None
         for stranger in (Certificates(made.ca), Certificates(made.other_ca, made.certificate, made.key)):
             with pytest.raises(RegistryUnavailableError, match="schema registry lake at https://localhost"):
-                ids_of(front.url, login=OriginLogin(origin, certificates=stranger)).written("4000000")
+                ids_of(front.url, login=OriginLogin(origin, certificates=stranger)).get_schema("4000000")
     made.key.unlink()
     assert "PRIVATE KEY" not in repr(texts)
 
@@ -176,10 +176,10 @@ def test_what_cannot_be_said_for_now_is_no_answer(apicurio: Apicurio, tmp_path: 
         front.mood = lambda path: (status, body)
         asked = ids_of(front.url, folder)
         with pytest.raises(RegistryUnavailableError):
-            asked.written(str(ids["point"]))
+            asked.get_schema(str(ids["point"]))
         front.mood = lambda path: None
         assert not list(folder.glob("*")) if folder.exists() else True
-        assert ids_of(front.url, folder).written(str(ids["point"])) is not None
+        assert ids_of(front.url, folder).get_schema(str(ids["point"])) is not None
 
 
 def test_a_schema_that_cannot_be_used_says_so_for_good(apicurio: Apicurio, tmp_path: Path) -> None:
@@ -188,11 +188,11 @@ def test_a_schema_that_cannot_be_used_says_so_for_good(apicurio: Apicurio, tmp_p
         front.mood = lambda path: (
             (404, b'{"error_code": 40401, "message": "gone"}') if path.startswith("/subjects/broken-point/") else None
         )
-        ride = ids_of(front.url).written(str(ids["ride"]))
+        ride = ids_of(front.url).get_schema(str(ids["ride"]))
         assert ride is not None
         assert ride.fault == "it refers to version 1 of subject broken-point, which is not there"
         front.mood = lambda path: (200, b'{"schema": "' + b"x" * 5_000_000 + b'"}')
-        large = ids_of(front.url).written(str(ids["ride"]))
+        large = ids_of(front.url).get_schema(str(ids["ride"]))
         assert large is not None
         assert "more than" in large.fault
 
@@ -220,7 +220,7 @@ def test_a_registry_is_mirrored_and_then_needed_no_more(
         assert run_command_line(["schemas", "pull", str(config), "--registry", "sea"]) == 1
         assert "known: lake" in capsys.readouterr().err
         url = front.url
-    assert ids_of(url, tmp_path / "state" / "schemas" / "lake").written(str(ids["ride"])) is not None
+    assert ids_of(url, tmp_path / "state" / "schemas" / "lake").get_schema(str(ids["ride"])) is not None
     assert run_command_line(["schemas", "pull", str(config)]) == 5
     assert "schema registry lake at" in capsys.readouterr().err
 
@@ -230,11 +230,11 @@ def test_mirroring_takes_the_place_of_nothing(apicurio: Apicurio, tmp_path: Path
     folder = tmp_path / "state" / "schemas" / "lake"
     coming = apicurio.register("late-first", '"int"') + 1
     asked = ids_of(apicurio.url, folder)
-    assert asked.written(str(coming)) is None
+    assert asked.get_schema(str(coming)) is None
     assert apicurio.register("late", '{"type": "fixed", "name": "L", "size": 3}') == coming
-    assert asked.written(str(coming)) is None  # a repeated batch is judged alike
+    assert asked.get_schema(str(coming)) is None  # a repeated batch is judged alike
     assert run_command_line(["schemas", "pull", str(config)]) == 0
-    assert asked.written(str(coming)) is not None
+    assert asked.get_schema(str(coming)) is not None
 
 
 def test_doctor_looks_at_each_registry(apicurio: Apicurio, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,8 +243,8 @@ def test_doctor_looks_at_each_registry(apicurio: Apicurio, tmp_path: Path, capsy
         config = settings(tmp_path, front.url)
         assert f"ok   schema registry lake: {front.url} responds; 0 ids on disk" in examined(config, capsys)
         kept = ids_of(front.url, tmp_path / "state" / "schemas" / "lake")
-        kept.written(str(ids["point"]))
-        kept.written(str(ids["money"]))
+        kept.get_schema(str(ids["point"]))
+        kept.get_schema(str(ids["money"]))
         assert f"ok   schema registry lake: {front.url} responds; 2 ids on disk" in examined(config, capsys)
         (tmp_path / "state" / "schemas" / "lake" / f"{ids['point']}.json").write_text("")
         assert f"warn schema registry lake: {front.url} responds; 1 id on disk; " in examined(config, capsys)
@@ -284,7 +284,7 @@ def test_a_catalog_takes_its_schemas_out_of_a_registry(
         login = "username: ann, password: '${HUSH}', allow_plaintext_password: true"
         config.write_text(f"schema_registries: {{lake: {{url: '{front.url}', {login}}}}}\n")
         environ = {"HUSH": "hush"}
-        loaded = load([str(catalog)], fetcher=fetcher_of(load_settings(config, environ)))
+        loaded = load([str(catalog)], fetcher=make_catalog_fetcher(load_settings(config, environ)))
     assert not [each for each in loaded.findings if "schema" in each.rule]
     checks = PayloadValidation(loaded)
     good = {"ride": b"\0" * 8, "latest": b"\0" * 8, "bill": b"\x0a\x02\x08\x05", "plain": b'{"a": 1}'}

@@ -18,11 +18,11 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Producer as KafkaProducer
 
-from bindings.kafka.binding import parts
+from bindings.kafka.binding import split
 from catalog.load import load
 from catalog.parsing.texts import parse_text
 from catalog.record import parse_record
-from catalog.templates import parse
+from catalog.templates import parse_template
 from router.cli import run_command_line
 from router.commands.emit.producer import MessageProducer, encode_record_line
 from tests.conftest import Kafka, TopicFactory
@@ -66,7 +66,7 @@ def of_samples() -> World:
         if definition.protocol not in (None, "KAFKA"):
             continue
         properties = (*definition.protocoloptions, *definition.envelopemetadata)
-        names = {name for prop in properties for name in parse(str(prop.value)).names}
+        names = {name for prop in properties for name in parse_template(str(prop.value)).names}
         for seed in range(20):
             context = dict.fromkeys(names, f"v{seed}")
             producer = MessageProducer(known, definition.xid, protocol="KAFKA", context=context, seed=seed)
@@ -156,7 +156,7 @@ def produce(bootstrap: str, topic: str, sent: list[Tree]) -> None:
     producer = KafkaProducer({"bootstrap.servers": bootstrap, "acks": "all", "queue.buffering.max.messages": 1_000_000})
     faults: list[Any] = []
     for record in sent:
-        taken, value = parts(record["native"]), parse_record(json.dumps(record)).body
+        taken, value = split(record["native"]), parse_record(json.dumps(record)).body
         headers: list[tuple[str, str | bytes | None]] = [
             (part.key.removeprefix("headers."), part.value) for part in taken if part.key.startswith("headers.")
         ]

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from bindings.amqp.gateway import AmqpGateway
-from bindings.events import members_of
+from bindings.events import to_json_members
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayConfig, GatewayLimits
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.request import HttpRoute
-from bindings.parts import InboxRow, first
+from bindings.parts import InboxRow, first_part
 from bindings.protocols import BINDINGS
 from catalog.load import load
 from catalog.model import Catalog
@@ -93,7 +93,7 @@ def check(rows: Sequence[InboxRow], mode: str) -> None:
         typed = mode == "structured" or row.protocol == "AMQP/1.0"
         expected |= {"seq": str(number), "n": -7 if typed else "-7", "dry": True if typed else "true"}
         expected |= {key.replace("_text", ""): text for key, text in case.items() if key != "data"}
-        assert members_of(envelope.attributes) == expected
+        assert to_json_members(envelope.attributes) == expected
         assert (envelope.data or None) == case.get("data")
         assert not envelope.faults
 
@@ -106,7 +106,7 @@ def stored(rows: Rows, count: int) -> list[InboxRow]:
 
 def lineage(row: InboxRow, key: str) -> str | None:
     """Return the text of one part."""
-    part = first(row.properties, key)
+    part = first_part(row.properties, key)
     return part.text if part else None
 
 

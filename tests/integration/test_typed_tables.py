@@ -18,7 +18,7 @@ import pytest
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.record import Record
-from catalog.templates import parse
+from catalog.templates import parse_template
 from router.commands.emit import command
 from router.commands.emit.producer import MessageProducer
 from tests.conftest import Kafka, TopicFactory
@@ -195,7 +195,7 @@ def emitted(catalog: Catalog, endpoints: tuple[str, ...]) -> Iterator[tuple[str,
 def placeholders(definition: Definition) -> Iterator[str]:
     for prop in (*definition.protocoloptions, *definition.envelopemetadata):
         if isinstance(prop.value, str):
-            yield from parse(prop.value).names
+            yield from parse_template(prop.value).names
 
 
 def check_sample(plant: Plant, xid: str) -> str:

@@ -41,8 +41,8 @@ POINTS: Final = (
     ("router.writing.writer:BatchWriter._send_letters", "before"),
     ("router.writing.writer:BatchWriter._send_letters", "after"),
     ("router.batches.journal:BatchJournal.settle", "before"),
-    ("router.watching.metrics:Metrics.batch_done", "before"),
-    ("router.watching.metrics:Metrics.batch_done", "after"),
+    ("router.watching.metrics:Metrics.count_written_batch", "before"),
+    ("router.watching.metrics:Metrics.count_written_batch", "after"),
 )
 FEW: Final = tuple(POINTS[number] for number in (3, 6))
 OF_TABLES: Final = (

@@ -24,7 +24,7 @@ from router.cli import main
 from tests.support.kill_points import Point
 
 ENDED_BY_SIGNAL: Final = -signal.SIGKILL
-BATCH_DONE: Final = "router.watching.metrics:Metrics.batch_done"
+BATCH_DONE: Final = "router.watching.metrics:Metrics.count_written_batch"
 CATALOG_READ: Final = "router.running.reload:Reloader._try_catalog"
 ACTIVATED: Final = "router.batches.plans:PlanHolder.activate"
 PINNED: Final = "router.state.state:StateFolder.pin"

@@ -12,8 +12,8 @@ from random import Random
 from typing import Any, Final, get_args
 
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property, PropertyType
-from catalog.templates import Placeholder, parse
-from catalog.values import is_any_timestamp, text_of
+from catalog.templates import Placeholder, parse_template
+from catalog.values import is_any_timestamp, to_text
 
 GROUP: Final = "/messagegroups/g"
 ENDPOINT: Final = "/endpoints/e"
@@ -131,7 +131,7 @@ def value_for(rng: Random, prop: Property, context: dict[str, str]) -> str | Non
         valid = {"integer": "7", "number": "7.5", "boolean": "true", "binary": "YWI=", "duration": "P1D"}
         valid |= {"timestamp": "2026-01-02T03:04:05Z"}
         return valid.get(prop.type, "a") if prop.required or prop.value is not None or rng.random() < 0.7 else None
-    parts = parse(text_of(prop.value)).parts
+    parts = parse_template(to_text(prop.value)).parts
     return "".join(
         context.setdefault(part.name, rng.choice(VALUES)) if isinstance(part, Placeholder) else part for part in parts
     )

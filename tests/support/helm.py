@@ -23,7 +23,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from bindings.private_files import waiting_lock
+from bindings.private_files import hold_lock
 from router.spark.connectors import cache_root
 
 CHART: Final = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "xrouter"
@@ -54,7 +54,7 @@ def program() -> Path:
     root = cache_root() / "charts"
     folder = root / hashlib.sha256(pins).hexdigest()[:20]
     root.mkdir(parents=True, exist_ok=True)
-    with waiting_lock(root / ".lock"):
+    with hold_lock(root / ".lock"):
         if not folder.exists():
             if go is None or not _new_enough(go):
                 pytest.skip(_NEEDED)

@@ -241,8 +241,8 @@ def judge_of(
     told = {"sinks": sinks, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["dead"]}}
     settings = settings_from_dict(told, {}, folder)
     builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop, ambiguous=ambiguous)
-    builder.endpoints(ENDPOINT, [ENDPOINT])
-    matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation, builder.ties())
+    builder.add_endpoints(ENDPOINT, [ENDPOINT])
+    matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation, builder.tie_breaker())
     return Evaluator(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), {ENDPOINT: 0}, 2**30)
 
 

@@ -16,15 +16,15 @@ from unicodedata import category
 from urllib.parse import urlsplit
 
 from bindings.envelope import Envelope
-from bindings.events import NotAnEvent, decode_batch, members_of
-from bindings.parts import Part, coding_of
+from bindings.events import NotAnEvent, decode_batch, to_json_members
+from bindings.parts import Part, content_coding_of
 from bindings.protocols import Binding, binding_of
 from catalog.findings import RecordError
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record, parse_record
-from catalog.schemas.contract import SchemaFault, decoded
+from catalog.schemas.contract import SchemaFault, decode_content
 from catalog.schemas.ids.client import Framing
-from catalog.schemas.ids.deciding import Begin, Frames, read_frame
+from catalog.schemas.ids.deciding import Begin, FrameSettings, read_frame
 from catalog.schemas.validation import PayloadValidation
 from catalog.values import (
     is_any_timestamp,
@@ -33,7 +33,7 @@ from catalog.values import (
     media_type_matches,
     percent_decode,
     percent_encode,
-    text_of,
+    to_text,
     value_key,
 )
 from tests.support.reference_ids import held
@@ -50,11 +50,11 @@ class Body(NamedTuple):
     begins: Mapping[str, Begin] = {}
 
 
-def body_of(binding: Binding, parts: Sequence[Part], envelope: Envelope, frames: Frames) -> Body:
+def body_of(binding: Binding, parts: Sequence[Part], envelope: Envelope, frames: FrameSettings) -> Body:
     """The body that a record's schema is held against."""
     if envelope.mode == "structured" or envelope.data is None:
         return Body(envelope.data, "none")
-    opened = decoded(envelope.data, coding_of(parts))
+    opened = decode_content(envelope.data, content_coding_of(parts))
     return Body(opened, frames.framing if binding.protocol == "KAFKA" else "none", opened is not None)
 
 
@@ -67,7 +67,7 @@ def fits(payloads: PayloadValidation, xid: str, body: Body, content: str | None)
     return payloads.faults(xid, [body.data], [content], [body.begins.get(xid, Begin(body.framing))]) == [None]
 
 
-def id_parts(body: Body, frames: Frames) -> list[Part]:
+def id_parts(body: Body, frames: FrameSettings) -> list[Part]:
     """The id in a body, as a property that definitions may constrain."""
     whole = isinstance(body.data, bytes) and body.framing != "none"
     frame = read_frame(body.data, frames.framing) if whole and isinstance(body.data, bytes) else None
@@ -100,7 +100,7 @@ FORMATS: Final = {
 
 def is_template(prop: Property) -> bool:
     """Whether the value has placeholders and is of a type that takes them."""
-    return prop.type in TEMPLATED and BRACES.search(text_of(prop.value)) is not None
+    return prop.type in TEMPLATED and BRACES.search(to_text(prop.value)) is not None
 
 
 def mapped(
@@ -118,9 +118,9 @@ def mapped(
                     return None
             continue
         if not is_template(prop):
-            made[prop.name], types[prop.name] = text_of(prop.value), prop.type
-        elif all(name in context for name in BRACES.findall(text_of(prop.value))):
-            text = expanded(text_of(prop.value), context, encode=prop.type == "uritemplate")
+            made[prop.name], types[prop.name] = to_text(prop.value), prop.type
+        elif all(name in context for name in BRACES.findall(to_text(prop.value))):
+            text = expanded(to_text(prop.value), context, encode=prop.type == "uritemplate")
             made[prop.name], types[prop.name] = text, prop.type
         elif prop.name not in ("id", "source", "time"):
             return None
@@ -217,7 +217,7 @@ class Reference:
         group: str | None = None,
         hop_by_hop: bool = False,
         validation: str = "ambiguous",
-        frames: Frames = Frames(),  # noqa: B008 - it cannot be changed
+        frames: FrameSettings = FrameSettings(),  # noqa: B008 - it cannot be changed
         ambiguous: str = "dead-letter",
     ) -> None:
         self._ambiguous = ambiguous
@@ -347,7 +347,7 @@ class Reference:
             if attributes is None:
                 return dead("unmappable")
         xid = winner.definition.xid
-        event = members_of(attributes or {})
+        event = to_json_members(attributes or {})
         told = {"outcome": "routed", "message": xid, "context": winner.context, "cloudevent": event}
         among = ", ".join(each.definition.xid for each in tied)
         return told | ({"ambiguous": f"{self._ambiguous} of {among}"} if tied else {})
@@ -470,7 +470,7 @@ def hold_all(
         if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
             continue
         if is_template(prop):
-            characters += len(BRACES.sub("", text_of(prop.value)))
+            characters += len(BRACES.sub("", to_text(prop.value)))
         else:
             literals.add(key)
     return Match(definition, context, len(literals), characters)
@@ -492,7 +492,7 @@ def holds_bytes(prop: Property, found: bytes) -> bool:
     """The value of a binary property is base64 text, and compares as the bytes it stands for."""
     if prop.value is None:
         return True
-    text = text_of(prop.value)
+    text = to_text(prop.value)
     try:
         wanted = base64.b64decode(text, validate=True)
     except ValueError:
@@ -509,7 +509,7 @@ def holds_one(key: str, prop: Property, text: str | None, *, dots: bool) -> list
     if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
         any_bytes = prop.type == "binary" and key.startswith("p.")
         return [] if any_bytes or is_valid(prop.type, text, bits32=key.startswith("e.")) else None
-    value = text_of(prop.value)
+    value = to_text(prop.value)
     if is_template(prop):
         if prop.type == "timestamp" and not is_timestamp(text):
             return None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from catalog.model import Catalog, Definition
 from catalog.schemas.ids.client import WrittenSchema
-from catalog.schemas.ids.deciding import PLAIN, Begin, Frames, read_frame, read_message_place
+from catalog.schemas.ids.deciding import PLAIN, Begin, FrameSettings, read_frame, read_message_place
 from catalog.schemas.library import schema_source
 
 MESSAGES = re.compile(r"\bmessage\s+(\w+)")
@@ -27,7 +27,7 @@ def held(
     definitions: Iterable[Definition],
     everyone: Iterable[Definition],
     body: bytes | None,
-    frames: Frames,
+    frames: FrameSettings,
     catalog: Catalog,
     fits: Callable[[Definition], bool],
 ) -> Held:
@@ -38,7 +38,7 @@ def held(
     frame = read_frame(body, frames.framing) if body is not None and frames.framing != "none" else None
     if frame is None or body is None:
         return Held({each.xid: Begin(frames.framing) for each in found})
-    written = frames.registry.written(frame.id) if frames.registry is not None else None
+    written = frames.registry.get_schema(frame.id) if frames.registry is not None else None
     declared = {each.xid: ids_of(each, frames, catalog) for each in everyone}
     certain = explicit or written is not None or any(frame.id in (ids or ()) for ids, _ in declared.values())
     begins: dict[str, Begin] = {}
@@ -75,7 +75,9 @@ def held(
     return Held(begins)
 
 
-def ids_of(definition: Definition, frames: Frames, catalog: Catalog) -> tuple[set[str] | None, tuple[str, str] | None]:
+def ids_of(
+    definition: Definition, frames: FrameSettings, catalog: Catalog
+) -> tuple[set[str] | None, tuple[str, str] | None]:
     """The ids and the subject that a definition declares; None for none."""
     ids = set(catalog.schemas.get(definition.schemakey or "", {}).get("schemaids", ()))
     address = definition.dataschemauri or ""
@@ -96,7 +98,9 @@ def of_subject(written: WrittenSchema | None, subject: tuple[str, str]) -> bool:
     return any(name == subject[0] and subject[1] in ("", str(version)) for name, version in known)
 
 
-def named_alike(definition: Definition, written: WrittenSchema, body: bytes, frames: Frames, catalog: Catalog) -> bool:
+def named_alike(
+    definition: Definition, written: WrittenSchema, body: bytes, frames: FrameSettings, catalog: Catalog
+) -> bool:
     source = schema_source(definition, catalog.schemas)
     assert source is not None
     json_kinds = {"JsonSchema", "JsonStructure"}
@@ -119,7 +123,7 @@ def names_of(tree: Any, family: str) -> dict[str, str]:
     return {"name": f"{space}.{name}" if space and "." not in name else name}
 
 
-def message_at(document: str, body: bytes, frames: Frames) -> str | None:
+def message_at(document: str, body: bytes, frames: FrameSettings) -> str | None:
     """The full name of the top-level message that a frame's indexes name."""
     frame = read_frame(body, frames.framing)
     data = frame.unpack(body) if frame is not None else None

@@ -13,7 +13,7 @@ from bindings.parts import Parts
 from bindings.protocols import Binding, binding_of
 from catalog.model import Catalog, Definition, Endpoint, Property
 from catalog.record import parse_record
-from catalog.values import is_any_timestamp, media_type_matches, text_of
+from catalog.values import is_any_timestamp, media_type_matches, to_text
 from tests.support.reference import (
     BRACES,
     Reference,
@@ -88,7 +88,7 @@ def _unlike(prop: Property, texts: Sequence[str | None], *, dots: bool) -> int:
     any_time = prop.type == "timestamp" and is_any_timestamp(prop.value)
     if text is None or prop.value is None or any_time or prop.type == "binary":
         return FAR
-    wanted = text_of(prop.value)
+    wanted = to_text(prop.value)
     if max(len(text), len(wanted)) > LONGEST:
         return FAR
     if not is_template(prop):

@@ -33,12 +33,12 @@ from bindings.envelope import AttributeRule
 from bindings.gateways import EndpointSubscription, GatewayConfig, ReceivingBinding, templates_of
 from bindings.parts import InboxRow, NativeForm, Part, native_of, parts_of
 from bindings.protocols import BINDINGS, Binding
-from bindings.sending import MessageRefusal, Outbound, Publisher, SendingBinding, Unsettled, headers_of
-from catalog.definitions.constraints import target_of
+from bindings.sending import MessageRefusal, Outbound, Publisher, SendingBinding, Unsettled, iter_headers
+from catalog.definitions.constraints import match_candidate_of
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.protocols import properties
 from catalog.record import Record
-from catalog.templates import parse
+from catalog.templates import parse_template
 from registry.model.attributes import model_source
 from router.commands.emit.producer import EmitError, MessageProducer, encode_record_line, random_value
 from router.matching.records import RecordMatcher
@@ -80,7 +80,7 @@ def journey(catalog: Catalog, protocol: str, uri: str, options: Mapping[str, Any
     carried: dict[str, Definition] = {}
     alone = replace(catalog, endpoints={}, definitions={xid: _alone(catalog, xid) for xid in catalog.definitions})
     for definition in alone.definitions.values():
-        target = target_of(definition, endpoint)
+        target = match_candidate_of(definition, endpoint)
         if target is None or target.protocol != protocol:
             continue
         position = f"{name}-0-{len(made)}"
@@ -108,7 +108,7 @@ def context_of(definition: Definition, now: str = NOW) -> dict[str, str]:
     chooser = random.Random(definition.xid)
     context: dict[str, str] = {}
     for prop in (*definition.protocoloptions, *definition.envelopemetadata):
-        template = parse(prop.value) if isinstance(prop.value, str) else None
+        template = parse_template(prop.value) if isinstance(prop.value, str) else None
         for name in template.names if template else ():
             context.setdefault(name, "".join(chooser.choices("abcdefghij0123456789", k=6)))
             if template and prop.type == "timestamp":
@@ -424,7 +424,7 @@ class PipeSink(MessageSink):
 
 
 def _form(message: Outbound) -> Mapping[str, Any]:
-    headers = [{"name": name, "value": part.text} for name, part in headers_of(message.parts)]
+    headers = [{"name": name, "value": part.text} for name, part in iter_headers(message.parts)]
     body = base64.b64encode(message.body or b"").decode()
     return {"pipe": message.address, "headers": headers, "body": body}
 
@@ -443,9 +443,9 @@ def spoken() -> Iterator[None]:
     )
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(BINDINGS, PROTOCOL, binding)
-        table = properties.VOCABULARIES
+        table = properties.PROTOCOL_OPTIONS
         assert isinstance(table, dict)
-        patched.setitem(table, PROTOCOL, properties.Vocabulary({"pipe": "uritemplate"}, ("headers",)))
+        patched.setitem(table, PROTOCOL, properties.ProtocolOptions({"pipe": "uritemplate"}, ("headers",)))
         with registered(PipeSink):
             yield
 

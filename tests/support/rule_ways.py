@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bindings.events import members_of, with_types
+from bindings.events import restore_types, to_json_members
 from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
@@ -129,9 +129,9 @@ def judge_of(catalog: Catalog, settings: Settings, endpoints: Collection[str], f
     builder = ChannelBuilder(catalog, hop_by_hop=settings.hop_by_hop, ambiguous=settings.ambiguous)
     numbers = {xid: number for number, xid in enumerate(sorted(endpoints))}
     for xid in numbers:
-        builder.endpoints(xid, [xid], frames=settings.frames)
+        builder.add_endpoints(xid, [xid], frames=settings.frames)
     payloads = PayloadValidation(catalog)
-    matcher = Matcher(builder.targets, builder.channels, payloads, settings.validate, builder.ties())
+    matcher = Matcher(builder.targets, builder.channels, payloads, settings.validate, builder.tie_breaker())
     return Evaluator(matcher, OutputBuilder(matcher, Routes(chosen), SizeLimits(chosen)), numbers, 2**30)
 
 
@@ -210,7 +210,7 @@ def _form(row: Mapping[str, Any]) -> dict[str, Any]:
     event = row["event"]
     attributes = {name: event[name] for name in COLUMNS} | {"time": event[TIME_TEXT]} | dict(event["extensions"])
     attributes = {name: text for name, text in attributes.items() if text is not None}
-    attributes = members_of(with_types(attributes, row["typed"]))
+    attributes = to_json_members(restore_types(attributes, row["typed"]))
     context = dict(row["context"])
     told = {"outcome": "routed", "message": row["message"], "context": context, "cloudevent": attributes, "body": body}
     lineage = {each["key"]: each["value"] for each in row["sent"]}

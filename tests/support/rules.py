@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 from catalog.documents.documents import Document
 from catalog.findings import Findings
-from catalog.load import build
+from catalog.load import build_catalog
 from catalog.model import PROTOCOLS, Catalog
 from catalog.schemas.ids.client import Framing
-from catalog.schemas.ids.deciding import Frames
+from catalog.schemas.ids.deciding import FrameSettings
 from router.matching.schema_validation import Validation
 from router.matching.tie_breaker import Ambiguous
 from tests.support.cases import read_cases
@@ -291,9 +291,9 @@ class Settings:
     framing_ids: str = "any"
 
     @property
-    def frames(self) -> Frames:
+    def frames(self) -> FrameSettings:
         """How bodies of Kafka begin, and who knows their ids."""
-        return Frames(self.framing, self.schema_registry, self.framing_ids == "require")
+        return FrameSettings(self.framing, self.schema_registry, self.framing_ids == "require")
 
 
 def _settings(given: Mapping[str, Any]) -> Settings:
@@ -316,7 +316,7 @@ class Suite:
         for number, (address, document) in enumerate(self.documents.items()):
             tree: dict[str, Any] = {name: members for name, members in document.items() if members}
             documents.append(Document(f"rules{number}.json", tree | ({"self": address} if address else {})))
-        return build(documents, Findings())
+        return build_catalog(documents, Findings())
 
 
 def read_rules(folder: Path = FOLDER) -> list[Rule]:

@@ -24,7 +24,7 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 from catalog.parsing.texts import parse_text
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.families import family_of
-from catalog.schemas.filling import Filling
+from catalog.schemas.filling import Chooser
 from catalog.schemas.ids.client import RegistryUnavailableError, WrittenSchema
 from tests.support.corpora import documents
 
@@ -131,18 +131,18 @@ FULLNESS: Final = (1.0, 0.6, 0.0)
 SEEDS: Final = 20
 
 
-def fillings() -> Iterator[Filling]:
+def fillings() -> Iterator[Chooser]:
     """Give choices of many seeds, each from full to lean."""
     for seed in range(SEEDS):
         for fullness in FULLNESS:
-            yield Filling(random.Random(seed), NOW, fullness)
+            yield Chooser(random.Random(seed), NOW, fullness)
 
 
 def payloads_of(
     family: str, document: Any, content_type: str = "", *, name: str = "", library: Documents = NOTHING
 ) -> Iterator[bytes]:
     """Give payloads for one schema, one for each of :func:`fillings`."""
-    filler = family_of(family).open_filler(SchemaSource(family, "", document, name=name), library)
+    filler = family_of(family).open_sampler(SchemaSource(family, "", document, name=name), library)
     for filling in fillings():
         yield filler.payload(filling, content_type)
 
@@ -231,7 +231,7 @@ class KnownIds:
     url: str = URL
     away: bool = False
 
-    def written(self, schema_id: str) -> WrittenSchema | None:
+    def get_schema(self, schema_id: str) -> WrittenSchema | None:
         if self.away:
             raise RegistryUnavailableError(f"{self.url} does not answer")
         return _read(self.text).get(schema_id)

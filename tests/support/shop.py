@@ -18,7 +18,7 @@ from bindings.inbox import Inbox
 from bindings.parts import InboxRow, Part
 from catalog.documents.documents import Document
 from catalog.findings import Findings
-from catalog.load import build
+from catalog.load import build_catalog
 from catalog.record import Record
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
@@ -362,4 +362,4 @@ def plan(*names: str, endpoints: str = "ab") -> Plan:
     }
     sinks = {"lake": {"type": "table", "path": "lake"}}
     settings = {"sinks": sinks, "routes": [{"to": ["lake"]}]}
-    return Plan(build([Document("c.json", document)], Findings()), settings_from_dict(settings, {}, Path()))
+    return Plan(build_catalog([Document("c.json", document)], Findings()), settings_from_dict(settings, {}, Path()))

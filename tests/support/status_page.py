@@ -24,7 +24,7 @@ from playwright.sync_api import Page, sync_playwright
 from prometheus_client.metrics_core import Metric
 
 from bindings.certificates import CertificateCollector
-from catalog.comparing import compare
+from catalog.comparing import compare_catalogs
 from catalog.load import load
 from registry.backup import HistoryKeeper, HistoryLimits
 from registry.core.ancestry import Linter
@@ -84,7 +84,7 @@ class Served:
         self.metrics.init_series(endpoints=[source.endpoint for source in plan.sources])
         self.status.set_catalog(plan.epoch, len(plan.catalog.definitions))
         if self.plan is not None:
-            self.status.add_difference(compare(self.plan.catalog, plan.catalog))
+            self.status.add_difference(compare_catalogs(self.plan.catalog, plan.catalog))
         self.metrics.coverage.follow(plan)
         self.overview.show_plan(plan)
         self.plan = plan
@@ -268,8 +268,8 @@ def families() -> tuple[Metric, ...]:
     tally.ties["/endpoints/e"] = 1
     tally.ids["/m", "1", "nothing"] = 1
     tally.delivered["s", "/endpoints/e"] = 1
-    metrics.batch_done("q", tally, 0.1, 0)
-    metrics.unfit_values("s", {"/m": 1})
+    metrics.count_written_batch("q", tally, 0.1, 0)
+    metrics.count_unfit_values("s", {"/m": 1})
     metrics.sinks.account("q", 1, 0, 0)
     metrics.backlogs.update("q", {"/endpoints/e": Backlog(0), INBOX: Backlog(0), REST: Backlog(0)})
     metrics.backlogs.update(INBOX, {INBOX: Backlog(0), "/endpoints/pushed": Backlog(0)})
@@ -277,7 +277,7 @@ def families() -> tuple[Metric, ...]:
     metrics.set_catalog("e", 0)
     metrics.catalog_state.set_findings([])
     metrics.held("q", "s")
-    metrics.expect_query("q")
+    metrics.init_query_series("q")
     metrics.shadow.init_series(["next.json"], ["/endpoints/e"])
     metrics.shadow.judging(EpochPair("e", "f"), 1)
     with tempfile.TemporaryDirectory() as folder:

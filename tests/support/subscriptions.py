@@ -19,7 +19,7 @@ from catalog.load import load
 from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings
 from router.intake.subscriptions import RouterSubscriptions
 from router.settings import Settings, settings_from_dict
-from router.sources import Source, sources_of
+from router.sources import Source, resolve_sources
 from router.watching.metrics import SubscriptionMetrics
 from router.watching.status import RouterStatus
 from tests.support.registry import served
@@ -182,7 +182,7 @@ class Router:
 
     def __init__(self, folder: Path, url: str, logins: Logins | None = None, **subscription: Any) -> None:
         settings = settings_of(folder, url, **subscription)
-        self.sources: tuple[Source, ...] = sources_of(load([folder / "catalog.json"]), settings)
+        self.sources: tuple[Source, ...] = resolve_sources(load([folder / "catalog.json"]), settings)
         self.status = RouterStatus(routes=False)
         self.status.set_catalog("e", 1)
         self.registry = CollectorRegistry()

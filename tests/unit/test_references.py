@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.linting.attributes import rules
+from catalog.linting.attributes import load_rules
 from router.settings.routes import REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +91,7 @@ def test_what_is_not_there_is_found(text: str, fault: str) -> None:
 
 
 def test_each_rule_says_where_it_comes_from() -> None:
-    ours = [rule for rule in rules().values() if PAGE.search(rule.basis)]
+    ours = [rule for rule in load_rules().values() if PAGE.search(rule.basis)]
     assert len(ours) > 40
     judged = [rule.id for rule in ours if "MATCHING.md" in rule.basis and "router/MATCHING.md#" not in rule.basis]
     assert not judged, "say which section"

@@ -11,8 +11,8 @@ import msgspec
 
 from catalog.schemas.avro.types import AvroSchema, read_schema
 from catalog.schemas.contract import Library, SchemaSource, is_json_data
-from catalog.schemas.filling import MAX_SIZE, Filling, PayloadSampler, Unfillable
-from catalog.values import instant
+from catalog.schemas.filling import MAX_SIZE, Chooser, PayloadSampler, UnsupportedSchema
+from catalog.values import parse_timestamp
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
 """The first bytes of a single-object message, before the schema's CRC-64-AVRO (little-endian) and the datum."""
@@ -36,7 +36,7 @@ _Form = Callable[[Any, Any], Any]
 """Converts a value to its encoding; the first argument is the union branch, or None."""
 
 
-def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
+def open_sampler(source: SchemaSource, library: Library) -> PayloadSampler:
     """Return what makes payloads for a schema."""
     return AvroSampler(read_schema(source, library))
 
@@ -49,7 +49,7 @@ class AvroSampler:
         # The canonical form is self-contained and has no logical types, so fastavro does not convert values.
         self._written = fastavro.parse_schema(msgspec.json.decode(schema.canonical))
 
-    def payload(self, chooser: Filling, content_type: str) -> bytes:
+    def payload(self, chooser: Chooser, content_type: str) -> bytes:
         if is_json_data(content_type):
             # fastavro's own JSON writer unrolls recursive types without end.
             return msgspec.json.encode(self._make_value(self._schema.root, chooser, 0, _to_json))
@@ -58,11 +58,11 @@ class AvroSampler:
         try:
             fastavro.schemaless_writer(out, self._written, datum)
         except (ValueError, TypeError, OverflowError, KeyError) as error:
-            raise Unfillable(f"the Avro writer refuses what was made up: {str(error)[:120]}") from error
+            raise UnsupportedSchema(f"the Avro writer refuses what was made up: {str(error)[:120]}") from error
         header = SINGLE_OBJECT + self._schema.fingerprint if is_single_object(content_type) else b""
         return header + out.getvalue()
 
-    def _make_value(self, schema: Any, chooser: Filling, level: int, form: _Form) -> Any:
+    def _make_value(self, schema: Any, chooser: Chooser, level: int, form: _Form) -> Any:
         chooser.count_value(level)
         if isinstance(schema, list):
             branch = self._choose_branch(schema, chooser, level)
@@ -86,7 +86,7 @@ class AvroSampler:
             return self._make_value(kind, chooser, level, form)
         return form(None, _make_logical(schema, chooser) if "logicalType" in schema else _make_plain(schema, chooser))
 
-    def _choose_branch(self, schema: list[Any], chooser: Filling, level: int) -> Any:
+    def _choose_branch(self, schema: list[Any], chooser: Chooser, level: int) -> Any:
         others = [each for each in schema if each != "null"]
         if "null" in schema and (not others or chooser.is_minimal(level) or chooser.flip(_NULL_CHANCE)):
             return "null"
@@ -118,13 +118,13 @@ def is_single_object(content_type: str) -> bool:
     return "avro" in media and "single" in media
 
 
-def _make_plain(schema: Mapping[str, Any], chooser: Filling) -> Any:
+def _make_plain(schema: Mapping[str, Any], chooser: Chooser) -> Any:
     if schema["type"] == "fixed":
         return chooser.make_bytes(schema["size"], schema["size"])
     return _make_primitive(schema["type"], chooser)
 
 
-def _make_primitive(kind: str, chooser: Filling) -> Any:
+def _make_primitive(kind: str, chooser: Chooser) -> Any:
     if kind == "null":
         return None
     if kind == "boolean":
@@ -137,13 +137,13 @@ def _make_primitive(kind: str, chooser: Filling) -> Any:
         return chooser.make_bytes()
     if kind == "string":
         return chooser.make_word()
-    raise Unfillable(f"the type {kind[:40]} is unknown")
+    raise UnsupportedSchema(f"the type {kind[:40]} is unknown")
 
 
-def _make_logical(schema: Mapping[str, Any], chooser: Filling) -> Any:
+def _make_logical(schema: Mapping[str, Any], chooser: Chooser) -> Any:
     logical, kind = schema["logicalType"], schema["type"]
     if logical in _TIMES and kind in ("int", "long"):
-        return _TIMES[logical](instant(chooser.now) or 0)
+        return _TIMES[logical](parse_timestamp(chooser.now) or 0)
     if logical == "uuid" and kind == "string":
         return chooser.make_uuid()
     if logical == "decimal" and kind in ("bytes", "fixed"):

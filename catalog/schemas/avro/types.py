@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, parse_schema, to_parsing_canonical_form
 
-from catalog.parsing.pointers import at_pointer
+from catalog.parsing.pointers import resolve_pointer
 from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource, UnfitValue, clip
 
 # Valid values of Avro types in any encoding: ranges and logical types.
@@ -272,7 +272,7 @@ def _load_document(source: SchemaSource, ignored: list[SchemaFault] | None = Non
             raise SchemaError(f"the Avro schema is not JSON: {clip(str(error))}", hint=hint) from error
     if source.pointer:
         try:
-            tree = at_pointer(tree, source.pointer)
+            tree = resolve_pointer(tree, source.pointer)
         except KeyError:
             raise SchemaError(f"the document has nothing at {source.pointer}", hint="correct the reference") from None
     if isinstance(tree, dict) and "protocol" in tree and isinstance(tree.get("types"), list):

@@ -43,9 +43,9 @@ from catalog.schemas.contract import (
     WriterSchema,
     clip,
     is_json,
-    json_value,
     looks_like_json,
     make_fault,
+    parse_json,
     worst_comparison,
 )
 
@@ -141,7 +141,7 @@ class AvroBodies:
         if body is None:
             raise TypeMismatch("the body is missing; JSON is expected")
         try:
-            value = json_value(body)
+            value = parse_json(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise TypeMismatch(f"not JSON: {error}") from None
         return self._convert(value)

@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from catalog.documents.connecting import EVERYWHERE, Credentials, Logins, OriginLogin, Reach
+from catalog.documents.connecting import ANY_HOST, ConnectionPolicy, Credentials, Logins, OriginLogin
 from catalog.documents.fetching import FetchLimits
-from catalog.documents.registry_api import AnswerTooLarge, Receipt, exchange
+from catalog.documents.registry_api import AnswerTooLarge, WriteResponse, send_json
 from catalog.findings import CatalogError, DocumentError
 
 # Schemas by id, and the interface of everything that can resolve ids (MATCHING.md#schema-ids).
@@ -61,7 +61,7 @@ class SchemaIds(Protocol):
     name: str
     url: str
 
-    def written(self, schema_id: str) -> WrittenSchema | None:
+    def get_schema(self, schema_id: str) -> WrittenSchema | None:
         """Return the registry's schema with an id; None if the id does not exist.
 
         Schemas are cached for ever, in memory and on disk; "not found" is cached long enough that a repeated batch gets
@@ -126,7 +126,7 @@ class SchemaIdRegistry:
         self.name = name
         self.url = url.rstrip("/")
         self._credentials = Credentials(Logins([] if login is None else [login]))
-        self._reach = Reach([EVERYWHERE])  # the operator configured it
+        self._reach = ConnectionPolicy([ANY_HOST])  # the operator configured it
         self._limits = FetchLimits(MAX_ANSWER_BYTES, seconds)
         self._known_api = False
 
@@ -277,10 +277,10 @@ class SchemaIdRegistry:
             self._known_api = receipt.status == 200 and isinstance(_decode_content(receipt), list)
         return self._known_api
 
-    def _exchange(self, path: str, body: bytes | None) -> Receipt:
+    def _exchange(self, path: str, body: bytes | None) -> WriteResponse:
         address = self.url + path
         try:
-            return exchange(address, self._credentials, self._reach, self._limits, body=body)
+            return send_json(address, self._credentials, self._reach, self._limits, body=body)
         except AnswerTooLarge:
             raise
         except DocumentError as error:
@@ -336,7 +336,7 @@ def _encode_body(schema: RegisteredSchema) -> bytes:
     return msgspec.json.encode({**form, "references": references} if references else form)
 
 
-def _decode_content(receipt: Receipt) -> Any:
+def _decode_content(receipt: WriteResponse) -> Any:
     try:
         return msgspec.json.decode(receipt.data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

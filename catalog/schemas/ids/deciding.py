@@ -310,7 +310,7 @@ class SchemaIdFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
+class FrameSettings:
     """The framing of a source's bodies, and the registry that resolves their ids, if any.
 
     With ``required``, records are rejected if their id is neither declared nor resolved.
@@ -366,7 +366,7 @@ def read_frame(body: bytes, framing: Framing) -> SchemaIdFrame | None:
     return SchemaIdFrame(str(int.from_bytes(body[begin:end], "big")), end)
 
 
-def ids_of(bodies: pa.BinaryArray, framing: Framing) -> FrameIds:
+def find_frame_ids(bodies: pa.BinaryArray, framing: Framing) -> FrameIds:
     """Return the schema ids of many bodies; the first HEAD_BYTES of each body are enough."""
     kind, rows = frame_kind(framing), len(bodies)
     codes = np.full(rows, -1, np.int64)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, cast
 import msgspec
 from msgspec import Meta, Raw
 
-from catalog.parsing.pointers import as_pointer
+from catalog.parsing.pointers import to_pointer
 from catalog.schemas.columns import (
     DOUBLE,
     Getters,
@@ -31,7 +31,7 @@ from catalog.schemas.columns import (
 )
 from catalog.schemas.columns import ListShape as List
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault, UnfitValue, is_utf8, make_fault
-from catalog.schemas.filling import Unfillable
+from catalog.schemas.filling import UnsupportedSchema
 from catalog.schemas.json.references import SchemaDocuments, merge_schemas
 from catalog.schemas.jsonschema.validating import parse_body
 
@@ -290,7 +290,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], text: Any, place: Place) -> Any:
 
 
 def _unfit_value(why: str, place: Place) -> UnfitValue:
-    return UnfitValue(str(make_fault(why, as_pointer(list(place)))))
+    return UnfitValue(str(make_fault(why, to_pointer(list(place)))))
 
 
 def _is_null(text: Any) -> bool:
@@ -418,7 +418,7 @@ class ShapeBuilder(ABC):
         """Return the shape of payloads; None if they have no typed columns."""
         try:
             return self._composed_shape(schema, (), (id(schema),))
-        except (Untypable, Unfillable) as error:
+        except (Untypable, UnsupportedSchema) as error:
             self.survey.add_finding((), f"has no columns: {error}")
         except OnlyNull:
             self.survey.add_finding((), "has no columns: no value but null is allowed")
@@ -429,7 +429,7 @@ class ShapeBuilder(ABC):
         fields = self.survey.fields
         try:
             return self._composed_shape(schema, path, within)
-        except (Untypable, Unfillable) as error:
+        except (Untypable, UnsupportedSchema) as error:
             why = str(error)
         except OnlyNull:
             why = "no value but null is allowed"
@@ -464,7 +464,7 @@ class ShapeBuilder(ABC):
         """Yield the schemas that *schema* refers to, each with True if it is the type itself, False for a base.
 
         Raises:
-            Unfillable: a reference cannot be resolved.
+            UnsupportedSchema: a reference cannot be resolved.
         """
 
     def own_keywords(self, schema: Schema) -> Schema:

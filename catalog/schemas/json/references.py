@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
-from catalog.parsing.pointers import as_pointer, at_pointer
+from catalog.parsing.pointers import resolve_pointer, to_pointer
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling import Unfillable
+from catalog.schemas.filling import UnsupportedSchema
 from catalog.values import is_number
 
 _MAX_DOCUMENTS: Final = 200
@@ -49,7 +49,7 @@ class SchemaDocuments:
         """Return the target of the reference in *schema*; None if it has none.
 
         Raises:
-            Unfillable: it cannot be resolved.
+            UnsupportedSchema: it cannot be resolved.
         """
         for keyword in _DYNAMIC:
             reference = schema.get(keyword)
@@ -61,7 +61,7 @@ class SchemaDocuments:
         """Return the target of a reference in the subschema *at*.
 
         Raises:
-            Unfillable: it cannot be resolved.
+            UnsupportedSchema: it cannot be resolved.
         """
         home = self._homes.get(id(at)) or self._homes[id(self.root)]
         document, fragment = urldefrag(reference)
@@ -73,19 +73,19 @@ class SchemaDocuments:
             return self.locate(home.root, unquote(fragment))
         named = self._named.get(f"{home.uri}#{fragment}", self._named.get(f"#{fragment}"))
         if named is None:
-            raise Unfillable(f"the reference {reference[:80]} leads nowhere")
+            raise UnsupportedSchema(f"the reference {reference[:80]} leads nowhere")
         return named
 
     def locate(self, tree: Any, pointer: str) -> Any:
         """Return the part of *tree* at a JSON pointer.
 
         Raises:
-            Unfillable: there is no such part.
+            UnsupportedSchema: there is no such part.
         """
         try:
-            return at_pointer(tree, pointer)
+            return resolve_pointer(tree, pointer)
         except KeyError:
-            raise Unfillable(f"the schema has nothing at {pointer[:80]}") from None
+            raise UnsupportedSchema(f"the schema has nothing at {pointer[:80]}") from None
 
     def _find_home(self, document: str, home: _Home) -> _Home:
         uri = urljoin(home.uri, document)
@@ -94,10 +94,10 @@ class SchemaDocuments:
                 return self._homes[id(self._named[known])]
         if uri not in self._read:
             if len(self._read) >= _MAX_DOCUMENTS:
-                raise Unfillable("the schema is spread over too many documents")
+                raise UnsupportedSchema("the schema is spread over too many documents")
             other = self._library.document(document, home.uri)
             if other is None or not isinstance(other[1], (Mapping, bool)):
-                raise Unfillable(f"the document {document[:80]} was not loaded")
+                raise UnsupportedSchema(f"the document {document[:80]} was not loaded")
             self._read[uri] = other[1]
             self._index_parts(other[1], other[0])
         return self._homes.get(id(self._read[uri])) or _Home(self._read[uri], uri)
@@ -143,10 +143,10 @@ def pointer_of(document: Any, name: str) -> str | None:
     """
     members = document if isinstance(document, Mapping) else {}
     definitions = [(holder, types) for holder in HOLDERS if isinstance(types := members.get(holder), Mapping)]
-    own = [as_pointer([holder, name]) for holder, types in definitions if name in types]
+    own = [to_pointer([holder, name]) for holder, types in definitions if name in types]
     for pointer in (*own, f"/{name}", *(f"/{holder}/{name}" for holder in HOLDERS)):
         try:
-            at_pointer(document, pointer)
+            resolve_pointer(document, pointer)
         except KeyError:
             continue
         return pointer
@@ -155,7 +155,7 @@ def pointer_of(document: Any, name: str) -> str | None:
     for holder, types in definitions:
         for key, part in types.items():
             if isinstance(part, Mapping) and _has_name(part, name):
-                return as_pointer([holder, key])
+                return to_pointer([holder, key])
     return None
 
 

@@ -14,7 +14,7 @@ import jsonschema_rs
 import msgspec
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling import Filling, PayloadSampler, Unfillable, make_matching_text, make_number_between
+from catalog.schemas.filling import Chooser, PayloadSampler, UnsupportedSchema, make_matching_text, make_number_between
 from catalog.schemas.json.references import SchemaDocuments, mapping_of, merge_schemas
 from catalog.schemas.jsonschema.validating import find_start
 
@@ -41,7 +41,7 @@ _REF_ALONE: Final = ("draft-03", "draft-04", "draft-06", "draft-07", "draft-3", 
 """Drafts in which siblings of ``$ref`` are ignored."""
 
 
-def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
+def open_sampler(source: SchemaSource, library: Library) -> PayloadSampler:
     """Return the generator of sample payloads for a schema."""
     return JsonSchemaSampler(source, library, find_start(source))
 
@@ -57,14 +57,14 @@ class JsonSchemaSampler:
         version = declared if isinstance(declared, str) else source.version
         self._ref_alone = any(draft in version for draft in _REF_ALONE)
 
-    def payload(self, chooser: Filling, content_type: str) -> bytes:
+    def payload(self, chooser: Chooser, content_type: str) -> bytes:
         return msgspec.json.encode(self.make_value(self._start, chooser, 0))
 
-    def make_value(self, schema: Any, chooser: Filling, level: int) -> Any:
+    def make_value(self, schema: Any, chooser: Chooser, level: int) -> Any:
         """Return a random value for *schema* at this nesting level.
 
         Raises:
-            Unfillable: the schema allows no value, or the value exceeds the limits.
+            UnsupportedSchema: the schema allows no value, or the value exceeds the limits.
         """
         chooser.count_value(level)
         plain = self._flatten_schema(schema, chooser, level)
@@ -72,7 +72,7 @@ class JsonSchemaSampler:
             return plain["const"]
         if isinstance(plain.get("enum"), list):
             if not plain["enum"]:
-                raise Unfillable("the schema allows no value")
+                raise UnsupportedSchema("the schema allows no value")
             return chooser.pick(plain["enum"])
         kind = self._choose_type(plain, chooser)
         known = _known_values(plain, kind)
@@ -88,11 +88,11 @@ class JsonSchemaSampler:
             return chooser.flip(0.5)
         return None if kind == "null" else _make_text(plain, known, chooser)
 
-    def _flatten_schema(self, schema: Any, chooser: Filling, level: int, hops: int = 0) -> Mapping[str, Any]:
+    def _flatten_schema(self, schema: Any, chooser: Chooser, level: int, hops: int = 0) -> Mapping[str, Any]:
         """Return the schema without composition: references followed, and one branch of each union chosen."""
         chooser.count_step()
         if schema is False or hops > _MAX_HOPS:
-            raise Unfillable("the schema allows no value" if schema is False else "a reference leads to itself")
+            raise UnsupportedSchema("the schema allows no value" if schema is False else "a reference leads to itself")
         if not isinstance(schema, Mapping):
             return {}
         if _COMPOSED.isdisjoint(schema):
@@ -108,7 +108,7 @@ class JsonSchemaSampler:
         parts.extend(self._flatten_schema(each, chooser, level, hops + 1) for each in composed)
         return merge_schemas(parts)
 
-    def _choose_branches(self, schema: Mapping[str, Any], chooser: Filling, level: int) -> Iterable[Any]:
+    def _choose_branches(self, schema: Mapping[str, Any], chooser: Chooser, level: int) -> Iterable[Any]:
         for keyword in ("oneOf", "anyOf"):
             branches = [each for each in _list_of(schema, keyword) if each is not False]
             if branches:
@@ -146,18 +146,18 @@ class JsonSchemaSampler:
             composed.append(1 + self._min_height(schema.get("items"), limit - 1))
         return max(composed, default=0)
 
-    def _choose_type(self, schema: Mapping[str, Any], chooser: Filling) -> str:
+    def _choose_type(self, schema: Mapping[str, Any], chooser: Chooser) -> str:
         kind = schema.get("type")
         if isinstance(kind, list):
             if not kind:
-                raise Unfillable("the schema allows no type")
+                raise UnsupportedSchema("the schema allows no type")
             others = [each for each in kind if each != "null"]
             return "null" if not others or ("null" in kind and chooser.flip(_NULL_CHANCE)) else chooser.pick(others)
         if isinstance(kind, str):
             return kind
         return next((name for name, words in _IMPLIED if any(word in schema for word in words)), "string")
 
-    def _make_object(self, schema: Mapping[str, Any], chooser: Filling, level: int) -> dict[str, Any]:
+    def _make_object(self, schema: Mapping[str, Any], chooser: Chooser, level: int) -> dict[str, Any]:
         members = mapping_of(schema, "properties")
         chosen = dict.fromkeys(name for name in _list_of(schema, "required") if isinstance(name, str))
         room = _size_of(schema, "maxProperties", len(members) + len(chosen))
@@ -188,7 +188,7 @@ class JsonSchemaSampler:
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties", {}))
         return {} if others is False else others  # required but not allowed: validation will fail
 
-    def _add_entries(self, schema: Mapping[str, Any], filled: dict[str, Any], chooser: Filling, level: int) -> None:
+    def _add_entries(self, schema: Mapping[str, Any], filled: dict[str, Any], chooser: Chooser, level: int) -> None:
         """Add members with random names: as many as required, and a few if the schema describes no others."""
         patterns = mapping_of(schema, "patternProperties")
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
@@ -203,7 +203,7 @@ class JsonSchemaSampler:
             if name not in filled:
                 filled[name] = self.make_value(self._member_schema(schema, name), chooser, level + 1)
 
-    def _make_free_name(self, schema: Mapping[str, Any], chooser: Filling) -> str:
+    def _make_free_name(self, schema: Mapping[str, Any], chooser: Chooser) -> str:
         members = mapping_of(schema, "properties")
         patterns = [each for each, member in mapping_of(schema, "patternProperties").items() if member is not False]
         if schema.get("additionalProperties") is False and not patterns:
@@ -220,7 +220,7 @@ class JsonSchemaSampler:
         )
         return name if isinstance(name, str) else chooser.make_word()
 
-    def _make_array(self, schema: Mapping[str, Any], chooser: Filling, level: int) -> list[Any]:
+    def _make_array(self, schema: Mapping[str, Any], chooser: Chooser, level: int) -> list[Any]:
         items, places = schema.get("items", True), schema.get("prefixItems")
         if isinstance(items, list):
             places, items = items, schema.get("additionalItems", True)
@@ -239,7 +239,7 @@ class JsonSchemaSampler:
             schemas += [{"allOf": [items, schema["contains"]]}] * (needed - len(free))
         return self._make_items(schemas, chooser, level, distinct=schema.get("uniqueItems") is True)
 
-    def _make_items(self, schemas: list[Any], chooser: Filling, level: int, *, distinct: bool) -> list[Any]:
+    def _make_items(self, schemas: list[Any], chooser: Chooser, level: int, *, distinct: bool) -> list[Any]:
         items: list[Any] = []
         seen: set[bytes] = set()
         for each in schemas:
@@ -265,7 +265,7 @@ def _add_dependents(schema: Mapping[str, Any], chosen: Iterable[str]) -> Iterabl
     return names
 
 
-def _make_text(schema: Mapping[str, Any], known: Sequence[Any], chooser: Filling) -> str:
+def _make_text(schema: Mapping[str, Any], known: Sequence[Any], chooser: Chooser) -> str:
     low, high = _size_of(schema, "minLength", 0), _size_of(schema, "maxLength", -1)
     pattern = schema.get("pattern")
     if isinstance(pattern, str):

@@ -16,7 +16,7 @@ from urllib.parse import quote, urldefrag, urljoin
 import jsonschema_rs
 import msgspec
 
-from catalog.parsing.pointers import as_pointer, at_pointer
+from catalog.parsing.pointers import resolve_pointer, to_pointer
 from catalog.schemas.contract import (
     MAX_DEPTH,
     MAX_DIRECT_BYTES,
@@ -29,8 +29,8 @@ from catalog.schemas.contract import (
     SchemaFault,
     SchemaSource,
     clip,
-    json_value,
     make_fault,
+    parse_json,
     worst_comparison,
 )
 from catalog.schemas.json.references import HOLDERS, pointer_of
@@ -246,7 +246,7 @@ class _Graph:
         document = self._ids.get(uri, self._iter_resources.get(uri))
         if document is not None and fragment.startswith("/"):
             try:
-                schemas.append(at_pointer(document, fragment))
+                schemas.append(resolve_pointer(document, fragment))
             except KeyError:
                 document = None
         elif document is not None and fragment:
@@ -376,7 +376,7 @@ def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
     tree = source.document if source.written is None else to_tree(source.written.schema.document)
     if source.written is None and source.pointer:
         try:
-            tree = at_pointer(tree, source.pointer)
+            tree = resolve_pointer(tree, source.pointer)
         except KeyError:
             return {}
     members = tree if isinstance(tree, dict) else {}
@@ -412,7 +412,7 @@ class JsonSchemaValidator:
                 raise CostExceeded(refused=True)
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
-            return make_fault(error.message, as_pointer(error.instance_path))
+            return make_fault(error.message, to_pointer(error.instance_path))
         except (ValueError, TypeError, RecursionError) as failure:
             return make_fault(f"the body cannot be held against the schema: {failure}")
         return make_fault("the body is not valid against the schema")
@@ -431,7 +431,7 @@ class JsonSchemaValidator:
             return [first]
         try:
             errors = islice(self._validator.iter_errors(value), MAX_FAULTS)
-            return [make_fault(error.message, as_pointer(error.instance_path)) for error in errors] or [first]
+            return [make_fault(error.message, to_pointer(error.instance_path)) for error in errors] or [first]
         except (ValueError, TypeError, RecursionError):
             return [first]
 
@@ -440,12 +440,12 @@ def parse_body(body: bytes | None, *, doubles: bool = False) -> Any:
     """Return the value of a JSON body without a byte order mark, or a fault if it is not valid JSON.
 
     Strings that are not Unicode and very deep nesting are faults, too. *doubles* is as for
-    :func:`catalog.schemas.contract.json_value`.
+    :func:`catalog.schemas.contract.parse_json`.
     """
     if body is None:
         return make_fault("the body is missing; JSON is expected")
     try:
-        return json_value(body.removeprefix(_BYTE_ORDER_MARK), doubles=doubles)
+        return parse_json(body.removeprefix(_BYTE_ORDER_MARK), doubles=doubles)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return make_fault(f"the body is not valid JSON: {error}")
     except RecursionError:
@@ -498,7 +498,7 @@ def _compile_validator(schema: Any, draft: str, home: str, resources: Mapping[st
         )
     except jsonschema_rs.ValidationError as error:
         raise SchemaError(
-            f"this is not a valid JSON schema: {error.message}", pointer=as_pointer(error.instance_path)
+            f"this is not a valid JSON schema: {error.message}", pointer=to_pointer(error.instance_path)
         ) from error
     except (ValueError, TypeError, RecursionError) as error:
         raise SchemaError(clip(f"the JSON schema cannot be used: {error}")) from error
@@ -524,7 +524,7 @@ def _check_part(document: Any, pointer: str, draft: str) -> None:
         SchemaError: it is not a valid schema.
     """
     try:
-        part = at_pointer(document, pointer)
+        part = resolve_pointer(document, pointer)
     except KeyError:
         raise MissingTypeError(f"the schema has nothing at {pointer}", hint="correct the reference") from None
     if isinstance(part, dict):
@@ -532,7 +532,7 @@ def _check_part(document: Any, pointer: str, draft: str) -> None:
     try:
         jsonschema_rs.meta.validate(part)
     except jsonschema_rs.ValidationError as error:
-        at = pointer + as_pointer(error.instance_path)
+        at = pointer + to_pointer(error.instance_path)
         raise SchemaError(clip(f"this is not a valid JSON schema: {error.message}"), pointer=at) from error
     except (ValueError, TypeError, RecursionError) as error:
         raise SchemaError(clip(f"the JSON schema cannot be used: {error}"), pointer=pointer) from error
@@ -544,7 +544,7 @@ def find_start(source: SchemaSource) -> Any:
     Raises:
         MissingTypeError, KeyError: the part is missing.
     """
-    return at_pointer(source.document, _pointer_of(source.document, source))
+    return resolve_pointer(source.document, _pointer_of(source.document, source))
 
 
 def _pointer_of(document: Any, source: SchemaSource) -> str:

@@ -31,7 +31,7 @@ from catalog.schemas.columns import (
 )
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.families import compile_schema
-from catalog.schemas.filling import Unfillable
+from catalog.schemas.filling import UnsupportedSchema
 from catalog.schemas.json.columns import JsonReader, OnlyNull, Schema, ShapeBuilder, Untypable, Within
 from catalog.schemas.json.references import SchemaDocuments, allowed_types
 from catalog.schemas.jsonstructure.validating import find_start
@@ -130,7 +130,7 @@ class _JsonStructureShapes(ShapeBuilder):
         """Return the type that a reference names, in this document or in an imported one."""
         try:
             return self.documents.find_target(reference, schema)
-        except Unfillable:
+        except UnsupportedSchema:
             container, _, name = reference.rpartition("/")
             for holder in self._iter_importers(container, schema):
                 for keyword in _IMPORTS:

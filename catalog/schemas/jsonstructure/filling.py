@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling import Filling, PayloadSampler, Unfillable, make_matching_text, make_number_between
+from catalog.schemas.filling import Chooser, PayloadSampler, UnsupportedSchema, make_matching_text, make_number_between
 from catalog.schemas.json.references import SchemaDocuments, merge_schemas
 from catalog.schemas.jsonstructure.validating import find_start
 
@@ -30,7 +30,7 @@ _TEXT_INTEGERS: Final = frozenset({"int64", "uint64", "int128", "uint128"})
 _FLOATS: Final = frozenset({"number", "float8", "float", "double", "float16", "float32", "float64"})
 _COMPOSED: Final = frozenset({"allOf", "anyOf", "oneOf", "if", "then", "else", "$ref", "$extends", "abstract"})
 _IMPORTS: Final = ("$import", "$importdefs")
-_SCALARS: Final[Mapping[str, Callable[[Filling], Any]]] = {
+_SCALARS: Final[Mapping[str, Callable[[Chooser], Any]]] = {
     "null": lambda chooser: None,
     "boolean": lambda chooser: chooser.flip(0.5),
     "binary": lambda chooser: base64.b64encode(chooser.make_bytes()).decode("ascii"),
@@ -45,7 +45,7 @@ _SCALARS: Final[Mapping[str, Callable[[Filling], Any]]] = {
 }
 
 
-def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
+def open_sampler(source: SchemaSource, library: Library) -> PayloadSampler:
     """Return the generator of sample payloads for a schema."""
     return JsonStructureSampler(source, library, find_start(source))
 
@@ -56,7 +56,7 @@ class JsonStructureSampler:
     def __init__(self, source: SchemaSource, library: Library, start: Any) -> None:
         self._documents = SchemaDocuments(source, library)
         self._start = start
-        self._compounds: Mapping[str, Callable[[Schema, Filling, int], Any]] = {
+        self._compounds: Mapping[str, Callable[[Schema, Chooser, int], Any]] = {
             "object": self._make_object,
             "array": self._make_array,
             "set": self._make_array,
@@ -65,14 +65,14 @@ class JsonStructureSampler:
             "choice": self._make_choice,
         }
 
-    def payload(self, chooser: Filling, content_type: str) -> bytes:
+    def payload(self, chooser: Chooser, content_type: str) -> bytes:
         return msgspec.json.encode(self.make_value(self._start, chooser, 0))
 
-    def make_value(self, schema: Any, chooser: Filling, level: int) -> Any:
+    def make_value(self, schema: Any, chooser: Chooser, level: int) -> Any:
         """Return a random value for a type at this nesting level.
 
         Raises:
-            Unfillable: the type allows no value, or the value exceeds the limits.
+            UnsupportedSchema: the type allows no value, or the value exceeds the limits.
         """
         chooser.count_value(level)
         plain = self._flatten(schema, chooser, level)
@@ -85,15 +85,17 @@ class JsonStructureSampler:
             return self._compounds[kind](plain, chooser, level)
         return _make_scalar(kind, plain, chooser)
 
-    def _flatten(self, schema: Any, chooser: Filling, level: int, hops: int = 0) -> Schema:
+    def _flatten(self, schema: Any, chooser: Chooser, level: int, hops: int = 0) -> Schema:
         """Return the type with references resolved, bases merged, and one alternative of each union chosen."""
         chooser.count_step()
         if not isinstance(schema, Mapping) or hops > _MAX_HOPS:
-            raise Unfillable("the schema has no type at some place" if hops <= _MAX_HOPS else "a type is its own base")
+            raise UnsupportedSchema(
+                "the schema has no type at some place" if hops <= _MAX_HOPS else "a type is its own base"
+            )
         if isinstance(schema.get("$ref"), str):
             return self._flatten(self._find_target(schema["$ref"], schema), chooser, level, hops + 1)
         if schema.get("abstract") is True and hops == 0:
-            raise Unfillable("an abstract type has no values")
+            raise UnsupportedSchema("an abstract type has no values")
         if _COMPOSED.isdisjoint(schema) and isinstance(schema.get("type"), str):
             return schema
         own = {key: value for key, value in schema.items() if key not in _COMPOSED}
@@ -114,7 +116,7 @@ class JsonStructureSampler:
         parts.extend(self._flatten(each, chooser, level, hops + 1) for each in composed if isinstance(each, Mapping))
         return merge_schemas(parts) if len(parts) > 1 else parts[0]
 
-    def _flat_base(self, reference: str, schema: Schema, chooser: Filling, level: int, hops: int) -> Schema:
+    def _flat_base(self, reference: str, schema: Schema, chooser: Chooser, level: int, hops: int) -> Schema:
         base = self._find_target(reference, schema)
         plain = self._flatten(base, chooser, level, hops + 1)
         return {key: value for key, value in plain.items() if key not in ("type", "name", "$id")}
@@ -122,7 +124,7 @@ class JsonStructureSampler:
     def _find_target(self, reference: str, schema: Schema) -> Any:
         try:
             return self._documents.find_target(reference, schema)
-        except Unfillable:
+        except UnsupportedSchema:
             imported = self._find_import(reference, schema)
             if imported is None:
                 raise
@@ -148,22 +150,22 @@ class JsonStructureSampler:
                         return other
         return None
 
-    def _choose_branches(self, schema: Schema, chooser: Filling) -> Iterable[Any]:
+    def _choose_branches(self, schema: Schema, chooser: Chooser) -> Iterable[Any]:
         yield from schema["allOf"] if isinstance(schema.get("allOf"), list) else ()
         for keyword in ("oneOf", "anyOf"):
             if isinstance(schema.get(keyword), list) and schema[keyword]:
                 yield chooser.pick(schema[keyword])
 
-    def _choose_type(self, kinds: list[Any], chooser: Filling, level: int) -> Any:
+    def _choose_type(self, kinds: list[Any], chooser: Chooser, level: int) -> Any:
         others = [each for each in kinds if each != "null"]
         if "null" in kinds and (not others or chooser.is_minimal(level) or chooser.flip(_NULL_CHANCE)):
             return "null"
         if not others:
-            raise Unfillable("a union has no types")
+            raise UnsupportedSchema("a union has no types")
         names = [each for each in others if isinstance(each, str)]
         return chooser.pick(names if names and chooser.is_minimal(level) else others)
 
-    def _make_object(self, schema: Schema, chooser: Filling, level: int) -> dict[str, Any]:
+    def _make_object(self, schema: Schema, chooser: Chooser, level: int) -> dict[str, Any]:
         members = schema.get("properties")
         members = members if isinstance(members, Mapping) else {}
         required = _required_names(schema, chooser)
@@ -183,7 +185,7 @@ class JsonStructureSampler:
             )
         return filled
 
-    def _make_array(self, schema: Schema, chooser: Filling, level: int) -> list[Any]:
+    def _make_array(self, schema: Schema, chooser: Chooser, level: int) -> list[Any]:
         maximum = _size_of(schema, "maxItems", -1)
         count = chooser.pick_count(_size_of(schema, "minItems", 0), None if maximum < 0 else maximum, level)
         distinct = schema.get("type") == "set" or schema.get("uniqueItems") is True
@@ -199,7 +201,7 @@ class JsonStructureSampler:
                 seen.add(text)
         return items
 
-    def _make_map(self, schema: Schema, chooser: Filling, level: int) -> dict[str, Any]:
+    def _make_map(self, schema: Schema, chooser: Chooser, level: int) -> dict[str, Any]:
         maximum = _size_of(schema, "maxEntries", -1)
         count = chooser.pick_count(_size_of(schema, "minEntries", 0), None if maximum < 0 else maximum, level)
         names = schema.get("keyNames")
@@ -211,26 +213,26 @@ class JsonStructureSampler:
             entries.setdefault(name, self.make_value(schema.get("values", {"type": "any"}), chooser, level + 1))
         return entries
 
-    def _make_tuple(self, schema: Schema, chooser: Filling, level: int) -> list[Any]:
+    def _make_tuple(self, schema: Schema, chooser: Chooser, level: int) -> list[Any]:
         members, order = schema.get("properties"), schema.get("tuple")
         if not isinstance(members, Mapping) or not isinstance(order, list):
-            raise Unfillable("a tuple type lists no members in order")
+            raise UnsupportedSchema("a tuple type lists no members in order")
         return [self.make_value(members.get(name), chooser, level + 1) for name in order]
 
-    def _make_choice(self, schema: Schema, chooser: Filling, level: int) -> dict[str, Any]:
+    def _make_choice(self, schema: Schema, chooser: Chooser, level: int) -> dict[str, Any]:
         choices = schema.get("choices")
         if not isinstance(choices, Mapping) or not choices:
-            raise Unfillable("a choice type has no choices")
+            raise UnsupportedSchema("a choice type has no choices")
         name = chooser.pick(list(choices))
         value = self.make_value(choices[name], chooser, level + 1)
         if "$extends" not in schema:
             return {name: value}
         if not isinstance(value, dict):
-            raise Unfillable("an inline choice needs objects")
+            raise UnsupportedSchema("an inline choice needs objects")
         return {str(schema.get("selector")): name, **value}
 
 
-def _make_scalar(kind: str, schema: Schema, chooser: Filling) -> Any:
+def _make_scalar(kind: str, schema: Schema, chooser: Chooser) -> Any:
     if kind in _INTEGERS:
         low, high = _INTEGERS[kind]
         number = make_number_between(schema, chooser, whole=True, low=low, high=high)
@@ -243,11 +245,11 @@ def _make_scalar(kind: str, schema: Schema, chooser: Filling) -> Any:
         return _make_text(schema, chooser)
     make = _SCALARS.get(kind)
     if make is None:
-        raise Unfillable(f"the type {kind[:40]} is unknown")
+        raise UnsupportedSchema(f"the type {kind[:40]} is unknown")
     return make(chooser)
 
 
-def _make_text(schema: Schema, chooser: Filling) -> str:
+def _make_text(schema: Schema, chooser: Chooser) -> str:
     low, high = _size_of(schema, "minLength", 0), _size_of(schema, "maxLength", -1)
     max_length = None if high < 0 else high
     pattern = schema.get("pattern")
@@ -262,7 +264,7 @@ def _make_text(schema: Schema, chooser: Filling) -> str:
     return formatted if formatted is not None else chooser.make_text(low, max_length)
 
 
-def _required_names(schema: Schema, chooser: Filling) -> frozenset[str]:
+def _required_names(schema: Schema, chooser: Chooser) -> frozenset[str]:
     """Return the required names; if ``required`` lists alternative sets, one is chosen."""
     names = schema.get("required")
     names = names if isinstance(names, list) else []

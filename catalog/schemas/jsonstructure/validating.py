@@ -17,7 +17,7 @@ from typing import Any, Final
 import jsonschema_rs
 from json_structure import InstanceValidator, SchemaValidator
 
-from catalog.parsing.pointers import at_pointer
+from catalog.parsing.pointers import resolve_pointer
 from catalog.schemas.contract import (
     MAX_DIRECT_BYTES,
     MAX_FAULTS,
@@ -366,7 +366,7 @@ def _find_part(document: Mapping[str, Any], source: SchemaSource) -> Mapping[str
         return None
     for pointer in pointers:
         try:
-            part = at_pointer(document, pointer)
+            part = resolve_pointer(document, pointer)
         except KeyError:
             continue
         if isinstance(part, dict):

@@ -11,12 +11,12 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import EncodeError, Message
 
 from catalog.schemas.contract import Library, SchemaSource, is_json_data
-from catalog.schemas.filling import Filling, PayloadSampler, Unfillable
+from catalog.schemas.filling import Chooser, PayloadSampler, UnsupportedSchema
 from catalog.schemas.protobuf.validating import open_message
 
 _Field = Any
 """A field descriptor, whose class depends on the implementation of protobuf."""
-_SCALARS: Final[Mapping[int, Callable[[Filling], Any]]] = {
+_SCALARS: Final[Mapping[int, Callable[[Chooser], Any]]] = {
     FieldDescriptor.CPPTYPE_INT32: lambda chooser: chooser.random.randrange(1000),
     FieldDescriptor.CPPTYPE_INT64: lambda chooser: chooser.random.randrange(100_000),
     FieldDescriptor.CPPTYPE_UINT32: lambda chooser: chooser.random.randrange(1000),
@@ -26,7 +26,7 @@ _SCALARS: Final[Mapping[int, Callable[[Filling], Any]]] = {
     FieldDescriptor.CPPTYPE_BOOL: lambda chooser: chooser.flip(0.5),
 }
 _WELL_KNOWN: Final = "google.protobuf."
-_TEXT_FORMS: Final[Mapping[str, Callable[[Filling], Any]]] = {
+_TEXT_FORMS: Final[Mapping[str, Callable[[Chooser], Any]]] = {
     "Any": lambda chooser: {},  # consumers would have to know the type in it
     "Duration": lambda chooser: f"{chooser.random.randrange(1, 600)}s",
     "FieldMask": lambda chooser: chooser.pick(("name", "place", "name,place")),
@@ -38,7 +38,7 @@ _TEXT_FORMS: Final[Mapping[str, Callable[[Filling], Any]]] = {
 """Makes the JSON mapping of well-known types with a special form."""
 
 
-def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
+def open_sampler(source: SchemaSource, library: Library) -> PayloadSampler:
     """Return the generator of sample payloads for a schema."""
     return ProtobufSampler(open_message(source, library).message)
 
@@ -49,7 +49,7 @@ class ProtobufSampler:
     def __init__(self, message: type[Message]) -> None:
         self._message = message
 
-    def payload(self, chooser: Filling, content_type: str) -> bytes:
+    def payload(self, chooser: Chooser, content_type: str) -> bytes:
         message = self._message()
         _fill_message(message, chooser, 0)
         try:
@@ -57,10 +57,10 @@ class ProtobufSampler:
                 return json_format.MessageToJson(message, indent=None).encode("utf-8")
             return message.SerializeToString(deterministic=True)
         except (EncodeError, json_format.Error) as error:
-            raise Unfillable(f"the message cannot be written: {str(error)[:120]}") from error
+            raise UnsupportedSchema(f"the message cannot be written: {str(error)[:120]}") from error
 
 
-def _fill_message(message: Message, chooser: Filling, level: int) -> None:
+def _fill_message(message: Message, chooser: Chooser, level: int) -> None:
     """Set the fields of *message*: one field of each ``oneof``, and optional fields at random."""
     chooser.count_value(level)
     descriptor = message.DESCRIPTOR
@@ -79,12 +79,12 @@ def _fill_message(message: Message, chooser: Filling, level: int) -> None:
             _set_field(message, field, chooser, level)
 
 
-def _includes_field(field: _Field, chooser: Filling, level: int) -> bool:
+def _includes_field(field: _Field, chooser: Chooser, level: int) -> bool:
     """Whether to set an optional field. Fields without presence are always set, since they have a default anyway."""
     return chooser.includes(level) or (field.message_type is None and not field.has_presence and not field.is_repeated)
 
 
-def _set_field(message: Message, field: _Field, chooser: Filling, level: int) -> None:
+def _set_field(message: Message, field: _Field, chooser: Chooser, level: int) -> None:
     if not field.is_repeated:
         if field.message_type is None:
             setattr(message, field.name, _make_scalar(field, chooser))
@@ -103,7 +103,7 @@ def _set_field(message: Message, field: _Field, chooser: Filling, level: int) ->
             _fill_message(entries.add(), chooser, level + 1)
 
 
-def _put_entry(entries: Any, entry: Mapping[str, Any], chooser: Filling, level: int) -> None:
+def _put_entry(entries: Any, entry: Mapping[str, Any], chooser: Chooser, level: int) -> None:
     """Add one entry to a map field."""
     name = _make_scalar(entry["key"], chooser)
     if entry["value"].message_type is None:
@@ -112,7 +112,7 @@ def _put_entry(entries: Any, entry: Mapping[str, Any], chooser: Filling, level: 
         _fill_message(entries[name], chooser, level + 1)
 
 
-def _make_scalar(field: _Field, chooser: Filling) -> Any:
+def _make_scalar(field: _Field, chooser: Chooser) -> Any:
     if field.enum_type is not None:
         return chooser.pick(field.enum_type.values).number
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:

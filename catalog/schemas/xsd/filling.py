@@ -11,7 +11,7 @@ from typing import Final
 from lxml import etree
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling import Filling, PayloadSampler, Unfillable, make_matching_text
+from catalog.schemas.filling import Chooser, PayloadSampler, UnsupportedSchema, make_matching_text
 from catalog.schemas.xsd.validating import (
     XML_NAMESPACE,
     XS,
@@ -57,7 +57,7 @@ _TIMES: Final[Mapping[str, Callable[[str], str]]] = {
     "gMonth": lambda now: f"--{now[5:7]}",
     "gDay": lambda now: f"---{now[8:10]}",
 }
-_OTHERS: Final[Mapping[str, Callable[[Filling], str]]] = {
+_OTHERS: Final[Mapping[str, Callable[[Chooser], str]]] = {
     "boolean": lambda chooser: chooser.pick(("true", "false")),
     "duration": lambda chooser: f"PT{chooser.random.randrange(1, 60)}S",
     "dayTimeDuration": lambda chooser: f"PT{chooser.random.randrange(1, 60)}S",
@@ -107,7 +107,7 @@ class _Facets:
 class SimpleTexts:
     """Makes texts for simple types of one schema, for one document."""
 
-    def __init__(self, components: Components, chooser: Filling) -> None:
+    def __init__(self, components: Components, chooser: Chooser) -> None:
         self._components = components
         self._chooser = chooser
 
@@ -117,7 +117,7 @@ class SimpleTexts:
         *beside* is a restriction whose facets also apply (simple content).
 
         Raises:
-            Unfillable: the type is unknown, or is its own base.
+            UnsupportedSchema: the type is unknown, or is its own base.
         """
         facets = _Facets()
         if beside is not None:
@@ -126,7 +126,7 @@ class SimpleTexts:
 
     def _make_restricted(self, kind: Node | str, facets: _Facets, level: int = 0) -> str:
         if level > _MAX_BASES:
-            raise Unfillable("a simple type is its own base")
+            raise UnsupportedSchema("a simple type is its own base")
         if isinstance(kind, str):
             return _choose_text(facets, self._chooser) or _make_built_in(kind, facets, self._chooser)
         for derivation in kind.iterchildren(f"{XS}restriction", f"{XS}list", f"{XS}union"):
@@ -138,7 +138,7 @@ class SimpleTexts:
             if chosen is not None:
                 return chosen
             return self._make_list(derivation, facets) if form == "list" else self._make_union(derivation, level)
-        raise Unfillable("a simple type says nothing")
+        raise UnsupportedSchema("a simple type says nothing")
 
     def _make_list(self, node: Node, facets: _Facets) -> str:
         low, high = facets.lengths()
@@ -151,7 +151,7 @@ class SimpleTexts:
         ]
         members += list(node.iterchildren(f"{XS}simpleType"))
         if not members:
-            raise Unfillable("a union has no types")
+            raise UnsupportedSchema("a union has no types")
         return self._make_restricted(self._chooser.pick(members), _Facets(), level + 1)
 
     def _find_type(self, node: Node, attribute: str) -> Node | str:
@@ -159,11 +159,11 @@ class SimpleTexts:
             return self._components.find_type(str(node.get(attribute)), node)
         inline = node.find(f"{XS}simpleType")
         if inline is None:
-            raise Unfillable(f"a simple type has no {attribute}")
+            raise UnsupportedSchema(f"a simple type has no {attribute}")
         return inline
 
 
-def _choose_text(facets: _Facets, chooser: Filling) -> str | None:
+def _choose_text(facets: _Facets, chooser: Chooser) -> str | None:
     """Return a text of the enumeration or for a pattern; None if there is neither, or no matching text is found."""
     if facets.choices:
         return chooser.pick(facets.choices)
@@ -175,7 +175,7 @@ def _choose_text(facets: _Facets, chooser: Filling) -> str | None:
     return None
 
 
-def _make_built_in(kind: str, facets: _Facets, chooser: Filling) -> str:
+def _make_built_in(kind: str, facets: _Facets, chooser: Chooser) -> str:
     if kind in _INTEGERS or kind in _NUMBERS:
         return _make_number(kind, facets, chooser)
     if kind in _TIMES:
@@ -192,7 +192,7 @@ def _make_built_in(kind: str, facets: _Facets, chooser: Filling) -> str:
     return chooser.make_text(low, high)
 
 
-def _make_number(kind: str, facets: _Facets, chooser: Filling) -> str:
+def _make_number(kind: str, facets: _Facets, chooser: Chooser) -> str:
     low, high = _INTEGERS.get(kind, (None, None))
     minimum, maximum = facets.number("minInclusive"), facets.number("maxInclusive")
     above, below = facets.number("minExclusive"), facets.number("maxExclusive")
@@ -241,7 +241,7 @@ _FOREIGN: Final = "urn:example:any"
 """The namespace of elements for ``xs:any``."""
 
 
-def open_filler(source: SchemaSource, library: Library) -> PayloadSampler:
+def open_sampler(source: SchemaSource, library: Library) -> PayloadSampler:
     """Return the generator of sample payloads for a schema."""
     return XsdSampler(source, library)
 
@@ -254,10 +254,10 @@ class XsdSampler:
         elements = self._components.root_elements()
         wanted = [each for each in elements if not source.name or each.get("name") == source.name.rpartition(":")[2]]
         if not wanted:
-            raise Unfillable("the XML schema has no element that can be the root")
+            raise UnsupportedSchema("the XML schema has no element that can be the root")
         self._root = wanted[0]
 
-    def payload(self, chooser: Filling, content_type: str) -> bytes:
+    def payload(self, chooser: Chooser, content_type: str) -> bytes:
         root = _DocumentWriter(self._components, chooser).write_element(self._root, None, 0)
         return etree.tostring(root, encoding="UTF-8", xml_declaration=True)
 
@@ -265,7 +265,7 @@ class XsdSampler:
 class _DocumentWriter:
     """Writes one document."""
 
-    def __init__(self, components: Components, chooser: Filling) -> None:
+    def __init__(self, components: Components, chooser: Chooser) -> None:
         self._components = components
         self._chooser = chooser
         self._texts = SimpleTexts(components, chooser)
@@ -314,19 +314,19 @@ class _DocumentWriter:
     def _pick_substitute(self, declaration: Node) -> Node:
         substitutes = self._components.find_substitutes(declaration)
         if not substitutes:
-            raise Unfillable("nothing can stand for an abstract element")
+            raise UnsupportedSchema("nothing can stand for an abstract element")
         return self._chooser.pick(substitutes)
 
     def _write_complex(self, written: Node, kind: Node, level: int) -> None:
         if kind.get("abstract") == "true":
             usable = self._components.find_derived(kind)
             if not usable:
-                raise Unfillable("nothing is derived from an abstract type")
+                raise UnsupportedSchema("nothing is derived from an abstract type")
             kind = self._chooser.pick(usable)
             name = declared_name(kind)
             prefix = next((key for key, value in written.nsmap.items() if value == name.namespace and key), None)
             if name.namespace and prefix is None:
-                raise Unfillable("a derived type needs a prefix that the document does not have")
+                raise UnsupportedSchema("a derived type needs a prefix that the document does not have")
             written.set(XSI_TYPE, f"{prefix}:{name.local}" if prefix else name.local)
         for attribute in self._attributes_of(kind).values():
             self._write_attribute(written, attribute)
@@ -334,7 +334,7 @@ class _DocumentWriter:
 
     def _write_content(self, written: Node, kind: Node, level: int, hops: int = 0) -> None:
         if hops > _MAX_HOPS:
-            raise Unfillable("a complex type is its own base")
+            raise UnsupportedSchema("a complex type is its own base")
         derivation = base_of(kind)
         if derivation is None:
             content = kind.find(f"{XS}complexContent")
@@ -362,7 +362,7 @@ class _DocumentWriter:
             if restricted is None and outer.tag == f"{XS}restriction":
                 restricted = outer
             derivation, base = outer, self._components.find_type(str(outer.get("base")), outer)
-        raise Unfillable("a complex type is its own base")
+        raise UnsupportedSchema("a complex type is its own base")
 
     def _write_particles(self, written: Node, holder: Node, level: int) -> None:
         for particle in holder.iterchildren(*_PARTICLES):
@@ -386,7 +386,7 @@ class _DocumentWriter:
                 self._write_particle(written, self._pick_option(options, level), level)
         elif kind == "any":
             if particle.get("processContents", "strict") == "strict":
-                raise Unfillable("the schema requires an element of another schema")
+                raise UnsupportedSchema("the schema requires an element of another schema")
             etree.SubElement(written, f"{{{_FOREIGN}}}any")
         elif particle.get("ref"):
             group = self._components.find("group", str(particle.get("ref")), particle)
@@ -412,7 +412,7 @@ class _DocumentWriter:
     def _attributes_of(self, kind: Node, hops: int = 0) -> dict[QualifiedName, Node]:
         """Return the attributes of a complex type by name, including inherited ones."""
         if hops > _MAX_HOPS:
-            raise Unfillable("a complex type is its own base")
+            raise UnsupportedSchema("a complex type is its own base")
         attributes: dict[QualifiedName, Node] = {}
         derivation = base_of(kind)
         if derivation is not None:
@@ -425,7 +425,7 @@ class _DocumentWriter:
 
     def _iter_attributes(self, holder: Node, hops: int) -> Iterator[Node]:
         if hops > _MAX_HOPS:
-            raise Unfillable("an attribute group contains itself")
+            raise UnsupportedSchema("an attribute group contains itself")
         for each in holder.iterchildren(f"{XS}attribute", f"{XS}attributeGroup"):
             if each.tag == f"{XS}attribute":
                 yield each

@@ -29,7 +29,7 @@ from catalog.schemas.contract import (
     clip,
     make_fault,
 )
-from catalog.schemas.filling import Unfillable
+from catalog.schemas.filling import UnsupportedSchema
 
 # Reading XML Schema documents, without DTDs, entities, files and network access, and with all that they refer to.
 #
@@ -229,7 +229,7 @@ class Components:
         """Return the declaration of a kind that a reference in the node *at* names.
 
         Raises:
-            Unfillable: there is no such declaration.
+            UnsupportedSchema: there is no such declaration.
         """
         name = name_of(reference, at)
         known = self._declared[kind]
@@ -238,7 +238,7 @@ class Components:
         if declaration is None and not name.namespace:
             declaration = known.get(QualifiedName(namespace_of(at), name.local))
         if declaration is None:
-            raise Unfillable(f"the XML schema has no {kind} {name.local[:60]}")
+            raise UnsupportedSchema(f"the XML schema has no {kind} {name.local[:60]}")
         return declaration
 
     def find_type(self, reference: str, at: Node) -> Node | str:
@@ -249,9 +249,9 @@ class Components:
         for kind in ("complexType", "simpleType"):
             try:
                 return self.find(kind, reference, at)
-            except Unfillable:
+            except UnsupportedSchema:
                 continue
-        raise Unfillable(f"the XML schema has no type {name.local[:60]}")
+        raise UnsupportedSchema(f"the XML schema has no type {name.local[:60]}")
 
     def root_elements(self) -> list[Node]:
         """Return the global elements that can be the root of a document, in document order."""
@@ -338,14 +338,14 @@ def _iter_declarations(node: Node) -> Iterator[Node]:
 
 def _parse_document(text: object) -> Node:
     if not isinstance(text, str):
-        raise Unfillable("an XML schema is text")
+        raise UnsupportedSchema("an XML schema is text")
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
     try:
         root = etree.fromstring(text.encode("utf-8"), parser)
     except etree.XMLSyntaxError as error:
-        raise Unfillable(f"the XML schema cannot be read: {str(error)[:120]}") from error
+        raise UnsupportedSchema(f"the XML schema cannot be read: {str(error)[:120]}") from error
     if root.tag != f"{XS}schema":
-        raise Unfillable("the XML schema has another root element than xs:schema")
+        raise UnsupportedSchema("the XML schema has another root element than xs:schema")
     return root
 
 

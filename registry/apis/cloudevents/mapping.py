@@ -15,15 +15,15 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from catalog.convert import (
-    config_form,
-    definition_form,
-    endpoint_form,
-    group_form,
-    newer_constraints,
-    newer_options,
-    schema_form,
+    convert_endpoint,
+    convert_schema,
+    to_newer_constraints,
+    to_newer_options,
+    to_older_config,
+    to_older_definition,
+    to_older_group,
 )
-from catalog.dialects.reading import reference_of
+from catalog.dialects.reading import canonical_reference
 from catalog.dialects.registry import read
 from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
 from registry.core.ancestry import as_object
@@ -326,13 +326,13 @@ class GroupMapping:
         into = _parse_document({"specversion": _MAPPING_NEWER, self.plural: {self.gid: stored}})
         if self.plural == "messagegroups":
             group = into.groups[f"/messagegroups/{self.gid}"]
-            return {**to_older_attributes(group.other), **group_form(group)}
+            return {**to_older_attributes(group.other), **to_older_group(group)}
         endpoint = into.endpoints[f"/endpoints/{self.gid}"]
         other = {name: value for name, value in endpoint.other.items() if name != "protocoloptions"}
         written = _written_references(stored)
         return {
             **to_older_attributes(other),
-            **config_form(endpoint, lambda each: self.links.convert_reference(written.get(each, each))),
+            **to_older_config(endpoint, lambda each: self.links.convert_reference(written.get(each, each))),
         }
 
     def to_core(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,7 +349,7 @@ class GroupMapping:
         endpoint = into.endpoints[f"/endpoints/{self.gid}"]
         written = _written_references(body)
         groups = [self.links.xid_of_reference(each) or written.get(each, each) for each in endpoint.messagegroups]
-        form = endpoint_form(endpoint, groups)
+        form = convert_endpoint(endpoint, groups)
         return to_core_attributes({name: value for name, value in form.items() if name not in _IDENTITY_NAMES})
 
 
@@ -376,7 +376,7 @@ class MessageMapping:
         other = {name: value for name, value in message.other.items() if name != "meta"}
         # Defaults of an endpoint apply only there; in a message they would apply everywhere.
         default = self.defaults.get("envelope") if self.plural == "messagegroups" else None
-        content = definition_form(message, default, self.links.convert_reference)
+        content = to_older_definition(message, default, self.links.convert_reference)
         if message.borrowed is not None and self.links.xid_of_reference(message.borrowed) is None and "uri" in stored:
             content["uri"] = stored["uri"]
         return {**to_older_attributes(other), **content}
@@ -387,10 +387,10 @@ class MessageMapping:
         message = self._parse_message(_MAPPING_OLDER, "definitions", given, strict=True)
         own = dict(message.attributes)
         if own.get("envelopemetadata") is not None:
-            own["envelopemetadata"] = newer_constraints(own["envelopemetadata"])
+            own["envelopemetadata"] = to_newer_constraints(own["envelopemetadata"])
         if own.get("protocoloptions") is not None:
             protocol = own.get("protocol") or self.defaults.get("protocol")
-            own["protocoloptions"] = newer_options(own["protocoloptions"], protocol)
+            own["protocoloptions"] = to_newer_options(own["protocoloptions"], protocol)
         other = {name: value for name, value in message.other.items() if name != "uri"}
         return drop_nulls(
             {
@@ -440,7 +440,7 @@ class SchemaMapping:
 
     def to_core(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the 1.0 attributes, with the document as in the body (``schema``, ``schemabase64``)."""
-        form = schema_form("/schemagroups/g/schemas/s", body)
+        form = convert_schema("/schemagroups/g/schemas/s", body)
         return to_core_attributes({name: value for name, value in form.items() if name not in _IDENTITY_NAMES})
 
 
@@ -457,7 +457,7 @@ def _parse_document(tree: Mapping[str, Any], *, strict: bool = False) -> Declara
 def _written_references(body: Mapping[str, Any]) -> dict[str, str]:
     """Return references to groups as written, by their parsed form."""
     listed = (value for name, value in body.items() if name.lower() in _REFERENCES and isinstance(value, list))
-    return {reference_of(each): each for value in listed for each in value if isinstance(each, str)}
+    return {canonical_reference(each): each for value in listed for each in value if isinstance(each, str)}
 
 
 # Bodies of requests: identifiers and content.

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from bindings.http.request import Reply, RequestHead
-from catalog.dialects.messages import format_of
+from catalog.dialects.messages import format_name_of
 from registry.apis.messagecatalog.documents import (
     FILTERS,
     GROUPS,
@@ -185,10 +185,10 @@ class CatalogWriter:
         """Check the format; it may change only while the group has no definitions."""
         if not {"envelope", "protocol"} & given.keys():
             return given
-        now = format_of(known.attributes.get("envelope"), known.attributes.get("protocol"))
-        if format_of(given.get("envelope"), given.get("protocol")) == now:
+        now = format_name_of(known.attributes.get("envelope"), known.attributes.get("protocol"))
+        if format_name_of(given.get("envelope"), given.get("protocol")) == now:
             return {name: value for name, value in given.items() if name not in ("envelope", "protocol")}
-        wanted = format_of(given.get("envelope"), given.get("protocol"))
+        wanted = format_name_of(given.get("envelope"), given.get("protocol"))
         if not all(wanted == each and not now for each in self._catalog.iter_formats(target)):
             raise Refusal("conflict", target.path, error_detail="the group has definitions of another format")
         return {"envelope": None, "protocol": None, **given}

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from catalog.dialects.detection import MESSAGE_CATALOG
-from catalog.dialects.messages import CONTENT, SELECTORS, format_of, read_message, written
+from catalog.dialects.messages import CONTENT_ATTRIBUTES, SELECTORS, format_name_of, read_message, to_message_sections
 from catalog.dialects.reading import DocumentReader, Format, read_format
 from catalog.findings import Declarations, Findings, SourceLocation
 from catalog.model import CLOUDEVENTS
@@ -35,7 +35,7 @@ LONG_TEXT: Final = "documentationtext"
 """The attribute for documentation that is not a URL: 0.1 has text, 1.0 a URL."""
 COMMON_ATTRIBUTES: Final = ("description", "documentation", "tags", "relatedto", "relatedvia", "relation")
 """Attributes of a definition in 0.1, besides id, format and authority."""
-VERSION_ATTRIBUTES: Final = frozenset((*CONTENT, *SELECTORS, "definition"))
+VERSION_ATTRIBUTES: Final = frozenset((*CONTENT_ATTRIBUTES, *SELECTORS, "definition"))
 """1.0 attributes with the content of a version."""
 _LAST_MEMBERS: Final = ("version", "createdtimeutc", "definition")
 
@@ -43,7 +43,7 @@ _LAST_MEMBERS: Final = ("version", "createdtimeutc", "definition")
 def group_document(group: GroupEntity) -> dict[str, Any]:
     """Return a group without its definitions; it may lack a format if it was written by the core API."""
     given = dict(group.attributes)
-    form = format_of(given.pop("envelope", None), protocol := given.pop("protocol", None))
+    form = format_name_of(given.pop("envelope", None), protocol := given.pop("protocol", None))
     if group.attributes.get("envelope") is not None and protocol is not None:
         given["protocol"] = protocol
     shown: dict[str, Any] = {"id": group.id, "specversion": SPECVERSION, **({"format": form} if form else {})}
@@ -54,9 +54,9 @@ def group_document(group: GroupEntity) -> dict[str, Any]:
 def version_document(name: str, version: Version, group: GroupEntity, authority: str) -> dict[str, Any]:
     """Return a single version of the definition *name*; *authority* is the default."""
     given = dict(version.attributes)
-    text = written({key: value for key, value in given.items() if key in VERSION_ATTRIBUTES})
+    text = to_message_sections({key: value for key, value in given.items() if key in VERSION_ATTRIBUTES})
     given = {key: value for key, value in given.items() if key not in VERSION_ATTRIBUTES}
-    form = text.format or format_of(group.attributes.get("envelope"), group.attributes.get("protocol"))
+    form = text.format or format_name_of(group.attributes.get("envelope"), group.attributes.get("protocol"))
     number = parse_number(version.id)
     own = given.pop("authority", None)
     shown: dict[str, Any] = {"id": name, "specversion": SPECVERSION, "authority": own or authority}
@@ -214,10 +214,10 @@ def _quiet_reader() -> DocumentReader:
 def _with_group_format(body: Mapping[str, Any], form: Format, subject: str) -> dict[str, Any]:
     """Return a definition without its versions, with the format of its group if that has one."""
     document = {key: value for key, value in body.items() if key != "versions"}
-    wanted = format_of(form.envelope, form.protocol)
+    wanted = format_name_of(form.envelope, form.protocol)
     if document.get("format") is not None:
         given = _selectors({"format": document["format"]}, subject)
-        if wanted and format_of(given.get("envelope"), given.get("protocol")) != wanted:
+        if wanted and format_name_of(given.get("envelope"), given.get("protocol")) != wanted:
             raise Refusal("conflict", subject, error_detail=f"the format of the group is {wanted}")
     if not wanted:
         return document

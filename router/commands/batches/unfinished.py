@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import httpx
 
-from bindings.inbox.format import positions_of
+from bindings.inbox.format import parse_offset
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxError
 from router.errors import RouterError, SinkError
@@ -167,8 +167,8 @@ def _iter_ranges(state: StateFolder, query: str, generation: Generation, batch: 
 def _iter_inbox(state: StateFolder, starts: Mapping[str, Any], ends: Mapping[str, Any]) -> Iterator[PartitionRange]:
     try:
         view = InboxView(state.inbox)
-        known = positions_of(starts, view.layout.inbox) if starts else {}
-        for number, end in positions_of(ends, view.layout.inbox).items():
+        known = parse_offset(starts, view.layout.inbox) if starts else {}
+        for number, end in parse_offset(ends, view.layout.inbox).items():
             # Nothing is removed before the first commit, so the first batch starts at the first row.
             start = known[number] if number in known else view.first_position(number)
             if start != end:

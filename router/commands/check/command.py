@@ -18,14 +18,14 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from bindings.envelope import attribute_part
+from bindings.envelope import build_attribute_part
 from bindings.events import encode_event
 from bindings.protocols import BINDINGS, Binding
-from catalog.definitions.candidates import schema_of
+from catalog.definitions.candidates import schema_key_of
 from catalog.documents.fetching import Fetcher
-from catalog.findings import Declarations, DocumentError, Findings, one_line
-from catalog.linting.attributes import Rule, explanation, rules
-from catalog.linting.overlaps import Overlap, overlaps
+from catalog.findings import Declarations, DocumentError, Findings, to_one_line
+from catalog.linting.attributes import Rule, explain_rule, load_rules
+from catalog.linting.overlaps import Overlap, find_overlaps
 from catalog.load import finding_to_json, load
 from catalog.model import Catalog, Definition, Endpoint, Finding, Property, PropertyType, Severity
 from catalog.parsing.pointers import lines_of_findings
@@ -50,7 +50,7 @@ def make_sarif_log(
     known, and the JSON pointer as its logical location. Its fingerprint is made of rule, pointer and message, so that
     it stays the same when lines move.
     """
-    known = rules()
+    known = load_rules()
     numbers = {name: number for number, name in enumerate(known)}
     driver = {
         "name": "xrouter check",
@@ -132,13 +132,13 @@ def _explain_rule(rule: str | None) -> None:
     """Explain a rule and exit."""
     if rule is None:
         return
-    table = rules()
+    table = load_rules()
     if rule != ALL_RULES and rule not in table:
         near = get_close_matches(rule, table, 1)
         hint = f"did you mean {near[0]}?" if near else f"`xrouter check --explain {ALL_RULES}` shows them all"
         raise RouterError(f"unknown rule {rule}", hint=hint)
     chosen = table.values() if rule == ALL_RULES else [table[rule]]
-    print_text("\n\n".join(explanation(each) for each in chosen))
+    print_text("\n\n".join(explain_rule(each) for each in chosen))
     raise typer.Exit(CLEAN)
 
 
@@ -205,11 +205,11 @@ def collect_findings(
         finding = Finding(error.file, error.pointer, "error", "unreadable-document", str(error), error.hint)
         return [finding], UNREADABLE
     findings = list(catalog.findings)
-    overlapping = tuple(overlaps(catalog))
+    overlapping = tuple(find_overlaps(catalog))
     if overlapping:
         # Evaluating example records needs Arrow; most catalogs have no overlaps.
 
-        findings += find_overlaps(overlapping, catalog, declarations)
+        findings += report_overlaps(overlapping, catalog, declarations)
     if config is not None:
         # Imported here: catalogs alone need neither Arrow nor the clients of sinks, which are slow to import.
         from router.commands.check.settings_findings import findings_with_settings
@@ -232,7 +232,7 @@ def _print_findings(findings: Sequence[Finding], *, everything: bool) -> None:
     lines = lines_of_findings(findings)
     for file, grouped in groupby(findings, key=lambda finding: finding.file):
         members = sorted(grouped, key=lambda finding: lines.get((finding.file, finding.pointer), 0))
-        console.print(to_text((one_line(file), "bold")))
+        console.print(to_text((to_one_line(file), "bold")))
         shown: Counter[str] = Counter()
         for each in members:
             shown[each.rule] += 1
@@ -249,9 +249,9 @@ def _print_findings(findings: Sequence[Finding], *, everything: bool) -> None:
 def _print_finding(console: Terminal, finding: Finding, line: int | None) -> None:
     number = f"{line}: " if line is not None else ""
     text = f" {finding.pointer or '/'} [{finding.rule}] {finding.message}"
-    console.print(to_text(f"  {number}", (finding.severity, _COLOURS[finding.severity]), one_line(text)))
+    console.print(to_text(f"  {number}", (finding.severity, _COLOURS[finding.severity]), to_one_line(text)))
     if finding.hint:
-        console.print(to_text((one_line(f"    hint: {finding.hint}"), "dim")))
+        console.print(to_text((to_one_line(f"    hint: {finding.hint}"), "dim")))
 
 
 # Overlapping definitions, each with an example record that both match.
@@ -262,7 +262,7 @@ _REQUIRED: Final = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"
 _STRUCTURED: Final = "application/cloudevents+json"
 
 
-def find_overlaps(overlaps: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
+def report_overlaps(overlaps: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
     """Return the findings about overlaps, without those whose record does not match both definitions."""
     findings = Findings()
     for overlap, record, both in iter_proven_overlaps(overlaps, catalog):
@@ -303,11 +303,11 @@ def make_example_record(overlap: Overlap) -> dict[str, Any]:
     if overlap.event:
         event = {**_REQUIRED, **attributes}
         if binding.binary and not _requires_structured(binding, overlap):
-            parts += [attribute_part(binding.rule, *each) for each in event.items()]
+            parts += [build_attribute_part(binding.rule, *each) for each in event.items()]
         else:
             record["body"] = encode_event(event, None).decode()
             if binding.binary:
-                parts += [attribute_part(binding.rule, "datacontenttype", _STRUCTURED)]
+                parts += [build_attribute_part(binding.rule, "datacontenttype", _STRUCTURED)]
     return {**record, "native": binding.build(parts)}
 
 
@@ -353,5 +353,5 @@ def _is_match(outcome: Mapping[str, Any]) -> bool:
 
 def _schema_decides(overlap: Overlap) -> bool:
     """Whether the definitions have different schemas, so that a body may be valid for only one of them."""
-    schemas = {schema_of(overlap.one), schema_of(overlap.other)}
+    schemas = {schema_key_of(overlap.one), schema_key_of(overlap.other)}
     return len(schemas) == 2 and None not in schemas

@@ -7,22 +7,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bindings.http.request import shadowing_routes
+from bindings.http.request import iter_shadowing_routes
 from catalog.documents.fetching import is_url
 from catalog.findings import Declarations, Findings
 from catalog.linting import MAPPING_RULES, Subject, mapping
 from catalog.model import Catalog, Finding, Severity
 from router.errors import ConfigError, SinkError, StateError
 from router.evaluation.plan import Plan
-from router.intake.intake import SHADOW_REMEDY, http_routes, shadow_text
+from router.intake.intake import SHADOW_REMEDY, build_http_routes, shadow_text
 from router.overview.picture import iter_route_findings
 from router.realtime import require_real_time
 from router.schemaids.framing import IDS, unidentified_text
 from router.settings import Settings, load_settings
-from router.settings.checks import iter_executor_warnings, iter_inbox_faults, iter_retention_warnings, security_warnings
+from router.settings.checks import (
+    iter_executor_warnings,
+    iter_inbox_faults,
+    iter_retention_warnings,
+    iter_security_warnings,
+)
 from router.settings.load import DEFAULT_CATALOG, VARIABLE, key_to_pointer, split_key
 from router.sinks import check_endpoints
-from router.sources import MISSING_REMEDY, Source, find_missing_sources, sources_of
+from router.sources import MISSING_REMEDY, Source, find_missing_sources, resolve_sources
 from router.state.durable import Pins, clients_of, distrusted
 
 
@@ -42,7 +47,7 @@ def findings_with_settings(
         return [*findings, *_iter_settings_errors(config, error)]
     combined = [*findings, *_iter_mismatch(config, settings, loaded_from), *_iter_warnings(config, settings, catalog)]
     try:
-        sources = sources_of(catalog, settings)
+        sources = resolve_sources(catalog, settings)
     except ConfigError as error:
         return [*combined, Finding(str(config), f"/{error.key}", "error", "source", error.message, error.hint)]
     supplied = _collect_context_names(catalog, sources)
@@ -90,7 +95,7 @@ def _iter_settings_errors(config: Path, error: ConfigError) -> Iterator[Finding]
 
 
 def _iter_warnings(config: Path, settings: Settings, catalog: Catalog) -> Iterator[Finding]:
-    for key, caution in security_warnings(settings):
+    for key, caution in iter_security_warnings(settings):
         yield Finding(str(config), key_to_pointer(key), "warning", "plain-text-credentials", f"{key} {caution}")
     for key, caution in iter_executor_warnings(settings):
         yield Finding(str(config), key_to_pointer(key), "warning", "open-cluster", f"{key} {caution}")
@@ -131,7 +136,7 @@ def _check_sources(config: Path, settings: Settings, catalog: Catalog, sources: 
     except ConfigError as error:
         yield Finding(str(config), key_to_pointer(error.key), "error", "source", error.message, error.hint)
         return
-    for earlier, later in shadowing_routes(http_routes(plan)):
+    for earlier, later in iter_shadowing_routes(build_http_routes(plan)):
         text = shadow_text(earlier, later)
         yield Finding(str(config), "/sources", "error", "shadowed-route", text, SHADOW_REMEDY)
     yield from iter_route_findings(str(config), plan)

@@ -18,16 +18,16 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from rich.progress import Progress
 
 from bindings.gateways import Connection, GatewayError
-from bindings.kafka.publisher import record_of
+from bindings.kafka.publisher import to_record
 from bindings.mqtt.messages import Version
-from bindings.parts import Part, first
+from bindings.parts import Part, first_part
 from bindings.protocols import BINDINGS, Binding, binding_of
-from bindings.sending import Outbound, Publisher, Translating, Unsettled, headers_of
-from catalog.definitions.constraints import target_of
-from catalog.findings import escaped_json
+from bindings.sending import Outbound, Publisher, TranslatingPublisher, Unsettled, iter_headers
+from catalog.definitions.constraints import match_candidate_of
+from catalog.findings import escape_json_controls
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.record import Record
-from catalog.values import whole_number
+from catalog.values import parse_whole_number
 from router.commands.arguments import BaseUri, CatalogOption, LoginsOption, load_usable, make_fetcher, parse_name_values
 from router.commands.emit.producer import MODES, EmitError, MessageProducer, encode_record_line, require_match
 from router.errors import BrokerUnreachable, RouterError
@@ -107,7 +107,7 @@ class BrokerTarget:
     def _find_own_address(self, binding: Binding, parts: list[Part]) -> str:
         if self._endpoint is not None:
             return binding.sending.build_address(parts, self._endpoint, True, "", str)
-        named = first(parts, binding.sending.address_key or "properties.to")
+        named = first_part(parts, binding.sending.address_key or "properties.to")
         return (named.text if named is not None else None) or ""
 
     def _make_publisher(self, binding: Binding) -> Publisher:
@@ -120,26 +120,31 @@ class BrokerTarget:
 
 
 def _make_mqtt_client(connection: Connection, name: str, binding: Binding) -> Publisher:
-    from bindings.mqtt.publisher import MqttPublisher, message_of
+    from bindings.mqtt.publisher import MqttPublisher
+    from bindings.mqtt.publisher import to_mqtt_message as message_of
 
     version: Version = "MQTT/5.0" if binding.binary else "MQTT/3.1.1"
-    return Translating(MqttPublisher(connection, protocol=version, client_id=name, timeout=_SECONDS), message_of)
+    return TranslatingPublisher(
+        MqttPublisher(connection, protocol=version, client_id=name, timeout=_SECONDS), message_of
+    )
 
 
 def _make_amqp_client(connection: Connection, name: str, binding: Binding) -> Publisher:
-    from bindings.amqp.publisher import AmqpSender, message_of
+    from bindings.amqp.publisher import AmqpSender
+    from bindings.amqp.publisher import to_amqp_message as message_of
 
-    return Translating(AmqpSender(connection, container_id=name, timeout=_SECONDS), message_of)
+    return TranslatingPublisher(AmqpSender(connection, container_id=name, timeout=_SECONDS), message_of)
 
 
 def _make_nats_client(connection: Connection, name: str, binding: Binding) -> Publisher:
     from functools import partial
 
-    from bindings.nats.publisher import NatsPublisher, message_of
+    from bindings.nats.publisher import NatsPublisher
+    from bindings.nats.publisher import to_nats_message as message_of
 
     # Without JetStream, a message counts as delivered when the server has received it.
     client = NatsPublisher(connection, name=name, timeout=_SECONDS, stream=False)
-    return Translating(client, partial(message_of, name))
+    return TranslatingPublisher(client, partial(message_of, name))
 
 
 _CLIENTS: Final = {"mqtt": _make_mqtt_client, "amqp": _make_amqp_client, "nats": _make_nats_client}
@@ -218,7 +223,7 @@ class _LineDestination:
         self._output = output
 
     def send(self, record: Record) -> None:
-        self._output.write(escaped_json(encode_record_line(record)))
+        self._output.write(escape_json_controls(encode_record_line(record)))
 
 
 class _HttpDestination:
@@ -231,14 +236,14 @@ class _HttpDestination:
     def send(self, record: Record) -> None:
         _require_family(record, "HTTP")
         parts = BINDINGS["HTTP"].split(record.native)
-        headers = [(name.encode(), part.value or b"") for name, part in headers_of(parts)]
-        method = _part_text(first(parts, "method")) or "POST"
+        headers = [(name.encode(), part.value or b"") for name, part in iter_headers(parts)]
+        method = _part_text(first_part(parts, "method")) or "POST"
         request = self._client.build_request(method, self._make_url(parts), headers=headers, content=record.body or b"")
         self._deliver(request)
 
     def _make_url(self, parts: list[Part]) -> str:
-        path = self._base.path if self._base.path not in ("", "/") else _part_text(first(parts, "path")) or "/"
-        own = [(name, part.value or b"") for name, part in headers_of(parts, "query.")]
+        path = self._base.path if self._base.path not in ("", "/") else _part_text(first_part(parts, "path")) or "/"
+        own = [(name, part.value or b"") for name, part in iter_headers(parts, "query.")]
         query = "&".join(text for text in (self._base.query, urlencode(own)) if text)
         path = quote(path, safe=_PATH_CHARACTERS)
         return f"{self._base.scheme}://{self._base.netloc}{path}" + (f"?{query}" if query else "")
@@ -257,7 +262,7 @@ class _HttpDestination:
                 reason = " ".join(answer.text.split())[:300]
                 raise RouterError(f"{request.url} returns {answer.status_code}: {reason or answer.reason_phrase}")
             # Wait as long as Retry-After requests, but at most 10 s.
-            asked = whole_number(answer.headers.get("retry-after", ""))
+            asked = parse_whole_number(answer.headers.get("retry-after", ""))
             time.sleep(1 if asked is None else min(asked, 10))
 
 
@@ -276,10 +281,10 @@ class _KafkaDestination:
     def send(self, record: Record) -> None:
         _require_family(record, "KAFKA")
         parts = BINDINGS["KAFKA"].split(record.native)
-        topic = self._topic or _part_text(first(parts, "topic")) or ""
+        topic = self._topic or _part_text(first_part(parts, "topic")) or ""
         while True:
             try:
-                self._producer.produce(topic, record.body, on_delivery=self._record_delivery, **record_of(parts))
+                self._producer.produce(topic, record.body, on_delivery=self._record_delivery, **to_record(parts))
                 break
             except BufferError:
                 self._producer.poll(1)  # the queue is full: wait for acknowledgements
@@ -369,7 +374,7 @@ def find_only_endpoint(catalog: Catalog, xid: str, protocol: str | None) -> str 
         endpoint.xid
         for endpoint in catalog.endpoints.values()
         if xid in endpoint.candidates and _has_protocol(endpoint.protocol, definition, protocol)
-        if target_of(definition, endpoint) is not None
+        if match_candidate_of(definition, endpoint) is not None
     ]
     return endpoints[0] if len(endpoints) == 1 else None
 

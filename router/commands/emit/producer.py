@@ -20,26 +20,26 @@ from typing import Final, Literal, TypeVar, cast, get_args
 import msgspec
 
 from bindings.amqp.values import merge_parts
-from bindings.envelope import BATCH, REQUIRED, STRUCTURED, attribute_parts
-from bindings.events import TEXTS, TypedText, encode_event, number_fault
-from bindings.parts import Part, coding_of
+from bindings.envelope import BATCH, REQUIRED, STRUCTURED, build_attribute_parts
+from bindings.events import STRING_ATTRIBUTES, TypedText, encode_event, number_fault
+from bindings.parts import Part, content_coding_of
 from bindings.protocols import BINDINGS, Binding, binding_of
-from catalog.definitions.constraints import MatchCandidate, target_of, template_of
+from catalog.definitions.constraints import MatchCandidate, match_candidate_of, parse_cached_template
 from catalog.model import Catalog, Definition, Endpoint, Property, PropertyType
 from catalog.protocols.properties import CONTENT_TYPES
 from catalog.record import Record
 from catalog.schemas.columns import PayloadMaker
-from catalog.schemas.contract import encoded
+from catalog.schemas.contract import encode_content
 from catalog.schemas.families import inferred_content_type
 from catalog.schemas.filling import WORDS
 from catalog.schemas.ids.client import TYPES
 from catalog.schemas.library import CatalogLibrary, schema_source
-from catalog.templates import TEMPLATE_TYPES, Template, parse
-from catalog.values import is_any_timestamp, text_of
+from catalog.templates import TEMPLATE_TYPES, Template, parse_template
+from catalog.values import is_any_timestamp, to_text
 from router.errors import RouterError
 from router.matching.channels import source_of
-from router.matching.records import RecordMatcher, to_line
-from router.schemaids.framing import UnregisteredError, frame_of_id
+from router.matching.records import RecordMatcher, encode_outcome
+from router.schemaids.framing import UnregisteredError, frame_with_id
 
 # Random values that are valid for a property type.
 
@@ -77,7 +77,7 @@ def choose_content_type(definition: Definition, family: str | None) -> str:
             isinstance(value, str)
             and value
             and not value.startswith("application/cloudevents")
-            and parse(value).is_literal
+            and parse_template(value).is_literal
         ):
             return value
     return inferred_content_type(family or definition.dataschemaformat) or "application/json"
@@ -129,7 +129,7 @@ class MessageProducer:
         inline = self.definition.group if self.definition.group in catalog.endpoints else None
         chosen = endpoint or inline
         self.endpoint: Endpoint | None = _require_known(chosen, catalog.endpoints, "endpoint") if chosen else None
-        target = target_of(self.definition, self.endpoint)
+        target = match_candidate_of(self.definition, self.endpoint)
         if target is None:
             raise EmitError(f"{message} has an envelope other than CloudEvents, so that no record can match it")
         self._binding = _choose_binding(target, protocol)
@@ -168,13 +168,13 @@ class MessageProducer:
             if self.mode == "structured":
                 data, content = encode_event(attributes, data), STRUCTURED
             else:
-                parts = [*merge_parts(parts, attribute_parts(self._binding.rule, attributes))]
+                parts = [*merge_parts(parts, build_attribute_parts(self._binding.rule, attributes))]
         if self._frame and data is not None:
             data = self._frame + data
         parts = self._complete_parts(parts, content, context)
-        coding = coding_of(parts)
+        coding = content_coding_of(parts)
         if coding and data is not None and self.mode != "structured":
-            data = encoded(data, coding)
+            data = encode_content(data, coding)
         native = self._binding.build(parts)
         return Record(self._binding.protocol, native, data, self.endpoint.xid if self.endpoint else None, now)
 
@@ -194,7 +194,7 @@ class MessageProducer:
         if source.family != "JsonSchema" and "json" in content_type:
             raise EmitError(f"bodies of {xid} are JSON, and those of {source.family} with a frame are bytes")
         try:
-            return frame_of_id(self.definition, source, CatalogLibrary(catalog.schemas), schema_id).head
+            return frame_with_id(self.definition, source, CatalogLibrary(catalog.schemas), schema_id).head
         except UnregisteredError as error:
             raise EmitError(str(error), hint=error.hint) from error
 
@@ -205,7 +205,7 @@ class MessageProducer:
             parts.append(Part(self._binding.rule.content_type, content.encode()))
         for key, text in self._binding.sending.channel_address(self.definition, self.endpoint).items():
             if key not in keys:
-                parts.append(Part(key, template_of(text, False).expand(context, encode=False).encode()))
+                parts.append(Part(key, parse_cached_template(text, False).expand(context, encode=False).encode()))
         return parts
 
     def _make_attributes(self, context: Mapping[str, str], now: str, content_type: str) -> dict[str, str]:
@@ -217,7 +217,12 @@ class MessageProducer:
                 attributes[name] = self._property_text(prop, context, now)
             elif name in REQUIRED or (prop is not None and prop.required):
                 attributes[name] = self._make_attribute(name, prop, now)
-            if prop is not None and name in attributes and name not in TEXTS and _is_typed_text(prop, attributes[name]):
+            if (
+                prop is not None
+                and name in attributes
+                and name not in STRING_ATTRIBUTES
+                and _is_typed_text(prop, attributes[name])
+            ):
                 attributes[name] = TypedText(attributes[name])
         attributes.setdefault("time", now)
         attributes.setdefault("datacontenttype", content_type)
@@ -242,7 +247,7 @@ class MessageProducer:
             return now
         template = _property_template(prop)
         if template is None:
-            return text_of(prop.value)
+            return to_text(prop.value)
         return template.expand(context, encode=prop.type == "uritemplate")
 
     def _choose_mode(self, target: MatchCandidate, requested: str | None) -> Mode:
@@ -279,7 +284,7 @@ class MessageProducer:
         keys = {prop.name for prop in self.definition.protocoloptions}
         for key, text in self._binding.sending.channel_address(self.definition, self.endpoint).items():
             if key not in keys:
-                wanted.update(dict.fromkeys(template_of(text, False).names))
+                wanted.update(dict.fromkeys(parse_cached_template(text, False).names))
         missing = [name for name in wanted if name not in self._context]
         if missing:
             hint = "give each with --context, such as " + " ".join(f"--context {name}=VALUE" for name in missing)
@@ -324,7 +329,7 @@ def join_as_batch(records: list[Record]) -> Record:
 
 def encode_record_line(record: Record) -> bytes:
     """Return a record as one line of JSON."""
-    return to_line(record.to_json())
+    return encode_outcome(record.to_json())
 
 
 def _is_typed_text(prop: Property, text: str) -> bool:
@@ -338,7 +343,7 @@ def _property_template(prop: Property) -> Template | None:
     """Return the template of a property; None for literals and properties without a value."""
     if prop.value is None or prop.type not in TEMPLATE_TYPES:
         return None
-    template = template_of(text_of(prop.value), False)
+    template = parse_cached_template(to_text(prop.value), False)
     return None if template.is_literal else template
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bindings.protocols import Binding
-from catalog.documents.connecting import Logins, Reach
+from catalog.documents.connecting import ConnectionPolicy, Logins
 from registry.apis.apis import APIS, apis_by_path
 from registry.backup import HistoryLimits
 from registry.core.service import RegistryService
@@ -44,11 +44,11 @@ from registry.http.server import RegistrySettings, open_service
 from registry.replication.peers import Direction, Peer
 from registry.store.engine import StoreError, store_error
 from router.errors import ConfigError, RouterError, SinkError, StateError
-from router.settings.catalogs import CatalogLogin, iter_registry_login_faults, login_of, path_of, tls_of
+from router.settings.catalogs import CatalogLogin, iter_registry_login_faults, make_origin_login, to_path, to_tls
 from router.settings.checks import REMEDY, is_loopback, iter_remote_faults
 from router.settings.load import SettingsNode, apply_environment, read_yaml, resolve, settings_error, validate_model
-from router.settings.model import HttpSettings, LogSettings, MetricsSettings, http_access, limits_of
-from router.settings.routes import event_values, parse_address, parse_name
+from router.settings.model import HttpSettings, LogSettings, MetricsSettings, make_access, make_server_limits
+from router.settings.routes import make_event_values, parse_address, parse_name
 from router.settings.sinks.contract import Fault, RemoteSink
 from router.settings.sinks.kafka import KafkaSink
 from router.settings.sinks.messages import AmqpSink, HttpSink, MqttSink, NatsSink
@@ -122,7 +122,7 @@ class WebhookTarget(HttpSink, _Target):
         target = Webhook(
             tuple(self.own_headers()),
             (login.username or "", login.password or "") if named else None,
-            tls_of(self.tls),
+            to_tls(self.tls),
             self.seconds,
             self.version,
             self.method,
@@ -216,7 +216,7 @@ def _make_subscriber(name: str, given: SubscriberSettings) -> SubscriberDelivery
 
 
 def _template_values(attributes: Mapping[str, str]) -> dict[str, str]:
-    return event_values("", "", "", {}, attributes)
+    return make_event_values("", "", "", {}, attributes)
 
 
 MESSAGE_CATALOG: Final = "messagecatalog"
@@ -355,16 +355,16 @@ def _make_settings(given: RegistryFile, base: Path, path: Path) -> RegistrySetti
         base=given.base_url,
         host=http.host,
         port=http.port,
-        tls_certificate=path_of(tls.cert) if tls is not None else None,
-        tls_key=path_of(tls.key) if tls is not None else None,
-        tls_clients=path_of(tls.ca) if tls is not None else None,
-        access=http_access(http.auth),
+        tls_certificate=to_path(tls.cert) if tls is not None else None,
+        tls_key=to_path(tls.key) if tls is not None else None,
+        tls_clients=to_path(tls.ca) if tls is not None else None,
+        access=make_access(http.auth),
         roles=Roles(frozenset(given.roles.administrators), writers, given.roles.anonymous),
         lint=given.lint,
         writes_per_second=given.writes_per_second,
         write_burst=given.write_burst,
         limits=RequestLimits(max_body=http.max_body, max_answer=given.max_answer, origins=http.cors),
-        server=limits_of(http),
+        server=make_server_limits(http),
         faces=_make_apis(given.faces, path),
         delivery=make_delivery_settings(given.events, given.faces.get(MESSAGE_CATALOG, "")),
         metrics=(given.metrics.host, given.metrics.port) if given.metrics is not None else None,
@@ -378,7 +378,7 @@ def _make_settings(given: RegistryFile, base: Path, path: Path) -> RegistrySetti
 
 def _iter_faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
     try:
-        Reach(given.events.allow_addresses)
+        ConnectionPolicy(given.events.allow_addresses)
     except ValueError as error:
         yield "events.allow_addresses", f"is not a valid network: {error}; use one such as 10.0.0.0/8"
     for number, origin in enumerate(given.http.cors):
@@ -420,7 +420,7 @@ def _iter_peers(given: RegistryFile, path: Path) -> Iterator[Peer]:
             faults.append((f"{key}.url", f"would send a secret in plain text; {REMEDY}"))
         for where, fault in faults:
             raise ConfigError(f"{path}: {where}: {fault}", file=str(path), key=where, problems=(f"{where}: {fault}",))
-        yield Peer(each.url, each.direction, each.interval.total_seconds(), Logins([login_of(each)]))
+        yield Peer(each.url, each.direction, each.interval.total_seconds(), Logins([make_origin_login(each)]))
 
 
 def _database_url(given: StoreSettings, base: Path, path: Path) -> str:

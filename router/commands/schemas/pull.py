@@ -13,8 +13,8 @@ from bindings.private_files import set_umask_for
 from catalog.schemas.ids.client import RegistryUnavailableError
 from router.errors import BrokerUnreachable, ConfigError, RouterError
 from router.logs import configure_logs
-from router.schemaids.cache import Mirrored, mirror
-from router.schemaids.framing import address_of, folder_of
+from router.schemaids.cache import MirrorProgress, mirror_registry
+from router.schemaids.framing import registry_address, registry_folder
 from router.settings import Settings, load_settings
 from router.terminal import plural, print_text
 
@@ -57,12 +57,12 @@ def _select(settings: Settings, names: list[str]) -> list[str]:
 
 def _pull(settings: Settings, name: str, subjects: list[str]) -> RouterError | None:
     """Copy one registry and print the counts; return the error if it is incomplete."""
-    tally = Mirrored()
+    tally = MirrorProgress()
     error: RouterError | None = None
     try:
-        mirror(
-            address_of(settings, name),
-            folder_of(settings, name),
+        mirror_registry(
+            registry_address(settings, name),
+            registry_folder(settings, name),
             subjects,
             tally,
             lambda: print_text(f"{name}: {tally.versions} of {tally.found} versions", err=True),

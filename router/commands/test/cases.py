@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from catalog.documents.fetching import CASES
 from catalog.findings import DocumentError
-from catalog.parsing.pointers import as_pointer, lines_of
+from catalog.parsing.pointers import lines_of, to_pointer
 from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_text
 from router.errors import RouterError
@@ -273,7 +273,7 @@ def _iter_map_faults(value: Any, place: str) -> Iterator[tuple[str, str]]:
         return
     for name, text in value.items():
         if isinstance(text, (dict, list)):
-            yield place + as_pointer([name]), "is not a string"
+            yield place + to_pointer([name]), "is not a string"
 
 
 def _iter_unknown_members(form: Mapping[str, Any], known: tuple[str, ...], at: str) -> Iterator[tuple[str, str]]:
@@ -281,7 +281,7 @@ def _iter_unknown_members(form: Mapping[str, Any], known: tuple[str, ...], at: s
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-            yield at + as_pointer([name]), f"is unknown; {hint}"
+            yield at + to_pointer([name]), f"is unknown; {hint}"
 
 
 def _to_strings(value: Any) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import typer
 
 from catalog.definitions.constraints import Constraint
-from catalog.findings import Declarations, one_line, xml_text
+from catalog.findings import Declarations, to_one_line, to_xml_text
 from catalog.parsing.regular import open_input
 from catalog.record import Record
 from router.commands.arguments import (
@@ -51,7 +51,7 @@ from router.errors import RouterError
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.nearest import property_name
 from router.settings import Settings, load_settings
-from router.settings.catalogs import fetcher_of
+from router.settings.catalogs import make_catalog_fetcher
 from router.terminal import Terminal, plural, print_json, print_text, terminal, to_text, value_text
 
 # Reports of results: as text, as JSON, as JUnit's XML, and as annotations of GitHub.
@@ -142,7 +142,7 @@ class CaseCoverage:
 
     def _count_templates(self, matcher: Matcher, target: int, channel: int) -> None:
         """Add the attribute templates that map a native record."""
-        program = matcher.mapper.programs[matcher.mapper.program(target, channel)]
+        program = matcher.mapper.programs[matcher.mapper.program_number(target, channel)]
         filled = {f"e.{each.name}" for each in program.attributes if any(piece.name for piece in each.pieces)}
         for key, constraint in matcher.targets[target].event or ():
             if key in filled and constraint.kind == "template":
@@ -257,9 +257,9 @@ def locate_results(results: Iterable[CaseResult]) -> list[LocatedResult]:
 def print_failures(console: Terminal, failed: Sequence[LocatedResult], total: int, seconds: float) -> None:
     """Print the failed cases with their differences, and the counts."""
     for each in failed:
-        console.print(to_text(("FAILED ", "bold red"), one_line(f"{each.location} {each.result.case.name}")))
+        console.print(to_text(("FAILED ", "bold red"), to_one_line(f"{each.location} {each.result.case.name}")))
         for text in each.iter_texts():
-            console.print(to_text(one_line(f"  {text}")))
+            console.print(to_text(to_one_line(f"  {text}")))
     passed = f"{total - len(failed)} of {plural(total, 'case')} passed, matched in {seconds:.2f} s"
     console.print(to_text((passed, "bold red" if failed else "bold green")))
 
@@ -275,20 +275,20 @@ def make_junit_report(results: Sequence[LocatedResult]) -> str:
     top = ElementTree.Element("testsuites", _count_results(results))
     for file, members in groupby(results, key=lambda each: each.file):
         group = list(members)
-        suite = ElementTree.SubElement(top, "testsuite", {"name": xml_text(file), **_count_results(group)})
+        suite = ElementTree.SubElement(top, "testsuite", {"name": to_xml_text(file), **_count_results(group)})
         for each in group:
             line = {} if each.line is None else {"line": str(each.line)}
             about = {
-                "classname": xml_text(Path(file).name),
-                "name": xml_text(each.result.case.name),
-                "file": xml_text(file),
+                "classname": to_xml_text(Path(file).name),
+                "name": to_xml_text(each.result.case.name),
+                "file": to_xml_text(file),
                 **line,
             }
             case = ElementTree.SubElement(suite, "testcase", about)
             if not each.result.passed:
                 texts = [*each.iter_texts()]
-                failure = ElementTree.SubElement(case, "failure", {"message": xml_text(texts[0])})
-                failure.text = xml_text("\n".join(texts))
+                failure = ElementTree.SubElement(case, "failure", {"message": to_xml_text(texts[0])})
+                failure.text = to_xml_text("\n".join(texts))
     ElementTree.indent(top)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(top, encoding="unicode")}\n'
 
@@ -373,7 +373,7 @@ class _Sources:
         settings = load_settings(config)
         sources = list(catalog or settings.catalog.source)
         base_uri = self.base_uri or settings.catalog.base_uri
-        loaded = load_usable(sources, fetcher_of(settings), base_uri=base_uri, declarations=self.declarations)
+        loaded = load_usable(sources, make_catalog_fetcher(settings), base_uri=base_uri, declarations=self.declarations)
         return RouterEvaluator(loaded, settings), settings
 
 

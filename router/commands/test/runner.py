@@ -14,15 +14,15 @@ from typing import Any, BinaryIO, Final, Protocol
 
 import msgspec
 
-from bindings.events import members_of, with_types
+from bindings.events import restore_types, to_json_members
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
-from catalog.convert import json_text, yaml_text
+from catalog.convert import to_json_text, to_yaml_text
 from catalog.findings import RecordError
 from catalog.model import Catalog
-from catalog.parsing.pointers import as_pointer
+from catalog.parsing.pointers import to_pointer
 from catalog.record import Record, parse_record
-from catalog.values import text_of
+from catalog.values import to_text
 from router.commands.test.cases import LINES, SCHEMA, Case, CaseFile
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.redaction import Redactor
@@ -36,9 +36,9 @@ from router.matching.records import (
     EVERYTHING,
     NumberedRecord,
     RecordMatcher,
-    dead_letter,
-    entry_of,
+    dead_letter_outcome,
     envelope_of_row,
+    parse_entry,
 )
 from router.matching.schema_validation import DATA
 from router.replay.batches import rows_of
@@ -128,9 +128,11 @@ class RouterEvaluator:
         entries: list[NumberedRecord] = []
         for number, line in enumerate(lines):
             try:
-                entries.append(entry_of(number, line)[0])
+                entries.append(parse_entry(number, line)[0])
             except RecordError as error:
-                outcomes[number] = dead_letter("undecodable", str(error)) | self._route_json(DEFAULT_DEAD_LETTER_ROUTE)
+                outcomes[number] = dead_letter_outcome("undecodable", str(error)) | self._route_json(
+                    DEFAULT_DEAD_LETTER_ROUTE
+                )
         if entries:
             rows = rows_of(entry_to_dead_letter(entry) for entry in entries).select(list(INBOX_COLUMNS))
             decided = evaluate_dead_letters(self._plan.judge, rows.combine_chunks().to_batches()[0])
@@ -162,7 +164,7 @@ class RouterEvaluator:
         way = {"endpoint": endpoint} | self._route_json(route) | ({"topics": topics} if topics else {})
         if int(outcomes.winners[row]) < 0:
             nearest = outcomes.nearest.get(row, [])
-            return dead_letter(outcomes.reasons[row], outcomes.details[row], nearest) | way
+            return dead_letter_outcome(outcomes.reasons[row], outcomes.details[row], nearest) | way
         return {
             "outcome": "routed",
             "message": columns["message"][row].as_py(),
@@ -184,9 +186,9 @@ def _event_attributes(decided: RoutedOutcomes, row: int, entry: NumberedRecord) 
     """Return the attributes of the outgoing event: those set for sinks, else those received."""
     given = decided.columns["attributes"][row].as_py()
     if given is None:
-        return members_of(envelope_of_row(decided.outcomes.facts, row, entry).attributes)
+        return to_json_members(envelope_of_row(decided.outcomes.facts, row, entry).attributes)
     texts = {_attribute_name(each["key"]): each["value"].decode("utf-8") for each in given}
-    return members_of(with_types(texts, decided.columns["typed"][row].as_py()))
+    return to_json_members(restore_types(texts, decided.columns["typed"][row].as_py()))
 
 
 def _attribute_name(key: str) -> str:
@@ -250,7 +252,7 @@ def iter_differences(expected: Any, actual: Any, pointer: str) -> Iterator[Value
     if isinstance(expected, Mapping):
         members = actual if isinstance(actual, Mapping) else {}
         for name, value in expected.items():
-            yield from iter_differences(value, members.get(name), pointer + as_pointer([name]))
+            yield from iter_differences(value, members.get(name), pointer + to_pointer([name]))
     elif isinstance(expected, list):
         listed = actual if isinstance(actual, list) else []
         if len(expected) != len(listed):
@@ -261,7 +263,7 @@ def iter_differences(expected: Any, actual: Any, pointer: str) -> Iterator[Value
     elif expected is None or actual is None:
         if expected is not actual:
             yield ValueMismatch(pointer, expected, actual)
-    elif isinstance(actual, (Mapping, list)) or text_of(expected) != text_of(actual):
+    elif isinstance(actual, (Mapping, list)) or to_text(expected) != to_text(actual):
         yield ValueMismatch(pointer, expected, actual)
 
 
@@ -342,7 +344,7 @@ def _find_unmet_constraint(matcher: Matcher, outcomes: MatchOutcomes, row: int, 
     numbers = [number for number in candidates if matcher.targets[number].xid == xid]
     if not numbers:
         return f"{xid} is not a candidate {_describe_channel(matcher, channel)}"
-    row_facts = matcher.row(facts, row, matcher.index.classify(facts.columns))
+    row_facts = matcher.explanation_row(facts, row, matcher.index.classify(facts.columns))
     failed = [[each for each in matcher.nearest.checks(number, row_facts) if not each.holds] for number in numbers]
     nearest = min(failed, key=len)
     if not nearest:
@@ -458,8 +460,8 @@ def format_cases(head: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], ou
         return "".join(f"{msgspec.json.encode(form).decode()}\n" for form in forms)
     document = {**head, "cases": list(cases)}
     if suffix in (".yaml", ".yml"):
-        return f"# yaml-language-server: $schema=./{SCHEMA_COPY}\n{yaml_text(document)}"
-    return json_text({SCHEMA: f"./{SCHEMA_COPY}", **document})
+        return f"# yaml-language-server: $schema=./{SCHEMA_COPY}\n{to_yaml_text(document)}"
+    return to_json_text({SCHEMA: f"./{SCHEMA_COPY}", **document})
 
 
 def _relative_path(output: Path, path: Path) -> str:

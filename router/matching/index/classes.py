@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import raw
+from bindings.columns.entries import raw_buffers
 from catalog.definitions.constraints import Constraint
 from catalog.templates import Placeholder, Template
 from catalog.values import is_timestamp
@@ -63,7 +63,7 @@ class SplitColumn:
     @cached_property
     def lengths(self) -> Int32:
         """The length of every value in bytes; undefined for nulls."""
-        return np.diff(raw(self.values)[1])
+        return np.diff(raw_buffers(self.values)[1])
 
     @cached_property
     def has_percent(self) -> bool:
@@ -72,7 +72,7 @@ class SplitColumn:
 
     def has(self, character: str) -> bool:
         """Whether any value may contain this ASCII character."""
-        data, offsets = raw(self.values)
+        data, offsets = raw_buffers(self.values)
         return bool((data[offsets[0] : offsets[-1]] == ord(character)).any())
 
     def segments(self, separator: str) -> Segments:
@@ -83,7 +83,7 @@ class SplitColumn:
         return known
 
     def _split_segments(self, separator: str) -> Segments:
-        data, offsets = raw(self.values)
+        data, offsets = raw_buffers(self.values)
         marks = np.flatnonzero(data[offsets[0] : offsets[-1]] == ord(separator))
         marks += offsets[0]
         filled = self.lengths > 0
@@ -271,11 +271,11 @@ class Ragged:
 
     def expand(self, items: IntArray) -> tuple[IntArray, IntArray]:
         """Return all values of these items in order, each with the position of its item in *items*."""
-        owners, places = spread(self.starts[items], self.counts[items])
+        owners, places = expand_ranges(self.starts[items], self.counts[items])
         return owners, self.values[places] if len(owners) else owners
 
 
-def spread(starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
+def expand_ranges(starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
     """Return *i* and the number for all numbers ``starts[i]``, ``starts[i] + 1``, … of every range *i*, in order.
 
     Ranges of equal length, as for rows of similar definitions, are twice as fast.
@@ -308,7 +308,7 @@ def separator_of(template: Template) -> str:
     return "." if template.dots else "/"
 
 
-def segments_of(template: Template) -> list[str | None] | None:
+def template_segments(template: Template) -> list[str | None] | None:
     """Return the segments of a template, None for a placeholder.
 
     Return None if a placeholder is only part of a segment, or if the template has both slashes and dots as separators.
@@ -534,12 +534,12 @@ class PropertyClasses:
         elif constraint.kind == "template" and constraint.type != "timestamp" and constraint.template.is_bare:
             self._nonempty |= bit
         elif constraint.kind == "template" and constraint.type != "timestamp":
-            segments = segments_of(constraint.template)
+            segments = template_segments(constraint.template)
             if segments is None:
                 self._slow.append((bit, constraint))
             else:
                 patterns.setdefault(separator_of(constraint.template), []).append((number, segments))
-        elif constraint.kind in ("present", "optional") and constraint.takes_any_text:
+        elif constraint.kind in ("present", "optional") and constraint.accepts_any_text:
             self._text |= bit
         elif constraint.kind in ("present", "optional") and constraint.type == "timestamp":
             self._timestamp |= bit

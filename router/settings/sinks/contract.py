@@ -18,7 +18,7 @@ from bindings.protocols import BINDINGS, Binding, sending_of
 from bindings.sending import Publisher, SendingBinding
 from catalog.model import Endpoint
 from router.errors import SinkError
-from router.settings.catalogs import TlsSettings, tls_of
+from router.settings.catalogs import TlsSettings, to_tls
 from router.settings.routes import DestinationTemplate, escape_level, parse_address
 from router.settings.values import LineageForm, Section
 
@@ -194,7 +194,7 @@ class RemoteSink(SinkSettings):
         return frozenset()
 
     @property
-    def taken_headers(self) -> frozenset[str] | None:
+    def reserved_headers(self) -> frozenset[str] | None:
         """Lower-case names that the client itself sets; None if no headers of records are passed on."""
         return frozenset()
 
@@ -235,7 +235,7 @@ class RemoteSink(SinkSettings):
         uris = self.own_addresses or (endpoint.uris if endpoint else ())
         if not uris:
             raise SinkError(name, "has no address", hint="set uri, or protocoloptions.endpoints in the catalog")
-        return Connection(uris, self.login(), tls_of(self.tls), endpoint.options if endpoint else {})
+        return Connection(uris, self.login(), to_tls(self.tls), endpoint.options if endpoint else {})
 
     def destination(self, filled: TemplateFiller, *, letters: bool) -> str:
         """Return the address, with the known variables filled in."""

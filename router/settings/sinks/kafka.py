@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import Field, SecretStr
 
-from bindings.kafka.binding import Brokers, brokers_for, brokers_of
+from bindings.kafka.binding import Brokers, parse_brokers, resolve_brokers
 from bindings.protocols import Binding
 from bindings.sending import Publisher
 from catalog.model import Endpoint
@@ -193,7 +193,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
 
     def cluster(self) -> KafkaClient:
         """Return the cluster of the settings, which must have brokers."""
-        return make_kafka_client(brokers_of([self.bootstrap_servers]), self, self.options)
+        return make_kafka_client(parse_brokers([self.bootstrap_servers]), self, self.options)
 
     def _brokers(self, name: str, endpoint: Endpoint | None) -> Brokers:
         """Return the brokers of the settings, else of the endpoint.
@@ -201,7 +201,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         Raises:
             SinkError: there are none, or their addresses contradict each other or the settings.
         """
-        brokers, fault = brokers_for(
+        brokers, fault = resolve_brokers(
             self.own_addresses or (() if endpoint is None else endpoint.uris),
             tls=self.tls is not None,
             login=self.username is not None,

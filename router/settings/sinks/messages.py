@@ -15,10 +15,10 @@ from pydantic import BeforeValidator, Field, SecretStr
 from bindings.gateways import BrokerLogin
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, Binding
-from bindings.sending import Publisher, Translating
+from bindings.sending import Publisher, TranslatingPublisher
 from catalog.model import Endpoint
 from router.errors import SinkError
-from router.settings.catalogs import PLAIN_TEXT, TlsSettings, iter_cleartext_faults, path_of, tls_of
+from router.settings.catalogs import PLAIN_TEXT, TlsSettings, iter_cleartext_faults, to_path, to_tls
 from router.settings.routes import (
     MISSING_TEXT,
     TABLE_VARIABLES,
@@ -78,7 +78,7 @@ class MessageSink(RemoteSink):
         return self.mode
 
     @property
-    def taken_headers(self) -> frozenset[str] | None:
+    def reserved_headers(self) -> frozenset[str] | None:
         """Empty, or None if no headers are passed on."""
         return frozenset() if self.pass_headers else None
 
@@ -160,11 +160,12 @@ class AmqpSink(MessageSink):
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client that sends durable messages and waits for ``accepted``."""
-        from bindings.amqp.publisher import AmqpSender, message_of
+        from bindings.amqp.publisher import AmqpSender
+        from bindings.amqp.publisher import to_amqp_message as message_of
 
         ours = f"xrouter-{name}-{os.getpid()}"
         client = AmqpSender(self.connection(name, endpoint), container_id=ours, timeout=self.seconds)
-        return Translating(client, message_of)
+        return TranslatingPublisher(client, message_of)
 
 
 # Sinks of type ``http``.
@@ -201,7 +202,7 @@ class HttpSink(MessageSink):
         return self.headers
 
     @property
-    def taken_headers(self) -> frozenset[str] | None:
+    def reserved_headers(self) -> frozenset[str] | None:
         """The headers of the settings."""
         if not self.pass_headers:
             return None
@@ -222,7 +223,8 @@ class HttpSink(MessageSink):
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client; a 2xx response confirms a message."""
-        from bindings.http.publisher import HttpPoster, request_of
+        from bindings.http.publisher import HttpPoster
+        from bindings.http.publisher import to_request as request_of
 
         login = self.login()
         named = login.username is not None and login.password is not None
@@ -230,7 +232,7 @@ class HttpSink(MessageSink):
             client = HttpPoster(
                 headers=self.own_headers(),
                 basic=(login.username or "", login.password or "") if named else None,
-                tls=tls_of(self.tls),
+                tls=to_tls(self.tls),
                 timeout=self.seconds,
                 in_flight=self.in_flight,
                 version=self.version,
@@ -238,7 +240,7 @@ class HttpSink(MessageSink):
             )
         except OSError as error:
             raise SinkError(name, f"cannot use its certificates: {error}", hint="correct tls of the sink") from error
-        return Translating(client, partial(request_of, self.method))
+        return TranslatingPublisher(client, partial(request_of, self.method))
 
     def own_headers(self) -> list[tuple[str, str]]:
         """Return the headers of every request; some are secrets."""
@@ -295,13 +297,14 @@ class MqttSink(MessageSink):
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client; with QoS 0 a message is confirmed once it is written."""
-        from bindings.mqtt.publisher import MqttPublisher, message_of
+        from bindings.mqtt.publisher import MqttPublisher
+        from bindings.mqtt.publisher import to_mqtt_message as message_of
 
         # Each process has its own client id: two clients with the same id would disconnect each other forever.
         ours = f"xrouter-{name}-{uuid.uuid4().hex[:12]}"
         version: Literal["MQTT/5.0", "MQTT/3.1.1"] = "MQTT/5.0" if binding.binary else "MQTT/3.1.1"
         client = MqttPublisher(self.connection(name, endpoint), protocol=version, client_id=ours, timeout=self.seconds)
-        return Translating(client, message_of)
+        return TranslatingPublisher(client, message_of)
 
 
 # Sinks of type ``nats``: core or JetStream.
@@ -332,7 +335,7 @@ class NatsSink(MessageSink):
     def login(self) -> BrokerLogin:
         """Return as whom to connect."""
         token = self.token.get_secret_value() if self.token else None
-        files = {"credentials": path_of(self.credentials), "seed": path_of(self.seed)}
+        files = {"credentials": to_path(self.credentials), "seed": to_path(self.seed)}
         known = super().login()
         return BrokerLogin(known.username, known.password, token, **files)
 
@@ -345,11 +348,12 @@ class NatsSink(MessageSink):
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
         """Return a client; JetStream drops a duplicate within its window."""
-        from bindings.nats.publisher import NatsPublisher, message_of
+        from bindings.nats.publisher import NatsPublisher
+        from bindings.nats.publisher import to_nats_message as message_of
 
         connection = self.connection(name, endpoint)
         client = NatsPublisher(connection, name=f"xrouter-{name}", timeout=self.seconds, stream=self.jetstream)
-        return Translating(client, partial(message_of, name))
+        return TranslatingPublisher(client, partial(message_of, name))
 
 
 # Sinks of type ``table``: a Delta table or Parquet files, for all events or one table per definition.

@@ -19,17 +19,23 @@ from bindings.envelope import EVENT_MEDIA, STRUCTURED
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Outbound
-from catalog.definitions.constraints import BASE64_KEY, Constraint, attribute_constraint, target_of, template_of
+from catalog.definitions.constraints import (
+    BASE64_KEY,
+    Constraint,
+    attribute_constraint,
+    match_candidate_of,
+    parse_cached_template,
+)
 from catalog.findings import TemplateError
 from catalog.model import Catalog, Definition, Endpoint, Property
 from catalog.parsing.nearest import Suggestions
 from catalog.templates import TEMPLATE_TYPES, Template
-from catalog.values import is_any_timestamp, media_type_of, text_of
+from catalog.values import is_any_timestamp, media_type_of, to_text
 from router.errors import SinkError
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.matching.record_columns import RawRow, RecordColumnsBuilder
-from router.settings.routes import AddressError, checked_address, parse_address
+from router.settings.routes import AddressError, parse_address, validate_address
 from router.settings.sinks.contract import RemoteSink
 from router.settings.values import LineageForm
 from router.sinks.contract import ArrowSink
@@ -93,7 +99,7 @@ class MessageValidator:
         alone = {name: replace(seen, candidates=(each.xid,)) for name, each in zip(names, definitions, strict=True)}
         builder = ChannelBuilder(replace(catalog, endpoints=alone))
         for name in names:
-            builder.endpoints(name, [name])
+            builder.add_endpoints(name, [name])
         self._matcher = Matcher(builder.targets, builder.channels)
         constraints = [
             {**_keyed(builder, number, event=True), **_keyed(builder, number, event=False)}
@@ -180,7 +186,7 @@ def _keyed(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, b
 
 
 def _any_value(constraint: Constraint) -> bool:
-    return constraint.kind in ("present", "optional") and constraint.takes_any_text
+    return constraint.kind in ("present", "optional") and constraint.accepts_any_text
 
 
 def _part_key(key: str) -> str:
@@ -219,11 +225,11 @@ class _Candidate:
         values = ((asked, event.attributes.get(name)) for name, asked in self.attributes)
         return all(asked.satisfied(value, present=value is not None) for asked, value in values)
 
-    def captured(self, event: RoutedEvent) -> dict[str, str]:
+    def placeholder_values(self, event: RoutedEvent) -> dict[str, str]:
         """Return the values of the placeholders in the declared attributes; the first one wins."""
         values: dict[str, str] = {}
         for name, asked in reversed(self.attributes):
-            values.update(asked.captured(event.attributes.get(name)))
+            values.update(asked.placeholder_values(event.attributes.get(name)))
         return values
 
 
@@ -318,7 +324,7 @@ class EndpointComposer:
 
     def _usable(self, definitions: Iterable[Definition], asked: Mode | None) -> Iterator[_Candidate]:
         for definition in definitions:
-            target = target_of(definition, self._endpoint)
+            target = match_candidate_of(definition, self._endpoint)
             if target is None or target.protocol not in (None, self._binding.protocol):
                 continue
             native = target.native is not None and not target.envelope
@@ -334,7 +340,7 @@ class EndpointComposer:
 
     def _message(self, candidate: _Candidate, event: RoutedEvent) -> Outbound:
         definition = candidate.definition
-        values = {**event.attributes, **candidate.captured(event), **event.context}
+        values = {**event.attributes, **candidate.placeholder_values(event), **event.context}
         parts = self._sending.build_option_parts(self._options(definition, values))
         for part in parts:
             if part.text is None and not self._sending.carries_bytes(part.key):
@@ -351,7 +357,7 @@ class EndpointComposer:
                 parts.append(Part(name, self._address_text(text, values).encode()))
         if self._sending.key_name and self._sending.key_name not in keys:
             parts += self._key(event, values)
-        address = checked_address(self._address(definition, parts, values), self._sending)
+        address = validate_address(self._address(definition, parts, values), self._sending)
         kept = [part for part in parts if not part.key.startswith(_QUERY)]
         return outbound(
             event, self._binding, candidate.mode, address, kept, lineage=self._lineage, passing=self._passing
@@ -375,7 +381,7 @@ class EndpointComposer:
                 yield prop, text
 
     def _text(self, prop: Property, values: Mapping[str, str]) -> str:
-        text = text_of(cast(Any, prop.value))
+        text = to_text(cast(Any, prop.value))
         if prop.type == "timestamp" and is_any_timestamp(text):
             if "time" not in values:
                 raise UnsendableMessage(f"{prop.name} is a time, but the event has no time")
@@ -394,12 +400,12 @@ class EndpointComposer:
             listed = self._endpoint.options.get(member)
             pairs = listed.items() if isinstance(listed, dict) else _pairs(listed)
             for name, value in pairs:
-                text = template_of(text_of(value), False).expand(values, encode=False)
+                text = parse_cached_template(to_text(value), False).expand(values, encode=False)
                 yield Part(f"{member}.{name.lower() if member == 'headers' else name}", text.encode())
 
     def _address_text(self, text: str, values: Mapping[str, str]) -> str:
         """Expand a template of the channel; values are encoded so that none adds a level or a wildcard."""
-        template = template_of(text, False)
+        template = parse_cached_template(text, False)
         known = {name: self._sending.encode_value(values[name]) for name in template.names if name in values}
         return template.expand(known, encode=False)
 
@@ -414,7 +420,7 @@ class EndpointComposer:
         fixed = self._endpoint.options.get("key")
         own = event.attributes.get("partitionkey")
         if fixed:
-            data: bytes | None = template_of(str(fixed), False).expand(values, encode=False).encode()
+            data: bytes | None = parse_cached_template(str(fixed), False).expand(values, encode=False).encode()
         else:
             data = own.encode() if own else source_key(event)
         return [] if data is None else [Part(self._sending.key_name, data, BINARY_KIND)]
@@ -433,7 +439,7 @@ def asks_structured(definition: Definition, endpoint: Endpoint, binding: Binding
 def _template(prop: Property, dots: bool = False) -> Template | None:
     if prop.value is None or prop.type not in TEMPLATE_TYPES:
         return None
-    template = template_of(text_of(prop.value), dots)
+    template = parse_cached_template(to_text(prop.value), dots)
     return None if template.is_literal else template
 
 
@@ -508,7 +514,7 @@ def composer_of(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalo
 
 def passing_of(settings: RemoteSink, binding: Binding) -> HeaderPassing | None:
     """Return what passes headers on; None if the settings disable it."""
-    return None if settings.taken_headers is None else HeaderPassing(binding, settings.taken_headers)
+    return None if settings.reserved_headers is None else HeaderPassing(binding, settings.reserved_headers)
 
 
 def spread_key(name: str, settings: RemoteSink) -> str:

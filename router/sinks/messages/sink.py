@@ -16,20 +16,20 @@ from urllib.parse import quote
 import msgspec
 import pyarrow as pa
 
-from bindings.amqp.values import TYPES, merge_parts, types_of
+from bindings.amqp.values import TYPES_KEY, merge_parts, types_of
 from bindings.envelope import (
     ATTRIBUTE_NAME,
     EVENT_MEDIA,
     STRUCTURED,
     UNESCAPED,
     AttributeRule,
-    attribute_name,
-    attribute_parts,
+    attribute_of_key,
+    build_attribute_parts,
 )
-from bindings.events import encode_event, with_types
+from bindings.events import encode_event, restore_types
 from bindings.gateways import GatewayError
-from bindings.parts import JSON_KIND, Part, Parts, coding_of, first
-from bindings.protocols import BINDINGS, CARRIED, Binding, binding_of
+from bindings.parts import JSON_KIND, Part, Parts, content_coding_of, first_part
+from bindings.protocols import BINDINGS, CARRIED_PREFIXES, Binding, binding_of
 from bindings.sending import MessageRefusal, Outbound, Publisher, Unsettled
 from catalog.findings import RecordError
 from catalog.model import Endpoint
@@ -39,12 +39,12 @@ from router.errors import SinkError
 from router.matching.record_columns import SCHEMA_ID
 from router.rendering.lineage import context_text, lineage_of
 from router.rendering.texts import TIME_TEXT, TYPED
-from router.settings.routes import AddressError, AddressTemplate, event_values, missing_value
+from router.settings.routes import AddressError, AddressTemplate, describe_missing, make_event_values
 from router.settings.sinks.contract import RemoteSink
 from router.settings.values import LineageForm
 from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
 from router.sinks.jsonlines import AMBIGUOUS, RARE, WIDE, instant_text, pairs_of
-from router.watching.batches import progressed
+from router.watching.batches import report_progress
 
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 LINEAGE: Final = "xrouter-"
 """Prefix of the names this router adds; those of a router before it are not passed on."""
 _HEADERS: Final = "headers."
-_MEMBERS: Final = tuple(f'"{name[:-1]}"' for name in CARRIED)
+_MEMBERS: Final = tuple(f'"{name[:-1]}"' for name in CARRIED_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class HeaderPassing:
                 if wire_type and source.protocol == self.binding.protocol:
                     types[key] = wire_type
         if types:
-            yield Part(TYPES, msgspec.json.encode(types), JSON_KIND)
+            yield Part(TYPES_KEY, msgspec.json.encode(types), JSON_KIND)
 
 
 def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
@@ -105,16 +105,16 @@ def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
     except (msgspec.DecodeError, RecordError):
         return  # the native record is shown, not relied on: an unusual one has no headers
     types = types_of(parts)
-    bare = source.rule.prefixes[0] in CARRIED
-    is_event = any(attribute_name(part.key, source.rule) == "specversion" for part in parts)
-    content = first(parts, source.rule.content_type)
+    bare = source.rule.prefixes[0] in CARRIED_PREFIXES
+    is_event = any(attribute_of_key(part.key, source.rule) == "specversion" for part in parts)
+    content = first_part(parts, source.rule.content_type)
     within = content is not None and media_type_of(content.text).startswith(EVENT_MEDIA)
     for part in parts:
-        prefix = next((known for known in CARRIED if part.key.startswith(known)), None)
+        prefix = next((known for known in CARRIED_PREFIXES if part.key.startswith(known)), None)
         if prefix is None or part.value is None:
             continue
         name = part.key.removeprefix(prefix)
-        attribute = attribute_name(part.key, source.rule)
+        attribute = attribute_of_key(part.key, source.rule)
         if attribute is not None and (not bare or (is_event and ATTRIBUTE_NAME.fullmatch(attribute))):
             continue
         lowered = name.lower()
@@ -131,8 +131,8 @@ def _reads_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> bool:
     Where attributes have no prefix (MQTT), any name of the right form is one in binary mode; without an envelope, the
     one that would make an event of the message.
     """
-    name = attribute_name(key, rule)
-    if name is None or rule.prefixes[0] not in CARRIED:
+    name = attribute_of_key(key, rule)
+    if name is None or rule.prefixes[0] not in CARRIED_PREFIXES:
         return name is not None
     return ATTRIBUTE_NAME.fullmatch(name) is not None if binary else name == "specversion"
 
@@ -174,7 +174,7 @@ def event_of(row: Mapping[str, Any]) -> RoutedEvent:
         attributes["time"] = time
     attributes.update(pairs_of(row.get("extensions")))
     return RoutedEvent(
-        with_types(attributes, row.get(TYPED)),
+        restore_types(attributes, row.get(TYPED)),
         row.get("data"),
         row.get("message") or "",
         row.get("endpoint") or "",
@@ -209,7 +209,7 @@ def outbound(
         mode = "structured"
     own: list[Part] = []
     if mode == "binary":
-        own = attribute_parts(binding.rule, event.attributes)
+        own = build_attribute_parts(binding.rule, event.attributes)
     elif mode == "structured":
         body = encode_event(event.attributes, event.data)
         own = [Part(binding.rule.content_type, STRUCTURED.encode())]
@@ -220,12 +220,12 @@ def outbound(
     elif lineage:
         own += lineage_parts(event, binding, lineage)
     own += _annotations(event, binding) if all(part.key != binding.partition_key for part in given) else []
-    keys = {part.key for part in own} - {TYPES}
+    keys = {part.key for part in own} - {TYPES_KEY}
     parts = merge_parts([part for part in given if part.key not in keys], own)
     if passing is not None:
         keys = {part.key for part in parts}
         came = passing.parts(event.protocol, event.native, binary=mode == "binary", structured=mode == "structured")
-        parts = merge_parts(parts, [part for part in came if part.key not in keys or part.key == TYPES])
+        parts = merge_parts(parts, [part for part in came if part.key not in keys or part.key == TYPES_KEY])
     identity = "|".join((event.endpoint, event.position, event.attributes["source"], event.attributes["id"]))
     return Outbound(address, parts, body, event.position.rpartition("-")[0], identity)
 
@@ -237,7 +237,7 @@ def source_key(event: RoutedEvent) -> bytes | None:
     if binding is None or not binding.partition_key or binding.partition_key.rpartition(".")[2] not in event.native:
         return None
     try:
-        part = first(binding.split(msgspec.json.decode(event.native)), binding.partition_key)
+        part = first_part(binding.split(msgspec.json.decode(event.native)), binding.partition_key)
     except (msgspec.DecodeError, RecordError):
         return None  # the native record is shown, not relied on: an unusual one has no key
     return None if part is None else part.value
@@ -261,7 +261,7 @@ def framed(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenFram
     if frame is None or message.body is None or mode == "structured" or event.more_lineage.get(SCHEMA_ID):
         return message
     is_json = _JSON.search((event.attributes.get("datacontenttype") or "").lower()) is not None
-    if coding_of(message.parts) or (is_json and not frame.plain):
+    if content_coding_of(message.parts) or (is_json and not frame.plain):
         return message
     return replace(message, body=frame.head + message.body)
 
@@ -381,10 +381,10 @@ class TemplateComposer:
         return composed
 
     def _composer(self, event: RoutedEvent) -> Outbound:
-        values = event_values(event.message, event.endpoint, "", event.context, event.attributes)
+        values = make_event_values(event.message, event.endpoint, "", event.context, event.attributes)
         missing = self._template.missing(values) if self._strict else ()
         if missing:
-            raise UnsendableMessage(missing_value(missing, "the address"))
+            raise UnsendableMessage(describe_missing(missing, "the address"))
         try:
             address = self._template.expand(values)
         except AddressError as error:
@@ -435,7 +435,7 @@ class ConfirmedSink(ArrowSink):
             settled = self._known(commit)
             for batch in kept.to_batches(max_chunksize=CHUNK):
                 self._send([row for row in map(event_of, batch.to_pylist()) if row.position not in settled], settled)
-                progressed()
+                report_progress()
             mine = [settled.get(position) for position in kept.column("position").to_pylist()]
         refused = tuple(record for record in mine if record is not None)
         return WriteResult(rows.num_rows - len(refused), refused=refused)

@@ -31,7 +31,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import PostCommitHookProperties
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from bindings.private_files import replaced, sync_path, waiting_lock
+from bindings.private_files import hold_lock, replace_file, sync_path
 from router.errors import SinkError
 from router.settings.values import is_url
 from router.sinks.contract import Commit, StagedFile
@@ -202,7 +202,7 @@ def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
         OSError: the file system refuses; *target* is unchanged.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(target, target.with_name(f".{target.name}.tmp"), private=False) as file:
+    with replace_file(target, target.with_name(f".{target.name}.tmp"), private=False) as file:
         fill(file)
 
 
@@ -251,7 +251,7 @@ def sole_rewriter(uri: str) -> Iterator[None]:
     if folder is None:
         yield
         return
-    with waiting_lock(folder / "_delta_log" / _REWRITING):
+    with hold_lock(folder / "_delta_log" / _REWRITING):
         yield
 
 

@@ -21,7 +21,7 @@ from catalog.schemas.columns import PayloadColumn, Undecoded, payload_column
 from router.errors import SinkError
 from router.logs import get_logger
 from router.matching.record_columns import SCHEMA_ID
-from router.settings.routes import TABLE_VARIABLES, event_values, parse_name
+from router.settings.routes import TABLE_VARIABLES, make_event_values, parse_name
 from router.settings.sinks.messages import TableSink
 from router.settings.values import is_url
 from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, UnfitValues, WriteResult
@@ -58,7 +58,7 @@ class TableLayout:
 
     def place_of(self, message: str) -> str:
         """Return the path of a definition's table below the sink's path."""
-        values = event_values(message, "", "", {})
+        values = make_event_values(message, "", "", {})
         parts = (parse_name(part, TABLE_VARIABLES) for part in self.template.split("/"))
         return "/".join(part.expand(values, escape="_") for part in parts)
 

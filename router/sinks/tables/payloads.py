@@ -14,18 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.kafka.binding import PROTOCOL as KAFKA
-from bindings.parts import NAME, coding_of
+from bindings.parts import CODING_HEADER, content_coding_of
 from bindings.protocols import binding_of
 from catalog.findings import RecordError
 from catalog.schemas.columns import PayloadColumn, Undecoded
-from catalog.schemas.contract import MessagePlace, WriterSchema, decoded
+from catalog.schemas.contract import MessagePlace, WriterSchema, decode_content
 from catalog.schemas.ids.client import WrittenSchema
-from catalog.schemas.ids.deciding import Frames, ids_of
+from catalog.schemas.ids.deciding import FrameSettings, find_frame_ids
 
-Framings = Mapping[str, Frames]
+Framings = Mapping[str, FrameSettings]
 """How bodies of Kafka begin, by the endpoint that they came from; ``auto`` where nothing is said."""
 _NATIVE: Final = msgspec.json.Decoder(dict[str, object])
-_AUTO: Final = Frames()
+_AUTO: Final = FrameSettings()
 Read = tuple[pa.StructArray, tuple[Undecoded, ...]]
 """Payloads, and those that do not decode."""
 
@@ -82,12 +82,14 @@ def _together(read: Sequence[tuple[Sequence[int], Read]], rows: int) -> Read:
 def _uncoded(rows: pa.Table) -> pa.BinaryArray:
     """Return the bodies; one that is not coded as its message says stays: it may be the data of a structured event."""
     bodies, natives = rows.column("data").combine_chunks(), rows.column("native").combine_chunks()
-    marked = pc.indices_nonzero(pc.fill_null(pc.match_substring(natives, NAME, ignore_case=True), False)).to_pylist()
+    marked = pc.indices_nonzero(
+        pc.fill_null(pc.match_substring(natives, CODING_HEADER, ignore_case=True), False)
+    ).to_pylist()
     uncoded = {}
     for row in marked:
         body = bodies[row].as_py()
         coding = _coding(rows.column("protocol")[row].as_py(), natives[row].as_py())
-        opened = decoded(body, coding) if coding and body is not None else None
+        opened = decode_content(body, coding) if coding and body is not None else None
         if isinstance(opened, bytes):
             uncoded[row] = opened
     return _replaced(bodies, uncoded)
@@ -96,30 +98,30 @@ def _uncoded(rows: pa.Table) -> pa.BinaryArray:
 def _coding(protocol: str | None, native: str) -> str:
     binding = binding_of(protocol or "")
     try:
-        return coding_of(binding.split(_NATIVE.decode(native))) if binding is not None else ""
+        return content_coding_of(binding.split(_NATIVE.decode(native))) if binding is not None else ""
     except (msgspec.DecodeError, RecordError):
         return ""  # the native record is shown, not relied on
 
 
-def _framed(rows: pa.Table, bodies: pa.BinaryArray, framings: Framings) -> dict[int, tuple[Frames, str]]:
+def _framed(rows: pa.Table, bodies: pa.BinaryArray, framings: Framings) -> dict[int, tuple[FrameSettings, str]]:
     """Return the rows of Kafka whose bodies begin with an id, with it and how such bodies are read."""
     kafka = pc.fill_null(pc.equal(rows.column("protocol"), KAFKA), False).combine_chunks()
     endpoints = pc.dictionary_encode(rows.column("endpoint").combine_chunks(), null_encoding="encode")
     codes = np.where(kafka.to_numpy(zero_copy_only=False), endpoints.indices.to_numpy(zero_copy_only=False), -1)
-    found: dict[int, tuple[Frames, str]] = {}
+    found: dict[int, tuple[FrameSettings, str]] = {}
     for code, endpoint in enumerate(endpoints.dictionary.to_pylist()):
         frames = framings.get(endpoint or "", _AUTO)
         mine = np.flatnonzero(codes == code)
         if frames.framing == "none" or not len(mine):
             continue
-        ids = ids_of(bodies.take(pa.array(mine)), frames.framing)
+        ids = find_frame_ids(bodies.take(pa.array(mine)), frames.framing)
         there = np.flatnonzero(ids.codes >= 0)
         found |= {int(mine[at]): (frames, ids.names[int(ids.codes[at])]) for at in there.tolist()}
     return found
 
 
 def _divided(
-    column: PayloadColumn, bodies: pa.BinaryArray, framed: Mapping[int, tuple[Frames, str]]
+    column: PayloadColumn, bodies: pa.BinaryArray, framed: Mapping[int, tuple[FrameSettings, str]]
 ) -> tuple[list[_Part], dict[int, bytes]]:
     """Divide rows by what they were written with, and give apart the insides of those which may have no frame."""
     parts: dict[tuple[int, str, MessagePlace | None], _Part] = {}
@@ -128,9 +130,9 @@ def _divided(
     for row, (frames, name) in framed.items():
         registry, key = frames.registry, (id(frames), name)
         if key not in known:
-            known[key] = registry.written(name) if registry is not None else None
+            known[key] = registry.get_schema(name) if registry is not None else None
         written = known[key]
-        inside = column.inside(bodies[row].as_py(), frames.framing)
+        inside = column.strip_frame(bodies[row].as_py(), frames.framing)
         if inside is None:
             continue
         data, place = inside

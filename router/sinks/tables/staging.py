@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bindings.private_files import denying, umask
+from bindings.private_files import current_umask, use_umask
 from catalog.model import Catalog
 from catalog.values import YEAR_1, YEAR_10000
 from router.rendering.texts import INSTANT
@@ -330,7 +330,7 @@ class TableStaging:
     commit: Commit
     partition_by: tuple[str, ...] = ()
     known: bytes = b""
-    umask: int = field(default_factory=umask)
+    umask: int = field(default_factory=current_umask)
     """The umask of the driver: workers make files for their owner alone, but these are for all readers of sinks."""
 
     def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
@@ -345,7 +345,7 @@ class TableStaging:
             for values, share in _by_partition(rows, self.partition_by):
                 folders = (f"{each}={_NULL if not text else quote(text, safe='')}" for each, text in values.items())
                 path = "/".join((*folders, name))
-                with denying(self.umask):
+                with use_umask(self.umask):
                     size, statistics = _write(Path(self.folder, path), share)
                 now = time.time_ns() // 1_000_000
                 staged.append(StagedFile(path, share.num_rows, size, now, values, statistics, schema))

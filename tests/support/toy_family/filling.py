@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling import Filling
+from catalog.schemas.filling import Chooser
 from tests.support.toy_family.validating import compile_schema
 
 
@@ -13,9 +13,9 @@ class LinesFiller:
     def __init__(self, lines: int) -> None:
         self._lines = lines
 
-    def payload(self, filling: Filling, content_type: str) -> bytes:
+    def payload(self, filling: Chooser, content_type: str) -> bytes:
         return "".join(f"{filling.make_word()}\n" for _ in range(self._lines)).encode()
 
 
-def open_filler(source: SchemaSource, library: Library) -> LinesFiller:
+def open_sampler(source: SchemaSource, library: Library) -> LinesFiller:
     return LinesFiller(compile_schema(source, library).lines)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bindings.certificates import addresses_of, tls_context, with_login
+from bindings.certificates import create_tls_context, parse_addresses, with_login
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from bindings.protocols import sending_of
 
 
 @pytest.mark.parametrize("kind", ["mqtt", "nats", "amqp"])
 def test_addresses_over_websockets_are_passed_over(kind: str) -> None:
-    (address,) = addresses_of(
+    (address,) = parse_addresses(
         sending_of(kind).address_form, Connection(("wss://a.example/x", f"{kind}://b.example:99", "WS://c.example"))
     )
     assert str(address) == "b.example:99"
@@ -22,7 +22,7 @@ def test_addresses_over_websockets_are_passed_over(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["mqtt", "nats", "amqp"])
 def test_nothing_but_websockets_is_an_error(kind: str) -> None:
     with pytest.raises(GatewayError, match=rf"{kind.upper()} over WebSockets .* is not supported; use an address such"):
-        addresses_of(sending_of(kind).address_form, Connection(("wss://a.example",)))
+        parse_addresses(sending_of(kind).address_form, Connection(("wss://a.example",)))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_nothing_but_websockets_is_an_error(kind: str) -> None:
     ],
 )
 def test_an_address_is_split_as_its_protocol_writes_it(kind: str, uri: str, tls: bool, url: str) -> None:
-    (address,) = addresses_of(sending_of(kind).address_form, Connection((uri,), tls=Tls() if tls else None))
+    (address,) = parse_addresses(sending_of(kind).address_form, Connection((uri,), tls=Tls() if tls else None))
     assert (address.url, address.tls) == (url, url.startswith(("mqtts", "amqps", "tls")))
     assert sending_of(kind).address_form.is_plain(uri, tls=tls) is not address.tls
 
@@ -62,7 +62,7 @@ def test_an_address_is_split_as_its_protocol_writes_it(kind: str, uri: str, tls:
 )
 def test_an_address_of_no_form_is_refused_without_its_secrets(kind: str, uri: str, says: str) -> None:
     with pytest.raises(GatewayError) as refused:
-        addresses_of(sending_of(kind).address_form, Connection((uri,)))
+        parse_addresses(sending_of(kind).address_form, Connection((uri,)))
     assert str(refused.value) == says
 
 
@@ -78,7 +78,7 @@ def test_an_address_of_no_form_is_refused_without_its_secrets(kind: str, uri: st
 def test_the_login_of_the_settings_goes_before_that_of_the_address(
     login: BrokerLogin, expected: tuple[str, str | None]
 ) -> None:
-    (address,) = addresses_of(sending_of("mqtt").address_form, Connection(("mqtt://us%40er:se%2Fcret@h",)))
+    (address,) = parse_addresses(sending_of("mqtt").address_form, Connection(("mqtt://us%40er:se%2Fcret@h",)))
     chosen = with_login(address, login)
     assert (chosen.username, chosen.password) == expected
     assert "cret" not in f"{address!r} {address} {address.url}" and "hidden" not in repr(chosen)
@@ -95,4 +95,4 @@ def test_files_for_tls_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         (Tls(certificate=odd, key=away), rf"certificate {odd} with key {away} cannot be used: .+"),
     ):
         with pytest.raises(GatewayError, match=says):
-            tls_context(tls)
+            create_tls_context(tls)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import generate_latest
 
-from bindings.background import Background, faults
+from bindings.background import Background, fault_counts
 from router.watching.metrics import Metrics
 
 SECONDS = 30.0
@@ -20,7 +20,7 @@ def part() -> Iterator[str]:
 
 
 def test_work_begins_again_after_faults_and_they_are_counted(part: str, caplog: pytest.LogCaptureFixture) -> None:
-    before = faults().get(part, 0)
+    before = fault_counts().get(part, 0)
     turns = iter((ValueError("one"), RecursionError("two"), None))
     done = threading.Event()
 
@@ -34,7 +34,7 @@ def test_work_begins_again_after_faults_and_they_are_counted(part: str, caplog: 
     thread.start()
     assert done.wait(SECONDS)
     assert thread.join(SECONDS)
-    assert faults()[part] == before + 2
+    assert fault_counts()[part] == before + 2
     assert "work-1 failed; restarting in" in caplog.text
     text = generate_latest(Metrics().registry).decode()
     assert f'xrouter_background_faults_total{{part="{part}"}} {before + 2}.0' in text

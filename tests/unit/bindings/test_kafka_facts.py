@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bindings.columns.entries import Entries, texts_of
-from bindings.kafka.binding import parts_of_row
-from bindings.kafka.record_columns import SOURCE_SCHEMA, KafkaReader
+from bindings.columns.entries import Entries, decode_utf8
+from bindings.kafka.binding import split_row
+from bindings.kafka.record_columns import SOURCE_SCHEMA, KafkaColumnReader
 from bindings.protocols import BINDINGS
 from router.matching.record_columns import RawRow, RecordColumns, RecordColumnsBuilder
 from tests.support.cases import examples
@@ -25,7 +25,7 @@ KEYS = (*EVENT, *HEADERS, "p.key", "p.key_base64", "b.key", "p.topic", "p.partit
 def exactly(row: dict[str, Any]) -> RecordColumns:
     """The facts of one row as the exact codec reads it."""
     raw = RecordColumnsBuilder(KEYS)
-    raw.add(RawRow(0, BINDINGS["KAFKA"], parts_of_row(row), row["value"], 0, lambda: True, "", None))
+    raw.add(RawRow(0, BINDINGS["KAFKA"], split_row(row), row["value"], 0, lambda: True, "", None))
     return raw.build()
 
 
@@ -34,7 +34,7 @@ def exactly(row: dict[str, Any]) -> RecordColumns:
 @given(st.lists(rows(), min_size=1, max_size=12))
 def test_columns_say_what_the_codec_says(made: list[tuple[Any, ...]]) -> None:
     batch = batch_of(made)
-    read = KafkaReader(KEYS, sniffs=True).read_columns(batch)
+    read = KafkaColumnReader(KEYS, sniffs=True).read_columns(batch)
     for number, row in enumerate(batch.to_pylist()):
         if read.odd[number]:
             continue
@@ -52,7 +52,7 @@ def test_columns_say_what_the_codec_says(made: list[tuple[Any, ...]]) -> None:
 @pytest.mark.slow
 @given(st.lists(rows(), min_size=1, max_size=12))
 def test_slices_of_a_batch_are_read_alike(made: list[tuple[Any, ...]]) -> None:
-    reader, batch = KafkaReader(KEYS, sniffs=True), batch_of(made)
+    reader, batch = KafkaColumnReader(KEYS, sniffs=True), batch_of(made)
     whole = reader.read_columns(batch)
     for at in range(len(made)):
         one = reader.read_columns(batch.slice(at, 1))
@@ -74,7 +74,7 @@ def test_slices_of_a_batch_are_read_alike(made: list[tuple[Any, ...]]) -> None:
 )
 def test_few_rows_are_odd(headers: list[tuple[str, bytes]], odd: bool) -> None:
     batch = batch_of([(b"k", b"v", "in", 0, 0, 0, headers)])
-    assert KafkaReader(("p.headers.a",), sniffs=False).read_columns(batch).odd.tolist() == [odd]
+    assert KafkaColumnReader(("p.headers.a",), sniffs=False).read_columns(batch).odd.tolist() == [odd]
 
 
 @given(st.lists(contents))
@@ -86,7 +86,7 @@ def test_bytes_are_texts_where_they_are_utf8(values: list[bytes | None]) -> None
             wanted.append(None if value is None else value.decode())
         except UnicodeDecodeError:
             wanted.append(None)
-    assert texts_of(array).to_pylist() == wanted
+    assert decode_utf8(array).to_pylist() == wanted
 
 
 def test_ever_new_names_cost_no_more_than_their_number() -> None:
@@ -100,4 +100,4 @@ def test_ever_new_names_cost_no_more_than_their_number() -> None:
         [(None, None, "in", 0, 0, 0, [*headers[0], headers[0][7]]), (None, None, "in", 0, 0, 0, headers[1])]
     )
     assert Entries(twice.column(SOURCE_SCHEMA.names[-1])).rows_with_repeats(lambda _: True).tolist() == [True, False]
-    assert KafkaReader((), sniffs=False).read_columns(batch).odd.all()
+    assert KafkaColumnReader((), sniffs=False).read_columns(batch).odd.all()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.kafka.binding import parts_of_row
-from bindings.parts import Part, first, parts_with_key
+from bindings.kafka.binding import split_row
+from bindings.parts import Part, first_part, parts_with_key
 from bindings.protocols import BINDINGS, binding_of, stream_id
 from catalog.findings import RecordError
 from catalog.record import Record, parse_record
@@ -106,7 +106,7 @@ def test_a_kafka_key_of_any_bytes_survives(key: bytes) -> None:
 def test_a_kafka_row_has_the_parts_of_its_record(key: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
     row = {"topic": "t", "partition": 1, "offset": 2, "timestamp": 3, "key": key}
     row["headers"] = [{"key": name, "value": value} for name, value in headers]
-    binding, parts = BINDINGS["KAFKA"], parts_of_row(row)
+    binding, parts = BINDINGS["KAFKA"], split_row(row)
     assert sorted(map(repr, binding.split(binding.build(parts)))) == sorted(map(repr, parts))
 
 
@@ -140,9 +140,9 @@ def test_values_that_are_no_text_compare_as_their_json(value: Any, expected: byt
 
 def test_content_type_is_found_in_any_case_and_the_first_counts() -> None:
     parts = [Part("headers.Content-Type", b"1"), Part("headers.content-type", b"2"), Part("headers.X", b"3")]
-    assert first(parts, "headers.content-type") == parts[0]
+    assert first_part(parts, "headers.content-type") == parts[0]
     assert parts_with_key(parts, "headers.content-type") == parts[:2]
-    assert first(parts, "headers.x") is None
+    assert first_part(parts, "headers.x") is None
     assert parts_with_key(parts, "headers.X") == parts[2:]
 
 

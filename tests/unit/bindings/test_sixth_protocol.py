@@ -15,12 +15,12 @@ from bindings.protocols import BINDINGS
 from catalog.load import load
 from catalog.model import Catalog
 from router.errors import ConfigError, SinkError
-from router.intake.intake import connections_of, open_gateway
+from router.intake.intake import group_connections, open_gateway
 from router.matching.records import RecordMatcher
 from router.settings import Settings, load_settings
 from router.sinks import Commit, check_endpoints, open_sink
 from router.sinks.messages.sink import MESSAGE
-from router.sources import sources_of
+from router.sources import resolve_sources
 from tests.support.mqtt import Rows
 from tests.support.round_trip import PROTOCOL, far_end, record_of, spoken
 from tests.support.shop import Counts
@@ -83,8 +83,8 @@ def test_a_gateway_takes_and_acknowledges_after_the_store(tmp_path: Path) -> Non
     rows, counts = Rows(), Counts()
     with far_end({}, [message, message]) as (uri, got):
         catalog = catalog_of(tmp_path, uri)
-        (source,) = sources_of(catalog, settings_of(tmp_path, {"type": "pipe", "uri": uri, "pipe": "a"}))
-        (link,) = connections_of([source], "tests")
+        (source,) = resolve_sources(catalog, settings_of(tmp_path, {"type": "pipe", "uri": uri, "pipe": "a"}))
+        (link,) = group_connections([source], "tests")
         gateway = open_gateway(link, rows, GatewayLimits(), counts)
         gateway.start()
         gateway.stop(30)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from catalog.convert import convert, yaml_text
+from catalog.convert import convert, to_yaml_text
 from catalog.findings import Declarations
 from catalog.linting.attributes import rejecting_errors
-from catalog.load import catalog_from_json, catalog_to_json, listing, load
+from catalog.load import catalog_from_json, catalog_to_json, listing_to_json, load
 from catalog.model import Catalog
 from tests.support.cases import read_cases
 
@@ -39,7 +39,7 @@ def written(tmp_path: Path, *documents: Any) -> Path:
 def test_case(case: dict[str, Any], tmp_path: Path) -> None:
     catalog = load([written(tmp_path, case["document"])])
 
-    listed = {xid: listing(definition, catalog) for xid, definition in catalog.definitions.items()}
+    listed = {xid: listing_to_json(definition, catalog) for xid, definition in catalog.definitions.items()}
     assert {f"{f.severity} {f.rule} {f.pointer}" for f in catalog.findings} == set(case["findings"])
     for xid, expected in case["definitions"].items():
         assert {name: listed[xid][name] for name in expected} == expected
@@ -94,7 +94,7 @@ def test_what_is_converted_stands_as_it_was_written(tmp_path: Path) -> None:
     assert message["envelopemetadata"]["subject"]["value"] == "1.10"
     assert message["protocoloptions"]["topic"]["value"] == "007"
     assert message["dataschema"] == {"type": "string", "maxLength": 10}
-    (tmp_path / "0.yaml").write_text(yaml_text(document), "utf-8")
+    (tmp_path / "0.yaml").write_text(to_yaml_text(document), "utf-8")
     assert load([tmp_path]).definitions == catalog.definitions
 
 

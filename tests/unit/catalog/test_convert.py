@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalog.convert import Converted, convert, json_text, yaml_text
+from catalog.convert import ConvertedCatalog, convert, to_json_text, to_yaml_text
 from catalog.definitions.constraints import levels_of, merge_properties
 from catalog.explaining import explain
 from catalog.findings import CatalogError, Declarations, DocumentError, SourceLocation
@@ -29,15 +29,15 @@ DOCUMENTS = sorted(
 OLD_RULES = {"unusual-name", "deprecated-dialect", "duplicate-key"}
 
 
-def converted(path: Path, *, flatten: bool = False) -> tuple[Catalog, Converted]:
+def converted(path: Path, *, flatten: bool = False) -> tuple[Catalog, ConvertedCatalog]:
     declarations = Declarations()
     catalog = load([path], declarations=declarations)
     return catalog, convert(catalog, declarations, flatten=flatten)
 
 
-def reread(done: Converted, folder: Path, *, yaml: bool = False) -> Catalog:
+def reread(done: ConvertedCatalog, folder: Path, *, yaml: bool = False) -> Catalog:
     target = folder / ("again.yaml" if yaml else "again.json")
-    target.write_text(yaml_text(done.document) if yaml else json_text(done.document), "utf-8")
+    target.write_text(to_yaml_text(done.document) if yaml else to_json_text(done.document), "utf-8")
     return load([target])
 
 
@@ -289,17 +289,17 @@ def test_yaml_keeps_every_text_a_text(tmp_path: Path) -> None:
     document = {"messagegroups": {"g": {"messages": {"m": {"protocol": "HTTP", "extra": extra}}}}}
     done = converted(written(tmp_path, document))[1]
     target = tmp_path / "again.yaml"
-    target.write_text(yaml_text(done.document), "utf-8")
+    target.write_text(to_yaml_text(done.document), "utf-8")
     assert converted(target)[1].document == done.document
-    assert not re.search(r"[&*]id\d", yaml_text({"a": extra, "b": extra}))
+    assert not re.search(r"[&*]id\d", to_yaml_text({"a": extra, "b": extra}))
 
 
 def test_what_a_text_cannot_hold_is_an_error() -> None:
     with pytest.raises(CatalogError, match="convert it to JSON"):
-        yaml_text({"a": "\ud800"})
-    assert json.loads(json_text({"a": "\ud800"})) == {"a": "\ud800"}
+        to_yaml_text({"a": "\ud800"})
+    assert json.loads(to_json_text({"a": "\ud800"})) == {"a": "\ud800"}
     with pytest.raises(CatalogError, match="number"):
-        json_text({"a": float("inf")})
+        to_json_text({"a": float("inf")})
 
 
 SCALARS = st.sampled_from(["a", "{x}", "", 1, True, None, "0000-01-01T00:00:00Z"])

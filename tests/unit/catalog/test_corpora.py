@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from catalog.load import catalog_from_json, catalog_to_json, listing, load
+from catalog.load import catalog_from_json, catalog_to_json, listing_to_json, load
 from catalog.parsing.texts import parse_text
 from tests.support.corpora import Row, declared, documents, rows, table
 
@@ -58,7 +58,7 @@ def test_every_catalog_survives_being_written_down(corpora: list[Row]) -> None:
     for row in corpora:
         assert row.catalog is not None
         for definition in row.catalog.definitions.values():
-            json.dumps(listing(definition, row.catalog))
+            json.dumps(listing_to_json(definition, row.catalog))
         read = catalog_from_json(json.loads(json.dumps(catalog_to_json(row.catalog))))
         assert (read.definitions, read.endpoints, read.epoch) == (
             row.catalog.definitions,

@@ -53,5 +53,7 @@ def test_a_declared_attribute_holds_as_the_matcher_has_it() -> None:
     needed = attribute_constraint(Property("count", "integer", required=True))
     assert [needed.satisfied(text, present=text is not None) for text in ("7", "seven", None)] == [True, False, False]
     source = attribute_constraint(Property("source", "uritemplate", "/plants/{plant}"))
-    assert source.captured("/plants/a%20b") == {"plant": "a b"}
-    assert source.captured("/other") == source.captured(None) == content.captured("x") == {}
+    assert source.placeholder_values("/plants/a%20b") == {"plant": "a b"}
+    assert (
+        source.placeholder_values("/other") == source.placeholder_values(None) == content.placeholder_values("x") == {}
+    )

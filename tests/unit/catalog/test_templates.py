@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.findings import TemplateError
-from catalog.templates import Placeholder, parse
+from catalog.templates import Placeholder, parse_template
 from catalog.values import percent_decode, percent_encode
 from tests.support.watched import LINEAR, growth
 
@@ -36,32 +36,32 @@ MATCHES = [
 
 @pytest.mark.parametrize(("template", "value", "taken"), MATCHES)
 def test_match(template: str, value: str, taken: dict[str, str] | None) -> None:
-    assert parse(template).match(value) == taken
+    assert parse_template(template).match(value) == taken
 
 
 def test_dots_end_placeholders_of_subjects() -> None:
-    assert parse("s.{a}.{b}", dots=True).match("s.1.2") == {"a": "1", "b": "2"}
-    assert parse("s.{a}", dots=True).match("s.1.2") is None
-    assert parse("s.{a}").match("s.1.2") == {"a": "1.2"}
+    assert parse_template("s.{a}.{b}", dots=True).match("s.1.2") == {"a": "1", "b": "2"}
+    assert parse_template("s.{a}", dots=True).match("s.1.2") is None
+    assert parse_template("s.{a}").match("s.1.2") == {"a": "1.2"}
 
 
 def test_repeats_are_equal_after_decoding() -> None:
-    assert parse("{a}/{a}").match("%41/A") is None
-    assert parse("{a}/{a}").match("%41/A", decode=True) == {"a": "%41"}
+    assert parse_template("{a}/{a}").match("%41/A") is None
+    assert parse_template("{a}/{a}").match("%41/A", decode=True) == {"a": "%41"}
 
 
 def test_parts() -> None:
-    template = parse("a/{x}{y}-{x}")
+    template = parse_template("a/{x}{y}-{x}")
     assert template.parts == ("a/", Placeholder("x"), Placeholder("y"), "-", Placeholder("x"))
     assert template.names == ("x", "y", "x")
     assert (template.is_literal, template.is_bare, template.literal_characters) == (False, False, 3)
-    assert parse("{x}").is_bare
-    assert parse("").is_literal
+    assert parse_template("{x}").is_bare
+    assert parse_template("").is_literal
 
 
 def test_expansion_names_all_that_is_missing() -> None:
     with pytest.raises(TemplateError) as error:
-        parse("{a}/{b}/{a}/{c}").expand({"b": "1"}, encode=True)
+        parse_template("{a}/{b}/{a}/{c}").expand({"b": "1"}, encode=True)
     assert error.value.missing == ("a", "c")
 
 
@@ -70,7 +70,7 @@ tokens = st.lists(st.one_of(st.sampled_from(["{a}", "{b}", "{c}"]), st.text("x/.
 
 @given(tokens, st.text("x/.-12", max_size=12), st.booleans())
 def test_agrees_with_a_backtracking_expression(parts: list[str], value: str, dots: bool) -> None:
-    template = parse("".join(parts), dots=dots)
+    template = parse_template("".join(parts), dots=dots)
     if template.is_bare:
         return
     gap = "([^/.]+?)" if dots else "([^/]+?)"
@@ -85,10 +85,10 @@ def test_agrees_with_a_backtracking_expression(parts: list[str], value: str, dot
     st.dictionaries(st.sampled_from("abc"), st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=3)
 )
 def test_what_is_expanded_matches(context: dict[str, str]) -> None:
-    template = parse("p/{a}/{b}/{c}/{a}")
+    template = parse_template("p/{a}/{b}/{c}/{a}")
     expanded = template.expand(context, encode=True)
     assert template.match(expanded, decode=True) == {
-        name: parse("{v}").expand({"v": context[name]}, encode=True) for name in "abc"
+        name: parse_template("{v}").expand({"v": context[name]}, encode=True) for name in "abc"
     }
 
 
@@ -99,7 +99,7 @@ values = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
 
 @given(st.lists(st.tuples(literals, names), max_size=5), literals)
 def test_parts_are_what_was_written(pairs: list[tuple[str, str]], last: str) -> None:
-    template = parse("".join(f"{literal}{{{name}}}" for literal, name in pairs) + last)
+    template = parse_template("".join(f"{literal}{{{name}}}" for literal, name in pairs) + last)
     assert template.names == tuple(name for _, name in pairs)
     assert template.literal_characters == len(last) + sum(len(literal) for literal, _ in pairs)
     assert "".join(part if isinstance(part, str) else f"{{{part.name}}}" for part in template.parts) == template.text
@@ -108,7 +108,7 @@ def test_parts_are_what_was_written(pairs: list[tuple[str, str]], last: str) -> 
 @given(st.lists(names, min_size=1, max_size=5, unique=True), st.data(), st.booleans())
 def test_expansion_is_taken_apart_again(found: list[str], data: st.DataObject, dots: bool) -> None:
     """Separated by what encoding leaves no value with, each placeholder takes back just what was put into it."""
-    template = parse("~".join(["p", *(f"/{{{name}}}/" for name in found)]), dots=dots)
+    template = parse_template("~".join(["p", *(f"/{{{name}}}/" for name in found)]), dots=dots)
     context = {name: data.draw(values) for name in found}
     expanded = template.expand(context, encode=True)
     taken = template.match(expanded, decode=True)
@@ -121,7 +121,7 @@ def test_expansion_is_taken_apart_again(found: list[str], data: st.DataObject, d
 
 @given(st.text("{}ab/.-_ ", max_size=40), st.text("{}ab/.-_ ", max_size=40), st.booleans())
 def test_any_text_is_a_template(text: str, value: str, dots: bool) -> None:
-    template = parse(text, dots=dots)
+    template = parse_template(text, dots=dots)
     taken = template.match(value)
     if template.is_literal:
         assert (taken is not None) == (value == text)
@@ -132,7 +132,7 @@ def test_any_text_is_a_template(text: str, value: str, dots: bool) -> None:
 
 @pytest.mark.parametrize("length", [1, 1_000_000])
 def test_long_values(length: int) -> None:
-    template = parse("a/{x}-{y}/{x}")
+    template = parse_template("a/{x}-{y}/{x}")
     long = "é" * length
     expanded = template.expand({"x": long, "y": "1"}, encode=True)
     assert template.match(expanded, decode=True) == {"x": percent_encode(long), "y": "1"}
@@ -143,7 +143,7 @@ def test_long_values(length: int) -> None:
     "text", ["{", "}", "{}", "{a", "{a{", "{a b}", "{é}", "{+a}", "{a,b}", "{a*}", "{a:3}", "{/a}"]
 )
 def test_other_braces_are_literal(text: str) -> None:
-    template = parse(text * 3)
+    template = parse_template(text * 3)
     assert template.is_literal
     assert template.match(text * 3) == {}
     assert template.expand({}, encode=True) == text * 3
@@ -171,6 +171,6 @@ HOSTILE: Final[dict[str, Callable[[int], tuple[str, str]]]] = {
 def test_hostile_input_takes_linear_time(make: Callable[[int], tuple[str, str]]) -> None:
     def matching(size: int) -> Callable[[], object]:
         template, value = make(size)
-        return lambda: parse(template).match(value, decode=True)
+        return lambda: parse_template(template).match(value, decode=True)
 
     assert growth(matching, 4_000) < LINEAR

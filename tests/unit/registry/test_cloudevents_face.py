@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from bindings.http.request import Access
-from catalog.comparing import compare
+from catalog.comparing import compare_catalogs
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from registry.http.access import PageSizes, Roles
@@ -50,7 +50,7 @@ def assert_same(one: Catalog, other: Catalog) -> None:
     for xid, definition in one.definitions.items():
         assert placeless(definition) == placeless(other.definitions[xid]), xid
         assert (definition.schemakey is None) == (other.definitions[xid].schemakey is None), xid
-    parts = [each for each in compare(one, other).changes if each.kind != "definition-changed"]
+    parts = [each for each in compare_catalogs(one, other).changes if each.kind != "definition-changed"]
     changes = [each for each in parts if (each.kind, each.name) != ("mapped-attribute-changed", "dataschema")]
     assert not changes, changes[:3]
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from catalog.schemas.ids.client import RegistryUnavailableError
-from router.errors import SinkError, StateError, fault_of, unreachable_registry
+from router.errors import SinkError, StateError, find_batch_fault, find_lost_registry
 
 ABORTED = "Job aborted due to stage failure: Task 1 in stage 5.0 failed 1 times, most recent failure: Lost task 1.0"
 SPARK = "org.apache.spark.SparkException"
@@ -72,7 +72,7 @@ def worker(last: str) -> JavaError:
     ids=repr,
 )
 def test_faults_of_the_world(error: BaseException) -> None:
-    assert fault_of(error) is None
+    assert find_batch_fault(error) is None
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,14 @@ def test_faults_of_the_world(error: BaseException) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_faults_of_a_record(error: Exception, kind: str, text: str) -> None:
-    fault = fault_of(error)
+    fault = find_batch_fault(error)
     assert fault is not None
     assert (fault.kind, fault.text) == (kind, text)
 
 
 def test_faults_are_alike_but_for_numbers_and_quoted_values() -> None:
     first, second, other = (
-        fault_of(ValueError(text)) for text in ("row 3 of 'a'", "row 17 of 'bc'", "column 3 of 'a'")
+        find_batch_fault(ValueError(text)) for text in ("row 3 of 'a'", "row 17 of 'bc'", "column 3 of 'a'")
     )
     assert first and second and other
     assert first.digest == second.digest
@@ -134,8 +134,8 @@ def test_a_registry_that_is_away_is_told_from_other_errors() -> None:
     """By the class alone: a record's text must not hold a batch."""
     kind = "catalog.schemas.ids.client.RegistryUnavailableError"
     away = worker(f"{kind}: schema registry lake at https://r answers 503")
-    assert unreachable_registry(away) == "schema registry lake at https://r answers 503"
-    assert unreachable_registry(RegistryUnavailableError("schema registry lake")) == "schema registry lake"
-    assert not unreachable_registry(worker(f"ValueError: {kind}: schema registry lake"))
-    assert not unreachable_registry(OSError(28, "No space left on device"))
-    assert not unreachable_registry(JavaError((SPARK, f"{kind}: schema registry lake")))
+    assert find_lost_registry(away) == "schema registry lake at https://r answers 503"
+    assert find_lost_registry(RegistryUnavailableError("schema registry lake")) == "schema registry lake"
+    assert not find_lost_registry(worker(f"ValueError: {kind}: schema registry lake"))
+    assert not find_lost_registry(OSError(28, "No space left on device"))
+    assert not find_lost_registry(JavaError((SPARK, f"{kind}: schema registry lake")))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from catalog.findings import escaped, escaped_json, one_line
+from catalog.findings import escape_controls, escape_json_controls, to_one_line
 from router.cli import run_command_line
 from router.logs import configure_logs, get_logger
 from router.settings import LogSettings
@@ -153,7 +153,9 @@ class _Input:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shown", ["piped", "terminal"])
-@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda each: escaped(" ".join(each[:2]))[:40] + f"-{len(each)}")
+@pytest.mark.parametrize(
+    "arguments", COMMANDS, ids=lambda each: escape_controls(" ".join(each[:2]))[:40] + f"-{len(each)}"
+)
 def test_no_command_writes_what_a_terminal_acts_upon(
     arguments: list[str],
     shown: str,
@@ -219,12 +221,12 @@ def test_no_log_line_acts_on_a_terminal(form: str) -> None:
 
 
 def test_escapes_are_exact() -> None:
-    assert escaped("plain é 漢\n\tß") == "plain é 漢\n\tß"
-    assert one_line("a\tb\n") == "a\\tb\\n"
-    assert escaped("\x1b\u202e\U000e0041\ud800") == "\\x1b\\u202e\\U000e0041\\ud800"
+    assert escape_controls("plain é 漢\n\tß") == "plain é 漢\n\tß"
+    assert to_one_line("a\tb\n") == "a\\tb\\n"
+    assert escape_controls("\x1b\u202e\U000e0041\ud800") == "\\x1b\\u202e\\U000e0041\\ud800"
     document = json.dumps({"k\u202e": "\U000e0041\x7f\x9b漢"}, ensure_ascii=False).encode()
-    assert json.loads(escaped_json(document)) == json.loads(document)
-    assert not UNSAFE.findall(escaped_json(document).decode())
+    assert json.loads(escape_json_controls(document)) == json.loads(document)
+    assert not UNSAFE.findall(escape_json_controls(document).decode())
 
 
 def test_only_one_module_writes_to_people() -> None:

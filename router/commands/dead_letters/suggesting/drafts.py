@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from catalog.linting.events import is_media_type
 from catalog.model import CLOUDEVENTS
-from catalog.protocols.properties import ATTRIBUTE_TYPES, VOCABULARIES
+from catalog.protocols.properties import ATTRIBUTE_TYPES, PROTOCOL_OPTIONS
 from catalog.values import is_timestamp, is_valid
 from router.commands.dead_letters.suggesting.bundles import Bundle, Column, Gap, analyze_property
 from router.commands.dead_letters.suggesting.sampling import Hides, hide_nothing, looks_like_id, to_singular
@@ -433,7 +433,7 @@ def _default_type(key: str) -> str:
     if side == "e":
         return ATTRIBUTE_TYPES.get(path, "string")
     holder, _, name = path.partition(".")
-    for shape in VOCABULARIES.values():
+    for shape in PROTOCOL_OPTIONS.values():
         table = shape.sections.get(holder)
         kind = shape.scalars.get(path) or (table.get(name) if table is not None else None)
         if kind is not None:
@@ -443,7 +443,7 @@ def _default_type(key: str) -> str:
 
 def _make_protocol_options(draft: Draft) -> dict[str, Any]:
     """Return the protocol options as scalars, lists of named values, and maps."""
-    protocol = VOCABULARIES[draft.bundle.shape.protocol]
+    protocol = PROTOCOL_OPTIONS[draft.bundle.shape.protocol]
     options: dict[str, Any] = {}
     for each in draft.properties:
         if not each.key.startswith("p."):

@@ -14,7 +14,7 @@ from catalog.convert import convert
 from catalog.documents.documents import Document, read_documents
 from catalog.documents.fetching import Fetcher
 from catalog.findings import Declarations, Findings
-from catalog.load import build
+from catalog.load import build_catalog
 from catalog.model import CLOUDEVENTS, Catalog, Endpoint, Finding
 from router.commands.dead_letters.suggesting.drafts import FORMAT, Draft, message_to_json
 from router.commands.dead_letters.suggesting.sampling import split_words
@@ -38,7 +38,7 @@ class BaseCatalog:
         self._fetcher = fetcher if fetcher is not None else Fetcher(network=False)
         self._documents: list[Document] = read_documents(sources, Findings(), fetcher=self._fetcher)
         self.declarations = Declarations()
-        self.catalog: Catalog = build(self._documents, Findings(), self.declarations, self._fetcher)
+        self.catalog: Catalog = build_catalog(self._documents, Findings(), self.declarations, self._fetcher)
         self._known = {(each.rule, each.file, each.pointer) for each in self.catalog.findings}
 
     def with_fragment(self, fragment: Mapping[str, Any], attached: Mapping[str, Sequence[str]]) -> Catalog:
@@ -47,7 +47,7 @@ class BaseCatalog:
         *attached* has groups by endpoint that are treated as if the endpoint listed them.
         """
         documents = [*self._documents, Document(FRAGMENT, dict(fragment))]
-        catalog = build(documents, Findings(), None, self._fetcher)
+        catalog = build_catalog(documents, Findings(), None, self._fetcher)
         endpoints = dict(catalog.endpoints)
         for xid, groups in attached.items():
             endpoint = endpoints[xid]

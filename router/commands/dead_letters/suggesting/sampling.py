@@ -19,9 +19,9 @@ from bindings.parts import BINARY_KIND, Part
 from bindings.protocols import Binding, binding_of
 from catalog.findings import RecordError
 from catalog.linting.events import is_media_type
-from catalog.protocols.properties import ANY_VOCABULARY, NAMED, VOCABULARIES, Vocabulary, is_dotted
+from catalog.protocols.properties import ALL_OPTIONS, NAMED_PREFIXES, PROTOCOL_OPTIONS, ProtocolOptions, is_dotted
 from catalog.record import Record
-from catalog.schemas.contract import json_value
+from catalog.schemas.contract import parse_json
 from catalog.values import media_type_of
 
 # Properties that drafts never require: ids, times, tracing, headers of transports, and possible secrets.
@@ -62,9 +62,9 @@ def is_noise(key: str, protocol: str) -> bool:
     side, _, path = key.partition(".")
     if side == "e":
         return path in _ATTRIBUTES or _TRACING.fullmatch(path) is not None or _SECRET.search(path) is not None
-    if path in VOCABULARIES.get(protocol, ANY_VOCABULARY).fleeting or path.startswith(_SECTIONS):
+    if path in PROTOCOL_OPTIONS.get(protocol, ALL_OPTIONS).fleeting or path.startswith(_SECTIONS):
         return True
-    for prefix in NAMED:
+    for prefix in NAMED_PREFIXES:
         if path.startswith(prefix):
             name = path[len(prefix) :]
             return any((_TRANSPORT.fullmatch(name), _TRACING.fullmatch(name), _SECRET.search(name)))
@@ -108,7 +108,7 @@ class Traits:
     @property
     def address(self) -> str:
         """The key of the property with the address, such as the topic; empty if events have none."""
-        vocabulary = VOCABULARIES[self.protocol]
+        vocabulary = PROTOCOL_OPTIONS[self.protocol]
         return "" if self.event and not vocabulary.about_events else f"p.{vocabulary.about}"
 
     @property
@@ -163,7 +163,7 @@ def parse_json_body(body: bytes | None) -> tuple[object] | None:
     if not body:
         return None
     try:
-        return (json_value(body.removeprefix(b"\xef\xbb\xbf"), doubles=True),)
+        return (parse_json(body.removeprefix(b"\xef\xbb\xbf"), doubles=True),)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -178,7 +178,7 @@ def _extract_attributes(attributes: Mapping[str, str]) -> dict[str, str | None]:
 
 def _extract_options(parts: Iterable[Part], binding: Binding, *, event: bool) -> dict[str, str | None]:
     """Return the protocol options of a record, the first value of each; of an event at most the address."""
-    protocol, vocabulary = binding.protocol, VOCABULARIES[binding.protocol]
+    protocol, vocabulary = binding.protocol, PROTOCOL_OPTIONS[binding.protocol]
     options: dict[str, str | None] = {}
     for part in parts:
         key = f"p.{part.key}"
@@ -193,7 +193,7 @@ def _extract_options(parts: Iterable[Part], binding: Binding, *, event: bool) ->
     return options
 
 
-def _is_declarable(path: str, vocabulary: Vocabulary) -> bool:
+def _is_declarable(path: str, vocabulary: ProtocolOptions) -> bool:
     """Whether a definition can declare this member of the native record."""
     holder, dot, name = path.partition(".")
     if not dot:

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from catalog.convert import json_text, yaml_text
+from catalog.convert import to_json_text, to_yaml_text
 from catalog.model import Catalog
-from catalog.parsing.pointers import steps_of
+from catalog.parsing.pointers import parse_pointer
 from catalog.record import Record
-from catalog.templates import tokens_of
-from catalog.values import text_of, whole_number
+from catalog.templates import split_tokens
+from catalog.values import parse_whole_number, to_text
 from router.commands.arguments import refuse_overwriting, write_text
 from router.commands.dead_letters.suggesting.bundles import Bundle, join_bundles, split_into_bundles
 from router.commands.dead_letters.suggesting.drafts import Draft, draft_definition
@@ -52,7 +52,7 @@ from router.dead_letters.reading import (
 from router.dead_letters.redaction import Redactor, SensitiveMarks, marks_of, marks_of_settings
 from router.matching.records import CHUNK, RecordMatcher
 from router.settings import Settings, load_settings
-from router.settings.catalogs import fetcher_of
+from router.settings.catalogs import make_catalog_fetcher
 from router.state.ledger import LetterLedger
 from router.terminal import print_row, print_text, terminal
 
@@ -140,7 +140,7 @@ def _make_sample_line(catalog: Catalog, xid: str, endpoint: str) -> list[bytes]:
     context: dict[str, str] = {}
     for prop in (*definition.envelopemetadata, *definition.protocoloptions):
         if prop.value is not None:
-            context.update(dict.fromkeys(tokens_of(text_of(prop.value))[1::2], "7"))
+            context.update(dict.fromkeys(split_tokens(to_text(prop.value))[1::2], "7"))
     try:
         producer = MessageProducer(catalog, xid, endpoint=endpoint, context=context, seed=0, clock=lambda: _NOW)
         return [encode_record_line(producer.make_record())]
@@ -210,7 +210,7 @@ class DraftRefiner:
         """Return bundles without the properties that lint warns about; None if there are none."""
         doubtful: dict[str, set[str]] = {}
         for each in self._basis.new_findings(attempt.catalog):
-            steps = ["", *steps_of(each.pointer)]
+            steps = ["", *parse_pointer(each.pointer)]
             if each.file == FRAGMENT and len(steps) > 6 and steps[1] == "messagegroups" and steps[5] in _PROPERTIES:
                 xid = f"/messagegroups/{steps[2]}/messages/{steps[4]}"
                 doubtful.setdefault(xid, set()).add(_property_key(attempt.fragment, steps))
@@ -245,7 +245,7 @@ def _property_key(fragment: Mapping[str, Any], steps: Sequence[str]) -> str:
     if steps[5] == "envelopemetadata":
         return f"e.{steps[6]}"
     holder = fragment["messagegroups"][steps[2]]["messages"][steps[4]]["protocoloptions"].get(steps[6])
-    if isinstance(holder, list) and len(steps) > 7 and whole_number(steps[7]) is not None:
+    if isinstance(holder, list) and len(steps) > 7 and parse_whole_number(steps[7]) is not None:
         return f"p.{steps[6]}.{holder[int(steps[7])]['name']}"
     nested = isinstance(holder, Mapping) and len(steps) > 7 and isinstance(holder.get(steps[7]), Mapping)
     return f"p.{steps[6]}.{steps[7]}" if nested else f"p.{steps[6]}"
@@ -500,13 +500,13 @@ def suggest_definitions(
     selection = filter_of(
         reasons=reasons, endpoints=endpoint, messages=message, since=since, until=until, standings=("open",)
     )
-    basis = BaseCatalog(settings.catalog.source, fetcher_of(settings))
+    basis = BaseCatalog(settings.catalog.source, make_catalog_fetcher(settings))
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         records = _iter_records(read_letters(settings, sinks=sink or ()), ledger, selection)
         suggestion = suggest(records, basis, group=group, fewest=fewest, hides=_make_is_hidden(settings, basis))
     if suggestion.drafts:
         document = _merge_into_catalog(suggestion, basis) if merge else suggestion.fragment
-        text = yaml_text(document) if _choose_format(form, output) is SuggestFormat.yaml else json_text(document)
+        text = to_yaml_text(document) if _choose_format(form, output) is SuggestFormat.yaml else to_json_text(document)
         write_text(text, output)
     _print_report(suggestion, settings, output, merge=merge)
 

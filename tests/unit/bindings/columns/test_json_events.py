@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bindings.columns.envelopes import CONTENT, JsonEvents
+from bindings.columns.envelopes import CONTENT_TYPE_NAME, JsonEvents
 from bindings.envelope import STRUCTURED, Envelope
 from bindings.events import looks_like_event
 from bindings.parts import Part
@@ -34,11 +34,11 @@ def settled(events: JsonEvents, row: int) -> tuple[dict[str, str], bytes | None]
     """Return attributes and data of one event, its attributes in their order and the content type last."""
     mine = [at for at, owner in enumerate(events.owners.tolist()) if owner == row]
     attributes = {events.names[events.codes[at]]: events.values[at].as_py().decode() for at in mine}
-    for name, text in {**attributes, CONTENT: events.types[row].as_py()}.items():
-        column = events.types if name == CONTENT else events.attribute_column(name)
+    for name, text in {**attributes, CONTENT_TYPE_NAME: events.types[row].as_py()}.items():
+        column = events.types if name == CONTENT_TYPE_NAME else events.attribute_column(name)
         assert (None if column is None else column[row].as_py()) == text
     content = events.types[row].as_py()
-    return {**attributes, **({} if content is None else {CONTENT: content})}, events.data[row].as_py()
+    return {**attributes, **({} if content is None else {CONTENT_TYPE_NAME: content})}, events.data[row].as_py()
 
 
 def held(bodies: list[bytes], begin: int = 0) -> JsonEvents:
@@ -53,8 +53,8 @@ def held(bodies: list[bytes], begin: int = 0) -> JsonEvents:
         envelope = exact(body)
         assert (envelope.mode, envelope.faults) == ("structured", ()), body
         attributes = dict(envelope.attributes)
-        content = attributes.pop(CONTENT, None)
-        due = {**attributes, **({} if content is None else {CONTENT: content})}
+        content = attributes.pop(CONTENT_TYPE_NAME, None)
+        due = {**attributes, **({} if content is None else {CONTENT_TYPE_NAME: content})}
         given, data = settled(events, row)
         assert (list(given.items()), data) == (list(due.items()), envelope.data), body
     return events

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.columns.entries import PartEntries, base64_of, find_containing, first_byte_of_each, raw
+from bindings.columns.entries import PartEntries, encode_base64, find_containing, first_byte_of_each, raw_buffers
 from bindings.inbox.format import SCHEMA
 
 LISTS = SCHEMA.field("properties").type
@@ -64,11 +64,11 @@ def test_names_may_be_many() -> None:
 @given(st.lists(values, max_size=9), st.integers(0, 3))
 def test_bytes_of_columns_are_those_of_their_values(given: list[bytes | None], begin: int) -> None:
     array = pa.array(given, pa.binary())[begin:]
-    data, offsets = raw(array)
+    data, offsets = raw_buffers(array)
     there = [bytes(data[offsets[at] : offsets[at + 1]]) for at in range(len(array))]
     assert there == [value or b"" for value in given[begin:]]
     assert first_byte_of_each(array).tolist() == [value[0] if value else 0 for value in given[begin:]]
-    encoded = base64_of(array).to_pylist()
+    encoded = encode_base64(array).to_pylist()
     assert encoded == [None if value is None else b64encode(value).decode() for value in given[begin:]]
     whole = array.drop_null()
     assert find_containing(whole, "%").tolist() == [at for at, value in enumerate(whole.to_pylist()) if b"%" in value]

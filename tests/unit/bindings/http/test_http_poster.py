@@ -11,7 +11,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from bindings.http.publisher import HttpPoster, OutRequest, invalid_header_of, retry_after
+from bindings.http.publisher import HttpPoster, OutRequest, find_invalid_header, parse_retry_after
 from bindings.sending import MAX_CALLS_WITHOUT_PROOF, MessageRefusal, Unsettled
 from tests.support.ports import free_ports
 from tests.support.web import Answer, Taken, Webhook
@@ -139,23 +139,23 @@ def test_the_handshake_of_webhooks() -> None:
 
 
 def test_headers_that_http_cannot_carry_are_refused() -> None:
-    assert invalid_header_of(OutRequest("u", (("a b", b"x"),)))
+    assert find_invalid_header(OutRequest("u", (("a b", b"x"),)))
     for value in (b"a\nb", b" a", b"\x00"):
-        assert "header ce-x" in invalid_header_of(OutRequest("u", (("ce-x", value),)))
-    assert not invalid_header_of(OutRequest("u", (("ce-x", b""), ("ce-y", b"a b\xe9"))))
+        assert "header ce-x" in find_invalid_header(OutRequest("u", (("ce-x", value),)))
+    assert not find_invalid_header(OutRequest("u", (("ce-x", b""), ("ce-y", b"a b\xe9"))))
 
 
 def test_retry_after() -> None:
-    assert retry_after(None) is None
-    assert retry_after("soon") is None
+    assert parse_retry_after(None) is None
+    assert parse_retry_after("soon") is None
     for zone in ("+9999", "-9999", "+99999999999999999999", "-2399"):
-        assert retry_after(f"Thu, 01 Jan 1970 00:00:00 {zone}") in (None, 0.0)
-        assert retry_after(f"Fri, 31 Dec 9999 23:59:59 {zone}") != 0.0
-        assert retry_after(f"Mon, 01 Jan 0001 00:00:00 {zone}") in (None, 0.0)
-    assert retry_after("7") == 7.0
-    later = retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True))
+        assert parse_retry_after(f"Thu, 01 Jan 1970 00:00:00 {zone}") in (None, 0.0)
+        assert parse_retry_after(f"Fri, 31 Dec 9999 23:59:59 {zone}") != 0.0
+        assert parse_retry_after(f"Mon, 01 Jan 0001 00:00:00 {zone}") in (None, 0.0)
+    assert parse_retry_after("7") == 7.0
+    later = parse_retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True))
     assert later is not None and 90 < later <= 100
-    assert retry_after("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
+    assert parse_retry_after("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
 
 
 def _ends_at(*numbers: int) -> Callable[[Taken], Answer]:

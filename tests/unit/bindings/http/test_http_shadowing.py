@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bindings.http.request import HttpRoute, shadowing_routes
-from catalog.templates import parse
+from bindings.http.request import HttpRoute, iter_shadowing_routes
+from catalog.templates import parse_template
 from router.commands.check.command import collect_findings
 
 ANN = frozenset({"ann"})
@@ -27,12 +27,12 @@ PATHS += [f"/{one}/{other}" for one, other in product(("a", "b", "", "ab"), ("y"
 @cache
 def fitting(template: str) -> frozenset[str]:
     """Return the paths that a template takes."""
-    parsed = parse(template)
+    parsed = parse_template(template)
     return frozenset(path for path in PATHS if parsed.match(path) is not None)
 
 
 def shadowed(first: str, second: str) -> bool:
-    return bool([*shadowing_routes([HttpRoute("/e/1", first), HttpRoute("/e/2", second, users=ANN)])])
+    return bool([*iter_shadowing_routes([HttpRoute("/e/1", first), HttpRoute("/e/2", second, users=ANN)])])
 
 
 @pytest.mark.parametrize("first", TEMPLATES)
@@ -53,7 +53,7 @@ def test_two_templates_meet_when_some_path_fits_both(first: str) -> None:
     ],
 )
 def test_users_and_methods_decide(earlier: HttpRoute, later: HttpRoute, expected: bool) -> None:
-    assert bool([*shadowing_routes([earlier, later])]) is expected
+    assert bool([*iter_shadowing_routes([earlier, later])]) is expected
 
 
 def test_long_paths_take_no_time() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from bindings.http.client import OutOfReach, client
-from catalog.documents.connecting import Reach
+from bindings.http.client import ForbiddenHost, create_client
+from catalog.documents.connecting import ConnectionPolicy
 from tests.support.web import Answer, Webhook
 
 BEYOND = ("127.0.0.1", "localhost", "2130706433", "0x7f.1", "127.1")
@@ -14,13 +14,13 @@ BEYOND = ("127.0.0.1", "localhost", "2130706433", "0x7f.1", "127.1")
 
 
 def judged(*allowed: str) -> httpx.Client:
-    return client((), None, None, timeout=10.0, in_flight=1, version="1.1", reach=Reach(allowed))
+    return create_client((), None, None, timeout=10.0, in_flight=1, version="1.1", reach=ConnectionPolicy(allowed))
 
 
 @pytest.mark.parametrize("host", BEYOND)
 def test_nothing_is_sent_beyond_reach(host: str) -> None:
     with Webhook(lambda _: Answer(204)) as hook, judged() as ours:
-        with pytest.raises(OutOfReach, match="not a public host"):
+        with pytest.raises(ForbiddenHost, match="not a public host"):
             ours.post(f"http://{host}:{hook.port}/hook")
         assert not hook.seen
 

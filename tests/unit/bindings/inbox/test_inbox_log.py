@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bindings.background import faults
+from bindings.background import fault_counts
 from bindings.inbox import (
     Inbox,
     InboxClosed,
@@ -24,7 +24,7 @@ from bindings.inbox import (
     InboxRowError,
     log,
 )
-from bindings.inbox.format import InboxPosition, iter_frames, map_segment, segment_path, segments_in
+from bindings.inbox.format import InboxPosition, iter_frames, list_segments, map_segment, segment_path
 from bindings.inbox.log import compact_segment
 from bindings.inbox.source import InboxView
 from bindings.parts import InboxRow, Part
@@ -131,7 +131,7 @@ def test_segments_roll_and_are_compacted_with_the_same_numbers(tmp_path: Path) -
         inbox.append_many([row(number)]).result(SECONDS)
     inbox.close()
     directory = tmp_path / "0"
-    sealed = segments_in(directory)[:-1]
+    sealed = list_segments(directory)[:-1]
     assert len(sealed) > 1
     view = InboxView(tmp_path)
     before = [
@@ -288,7 +288,7 @@ def test_a_fault_of_the_writer_fails_its_group_and_the_next_is_stored(
 ) -> None:
     inbox = Inbox(tmp_path, partitions=1, limits=FREE)
     inbox.append_many([row(0)]).result(SECONDS)
-    counted = faults().get("inbox", 0)
+    counted = fault_counts().get("inbox", 0)
     with monkeypatch.context() as broken:
         broken.setattr(log, step, lambda *_: 1 // 0)
         for number in (1, 2):
@@ -297,7 +297,7 @@ def test_a_fault_of_the_writer_fails_its_group_and_the_next_is_stored(
     inbox.append_many([row(3)]).result(SECONDS)
     inbox.close()
     assert bodies(tmp_path) == ["0", "3"]
-    assert faults()["inbox"] == counted + 2
+    assert fault_counts()["inbox"] == counted + 2
 
 
 def test_an_inbox_of_another_version_or_shape_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalog.comparing import SchemaState, compare, compare_match_sets, compare_schemas
+from catalog.comparing import SchemaState, compare_catalogs, compare_match_sets, compare_schemas
 from catalog.load import load
 from catalog.model import Catalog, Definition, Property
 from tests.support.cases import examples, read_cases
@@ -40,7 +40,7 @@ def test_definition(case: dict[str, Any], tmp_path: Path) -> None:
         loaded(tmp_path / f"{side}.json", {"messagegroups": {"g": {"messages": {"m": case[side]}}}})
         for side in ("before", "after")
     )
-    whole, *parts = compare(old, new).changes or (None,)
+    whole, *parts = compare_catalogs(old, new).changes or (None,)
     assert (whole.relation if whole else "none") == case["relation"]
     told = [f"{'' if each.compatible else '!'}{each.kind} {each.name} {each.relation or ''}" for each in parts]
     assert [" ".join(each.split()) for each in told] == case["changes"]
@@ -51,11 +51,11 @@ def test_definition(case: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", cases("catalogs"))
 def test_catalogs(case: dict[str, Any], tmp_path: Path) -> None:
     old, new = (loaded(tmp_path / f"{side}.json", case[side]) for side in ("before", "after"))
-    difference = compare(old, new)
+    difference = compare_catalogs(old, new)
     assert [f"{each.kind} {each.xid} {each.name}" for each in difference.changes] == case["changes"]
     assert difference.compatible == case["compatible"]
     assert ":q@" not in json.dumps(difference.to_json())
-    assert not compare(new, new).changes
+    assert not compare_catalogs(new, new).changes
 
 
 @pytest.mark.parametrize("case", cases("schemas"))

@@ -15,7 +15,7 @@ from catalog.dialects import Dialect, detect, registry
 from catalog.dialects.detection import DEFINITION_GROUPS, MESSAGE_CATALOG, XREGISTRY
 from catalog.documents.documents import Document
 from catalog.findings import Declarations, Findings, SourceLocation
-from catalog.load import build, load
+from catalog.load import build_catalog, load
 from tests.support.cases import read_cases
 
 SAMPLES = Path(__file__).parents[4] / "catalog" / "samples"
@@ -145,4 +145,4 @@ def test_wrong_types_at_every_place_give_findings() -> None:
         registry.read(tree, SourceLocation("a.json"), Declarations(), findings)
         new = detect(tree) in (XREGISTRY, None)
         assert new or any(f.rule == "deprecated-dialect" for f in findings.sorted())
-        build([Document("a.json", tree)], Findings())
+        build_catalog([Document("a.json", tree)], Findings())

@@ -13,18 +13,18 @@ from catalog.documents.documents import Document
 from catalog.explaining import explain
 from catalog.findings import Declarations, Findings
 from catalog.linting.attributes import rejecting_errors
-from catalog.load import build, listing
+from catalog.load import build_catalog, listing_to_json
 from catalog.model import Catalog
 from catalog.values import is_any_timestamp
 from tests.support.hybrids import DEFINITIONS, DIALECTS, LEVELS, NEW, document, pairs
 
 
 def built(tree: dict[str, Any]) -> Catalog:
-    return build([Document("a.json", tree)], Findings())
+    return build_catalog([Document("a.json", tree)], Findings())
 
 
 def meaning(catalog: Catalog) -> dict[str, Any]:
-    return {xid: listing(definition, catalog) for xid, definition in catalog.definitions.items()}
+    return {xid: listing_to_json(definition, catalog) for xid, definition in catalog.definitions.items()}
 
 
 PURE = meaning(built(document(NEW, NEW)))
@@ -63,7 +63,7 @@ def test_what_is_shown_of_a_mixed_document_stands_in_it(own: Dialect, other: Dia
     for levels in ((), LEVELS):
         tree = document(own, other, levels)
         declarations = Declarations()
-        catalog = build([Document("a.json", tree)], Findings(), declarations)
+        catalog = build_catalog([Document("a.json", tree)], Findings(), declarations)
         for definition in catalog.definitions.values():
             form = explain(definition, catalog, declarations).to_json()
             for prop in form["properties"]:
@@ -74,7 +74,7 @@ def test_what_is_shown_of_a_mixed_document_stands_in_it(own: Dialect, other: Dia
 @pytest.mark.parametrize(("own", "other"), list(permutations(DIALECTS, 2)), ids=lambda dialect: dialect.title)
 def test_a_mixed_document_is_converted_to_1_0_alone(own: Dialect, other: Dialect) -> None:
     declarations = Declarations()
-    catalog = build([Document("a.json", document(own, other, LEVELS))], Findings(), declarations)
+    catalog = build_catalog([Document("a.json", document(own, other, LEVELS))], Findings(), declarations)
     again = built(dict(convert(catalog, declarations).document))
     assert meaning(again) == PURE
     assert not told(again) & {"unusual-name", "unknown-attribute"}

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog.dialects.detection import MESSAGE_CATALOG
-from catalog.dialects.messages import format_of, read_message, written
+from catalog.dialects.messages import format_name_of, read_message, to_message_sections
 from catalog.dialects.reading import DocumentReader, Format
 from catalog.findings import Declarations, Findings, SourceLocation
-from catalog.protocols.properties import VOCABULARIES
+from catalog.protocols.properties import PROTOCOL_OPTIONS
 from tests.support.cases import examples
 
 NAMES = st.sampled_from(["type", "source", "subject", "dataschema", "time", "ext", "x-y", "value", "name"])
@@ -32,11 +32,11 @@ SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     },
 )
 ENVELOPES = st.sampled_from([None, "CloudEvents/1.0", "X-Own"])
-PROTOCOLS = st.sampled_from([None, *VOCABULARIES, "ROS/2"])
+PROTOCOLS = st.sampled_from([None, *PROTOCOL_OPTIONS, "ROS/2"])
 
 
 def options_of(protocol: str | None) -> st.SearchStrategy[dict[str, Any]]:
-    known = VOCABULARIES.get(protocol or "")
+    known = PROTOCOL_OPTIONS.get(protocol or "")
     if known is None:
         return st.dictionaries(NAMES, BODIES, max_size=3)
     named = st.lists(st.one_of(BODIES, st.fixed_dictionaries({"name": NAMES, "value": SCALARS})), max_size=3)
@@ -75,7 +75,7 @@ def read_with(dialect_document: dict[str, Any]) -> tuple[dict[str, Any], Finding
 @settings(max_examples=examples(600), deadline=None)
 def test_readers_take_what_was_written_for_what_it_was(given_attributes: dict[str, Any]) -> None:
     plain, _ = read_with({"id": "m", **given_attributes})
-    text = written(given_attributes)
+    text = to_message_sections(given_attributes)
     document = {
         "id": "m",
         **({"format": text.format} if text.format else {}),
@@ -100,11 +100,11 @@ def test_readers_take_what_was_written_for_what_it_was(given_attributes: dict[st
     ],
 )
 def test_formats_have_the_names_of_the_specification(envelope: str | None, protocol: str | None, name: str) -> None:
-    assert format_of(envelope, protocol) == name
+    assert format_name_of(envelope, protocol) == name
 
 
 def test_sections_are_those_of_the_specification() -> None:
-    amqp = written(
+    amqp = to_message_sections(
         {
             "protocol": "AMQP/1.0",
             "protocoloptions": {
@@ -122,13 +122,14 @@ def test_sections_are_those_of_the_specification() -> None:
     }
     options: dict[str, Any] = {"topic_name": {"value": "a/{b}"}, "message_expiry_interval": {"value": 5}}
     options["user_properties"] = [{"name": "kind", "value": "order"}]
-    mqtt = written({"protocol": "MQTT/3.1.1", "protocoloptions": options})
+    mqtt = to_message_sections({"protocol": "MQTT/3.1.1", "protocoloptions": options})
     assert mqtt.definition == {
         "publish": {"mqttversion": "3.1.1", "topicname": {"value": "a/{b}"}, "expiryinterval": {"value": 5}},
         "userproperty": {"kind": {"value": "order"}},
     }
     event = {"type": {"value": "t"}, "subject": {"value": "/{x}"}}
-    both = written({"envelope": "CloudEvents/1.0", "envelopemetadata": event, "dataschemaformat": "JsonSchema/draft-07",
-                    "dataschema": {"$schema": "http://json-schema.org/draft-07/schema"}})  # fmt: skip
+    schema = {"$schema": "http://json-schema.org/draft-07/schema"}
+    shaped = {"dataschemaformat": "JsonSchema/draft-07", "dataschema": schema}
+    both = to_message_sections({"envelope": "CloudEvents/1.0", "envelopemetadata": event, **shaped})
     assert both.definition["attributes"]["dataschema"]["schematype"] == "JSON"
     assert not both.beside

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from catalog.documents.documents import Document
 from catalog.findings import MAX_FINDINGS, MAX_TEXT, DocumentError, Findings
-from catalog.load import build, catalog_to_json, finding_to_json, listing, load
+from catalog.load import build_catalog, catalog_to_json, finding_to_json, listing_to_json, load
 from catalog.model import Catalog
 from catalog.parsing.texts import parse_text
 from router.cli import run_command_line
@@ -66,9 +66,9 @@ main(["check", sys.argv[1], "--format", "json"])
 
 def read(tree: Any) -> Catalog:
     """Make a catalog of a tree, and all that is written down of it."""
-    catalog = build([Document("a.json", tree)], Findings())
+    catalog = build_catalog([Document("a.json", tree)], Findings())
     for definition in catalog.definitions.values():
-        msgspec.json.encode(listing(definition, catalog))
+        msgspec.json.encode(listing_to_json(definition, catalog))
     for finding in catalog.findings:
         msgspec.json.encode(finding_to_json(finding))
     msgspec.json.encode(catalog_to_json(catalog))

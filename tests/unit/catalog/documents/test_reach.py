@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from catalog.documents import connecting
-from catalog.documents.connecting import Credentials, Logins, Reach, Trust
+from catalog.documents.connecting import ConnectionPolicy, Credentials, Logins, Trust
 from catalog.documents.fetching import Fetcher, FetchLimits, HttpResponse, fetch_url
 from catalog.findings import DocumentError
 from catalog.load import CatalogWatcher, load
@@ -31,7 +31,7 @@ def web() -> Iterator[Web]:
         yield found
 
 
-def allowed(reach: Reach, address: str, origin: str = "http://h") -> bool:
+def allowed(reach: ConnectionPolicy, address: str, origin: str = "http://h") -> bool:
     try:
         reach.check_address(f"{origin}/x", origin, "h", address)
     except DocumentError as error:
@@ -41,18 +41,20 @@ def allowed(reach: Reach, address: str, origin: str = "http://h") -> bool:
 
 
 def test_only_public_addresses_unless_allowed() -> None:
-    assert not any(allowed(Reach(), each) for each in FORBIDDEN)
-    assert all(allowed(Reach(["*"]), each) for each in FORBIDDEN)
-    assert all(allowed(Reach(["H"]), each) for each in FORBIDDEN), "by its host, in any letter case"
-    assert allowed(Reach(), "93.184.216.34") and allowed(Reach(), "2606:2800:220:1::1")
-    assert allowed(Reach(["10.0.0.0/8"]), "10.1.2.3") and not allowed(Reach(["10.0.0.0/8"]), "192.168.1.1")
-    assert allowed(Reach(["::1"]), "::1") and not allowed(Reach(["::1"]), "127.0.0.1")
+    assert not any(allowed(ConnectionPolicy(), each) for each in FORBIDDEN)
+    assert all(allowed(ConnectionPolicy(["*"]), each) for each in FORBIDDEN)
+    assert all(allowed(ConnectionPolicy(["H"]), each) for each in FORBIDDEN), "by its host, in any letter case"
+    assert allowed(ConnectionPolicy(), "93.184.216.34") and allowed(ConnectionPolicy(), "2606:2800:220:1::1")
+    assert allowed(ConnectionPolicy(["10.0.0.0/8"]), "10.1.2.3") and not allowed(
+        ConnectionPolicy(["10.0.0.0/8"]), "192.168.1.1"
+    )
+    assert allowed(ConnectionPolicy(["::1"]), "::1") and not allowed(ConnectionPolicy(["::1"]), "127.0.0.1")
     with pytest.raises(ValueError, match=r"10\.0\.0\.0/99"):
-        Reach(["10.0.0.0/99"])
+        ConnectionPolicy(["10.0.0.0/99"])
 
 
 def test_who_named_an_origin_counts() -> None:
-    reach = Reach()
+    reach = ConnectionPolicy()
     reach.name("http://h", Trust.FILE)
     near = {each for each in FORBIDDEN if allowed(reach, each)}
     assert {"127.0.0.1", "10.1.2.3", "192.168.1.1", "::1", "fd00::1"} <= near
@@ -128,13 +130,19 @@ def test_the_address_that_was_judged_is_the_one_connected_to(web: Web, monkeypat
 
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
     answer = fetch_url(
-        f"http://public.example:{port}/a", Credentials(Logins()), FetchLimits(100, 5.0), Reach(["127.0.0.1/32"])
+        f"http://public.example:{port}/a",
+        Credentials(Logins()),
+        FetchLimits(100, 5.0),
+        ConnectionPolicy(["127.0.0.1/32"]),
     )
     assert isinstance(answer, HttpResponse) and answer.data == b"A" and answer.url.startswith("http://public.example")
     assert looked == ["public.example"]
     with pytest.raises(DocumentError, match=r"public\.example has the non-public address 127\.0\.0\.2"):
         fetch_url(
-            f"http://public.example:{port}/a", Credentials(Logins()), FetchLimits(100, 5.0), Reach(["127.0.0.1/32"])
+            f"http://public.example:{port}/a",
+            Credentials(Logins()),
+            FetchLimits(100, 5.0),
+            ConnectionPolicy(["127.0.0.1/32"]),
         )
 
 
@@ -143,7 +151,7 @@ def test_a_proxy_is_not_a_way_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "proxy_bypass", lambda host: False)
     for host in ("169.254.169.254", "127.0.0.1", "localhost"):
         with pytest.raises(DocumentError, match="non-public address"):
-            fetch_url(f"http://{host}/latest", Credentials(Logins()), FetchLimits(100, 5.0), Reach())
+            fetch_url(f"http://{host}/latest", Credentials(Logins()), FetchLimits(100, 5.0), ConnectionPolicy())
 
 
 def test_a_fetcher_made_by_hand_goes_anywhere(web: Web) -> None:

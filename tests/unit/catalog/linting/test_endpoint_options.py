@@ -22,10 +22,10 @@ from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
 from catalog.protocols.properties import ROLES, ChannelOption, Role, channel_options, option_key
 from router.errors import ConfigError
-from router.intake.intake import BrokerConnection, connections_of
+from router.intake.intake import BrokerConnection, group_connections
 from router.settings import AmqpSink, MqttSink, settings_from_dict
 from router.sinks.messages.sink import RoutedEvent
-from router.sources import Source, source_client, sources_of
+from router.sources import Source, make_source_client, resolve_sources
 from tests.support.composed import OneByOne
 
 KINDS: Final[Mapping[str, str]] = {
@@ -97,7 +97,7 @@ def endpoint_of(protocol: str, usage: str, options: Mapping[str, Any]) -> tuple[
 def source_of(protocol: str, options: Mapping[str, Any], **more: Any) -> Source:
     written = {"sinks": {"o": {"type": "jsonl"}}, "routes": [{"to": ["o"]}], "dead_letters": {"sinks": ["o"]}, **more}
     catalog, _ = endpoint_of(protocol, "consumer", options)
-    return sources_of(catalog, settings_from_dict(written, {}, Path()))[0]
+    return resolve_sources(catalog, settings_from_dict(written, {}, Path()))[0]
 
 
 def received(protocol: str, options: Mapping[str, Any]) -> object:
@@ -105,7 +105,7 @@ def received(protocol: str, options: Mapping[str, Any]) -> object:
     source = source_of(protocol, {"topic": "base", **options} if protocol == "KAFKA" else options)
     if not source.brokered:
         return source.topic, source.settings.start, source.path, source.methods, source.group
-    (broker,) = connections_of([source], "i")
+    (broker,) = group_connections([source], "i")
     return {"mqtt": mqtt_asks, "amqp": amqp_asks, "nats": nats_asks}[KINDS[broker.protocol]](broker)
 
 
@@ -148,11 +148,11 @@ def sent(protocol: str, options: Mapping[str, Any]) -> object:
     if kind == "mqtt":
         connection = MqttSink(type="mqtt", endpoint=endpoint.xid).connection("s", endpoint)
         terms = create_connector(connection, protocol, "c", clean=True).terms
-        return publisher.message_of(made), terms.options.keepalive, terms.clean
+        return publisher.to_mqtt_message(made), terms.options.keepalive, terms.clean
     if kind == "amqp":
         connection = AmqpSink(type="amqp", endpoint=endpoint.xid).connection("s", endpoint)
         sender = AmqpSender(connection, container_id="c")
-        return amqp.message_of(made), sender._properties, Dialer(connection, "c")._properties
+        return amqp.to_amqp_message(made), sender._properties, Dialer(connection, "c")._properties
     return made
 
 
@@ -287,7 +287,7 @@ def two_endpoints(
     ]
     catalog = Catalog({}, endpoints={each.xid: each for each in made})
     written = {"sinks": {"o": {"type": "jsonl"}}, "routes": [{"to": ["o"]}], "dead_letters": {"sinks": ["o"]}}
-    return sources_of(catalog, settings_from_dict(written, {}, Path()))
+    return resolve_sources(catalog, settings_from_dict(written, {}, Path()))
 
 
 def test_endpoints_of_one_connection_may_not_contradict_each_other() -> None:
@@ -318,14 +318,14 @@ def test_an_option_of_producers_is_none_of_an_endpoint_that_is_read_beside_them(
     )
     written = {"sinks": {"o": {"type": "jsonl"}}, "routes": [{"to": ["o"]}], "dead_letters": {"sinks": ["o"]}}
     catalog = Catalog({}, endpoints={made.xid: made})
-    assert sources_of(catalog, settings_from_dict(written, {}, Path()))[0].topic == "t"
+    assert resolve_sources(catalog, settings_from_dict(written, {}, Path()))[0].topic == "t"
 
 
 def test_a_consumer_group_is_shown_by_a_query_of_its_own() -> None:
     plain, mine = source_of("KAFKA", {"topic": "a"}), source_of("KAFKA", {"topic": "a", "consumergroup": "g"})
     assert (
-        source_client(mine).source_options()["kafka.group.id"] == "g"
-        and "kafka.group.id" not in source_client(plain).source_options()
+        make_source_client(mine).source_options()["kafka.group.id"] == "g"
+        and "kafka.group.id" not in make_source_client(plain).source_options()
     )
     assert mine.query.startswith(f"{plain.query}-")  # a lane of the same cluster, which shares its positions
     assert mine.query != source_of("KAFKA", {"topic": "a", "consumergroup": "h"}).query
@@ -333,10 +333,10 @@ def test_a_consumer_group_is_shown_by_a_query_of_its_own() -> None:
 
 def test_what_one_endpoint_says_of_its_subscription_does_not_count_for_others_on_the_connection() -> None:
     first, second = source_of("NATS", {"subject": "a", "stream": "S"}), source_of("NATS", {"subject": "b"})
-    (broker,) = connections_of([first, second], "i")
+    (broker,) = group_connections([first, second], "i")
     assert [type(plan).__name__ for plan in plan_subscriptions(broker.subscriptions, broker.connection.options)] == [
         "StreamPlan",
         "CorePlan",
     ]
     kept = source_of("MQTT/5.0", {"topic": "a", "session-expiry-interval": 60}), source_of("MQTT/5.0", {"topic": "b"})
-    assert len(connections_of(kept, "i")) == 2
+    assert len(group_connections(kept, "i")) == 2

@@ -17,10 +17,10 @@ from bindings.protocols import binding_of
 from catalog.definitions.candidates import candidate_of, find_never_winning
 from catalog.documents.documents import Document
 from catalog.findings import Findings
-from catalog.linting.attributes import rules
-from catalog.load import build, load
+from catalog.linting.attributes import load_rules
+from catalog.load import build_catalog, load
 from catalog.model import PROTOCOLS, Finding
-from catalog.parsing.nearest import nearest
+from catalog.parsing.nearest import find_nearest
 from catalog.record import parse_record
 from tests.support.cases import read_cases
 from tests.support.generation import ENDPOINT, conforming, random_catalog
@@ -85,7 +85,7 @@ def test_triggers(rule: str, case: dict[str, Any], tmp_path: Path) -> None:
     found = [finding for finding in findings_of(case, tmp_path) if finding.rule == rule]
     at_place = [f for f in found if f.pointer == case.get("pointer", f.pointer) and case["says"] in f.message]
     assert len(at_place) == 1, found
-    assert at_place[0].severity == case.get("severity", rules()[rule].severity)
+    assert at_place[0].severity == case.get("severity", load_rules()[rule].severity)
     assert case.get("hint", "") in at_place[0].hint
     assert "hunter2" not in str(found)
 
@@ -99,7 +99,7 @@ def test_near_misses(rule: str, case: dict[str, Any], tmp_path: Path) -> None:
 
 def test_every_rule_has_cases() -> None:
     for kind in ("triggers", "near-misses"):
-        assert {parameters.values[0] for parameters in cases(kind)} == set(rules()) - ELSEWHERE
+        assert {parameters.values[0] for parameters in cases(kind)} == set(load_rules()) - ELSEWHERE
 
 
 @pytest.mark.parametrize("name", ["market.xreg.json", "greenhouse.xreg.yaml"])
@@ -119,7 +119,7 @@ def test_samples_are_clean(name: str) -> None:
     ],
 )
 def test_nearest_name(name: str, known: tuple[str, ...], meant: str | None) -> None:
-    assert nearest(name, known) == meant
+    assert find_nearest(name, known) == meant
 
 
 def test_what_loses_by_lint_never_wins_by_the_reference_matcher() -> None:
@@ -169,7 +169,7 @@ def test_wrong_types_at_every_place_stop_no_rule() -> None:
                 for key in path[:-1]:
                     holder = holder[key]
                 holder[path[-1]] = ODD[number % len(ODD)]
-                build([Document("a.json", spoilt)], Findings())
+                build_catalog([Document("a.json", spoilt)], Findings())
 
 
 def places(tree: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

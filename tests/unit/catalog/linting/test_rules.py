@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from catalog.linting.attributes import explanation, render_rules_page, rules
+from catalog.linting.attributes import explain_rule, load_rules, render_rules_page
 from catalog.model import Severity
 from tests.support.rules_page import PAGE
 
@@ -56,8 +56,8 @@ def test_whatever_is_reported_is_in_the_table() -> None:
     found = list(reported())
     assert len({rule for rule, _, _ in found}) > 40
     for rule, severity, place in found:
-        assert rule in rules(), f"{place} reports {rule}, which catalog/linting/rules.yaml lacks"
-        assert severity is None or severity in rules()[rule].severities, f"{place}: {rule} is no {severity}"
+        assert rule in load_rules(), f"{place} reports {rule}, which catalog/linting/rules.yaml lacks"
+        assert severity is None or severity in load_rules()[rule].severities, f"{place}: {rule} is no {severity}"
 
 
 @pytest.mark.slow
@@ -68,19 +68,19 @@ def test_whatever_is_in_the_table_is_reported() -> None:
         for node in found
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    assert set(rules()) <= texts
+    assert set(load_rules()) <= texts
 
 
 def test_rules_are_told_in_whole_sentences() -> None:
-    for rule in rules().values():
+    for rule in load_rules().values():
         assert RULE_ID.fullmatch(rule.id)
         assert set(rule.severities) <= set(get_args(Severity))
         assert rule.doc.endswith(".") and rule.doc.count(". ") == 0
         assert rule.why.endswith(".") and rule.basis and not rule.basis.endswith(".")
-        assert all(part in explanation(rule) for part in (rule.id, rule.doc, rule.why, rule.basis))
+        assert all(part in explain_rule(rule) for part in (rule.id, rule.doc, rule.why, rule.basis))
 
 
 def test_the_page_is_that_of_the_table() -> None:
     written = PAGE.read_text("utf-8")
     assert written == render_rules_page(), "catalog/RULES.md has drifted: run `python -m tests.support.rules_page`"
-    assert all(f"| `{rule}` |" in written for rule in rules())
+    assert all(f"| `{rule}` |" in written for rule in load_rules())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from catalog import references
-from catalog.documents.connecting import Reach
+from catalog.documents.connecting import ConnectionPolicy
 from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from catalog.model import Catalog
@@ -233,7 +233,7 @@ def test_private_addresses_are_out_of_reach_of_what_the_network_names(web: Web) 
     with serving() as other:
         other.routes["/m"] = lambda request: Reply({"M": {"protocol": "KAFKA"}})
         web.routes["/c.json"] = lambda request: Reply({"messagegroups": {"G": {"messagesurl": f"{other.url}/m"}}})
-        catalog = load([f"{web.url}/c.json"], fetcher=Fetcher(network=True, reach=Reach()))
+        catalog = load([f"{web.url}/c.json"], fetcher=Fetcher(network=True, reach=ConnectionPolicy()))
     (finding,) = [f for f in catalog.findings if f.rule in ABOUT]
     assert (catalog.definitions, finding.rule) == ({}, "unreadable-document")
     assert "non-public address" in finding.message

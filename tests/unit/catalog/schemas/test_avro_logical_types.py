@@ -10,10 +10,10 @@ from typing import Any
 import fastavro
 import pytest
 
-from catalog.schemas.avro.filling import open_filler
+from catalog.schemas.avro.filling import open_sampler
 from catalog.schemas.avro.validating import AvroValidator, compile_schema, find_ignored_parts
 from catalog.schemas.contract import SchemaSource
-from catalog.schemas.filling import Filling
+from catalog.schemas.filling import Chooser
 from tests.support.schemas import NOTHING
 
 
@@ -103,7 +103,7 @@ def test_what_is_ignored_is_told_by_its_place(schema: Any) -> None:
     document = {"type": "record", "name": "R", "fields": [{"name": "p", "type": ["null", schema]}]}
     (told,) = find_ignored_parts(SchemaSource("Avro", "", document))
     assert told.path == "/fields/0/type/1/logicalType" and told.message
-    filler = open_filler(SchemaSource("Avro", "", document), NOTHING)
+    filler = open_sampler(SchemaSource("Avro", "", document), NOTHING)
     for kind in ("avro/binary", "application/json"):
-        body = filler.payload(Filling(random.Random(1), "2026-01-02T03:04:05Z"), kind)
+        body = filler.payload(Chooser(random.Random(1), "2026-01-02T03:04:05Z"), kind)
         assert validator(document).fault(body, kind) is None

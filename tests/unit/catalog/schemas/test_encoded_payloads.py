@@ -15,7 +15,7 @@ from lxml import etree
 from catalog.schemas.avro.filling import SINGLE_OBJECT, AvroSampler
 from catalog.schemas.avro.types import read_schema
 from catalog.schemas.contract import SchemaSource
-from catalog.schemas.filling import Filling, Unfillable
+from catalog.schemas.filling import Chooser, UnsupportedSchema
 from catalog.schemas.protobuf.validating import open_message as compile_protobuf
 from tests.support.schemas import NOTHING, NOW, Documents, payloads_of
 
@@ -49,7 +49,7 @@ def test_avro_datums_are_read_back_whole() -> None:
 
 def test_avro_as_a_single_object_names_its_schema() -> None:
     schema = read_schema(SchemaSource("Avro", "", AVRO), NOTHING)
-    payload = AvroSampler(schema).payload(Filling(random.Random(1), NOW), "application/avro-single-object")
+    payload = AvroSampler(schema).payload(Chooser(random.Random(1), NOW), "application/avro-single-object")
     assert payload.startswith(SINGLE_OBJECT + schema.fingerprint)
 
 
@@ -197,5 +197,5 @@ def test_xsd_takes_the_named_element_and_what_other_documents_declare() -> None:
 
 @pytest.mark.parametrize("text", ["<a", "<a/>", "<xs:schema xmlns:xs='http://www.w3.org/2001/XMLSchema'/>"])
 def test_an_xml_schema_without_elements_is_refused(text: str) -> None:
-    with pytest.raises(Unfillable):
+    with pytest.raises(UnsupportedSchema):
         next(payloads_of("XSD", text))

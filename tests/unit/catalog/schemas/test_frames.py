@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault
 from catalog.schemas.ids.client import Framing
-from catalog.schemas.ids.deciding import HEAD_BYTES, ids_of, read_frame, read_message_place
+from catalog.schemas.ids.deciding import HEAD_BYTES, find_frame_ids, read_frame, read_message_place
 from tests.support.cases import examples
 from tests.support.schemas import apicurio, confluent, glue
 
@@ -31,7 +31,7 @@ BODIES = st.one_of(
 @given(st.lists(BODIES, max_size=12), st.sampled_from(get_args(Framing)), st.integers(0, 3), st.booleans())
 def test_columns_say_what_each_body_says(bodies: list[bytes | None], framing: Framing, cut: int, heads: bool) -> None:
     given = [body[:HEAD_BYTES] if heads and body is not None else body for body in bodies]
-    found = ids_of(pa.array([b"zz"] * cut + given, pa.binary()).slice(cut), framing)
+    found = find_frame_ids(pa.array([b"zz"] * cut + given, pa.binary()).slice(cut), framing)
     told = [found.names[code] if code >= 0 else None for code in found.codes.tolist()]
     frames = [None if body is None else read_frame(body, framing) for body in bodies]
     assert told == [None if frame is None else frame.id for frame in frames]

@@ -37,7 +37,7 @@ from catalog.schemas.columns import (
 from catalog.schemas.columns import ListShape as List
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.families import compile_schema, family_of
-from catalog.schemas.filling import Filling, Unfillable
+from catalog.schemas.filling import Chooser, UnsupportedSchema
 from catalog.schemas.json.columns import JsonReader
 from tests.support.cases import examples
 from tests.support.catalogs import XID, catalog_of
@@ -127,12 +127,12 @@ def test_what_conforms_to_any_schema_has_its_values_in_columns(schema: tuple[str
     if column is None:
         return
     source = SchemaSource(family, "", document)
-    validator, filler = compile_schema(source, NOTHING), family_of(source.family).open_filler(source, NOTHING)
+    validator, filler = compile_schema(source, NOTHING), family_of(source.family).open_sampler(source, NOTHING)
     bodies = []
     for fullness in (1.0, 0.5, 0.0):
         try:
-            body = filler.payload(Filling(random.Random(seed), NOW, fullness), JSON_TYPE)
-        except Unfillable:
+            body = filler.payload(Chooser(random.Random(seed), NOW, fullness), JSON_TYPE)
+        except UnsupportedSchema:
             continue
         if validator.fault(body, JSON_TYPE, at_any_cost=True) is None:
             bodies.append(body)
@@ -227,12 +227,12 @@ def test_avro_values_are_the_same_in_both_encodings() -> None:
     assert column is not None
     for filling in fillings():
         seed = filling.random.getstate()
-        filler = family_of("Avro").open_filler(SchemaSource("Avro", "", READING), NOTHING)
+        filler = family_of("Avro").open_sampler(SchemaSource("Avro", "", READING), NOTHING)
         made = []
         for content_type in ("application/avro", JSON_TYPE):
             chooser = random.Random()
             chooser.setstate(seed)
-            body = filler.payload(Filling(chooser, NOW, filling.fullness), content_type)
+            body = filler.payload(Chooser(chooser, NOW, filling.fullness), content_type)
             made.append(decoded(column, [body], content_type)[0])
         assert made[0].equals(made[1])
 

@@ -16,7 +16,7 @@ from json_structure import InstanceValidator
 
 from catalog.schemas.contract import SchemaError, SchemaSource
 from catalog.schemas.families import compile_schema, family_of
-from catalog.schemas.filling import Filling, Unfillable, make_matching_text
+from catalog.schemas.filling import Chooser, UnsupportedSchema, make_matching_text
 from tests.support.schemas import ANY_SCHEMA, NOTHING, NOW, Documents, fillings, payloads_of
 
 TREE: dict[str, Any] = {
@@ -166,7 +166,7 @@ def test_optional_members_come_and_go() -> None:
     ],
 )
 def test_what_no_value_can_be_made_for_is_said(document: Any) -> None:
-    with pytest.raises(Unfillable):
+    with pytest.raises(UnsupportedSchema):
         next(payloads_of("JsonSchema", document))
 
 
@@ -179,9 +179,9 @@ def test_any_schema_gives_a_payload_or_a_reason(schema: tuple[str, Any], seed: i
     source = SchemaSource(schema[0], "", schema[1])
     try:
         compile_schema(source, NOTHING)
-        filler = family_of(source.family).open_filler(source, NOTHING)
-        filler.payload(Filling(random.Random(seed), NOW), "application/json")
-    except (SchemaError, Unfillable):
+        filler = family_of(source.family).open_sampler(source, NOTHING)
+        filler.payload(Chooser(random.Random(seed), NOW), "application/json")
+    except (SchemaError, UnsupportedSchema):
         pass
 
 
@@ -189,7 +189,7 @@ def test_references_that_multiply_are_given_up() -> None:
     document: dict[str, Any] = {"$ref": "#/$defs/n0", "$defs": {"n30": {"type": "integer"}}}
     for number in range(30):
         document["$defs"][f"n{number}"] = {"allOf": [{"$ref": f"#/$defs/n{number + 1}"}] * 2}
-    with pytest.raises(Unfillable):
+    with pytest.raises(UnsupportedSchema):
         next(payloads_of("JsonSchema", document))
 
 
@@ -313,4 +313,4 @@ def test_plain_patterns_are_met(pattern: str) -> None:
     "pattern", [r"\p{L}+", "(?=a)b", "(", "[a", "a{2", "a**", r"(a)\1", "a^b", "((a{999}){999}){9}"]
 )
 def test_other_patterns_give_no_text(pattern: str) -> None:
-    assert make_matching_text(pattern, Filling(random.Random(1), NOW)) is None
+    assert make_matching_text(pattern, Chooser(random.Random(1), NOW)) is None

@@ -60,7 +60,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (ListOutcomes, "release", 1),
     (BatchParts, "written", 1),
     (BatchNotes, "release", 1),
-    (Metrics, "batch_done", 1),
+    (Metrics, "count_written_batch", 1),
 )
 
 
@@ -230,7 +230,7 @@ ASIDE_POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (BatchWriter, "withhold_events", 1),
     (BatchWriter, "send_letters", 1),
     (ListSink, "take", 1),
-    (Metrics, "batch_done", 1),
+    (Metrics, "count_written_batch", 1),
 )
 
 

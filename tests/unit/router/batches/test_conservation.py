@@ -42,7 +42,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (BatchParts, "written", 1),
     (ConservationCheck, "add", 1),
     (Accounts, "keep", 1),
-    (Metrics, "batch_done", 1),
+    (Metrics, "count_written_batch", 1),
     (Pipeline, "batch", 1),
 )
 

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from bindings.protocols import BINDINGS
-from catalog.definitions.constraints import target_of
+from catalog.definitions.constraints import match_candidate_of
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.record import Record
-from catalog.templates import parse
+from catalog.templates import parse_template
 from router.cli import run_command_line
 from router.commands.emit.producer import EmitError, MessageProducer, encode_record_line, join_as_batch, require_match
 from router.matching.records import RecordMatcher
@@ -43,11 +43,11 @@ def context_of(definition: Definition) -> dict[str, str]:
     context: dict[str, str] = {}
     for prop in (*definition.protocoloptions, *definition.envelopemetadata):
         if isinstance(prop.value, str):
-            for name in parse(prop.value).names:
+            for name in parse_template(prop.value).names:
                 context.setdefault(name, "v{n}")
-            if prop.type == "timestamp" and parse(prop.value).names:
-                whole = parse(prop.value).is_bare
-                context.update(dict.fromkeys(parse(prop.value).names, NOW if whole else "2026-03-04"))
+            if prop.type == "timestamp" and parse_template(prop.value).names:
+                whole = parse_template(prop.value).is_bare
+                context.update(dict.fromkeys(parse_template(prop.value).names, NOW if whole else "2026-03-04"))
     return context
 
 
@@ -62,7 +62,7 @@ def produced(catalog: Catalog, xid: str, **options: Any) -> MessageProducer:
 
 def ways(catalog: Catalog, definition: Definition) -> Iterator[dict[str, str]]:
     """Every way in which a definition can be produced: protocols that it leaves open, modes, endpoints."""
-    target = target_of(definition, catalog.endpoints.get(definition.group))
+    target = match_candidate_of(definition, catalog.endpoints.get(definition.group))
     if target is None:
         return
     for protocol in [target.protocol] if target.protocol else BINDINGS:

@@ -13,8 +13,8 @@ import pytest
 from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.linting import overlaps as linting
-from catalog.linting.overlaps import MAX_COMPARED, MAX_OVERLAPS, MAX_PROPERTIES, overlaps
-from catalog.load import build
+from catalog.linting.overlaps import MAX_COMPARED, MAX_OVERLAPS, MAX_PROPERTIES, find_overlaps
+from catalog.load import build_catalog
 from catalog.model import Catalog
 from router.commands.check.command import collect_findings, iter_proven_overlaps
 from router.matching.records import RecordMatcher
@@ -53,7 +53,7 @@ def witnessed(message: str) -> dict[str, Any]:
 
 def outcomes(document: dict[str, Any], record: dict[str, Any]) -> list[str]:
     """Return what becomes of a record with each definition alone, and with all of them."""
-    catalog = build([Document("c.json", document)], Findings())
+    catalog = build_catalog([Document("c.json", document)], Findings())
     found = []
     for xids in ((A,), (B,), (A, B)):
         only = Catalog({xid: catalog.definitions[xid] for xid in xids}, {}, {})
@@ -156,7 +156,7 @@ def test_witnesses_of_generated_catalogs_hold_by_the_plain_matcher() -> None:
     made = held = 0
     for seed in range(60):
         catalog = random_catalog(Random(seed), 8)
-        found = tuple(overlaps(catalog))
+        found = tuple(find_overlaps(catalog))
         made += len(found)
         for overlap, record, _ in iter_proven_overlaps(found, catalog):
             held += 1
@@ -173,8 +173,8 @@ def test_witnesses_of_generated_catalogs_hold_by_the_plain_matcher() -> None:
 def test_ten_thousand_definitions_give_no_flood() -> None:
     crowded = {f"m{n}": options("MQTT/5.0", topic_name=f"{{a}}{n}/{{b}}") for n in range(10_000)}
     for document in (large_catalog(10_000), {"messagegroups": {"g": {"messages": crowded}}}):
-        catalog = build([Document("c.json", document)], Findings())
-        assert len(tuple(overlaps(catalog))) <= MAX_OVERLAPS
+        catalog = build_catalog([Document("c.json", document)], Findings())
+        assert len(tuple(find_overlaps(catalog))) <= MAX_OVERLAPS
 
 
 def test_large_definitions_make_fewer_pairs_that_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,9 @@ def test_large_definitions_make_fewer_pairs_that_are_compared(monkeypatch: pytes
     monkeypatch.setattr(linting, "constraints_cover", counting)
     headers = {f"a{n}": {"type": "string", "required": True} for n in range(MAX_PROPERTIES)}
     crowded = {f"m{n}": options("KAFKA", headers=headers) for n in range(50)}
-    assert not tuple(overlaps(build([Document("c.json", {"messagegroups": {"g": {"messages": crowded}}})], Findings())))
+    assert not tuple(
+        find_overlaps(build_catalog([Document("c.json", {"messagegroups": {"g": {"messages": crowded}}})], Findings()))
+    )
     # Two of a hundred each count for three; all 1,225 pairs would be compared if they were small.
     assert set(compared) == {2 * MAX_PROPERTIES}
     assert len(compared) == MAX_COMPARED // 3

@@ -29,7 +29,7 @@ from tests.support.web import Reply, serving
 def served(tmp_path: Path) -> Iterator[Served]:
     with Served(tmp_path) as made:
         made.activate()
-        made.metrics.batch_done("inbox", tally(7, 2), 0.1, 0)
+        made.metrics.count_written_batch("inbox", tally(7, 2), 0.1, 0)
         made.status.query("inbox", "running", batch=4)
         made.status.steps.begin("inbox", 5)
         made.status.steps.turn("inbox", "sink events")

@@ -17,7 +17,7 @@ from router.dead_letters.reading import read_letters, readable_sinks
 from router.dead_letters.stores import fitting
 from router.errors import ConfigError, SinkError
 from router.settings import load_settings
-from router.settings.routes import DEAD_LETTER_VARIABLES, dead_letter_values, parse_name
+from router.settings.routes import DEAD_LETTER_VARIABLES, make_dead_letter_values, parse_name
 from router.sinks import Commit, DeltaSink
 from router.sinks.jsonlines import DEAD_LETTER
 from tests.support.letters import SINKS, WRITTEN, letter_id, row, settings_file, write_letters
@@ -135,7 +135,7 @@ def test_sinks_that_cannot_be_read_back_are_refused_by_name(tmp_path: Path) -> N
 def test_topics_of_a_template_are_found_again(template: str) -> None:
     pattern = fitting(template)
     for endpoint in ("/endpoints/a b", "", "/endpoints/" + "long" * 80):
-        name = parse_name(template, DEAD_LETTER_VARIABLES).expand(dead_letter_values(endpoint, "no-match"))
+        name = parse_name(template, DEAD_LETTER_VARIABLES).expand(make_dead_letter_values(endpoint, "no-match"))
         assert pattern.fullmatch(name), name
     if template != "{endpointid}":
         assert not pattern.fullmatch("other")

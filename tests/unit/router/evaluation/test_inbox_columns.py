@@ -17,7 +17,7 @@ from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
 from router.evaluation.outputs import EMPTY, collect
 from router.evaluation.plan import Evaluator
-from router.matching.inbox_columns import facts_of_inbox
+from router.matching.inbox_columns import read_inbox_rows
 from router.matching.schema_validation import Validation
 from router.matching.tie_breaker import Ambiguous
 from tests.support.cases import examples, seeds
@@ -98,7 +98,7 @@ def same(judge: Evaluator, batch: pa.RecordBatch) -> list[list[dict[str, Any]]]:
 
 def left(judge: Evaluator, batch: pa.RecordBatch) -> set[int]:
     """Return the rows that are left to the exact codec."""
-    facts = facts_of_inbox(batch, judge.matcher, judge.channels)
+    facts = read_inbox_rows(batch, judge.matcher, judge.channels)
     return {int(facts.sources[place]) for place in facts.readings}
 
 
@@ -269,7 +269,7 @@ def test_rows_that_are_no_lists_of_named_entries_are_left_to_the_codec() -> None
         lists = pa.array([[{"key": "path", "value": b"/in", "type": None}], broken, []], kind)
         batch = given.set_column(3, given.schema.field(3), lists)
         with pytest.raises((TypeError, AttributeError)):
-            facts_of_inbox(batch, JUDGES[0].matcher, JUDGES[0].channels)
+            read_inbox_rows(batch, JUDGES[0].matcher, JUDGES[0].channels)
 
 
 def test_events_may_have_more_attributes_than_are_looked_at_one_by_one() -> None:
@@ -314,7 +314,7 @@ def test_an_inbox_without_rows_has_no_outcomes() -> None:
 def test_the_facts_of_columns_are_those_of_the_codec() -> None:
     judge = JUDGES[0]
     batch = batch_of([inbox_row(entries, protocol, body) for protocol, entries, body in ORDINARY])
-    columns, exact = facts_of_inbox(batch, judge.matcher, judge.channels), exact_facts(judge, batch)
+    columns, exact = read_inbox_rows(batch, judge.matcher, judge.channels), exact_facts(judge, batch)
     for key in judge.matcher.index.keys:
         for number in range(batch.num_rows):
             assert columns.values(number, key) == exact.values(number, key), (key, number)

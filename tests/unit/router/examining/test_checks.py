@@ -26,7 +26,7 @@ from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.preflight import CheckResult, PreflightCheck, combine_errors, iter_router_checks, require_checks, run_checks
 from router.settings import load_settings
-from router.sources import sources_of
+from router.sources import resolve_sources
 from tests.support.ports import LOOPBACK, Authority, free_ports
 from tests.unit.router.sinks.tables.test_rules import declare
 
@@ -286,7 +286,7 @@ def test_who_is_waited_for_stops_no_start(place: Place, capsys: pytest.CaptureFi
     configure_logs(settings.log)
     catalog = load(settings.catalog.source)
     capsys.readouterr()
-    require_checks(iter_router_checks(settings, catalog, sources_of(catalog, settings)))
+    require_checks(iter_router_checks(settings, catalog, resolve_sources(catalog, settings)))
     err = capsys.readouterr().err
     assert err.count("preflight check failed") >= 7 and "the gateway connects when" in err
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 import structlog
 
-from bindings.background import faults
+from bindings.background import fault_counts
 from bindings.gateways import EndpointSubscription, GatewayError
 from bindings.parts import InboxRow
 from router.intake.intake import BrokerGateways
@@ -106,7 +106,7 @@ def test_a_gateway_that_ended_by_itself_is_opened_again(source: Source, monkeypa
     gateways.run_for_sources([source])
     gateways.check_gateways()
     assert "gateway" not in reasons()
-    counted = faults().get("gateway", 0)
+    counted = fault_counts().get("gateway", 0)
     opened[0].end()
     gateways.check_gateways()  # The second one cannot start; the router goes on and says so.
     assert opened[0].stopped
@@ -118,4 +118,4 @@ def test_a_gateway_that_ended_by_itself_is_opened_again(source: Source, monkeypa
     assert len(opened) == 3
     gateways.check_gateways()
     assert "gateway" not in reasons()
-    assert faults()["gateway"] == counted + 2
+    assert fault_counts()["gateway"] == counted + 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from catalog.load import load
 from router.evaluation.plan import Plan
-from router.intake.intake import Intake, Store, local_store
+from router.intake.intake import Intake, IntakeStore, open_local_store
 from router.settings import settings_from_dict
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
@@ -30,8 +30,8 @@ def test_without_descriptors_the_last_size_is_told(tmp_path: Path) -> None:
             raise found
         return found
 
-    def opened() -> Store:
-        return replace(local_store(settings, state), measure_size=size)
+    def opened() -> IntakeStore:
+        return replace(open_local_store(settings, state), measure_size=size)
 
     with StateFolder.open(tmp_path / "state") as state:
         intake = Intake(settings, Metrics(), RouterStatus(), opened)

@@ -16,10 +16,10 @@ from catalog.documents.connecting import Logins, OriginLogin
 from catalog.load import load
 from router.errors import ConfigError
 from router.evaluation.plan import Plan
-from router.intake.intake import Intake, local_store
+from router.intake.intake import Intake, open_local_store
 from router.intake.subscriptions import FOLDER_NAME, RouterSubscriptions
 from router.settings import Settings, settings_from_dict
-from router.sources import sources_of
+from router.sources import resolve_sources
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics, SubscriptionMetrics
 from router.watching.status import RouterStatus
@@ -181,7 +181,7 @@ def taking(tmp_path: Path, url: str, **subscription: Any) -> Iterator[Callable[[
         tmp_path / "state", Logins(), status, lambda: SubscriptionMetrics(metrics.registry)
     )
     with StateFolder.open(tmp_path / "state") as state:
-        intake = Intake(settings, metrics, status, lambda: local_store(settings, state))
+        intake = Intake(settings, metrics, status, lambda: open_local_store(settings, state))
         try:
             status.set_catalog("e", 1)
             intake.receive_for_plan(plan)
@@ -251,7 +251,7 @@ def test_a_subscription_needs_a_manager_and_http(tmp_path: Path) -> None:
     def sources(endpoint: dict[str, Any]) -> Callable[[], object]:
         settings = settings_of(tmp_path, "http://m.example")
         (tmp_path / "catalog.json").write_text(json.dumps({"endpoints": {"news": endpoint}}))
-        return lambda: sources_of(load([tmp_path / "catalog.json"]), settings)
+        return lambda: resolve_sources(load([tmp_path / "catalog.json"]), settings)
 
     with pytest.raises(ConfigError, match="no subscription manager"):
         sources({"usage": ["subscriber"], "protocol": "HTTP"})()

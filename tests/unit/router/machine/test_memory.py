@@ -13,7 +13,7 @@ import pytest
 
 from router.errors import ConfigError
 from router.evaluation.evaluator import data_bytes, load, within_memory_limit
-from router.machine import GIB, MIB, divided, measure_memory
+from router.machine import GIB, MIB, divide_memory, measure_memory
 from router.settings import Settings, settings_from_dict
 from router.spark.session import memory_conf
 
@@ -40,7 +40,7 @@ def given(**more: Any) -> Settings:
     ],
 )
 def test_shares_follow_the_machine(machine: int, cores: int, heap: int, worker: int, batch: int) -> None:
-    division = divided(given(), machine, cores)
+    division = divide_memory(given(), machine, cores)
     assert (division.heap, division.worker, division.batch) == (heap, worker, batch)
 
 
@@ -61,19 +61,19 @@ def test_shares_follow_the_machine(machine: int, cores: int, heap: int, worker: 
 def test_tasks_at_a_time_are_two_for_each_core_where_their_workers_have_room(
     machine: int, cores: int, more: dict[str, Any], tasks: int
 ) -> None:
-    division = divided(given(**more), machine, cores)
+    division = divide_memory(given(**more), machine, cores)
     assert (division.tasks, division.cores) == (tasks, cores)
 
 
 def test_real_time_mode_has_one_task_for_each_core() -> None:
     topics = {"out": {"type": "kafka", "bootstrap_servers": "localhost:1", "topic": "out"}}
     mode: dict[str, Any] = {"trigger": "realtime", "realtime": {"rest": "rest"}}
-    division = divided(given(sinks=topics, dead_letters={"sinks": ["out"]}, **mode), 24 * GIB, 2)
+    division = divide_memory(given(sinks=topics, dead_letters={"sinks": ["out"]}, **mode), 24 * GIB, 2)
     assert division.master == "local[2]"
 
 
 def test_remedies_name_settings_with_their_present_values() -> None:
-    division = divided(given(max_bytes_per_batch="3MiB"), 16 * GIB, 2)
+    division = divide_memory(given(max_bytes_per_batch="3MiB"), 16 * GIB, 2)
     assert "memory.heap, now 2048 MiB" in division.heap_remedy
     assert "max_bytes_per_batch, now 3 MiB" in division.heap_remedy
     assert "memory.worker, now 1024 MiB" in division.worker_remedy
@@ -84,19 +84,21 @@ def test_remedies_name_settings_with_their_present_values() -> None:
 
 
 def test_settings_go_before_the_machine() -> None:
-    division = divided(given(memory={"heap": "600MiB", "worker": "200MiB"}, max_bytes_per_batch="3MiB"), 64 * GIB, 4)
+    division = divide_memory(
+        given(memory={"heap": "600MiB", "worker": "200MiB"}, max_bytes_per_batch="3MiB"), 64 * GIB, 4
+    )
     assert (division.heap, division.worker, division.batch) == (600 * MIB, 200 * MIB, 3 * MIB)
-    assert divided(given(memory={"heap": "600MiB"}), 64 * GIB, 4).batch == 600 * MIB // 16
+    assert divide_memory(given(memory={"heap": "600MiB"}), 64 * GIB, 4).batch == 600 * MIB // 16
 
 
 @pytest.mark.parametrize(("text", "heap"), [("2g", 2 * GIB), ("700m", 700 * MIB), ("900", 900 * MIB)])
 def test_a_heap_given_to_spark_itself_counts(text: str, heap: int) -> None:
-    assert divided(given(spark={"conf": {"spark.driver.memory": text}}), 64 * GIB, 4).heap == heap
+    assert divide_memory(given(spark={"conf": {"spark.driver.memory": text}}), 64 * GIB, 4).heap == heap
 
 
 def test_a_heap_that_is_no_size_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"spark\.driver\.memory is 'much'"):
-        divided(given(spark={"conf": {"spark.driver.memory": "much"}}), 64 * GIB, 4)
+        divide_memory(given(spark={"conf": {"spark.driver.memory": "much"}}), 64 * GIB, 4)
 
 
 def test_spark_is_given_its_heap_in_a_unit() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.columns.entries import printable
+from bindings.columns.entries import is_valid_string
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
 from catalog.values import is_valid
 from router.matching.mapping import check_types, is_always_valid, name_fault, types_of, value_fault
@@ -206,7 +206,7 @@ def test_a_cloudevent_keeps_what_it_came_with() -> None:
 @given(TEXTS)
 def test_printable_agrees_with_one_by_one(texts: list[str | None]) -> None:
     expected = [None if text is None else not value_fault("ext", (), text) for text in texts]
-    assert printable(pa.array(texts, pa.string())).to_pylist() == expected
+    assert is_valid_string(pa.array(texts, pa.string())).to_pylist() == expected
 
 
 @given(st.characters(codec="utf-8"))

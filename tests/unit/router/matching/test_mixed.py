@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.templates import parse
+from catalog.templates import parse_template
 from router.matching.context import extract_placeholder
 
 LITERALS = st.sampled_from(
@@ -18,7 +18,7 @@ PIECES = st.one_of(LITERALS, st.sampled_from(["{x}", "{y}", "{z.1}"]))
 
 @given(st.lists(PIECES, min_size=1, max_size=8), st.booleans(), st.data())
 def test_captured_is_what_the_template_takes(pieces: list[str], dots: bool, data: st.DataObject) -> None:
-    template = parse("".join(pieces), dots=dots)
+    template = parse_template("".join(pieces), dots=dots)
     if template.is_literal or template.is_bare:
         return
     filled = st.tuples(*(LITERALS if piece.endswith("}") else st.just(piece) for piece in pieces)).map("".join)
@@ -38,6 +38,6 @@ def test_captured_is_what_the_template_takes(pieces: list[str], dots: bool, data
     [("{x}-{y}", "a-b-c", ("a", "b-c")), ("{x}-{y}", "--a-", ("-", "a-")), ("a{x}b{y}/{z}", "abb/é", None)],
 )
 def test_the_first_placeholder_is_the_shortest(template: str, text: str, taken: tuple[str, str] | None) -> None:
-    parsed = parse(template)
+    parsed = parse_template(template)
     found = [extract_placeholder(parsed, name, pa.array([text]))[0].as_py() for name in ("x", "y")]  # type: ignore[index]
     assert found == list(taken or (None, None))

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.matching.inbox_columns import arrival_times, rfc3339
+from router.matching.inbox_columns import arrival_times, to_rfc3339
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -24,7 +24,7 @@ def test_arrivals_are_told_in_utc_to_the_microsecond(given: list[datetime | None
 
 def test_milliseconds_keep_their_unit() -> None:
     stamps = pa.array([0, None, 1_700_000_000_123], pa.timestamp("ms"))
-    assert rfc3339(stamps).to_pylist() == ["1970-01-01T00:00:00.000Z", None, "2023-11-14T22:13:20.123Z"]
+    assert to_rfc3339(stamps).to_pylist() == ["1970-01-01T00:00:00.000Z", None, "2023-11-14T22:13:20.123Z"]
 
 
 def test_what_is_no_time_of_the_calendar_is_none() -> None:

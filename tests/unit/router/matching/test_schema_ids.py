@@ -19,7 +19,7 @@ from catalog.load import load
 from catalog.model import Catalog
 from catalog.schemas.columns import payload_column
 from catalog.schemas.ids.client import RegistryUnavailableError, WrittenSchema
-from catalog.schemas.ids.deciding import Frames
+from catalog.schemas.ids.deciding import FrameSettings
 from catalog.schemas.validation import PayloadValidation
 from router.evaluation.outputs import OutputBuilder, Tally, collect
 from router.evaluation.plan import TOPIC, Evaluator
@@ -77,10 +77,10 @@ def line_of(body: bytes) -> str:
     return json.dumps({"protocol": "KAFKA", "native": native, "body_base64": base64.b64encode(body).decode()})
 
 
-def judge_of(catalog: Catalog, frames: Frames, validation: str = "always") -> Evaluator:
+def judge_of(catalog: Catalog, frames: FrameSettings, validation: str = "always") -> Evaluator:
     builder = ChannelBuilder(catalog)
-    builder.definitions(f"{TOPIC}t", catalog.definitions, frames)
-    matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation, builder.ties())  # type: ignore[arg-type]
+    builder.add_definitions(f"{TOPIC}t", catalog.definitions, frames)
+    matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation, builder.tie_breaker())  # type: ignore[arg-type]
     sink = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic": "out"}
     routed = {"sinks": {"bus": sink}, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["bus"]}}
     settings = settings_from_dict(routed, {}, Path())
@@ -101,7 +101,7 @@ def outcomes_of(judge: Evaluator, bodies: list[bytes]) -> tuple[list[dict[str, A
 
 
 def test_a_story_tells_id_subject_and_version_and_how_each_candidate_was_decided(catalog: Catalog) -> None:
-    explainer = Explainer(RecordMatcher(catalog, validation="always", frames=Frames("auto", known_ids(KNOWN))))
+    explainer = Explainer(RecordMatcher(catalog, validation="always", frames=FrameSettings("auto", known_ids(KNOWN))))
     (taken,) = explainer.explain(1, line_of(BODIES[1])).events
     (check,) = [each for each in taken.candidates[0].checks if each.property == "protocoloptions.schemaid"]
     assert (check.expected, check.actual, check.holds) == ("an id of t.Ride", "2 (rides version 2) of t.Ride", True)
@@ -113,10 +113,10 @@ def test_a_story_tells_id_subject_and_version_and_how_each_candidate_was_decided
 
 
 def test_records_are_judged_alike_in_any_company(catalog: Catalog) -> None:
-    judge, chosen = judge_of(catalog, Frames("auto", known_ids(KNOWN))), random.Random(5)
+    judge, chosen = judge_of(catalog, FrameSettings("auto", known_ids(KNOWN))), random.Random(5)
     many = [chosen.choice(BODIES) for _ in range(300)]
     together, tally = outcomes_of(judge, many)
-    again, _ = outcomes_of(judge_of(catalog, Frames("auto", known_ids(KNOWN))), many[::-1])
+    again, _ = outcomes_of(judge_of(catalog, FrameSettings("auto", known_ids(KNOWN))), many[::-1])
     told = ("message", "reason", "detail", "nearest", "schemaid")
     assert [[each[name] for name in told] for each in together] == [
         [each[name] for name in told] for each in again[::-1]
@@ -131,7 +131,7 @@ def test_records_are_judged_alike_in_any_company(catalog: Catalog) -> None:
 
 
 def test_the_id_is_in_the_lineage_of_framed_records_alone(catalog: Catalog) -> None:
-    outcomes, _ = outcomes_of(judge_of(catalog, Frames("auto", known_ids(KNOWN))), BODIES)
+    outcomes, _ = outcomes_of(judge_of(catalog, FrameSettings("auto", known_ids(KNOWN))), BODIES)
     assert [each["reason"] for each in outcomes] == [
         None,
         None,
@@ -148,17 +148,17 @@ def test_the_id_is_in_the_lineage_of_framed_records_alone(catalog: Catalog) -> N
 def test_without_a_registry_bodies_are_read_as_ever_and_their_ids_counted(catalog: Catalog) -> None:
     bodies = [confluent(number, encoded(READER, {"id": "a", "n": 1})) for number in (7, 7, 8)]
     for validation in ("always", "never"):
-        outcomes, tally = outcomes_of(judge_of(catalog, Frames("auto"), validation), bodies)
+        outcomes, tally = outcomes_of(judge_of(catalog, FrameSettings("auto"), validation), bodies)
         assert [each["message"] for each in outcomes] == [RIDE] * 3
         assert tally.ids == {(RIDE, "7", "nothing"): 2, (RIDE, "8", "nothing"): 1}
-    outcomes, tally = outcomes_of(judge_of(catalog, Frames("none"), "never"), bodies)
+    outcomes, tally = outcomes_of(judge_of(catalog, FrameSettings("none"), "never"), bodies)
     assert not tally.ids and "schemaid" not in outcomes[0]
-    outcomes, _ = outcomes_of(judge_of(catalog, Frames("auto", required=True), "never"), bodies)
+    outcomes, _ = outcomes_of(judge_of(catalog, FrameSettings("auto", required=True), "never"), bodies)
     assert {each["reason"] for each in outcomes} == {"undecodable"}
 
 
 def test_a_registry_that_is_away_is_no_verdict(catalog: Catalog) -> None:
-    judge = judge_of(catalog, Frames("auto", replace(known_ids(KNOWN), away=True)))
+    judge = judge_of(catalog, FrameSettings("auto", replace(known_ids(KNOWN), away=True)))
     with pytest.raises(RegistryUnavailableError):
         outcomes_of(judge, BODIES)
     outcomes, _ = outcomes_of(judge, [BODIES[5]])
@@ -167,10 +167,10 @@ def test_a_registry_that_is_away_is_no_verdict(catalog: Catalog) -> None:
 
 def test_a_schema_that_nobody_can_use_is_a_violation_that_says_why(catalog: Catalog) -> None:
     class Broken(KnownIds):
-        def written(self, schema_id: str) -> WrittenSchema | None:
+        def get_schema(self, schema_id: str) -> WrittenSchema | None:
             return WrittenSchema(schema_id, "", "", {}, (("rides", 4),), fault="its reference t.Gone leads nowhere")
 
-    outcomes, _ = outcomes_of(judge_of(catalog, Frames("auto", Broken("{}"))), BODIES[:1])
+    outcomes, _ = outcomes_of(judge_of(catalog, FrameSettings("auto", Broken("{}"))), BODIES[:1])
     assert outcomes[0]["reason"] == "schema-violation"
     assert "its reference t.Gone leads nowhere; written with schema id 1 (rides version 4)" in outcomes[0]["detail"]
 
@@ -189,7 +189,7 @@ def test_tables_have_the_readers_columns_and_the_id(catalog: Catalog) -> None:
         "position": pa.array([str(at) for at in range(count)]),
         "schemaid": pa.array(["1", "2", "3", "4", None, None, "1"], pa.string()),
     }
-    framings = {"/endpoints/e": Frames("auto", known_ids(KNOWN))}
+    framings = {"/endpoints/e": FrameSettings("auto", known_ids(KNOWN))}
     payload, undecoded = typed(column, pa.table(columns), framings)
     due = [
         {"n": 1, "id": "a"},
@@ -213,11 +213,11 @@ def test_few_ids_are_decided_once_for_any_number_of_rows(catalog: Catalog) -> No
     asked: list[str] = []
 
     class Counting(KnownIds):
-        def written(self, schema_id: str) -> WrittenSchema | None:
+        def get_schema(self, schema_id: str) -> WrittenSchema | None:
             asked.append(schema_id)
-            return super().written(schema_id)
+            return super().get_schema(schema_id)
 
-    judge = judge_of(catalog, Frames("confluent", Counting(known_ids(KNOWN).text)))
+    judge = judge_of(catalog, FrameSettings("confluent", Counting(known_ids(KNOWN).text)))
     outcomes_of(judge, [BODIES[0], BODIES[1]] * 2_000)
     assert sorted(asked) == ["1", "2"]
 

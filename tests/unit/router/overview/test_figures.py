@@ -30,7 +30,7 @@ from router.overview.picture import (
 )
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
 from router.watching.backlogs import INBOX, Backlog
-from router.watching.batches import Watch
+from router.watching.batches import BatchWatch
 from router.watching.metrics import FADE_SECONDS, Metrics, SinkMetrics
 from router.watching.status import RouterStatus
 from tests.support.status_page import TILL, Served, tally
@@ -154,7 +154,7 @@ def test_a_chart_has_gaps_where_nothing_was_known() -> None:
 def test_letters_that_were_replayed_or_removed_are_not_open(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "LEDGER_SECONDS", 0.0)
     monkeypatch.setattr(overview, "KEPT_SECONDS", 0.0)
-    served.metrics.batch_done("inbox", tally(7, 10), 0.1, 0)
+    served.metrics.count_written_batch("inbox", tally(7, 10), 0.1, 0)
 
     def dead() -> tuple[int, int]:
         told = served.told()["flow"]["totals"]["dead_letters"]
@@ -188,7 +188,7 @@ def test_the_error_of_a_sink_has_its_time_and_fades_once_it_works(served: Served
     clock[0] += 2
     assert sinks.get_problem("lake") is None
 
-    served.metrics.sink_write("events", "error", "sink events: no space left on device")
+    served.metrics.count_sink_write("events", "error", "sink events: no space left on device")
     (sink,) = [each for each in served.told()["flow"]["sinks"] if each["sink"] == "events"]
     assert sink["last_error"]["text"] == "sink events: no space left on device"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", sink["last_error"]["at"])
@@ -198,7 +198,7 @@ def test_the_time_that_a_write_waits_goes_on(monkeypatch: pytest.MonkeyPatch) ->
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     status, metrics = RouterStatus(clock=lambda: clock[0]), Metrics(["lake"])
-    watch = Watch("inbox", metrics, status)
+    watch = BatchWatch("inbox", metrics, status)
     watch.begin_write("lake", by_spark=False)
     clock[0] += 31
     watch._check_write(clock[0])

@@ -39,7 +39,7 @@ def test_a_letter_is_opened_by_the_keyboard_and_a_record_judged(
             json.dumps(changed(Refund=event("refund"), **{HOSTILE[:20]: event("x")}))
         )
         served.activate()
-        served.metrics.batch_done("inbox", tally(7, 2), 0.1, 0)
+        served.metrics.count_written_batch("inbox", tally(7, 2), 0.1, 0)
         page.goto(served.server.base_url)
         page.locator("#letters-note", has_text="with the token").wait_for()
         assert not page.locator("#letters tr").count()
@@ -77,7 +77,7 @@ def test_it_fits_a_phone_in_the_light_and_in_the_dark(tmp_path: Path, dark: bool
         counts = tally(7, 2)
         counts.shadow["a" * 64, "b" * 64, TILL, "changed", "", ""] = 4
         counts.shadow["a" * 64, "b" * 64, TILL, "dead-letter", SALE, "no-match"] = 4
-        served.metrics.batch_done("inbox", counts, 0.1, 0)
+        served.metrics.count_written_batch("inbox", counts, 0.1, 0)
         page.goto(served.server.base_url)
         page.locator("#reasons", has_text="is held").wait_for()
         page.locator("#shadow-note", has_text="4 records compared, 0 unchanged, 5 not compared").wait_for()

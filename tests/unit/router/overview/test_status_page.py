@@ -37,8 +37,8 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def test_status_json_tells_what_flows_from_where_to_where(served: Served) -> None:
     counts = tally(7, 2)
     counts.records[TILL, EMPTY, ""] = 1
-    served.metrics.batch_done("inbox", counts, 0.1, 0)
-    served.metrics.sink_write("events", "error")
+    served.metrics.count_written_batch("inbox", counts, 0.1, 0)
+    served.metrics.count_sink_write("events", "error")
     served.metrics.held("inbox", "events")
     told = served.told()
     flow = told["flow"]
@@ -63,7 +63,7 @@ def test_rates_are_those_of_the_last_minute(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         served.activate()
         served.overview.take_sample()
-        served.metrics.batch_done("inbox", tally(40, 0), 0.1, 0)
+        served.metrics.count_written_batch("inbox", tally(40, 0), 0.1, 0)
         wanted = "a rate, which two samples a second apart give"
         told = wait_until(lambda: flow_with_rate(served), SECONDS, wanted)
         definition = told["definitions"][0]

@@ -9,7 +9,7 @@ import pytest
 
 from catalog.documents.documents import Document
 from catalog.findings import Findings
-from catalog.load import build
+from catalog.load import build_catalog
 from router.errors import ConfigError
 from router.evaluation.plan import Plan
 from router.realtime import require_real_time
@@ -36,7 +36,9 @@ ORDERS = endpoint("KAFKA", "kafka://broker:9092", topic="orders")
 
 def plan(endpoints: dict[str, Any], message: dict[str, Any] = SETTLED, **told: Any) -> Plan:
     document = {"messagegroups": {"g": {"messages": {"m": message}}}, "endpoints": endpoints}
-    return Plan(build([Document("c.json", document)], Findings()), settings_from_dict({**TOLD, **told}, {}, Path()))
+    return Plan(
+        build_catalog([Document("c.json", document)], Findings()), settings_from_dict({**TOLD, **told}, {}, Path())
+    )
 
 
 def test_topics_of_one_cluster_are_taken() -> None:

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from prometheus_client import CollectorRegistry
 
-from bindings.parts import first
+from bindings.parts import first_part
 from bindings.sending import MessageRefusal, Outbound, Unsettled
 from router import request_reply as relating
 from router.errors import SinkError
@@ -111,7 +111,7 @@ def test_a_topic_gets_pairs_as_events_once_it_is_there(tmp_path: Path, monkeypat
     )
     told = json.loads(message.body or b"")
     assert (told["question_id"], told["answer_id"], told["correlation"]) == ("1", "2", "c")
-    assert told["id"] == parts["headers.ce_id"] and first(message.parts, "headers.content-type") is not None
+    assert told["id"] == parts["headers.ce_id"] and first_part(message.parts, "headers.content-type") is not None
 
 
 def test_what_time_gives_up_is_delivered_without_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

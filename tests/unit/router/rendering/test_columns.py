@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.columns.entries import base64_of
-from bindings.events import encode_event, with_types
+from bindings.columns.entries import encode_base64
+from bindings.events import encode_event, restore_types
 from bindings.kafka.record_columns import SOURCE_SCHEMA
 from router.rendering.events import attributes_of_rows, event_columns, native_texts, parts_texts, structured_events
 from router.rendering.texts import (
@@ -220,7 +220,7 @@ def test_structured_events_are_what_each_row_is(
     kind, raw, attributes, place = batch
     body, names = pa.array(bodies[: len(raw)], pa.binary()), pa.array(typed[: len(raw)], pa.string())
     expected = [
-        encode_event(with_types(attributes_of(*parts_of_raw(row, kind, at), named), types), data)
+        encode_event(restore_types(attributes_of(*parts_of_raw(row, kind, at), named), types), data)
         for row, named, at, data, types in rows_of(raw, attributes, place, body, names)
     ]
     assert structured_events(*batch, body, names).to_pylist() == expected
@@ -291,7 +291,7 @@ def test_texts_are_escaped_and_coded_as_one_by_one(values: list[bytes | None], b
     texts, broken = as_text(array)
     kept = array.to_pylist()
     coded = [None if value is None else base64.b64encode(value).decode() for value in kept]
-    assert base64_of(array).to_pylist() == coded
+    assert encode_base64(array).to_pylist() == coded
     for at, value in enumerate(kept):
         try:
             expected = None if value is None else value.decode()

@@ -21,7 +21,7 @@ from catalog.record import parse_record
 from router.errors import ConfigError
 from router.matching.records import RecordMatcher
 from router.settings import REASONS
-from router.settings.routes import event_values, parse_name
+from router.settings.routes import make_event_values, parse_name
 from tests.support.cases import judged, kafka_rows, plan_of
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
 
@@ -98,7 +98,7 @@ def expected(settings: Mapping[str, Any], told: dict[str, Any]) -> dict[str, Any
         topic = {"endpointid": ENDPOINT.rpartition("/")[2], "reason": told["reason"]}
         topics = {f"letters_{name}": f"{name}.{topic['endpointid']}.{topic['reason']}" for name in route["to"]}
         return {"route": -1 if number < 0 else -2 - number, "reason": told["reason"], **topics}
-    values = event_values(told["message"], ENDPOINT, "", told["context"], told["cloudevent"])
+    values = make_event_values(told["message"], ENDPOINT, "", told["context"], told["cloudevent"])
     missed = []
     for name in route["to"]:
         sink = settings["sinks"][name]

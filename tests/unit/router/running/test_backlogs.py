@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from bindings.inbox import Inbox, InboxLimits
-from bindings.inbox.format import InboxPosition, partition_directory, segment_path, segments_in, to_offset
+from bindings.inbox.format import InboxPosition, list_segments, partition_directory, segment_path, to_offset
 from bindings.parts import InboxRow
 from router.reading import generations
 from router.running.monitoring import BacklogPoller
@@ -39,8 +39,8 @@ def test_an_inbox_that_misses_a_segment_has_no_figures(tmp_path: Path) -> None:
                 wait_until(lambda: backlogs.get_current().get(INBOX) == Backlog(16, 0), LIMIT, "what waits to be told")
                 assert backlogs.read_until() == 0
             folder = partition_directory(state.inbox, 0)
-            assert len(segments_in(folder)) > 2
-            segment, aside = segment_path(folder, segments_in(folder)[1]), tmp_path / "aside"
+            assert len(list_segments(folder)) > 2
+            segment, aside = segment_path(folder, list_segments(folder)[1]), tmp_path / "aside"
             segment.rename(aside)
             with (
                 structlog.testing.capture_logs() as logged,

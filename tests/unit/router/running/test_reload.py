@@ -97,9 +97,9 @@ def test_a_message_that_says_so_makes_the_router_look(tmp_path: Path) -> None:
     batch = Tally(Counter({("/endpoints/e", "dead-letter", "no-match"): 1}))
     write(catalog, None, "c/d")
     metrics.acknowledged("/endpoints/other")
-    metrics.batch_done("q", Tally(Counter({("/endpoints/other", "routed", ""): 3})), 0.1, 0)
+    metrics.count_written_batch("q", Tally(Counter({("/endpoints/other", "routed", ""): 3})), 0.1, 0)
     assert not reloader.is_due
-    metrics.batch_done("q", batch, 0.1, 0)
+    metrics.count_written_batch("q", batch, 0.1, 0)
     wait_until(lambda: reloader.is_due, LIMIT, "a look that is due")
     plan = reloader.poll()
     assert plan is not None
@@ -112,7 +112,7 @@ def test_a_message_that_says_so_makes_the_router_look(tmp_path: Path) -> None:
 
     wait_until(acknowledged, LIMIT, "a nudge, since a look is due")
     assert reloader.poll() is not None
-    metrics.batch_done("q", batch, 0.1, 0)
+    metrics.count_written_batch("q", batch, 0.1, 0)
     assert reloader.poll() is None, "what a gateway told of is news no more when a batch has it"
 
 

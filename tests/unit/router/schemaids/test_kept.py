@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from catalog.schemas.ids.client import WrittenSchema
-from router.schemaids.cache import FORGET_SECONDS, Damaged, SchemaIdCache
+from router.schemaids.cache import FORGET_SECONDS, DamagedFile, SchemaIdCache
 
 URL = "https://registry.example/apis"
 RIDE = WrittenSchema("12", "Avro", '{"type": "int"}', {"a.B": '"string"'}, (("rides-value", 2),))
@@ -49,7 +49,7 @@ def test_what_another_address_said_under_the_same_name_does_not_count(tmp_path: 
 def test_a_damaged_file_is_named_and_written_anew(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "12.json").write_bytes(content)
-    with pytest.raises(Damaged, match=r"12\.json"):
+    with pytest.raises(DamagedFile, match=r"12\.json"):
         kept(tmp_path).schema("12")
     kept(tmp_path).store("12", RIDE)
     assert kept(tmp_path).schema("12") == RIDE

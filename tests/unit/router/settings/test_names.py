@@ -12,9 +12,9 @@ from router.settings.routes import (
     DEAD_LETTER_VARIABLES,
     Escape,
     NameTemplateError,
-    dead_letter_values,
     escape_value,
-    event_values,
+    make_dead_letter_values,
+    make_event_values,
     parse_name,
 )
 
@@ -60,17 +60,17 @@ def test_names_are_always_legal(group: str, context: str) -> None:
 
 
 def test_values_of_an_event() -> None:
-    values = event_values("/messagegroups/Contoso.Sensors/messages/M", "/endpoints/E", "T", {"plant": "7"})
+    values = make_event_values("/messagegroups/Contoso.Sensors/messages/M", "/endpoints/E", "T", {"plant": "7"})
     template = "{messagegroup}.{messageid}.{endpointid}.{type}.{context.plant}.{context.none}"
     assert parse_name(template).expand(values) == "Contoso.Sensors.M.E.T.7._"
     assert parse_name(template).variables[-1] == "context.none"
-    assert event_values("/endpoints/E/messages/M", "/endpoints/E", "T", {})["messagegroup"] == "E"
-    assert event_values("", "", "", {})["messagegroup"] == ""
+    assert make_event_values("/endpoints/E/messages/M", "/endpoints/E", "T", {})["messagegroup"] == "E"
+    assert make_event_values("", "", "", {})["messagegroup"] == ""
 
 
 def test_values_of_the_event_itself() -> None:
     told = {"type": "T", "source": "/a/b", "ext": "e", "subject": ""}
-    values = event_values("/messagegroups/G/messages/M", "/endpoints/E", "", {}, told)
+    values = make_event_values("/messagegroups/G/messages/M", "/endpoints/E", "", {}, told)
     assert parse_name("{type}.{source}.{attributes.ext}.{attributes.type}").expand(values) == "T._2Fa_2Fb.e.T"
     assert parse_name("{subject}.{attributes.none}").expand(values) == "_._"
 
@@ -88,7 +88,7 @@ def test_values_of_the_event_itself() -> None:
 def test_what_is_missing_has_a_default_or_a_placeholder(
     template: str, name: str | None, missing: tuple[str, ...]
 ) -> None:
-    values = event_values("/m", "/e", "T", {}, {"subject": ""})
+    values = make_event_values("/m", "/e", "T", {}, {"subject": ""})
     if name is None:
         with pytest.raises(NameTemplateError, match=r"no default after \{context.plant\|"):
             parse_name(template)
@@ -127,7 +127,7 @@ def test_bad_templates(template: str, fault: str) -> None:
 
 
 def test_dead_letters_have_no_definition() -> None:
-    values = dead_letter_values("/endpoints/E", "no-match")
+    values = make_dead_letter_values("/endpoints/E", "no-match")
     assert parse_name("dead.{endpointid}.{reason}", DEAD_LETTER_VARIABLES).expand(values) == "dead.E.no-match"
     with pytest.raises(NameTemplateError, match=r"unknown \{messagegroup\}, \{context\.x\}"):
         parse_name("{messagegroup}{context.x}", DEAD_LETTER_VARIABLES)

@@ -9,7 +9,7 @@ import pytest
 from router.commands.check.command import collect_findings
 from router.errors import ConfigError
 from router.settings import KafkaSink, load_settings
-from router.sources import inbox_client
+from router.sources import make_inbox_client
 
 KAFKA = "sources: [{endpoint: /endpoints/a, username: u, password: '${P}', %s}]"
 SINK = "sinks: {k: {type: kafka, bootstrap_servers: k, topic: t, %s}, e: {type: jsonl}}\nroutes: [{to: e}]"
@@ -108,7 +108,7 @@ def test_files_of_logins_are_found_beside_the_settings(tmp_path: Path) -> None:
     settings = load_settings(file, {"P": "hush"})
     sink, inbox = settings.sinks["k"], settings.inbox.kafka
     assert isinstance(sink, KafkaSink) and inbox is not None
-    for client in (sink.cluster(), inbox_client(inbox)):
+    for client in (sink.cluster(), make_inbox_client(inbox)):
         assert client.login is not None and client.login.password == "hush"
         assert (client.ca, client.login.token_ca) == (str(tmp_path / "c.pem"), str(tmp_path / "i.pem"))
         assert "hush" not in repr(client)

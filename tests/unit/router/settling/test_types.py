@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from catalog.documents.documents import Document
 from catalog.findings import Findings
-from catalog.load import build
+from catalog.load import build_catalog
 from catalog.values import is_valid
 from router.evaluation.plan import Plan
 from router.realtime import PLAIN_FORMS, SettledType, settled_types
@@ -41,7 +41,7 @@ def settled(messages: dict[str, Any], **told: Any) -> dict[str, SettledType]:
         },
     }
     values = {"sinks": {"bus": BUS}, "routes": [{"to": ["bus"]}], **told}
-    plan = Plan(build([Document("c.json", document)], Findings()), settings_from_dict(values, {}, Path()))
+    plan = Plan(build_catalog([Document("c.json", document)], Findings()), settings_from_dict(values, {}, Path()))
     return {each.type: each for each in settled_types(plan)}
 
 

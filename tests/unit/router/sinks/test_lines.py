@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bindings.events import data_member
+from bindings.events import build_data_member
 from router.rendering.events import embeddable
 from router.rendering.texts import TIME_TEXT
 from router.sinks.jsonlines import (
@@ -182,7 +182,7 @@ TOGETHER: Final = [
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_body_is_embedded_as_by_itself(reverse: bool, data: list[bytes | None]) -> None:
     data = data[::-1] if reverse else data
-    expected = [value is not None and "data" in data_member("application/json", value) for value in data]
+    expected = [value is not None and "data" in build_data_member("application/json", value) for value in data]
     assert embeddable(pa.array(data, pa.binary())).tolist() == expected
 
 

@@ -11,7 +11,7 @@ from bindings.protocols import BINDINGS
 from catalog.model import Catalog, Definition, Endpoint, Property
 from router.errors import ConfigError
 from router.settings import SourceSettings, settings_from_dict
-from router.sources import Source, by_query, sources_of
+from router.sources import Source, group_by_query, resolve_sources
 from tests.support.watched import LINEAR, growth
 
 
@@ -95,7 +95,7 @@ def test_sources_whose_subscriptions_overlap_share_a_channel() -> None:
     catalog = Catalog(endpoints={each.xid: each for each in found})
     sinks = {"sinks": {"o": {"type": "jsonl"}}, "routes": [{"to": ["o"]}], "dead_letters": {"sinks": ["o"]}}
     settings = settings_from_dict(sinks, {}, Path())
-    channels = {source.endpoint[-1]: source.channel for source in sources_of(catalog, settings)}
+    channels = {source.endpoint[-1]: source.channel for source in resolve_sources(catalog, settings)}
     assert channels["a"] == channels["b"] == channels["c"] != channels["d"]
 
 
@@ -105,10 +105,10 @@ def test_sources_of_a_query_come_together_in_their_order_however_many() -> None:
         told = SourceSettings(endpoint="/endpoints/e")
         return [Source(f"/endpoints/{n}", "kafka", "c", "inbox" if n == 1 else "kafka-1", told) for n in range(count)]
 
-    found = {query: [each.endpoint[-1] for each in members] for query, members in by_query(sources(4)).items()}
+    found = {query: [each.endpoint[-1] for each in members] for query, members in group_by_query(sources(4)).items()}
     assert found == {"kafka-1": ["0", "2", "3"], "inbox": ["1"]}
     prepared = {size: sources(size) for size in (4_000, 32_000)}
-    assert growth(lambda size: lambda: by_query(prepared[size]), 4_000) < LINEAR
+    assert growth(lambda size: lambda: group_by_query(prepared[size]), 4_000) < LINEAR
 
 
 SETTINGS = {"sinks": {"o": {"type": "jsonl"}}, "routes": [{"to": ["o"]}], "dead_letters": {"sinks": ["o"]}}
@@ -127,7 +127,7 @@ def test_one_query_reads_all_of_its_topics_committed_or_none() -> None:
     def read(**more: str) -> set[str]:
         told = [{"endpoint": "/endpoints/a", "kafka": uncommitted}, {"endpoint": "/endpoints/b", **more}]
         settings = settings_from_dict({**SETTINGS, "sources": told}, {}, Path())
-        return {source.query for source in sources_of(catalog, settings)}
+        return {source.query for source in resolve_sources(catalog, settings)}
 
     with pytest.raises(ConfigError, match=r"/endpoints/a and /endpoints/b are read together, with unlike isolation"):
         read()

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from router.spark.session import Stopping, signals
+from router.spark.session import Stopping, handle_signals
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def hangup() -> Iterator[None]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_each_asks_for_a_drain(hangup: None, number: signal.Signals) -> None:
     stop = threading.Event()
-    with signals(stop):
+    with handle_signals(stop):
         os.kill(os.getpid(), number)
         assert stop.wait(5)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
@@ -31,7 +31,7 @@ def test_each_asks_for_a_drain(hangup: None, number: signal.Signals) -> None:
 
 def test_a_hangup_in_the_middle_of_a_drain_changes_nothing(hangup: None) -> None:
     stop = threading.Event()
-    with signals(stop):
+    with handle_signals(stop):
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
         assert stop.wait(5)
@@ -50,7 +50,7 @@ def test_a_second_signal_while_the_first_is_answered_ends_at_once(monkeypatch: p
     monkeypatch.setattr("router.spark.session._log", SimpleNamespace(info=tell, warning=tell))
     monkeypatch.setattr("router.spark.session.kill_jvm", lambda: None)
     monkeypatch.setattr("os._exit", ended.append)
-    with signals(threading.Event()):
+    with handle_signals(threading.Event()):
         signal.raise_signal(signal.SIGINT)
     assert told[:2] == ["draining", "ended at once by a second signal; the current batch will be repeated"]
     assert ended == [128 + signal.SIGINT]
@@ -59,7 +59,7 @@ def test_a_second_signal_while_the_first_is_answered_ends_at_once(monkeypatch: p
 def test_who_was_started_to_ignore_hangups_does(hangup: None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     stop = threading.Event()
-    with signals(stop):
+    with handle_signals(stop):
         os.kill(os.getpid(), signal.SIGHUP)
         assert not stop.is_set()
 
@@ -67,7 +67,7 @@ def test_who_was_started_to_ignore_hangups_does(hangup: None) -> None:
 def test_a_child_that_is_about_to_run_another_program_does_not_answer() -> None:
     """Ctrl-C goes to all of a terminal's processes, and so to a child that has the handlers still."""
     stop = Stopping()
-    with signals(stop), stop.interruptible():
+    with handle_signals(stop), stop.interruptible():
         child = os.fork()
         if child == 0:
             try:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from router.spark.session import Stopped, Stopping, signals
+from router.spark.session import Stopped, Stopping, handle_signals
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def sent(number: int) -> None:
 def test_a_start_is_ended_where_it_is(number: int) -> None:
     stop = Stopping()
     passed: list[str] = []
-    with signals(stop), pytest.raises(Stopped), stop.interruptible():
+    with handle_signals(stop), pytest.raises(Stopped), stop.interruptible():
         sent(number)
         passed.append("went on")
     assert stop.is_set() and not passed
@@ -37,7 +37,7 @@ def test_a_start_is_ended_where_it_is(number: int) -> None:
 
 def test_a_router_that_runs_is_asked_only(lines: list[str]) -> None:
     stop = Stopping()
-    with signals(stop):
+    with handle_signals(stop):
         with stop.interruptible():
             pass
         stop.begin_work()
@@ -48,7 +48,7 @@ def test_a_router_that_runs_is_asked_only(lines: list[str]) -> None:
 
 def test_a_start_between_two_steps_begins_no_work(lines: list[str]) -> None:
     stop = Stopping()
-    with signals(stop):
+    with handle_signals(stop):
         sent(signal.SIGINT)
         with pytest.raises(Stopped):
             stop.begin_work()
@@ -57,7 +57,7 @@ def test_a_start_between_two_steps_begins_no_work(lines: list[str]) -> None:
 
 def test_an_order_that_came_before_is_not_forgotten() -> None:
     stop = Stopping()
-    with signals(stop):
+    with handle_signals(stop):
         sent(signal.SIGTERM)
         with pytest.raises(Stopped), stop.interruptible():
             pytest.fail("it began all the same")
@@ -65,7 +65,7 @@ def test_an_order_that_came_before_is_not_forgotten() -> None:
 
 def test_the_interrupt_that_spark_raises_is_the_same() -> None:
     stop = Stopping()
-    with signals(stop), pytest.raises(Stopped), stop.interruptible():
+    with handle_signals(stop), pytest.raises(Stopped), stop.interruptible():
         raise KeyboardInterrupt
     assert stop.is_set() and not stop.interrupts
 
@@ -80,7 +80,7 @@ def test_a_signal_around_a_fork_is_neither_printed_nor_forgotten(lines: list[str
 
     os.register_at_fork(after_in_parent=sent_once)
     stop = Stopping()
-    with signals(stop), pytest.raises(Stopped), stop.interruptible():
+    with handle_signals(stop), pytest.raises(Stopped), stop.interruptible():
         # Only with a function for the child does Python call those around a fork.
         subprocess.run(["true"], preexec_fn=os.getpid, check=True)
     assert lines == ["stopping before startup has finished"] and not awaited

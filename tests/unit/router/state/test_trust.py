@@ -131,7 +131,7 @@ def test_a_registry_gets_its_password_over_tls_only(tmp_path: Path) -> None:
 def test_the_scheme_of_kafka_addresses_decides(
     tmp_path: Path, uri: str, more: str, security: str, protocol: str
 ) -> None:
-    from router.sources import source_client
+    from router.sources import make_source_client as source_client
 
     write_catalog(tmp_path, uri, kind="kafka")
     plan = plan_of(tmp_path, SOURCE % more if more else "")

@@ -156,7 +156,7 @@ def test_a_clock_that_goes_back_takes_nothing_back(clock: Clock) -> None:
 def test_a_batch_that_comes_again_after_a_crash_is_seen_though_it_counts_once() -> None:
     metrics = Metrics()
     metrics.coverage.follow(plan("one"))
-    metrics.batch_done("q", batch((A, ONE)), 0.1, 0, counted=True)
+    metrics.count_written_batch("q", batch((A, ONE)), 0.1, 0, counted=True)
     assert metrics.registry.get_sample_value("xrouter_source_unseen_definitions", {"endpoint": A}) == 0
     assert metrics.registry.get_sample_value("xrouter_definition_records_total", {"message": ONE}) is None
 

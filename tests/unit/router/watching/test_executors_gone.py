@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from router.watching import batches
-from router.watching.batches import Watch
+from router.watching.batches import BatchWatch
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from tests.support.waiting import wait_until
@@ -77,7 +77,7 @@ def test_no_limit_counts_while_nobody_works(master: str, stranded: bool, monkeyp
         seen.append((state(changed), held(metrics)))
 
     monkeypatch.setattr(RouterStatus, "query", noted)
-    watch = Watch("q", metrics, status, lambda: {"endpoints": "/endpoints/e", "topics": "t"})
+    watch = BatchWatch("q", metrics, status, lambda: {"endpoints": "/endpoints/e", "topics": "t"})
     with structlog.testing.capture_logs() as logged, watch.attempt(cast(Any, Session(context)), 7, 0.1):
         if stranded:
             wait_until(lambda: state(status) == "held", LIMIT, "the batch to be held")
@@ -103,11 +103,11 @@ def test_a_slow_sink_is_told_once_and_the_router_stays_ready(monkeypatch: pytest
         monkeypatch.setattr(batches, name, seconds)
     metrics, status = Metrics(), RouterStatus()
     session = cast(Any, Session(Context("local[2]", executors=0)))
-    watch = Watch("q", metrics, status)
+    watch = BatchWatch("q", metrics, status)
     status.query("q", "running")
 
     def write(until: Callable[[], object]) -> None:
-        with watch.attempt(session, 1, 0.0), batches.writing("hook"):
+        with watch.attempt(session, 1, 0.0), batches.watch_write("hook"):
             wait_until(lambda: bool(until()), LIMIT, "what a write is to show")
 
     with structlog.testing.capture_logs() as logged:
@@ -123,7 +123,7 @@ def test_a_slow_sink_is_told_once_and_the_router_stays_ready(monkeypatch: pytest
         ]
         assert logged[0]["sink"] == logged[1]["sink"] == "hook" and logged[1]["seconds"] >= 0.9
         monkeypatch.setattr(batches, "WAITS_SECONDS", 0.2)
-        with watch.attempt(session, 2, 0.0), batches.writing("hook"):
+        with watch.attempt(session, 2, 0.0), batches.watch_write("hook"):
             wait_until(lambda: state(status) == "held", LIMIT, "the batch to be held")
-            batches.progressed()
+            batches.report_progress()
             assert state(status) == "running" and metrics.registry.get_sample_value(*HOOK) == 0

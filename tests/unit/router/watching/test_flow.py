@@ -67,7 +67,7 @@ def test_batches_are_told_and_what_a_start_resumes_is_not() -> None:
     out = io.StringIO()
     configure_logs(LogSettings(format="json"), out)
     metrics.flow = ThroughputLog(iter([0.0, EVERY_SECONDS]).__next__)
-    metrics.batch_done("q", tally, 0.1, 0)
-    metrics.batch_done("q", tally, 0.1, 0, counted=True)
+    metrics.count_written_batch("q", tally, 0.1, 0)
+    metrics.count_written_batch("q", tally, 0.1, 0, counted=True)
     metrics.flow.log_if_due()
     assert [json.loads(line)["records"] for line in out.getvalue().splitlines()] == [3]

@@ -96,7 +96,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     )
     decided.delivered["lake", "/endpoints/a"] = 1
     decided.ids["/m", "7", "name"] = 1
-    metrics.batch_done("q", decided, 0.1, NOW)
+    metrics.count_written_batch("q", decided, 0.1, NOW)
     metrics.sinks.account("q", 1, 0, 0)
     metrics.shadow.init_series(["next.json"], ["/endpoints/a"])
     metrics.shadow.judging(EpochPair("e1", "e2"), 1)
@@ -108,7 +108,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics.catalog_state.set_findings([])
     metrics.held("q", "lake")
     metrics.fault("q", "overdue")
-    metrics.unfit_values("lake", {"/m": 4})
+    metrics.count_unfit_values("lake", {"/m": 4})
     assert value(metrics, "xrouter_unfit_values_total", sink="lake", message="/m") == 4
     found = {
         family.name: {name for sample in family.samples for name in sample.labels} - {"le"}
@@ -122,8 +122,8 @@ def test_a_batch_adds_its_outcomes_and_definitions() -> None:
     batch = tally({("/endpoints/a", ROUTED, ""): 5, ("/endpoints/a", DEAD_LETTER, "no-match"): 2})
     batch.definitions["/endpoints/a", "/messagegroups/g/messages/m"] = 5
     batch.bytes = 1_000
-    metrics.batch_done("q", batch, 0.3, NOW)
-    metrics.batch_done("q", batch, 0.3, NOW)
+    metrics.count_written_batch("q", batch, 0.3, NOW)
+    metrics.count_written_batch("q", batch, 0.3, NOW)
     assert value(metrics, "xrouter_records_total", endpoint="/endpoints/a", outcome="routed", reason="") == 10
     assert (
         value(metrics, "xrouter_records_total", endpoint="/endpoints/a", outcome="dead-letter", reason="no-match") == 4
@@ -136,7 +136,7 @@ def test_a_batch_adds_its_outcomes_and_definitions() -> None:
 
 def test_latency_is_commit_less_arrival_and_never_negative() -> None:
     metrics = Metrics()
-    metrics.batch_done("q", tally({}, {NOW - 20: 1_000_000_000, NOW - 2000: 3, NOW + 500: 1}), 0.1, NOW)
+    metrics.count_written_batch("q", tally({}, {NOW - 20: 1_000_000_000, NOW - 2000: 3, NOW + 500: 1}), 0.1, NOW)
     assert value(metrics, "xrouter_record_latency_seconds_bucket", le="0.005") == 1
     assert value(metrics, "xrouter_record_latency_seconds_bucket", le="0.025") == 1_000_000_001
     assert value(metrics, "xrouter_record_latency_seconds_bucket", le="+Inf") == 1_000_000_004
@@ -157,7 +157,7 @@ def test_definitions_and_endpoints_past_their_cap_share_other() -> None:
     metrics = Metrics(definitions=2, endpoint_cap=1)
     batch = tally({(f"/endpoints/{n}", ROUTED, ""): 1 for n in range(3)})
     batch.definitions.update({("/endpoints/a", f"/m/{n}"): 1 for n in range(5)})
-    metrics.batch_done("q", batch, 0.1, NOW)
+    metrics.count_written_batch("q", batch, 0.1, NOW)
     assert value(metrics, "xrouter_definition_records_total", message="/m/1") == 1
     assert value(metrics, "xrouter_definition_records_total", message="/m/2") is None
     assert value(metrics, "xrouter_definition_records_total", message="other") == 3
@@ -178,8 +178,8 @@ def test_series_of_what_is_known_begin_at_zero() -> None:
 
 def test_a_write_for_several_sinks_counts_for_each() -> None:
     metrics = Metrics(["a", "b", "odd,name"])
-    metrics.sink_write("a,b", "error")
-    metrics.sink_write("odd,name", "ok")
+    metrics.count_sink_write("a,b", "error")
+    metrics.count_sink_write("odd,name", "ok")
     assert value(metrics, "xrouter_sink_writes_total", sink="a", result="error") == 1
     assert value(metrics, "xrouter_sink_writes_total", sink="b", result="error") == 1
     assert value(metrics, "xrouter_sink_writes_total", sink="odd,name", result="ok") == 1
@@ -208,7 +208,7 @@ def test_a_query_that_has_never_been_held_says_so() -> None:
     metrics = Metrics(["a"])
     metrics.held("before")
     for query in ("q", "before"):
-        metrics.expect_query(query)
+        metrics.init_query_series(query)
     assert value(metrics, "xrouter_query_held", query="q", sink="") == 0
     assert value(metrics, "xrouter_query_held", query="before", sink="") == 1
 
@@ -260,7 +260,7 @@ def test_gateway_counts_from_many_threads_are_all_kept() -> None:
 
 def test_each_router_has_a_registry_of_its_own_and_both_forms_can_be_read() -> None:
     first, second = Metrics(["lake"]), Metrics(["lake"])
-    first.sink_write("lake", "ok")
+    first.count_sink_write("lake", "ok")
     assert value(second, "xrouter_sink_writes_total", sink="lake", result="ok") == 0
     text = generate_latest(first.registry).decode()  # type: ignore[no-untyped-call]
     assert text.endswith("# EOF\n") and "_created" not in text

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bindings.http.request import LIMITS
+from bindings.http.request import METRICS_LIMITS
 from catalog.model import Finding
 from router.errors import ConfigError
 from router.watching.metrics import DiskCollector, Metrics
@@ -245,7 +245,7 @@ def test_head_is_answered_without_a_body_and_the_rest_is_refused(server: Monitor
 def test_watchers_that_mean_no_good_cost_little_and_keep_nobody_out(server: MonitorServer) -> None:
     threads = threading.active_count()
     with contextlib.ExitStack() as stack:
-        for _ in range(2 * LIMITS.max_connections):
+        for _ in range(2 * METRICS_LIMITS.max_connections):
             stack.enter_context(socket.create_connection((LOOPBACK, server.port), 5))
         assert httpx.get(f"{server.base_url}/readyz").status_code == 200
         assert threading.active_count() <= threads
@@ -297,5 +297,5 @@ def test_the_process_and_its_readiness_are_metrics(server: MonitorServer, status
     assert found["process_cpu_seconds_total"] > 0
     assert found["process_resident_memory_bytes"] > 2**20
     assert 0 < found["process_open_fds"] < found["process_max_fds"]
-    status.no_gateway("/endpoints/plant")
+    status.remove_gateway("/endpoints/plant")
     assert metrics()["xrouter_ready"] == 1

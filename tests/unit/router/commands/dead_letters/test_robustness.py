@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalog.convert import json_text
+from catalog.convert import to_json_text
 from catalog.documents.documents import Document
 from catalog.findings import Findings
-from catalog.load import build
+from catalog.load import build_catalog
 from catalog.model import PROTOCOLS
 from catalog.parsing.texts import parse_text
 from catalog.record import Record
@@ -61,7 +61,7 @@ JSON: Final = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-BODIES: Final = st.one_of(st.none(), st.binary(max_size=8), JSON.map(lambda value: json_text({"v": value}).encode()))
+BODIES: Final = st.one_of(st.none(), st.binary(max_size=8), JSON.map(lambda value: to_json_text({"v": value}).encode()))
 ENDPOINTS: Final = st.sampled_from([None, "/endpoints/e", "/endpoints/new", "/endpoints/a b", "odd", ""])
 RECORDS: Final = st.builds(Record, st.sampled_from([*PROTOCOLS, "MQTT", "HTTP/1.1", "odd"]), NATIVE, BODIES, ENDPOINTS)
 CATALOG: Final = (
@@ -83,8 +83,8 @@ def test_any_records_give_a_fragment_that_loads_without_errors(
         file.write_text(CATALOG)
     found = suggest([*records, *records], BaseCatalog([file]), fewest=least)
 
-    text = json_text(found.fragment)
-    alone = build([Document("drafts", parse_text("drafts", text.encode()).tree)], Findings())
+    text = to_json_text(found.fragment)
+    alone = build_catalog([Document("drafts", parse_text("drafts", text.encode()).tree)], Findings())
     if found.drafts:
         assert {each.xid for each in found.drafts} == set(alone.definitions)
         assert not [each for each in alone.findings if each.severity == "error"]

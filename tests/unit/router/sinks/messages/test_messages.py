@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from bindings.amqp import publisher as sender
 from bindings.amqp.values import AmqpValue, types_of, value_of_part
 from bindings.envelope import Envelope
-from bindings.events import members_of
-from bindings.kafka.publisher import record_of
-from bindings.mqtt.publisher import message_of
+from bindings.events import to_json_members
+from bindings.kafka.publisher import to_record
+from bindings.mqtt.publisher import to_mqtt_message
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, sending_of
 from bindings.sending import Outbound
-from router.settings.routes import AddressError, NameTemplateError, checked_address, parse_address
+from router.settings.routes import AddressError, NameTemplateError, parse_address, validate_address
 from router.sinks.messages.sink import Mode, RoutedEvent, event_of, outbound
 
 TEXT = st.text(
@@ -94,9 +94,9 @@ def test_integers_and_booleans_keep_their_types_where_messages_have_types(protoc
     columns = dict.fromkeys(("subject", "datacontenttype", "dataschema", "specversion"))
     event = event_of({**columns, **row, "typed": "n dry", "position": "t-0-1"})
     binary, structured = (outbound(event, BINDINGS[protocol], mode, "a") for mode in ("binary", "structured"))
-    assert {"n": 7, "dry": False, "m": "7"}.items() <= members_of(read(structured, protocol).attributes).items()
+    assert {"n": 7, "dry": False, "m": "7"}.items() <= to_json_members(read(structured, protocol).attributes).items()
     typed = protocol in ("AMQP/1.0", "MQTT/3.1.1")  # The one has types in binary mode, the other no binary mode.
-    found = members_of(read(binary, protocol).attributes)
+    found = to_json_members(read(binary, protocol).attributes)
     assert (found["n"], found["dry"], found["m"]) == ((7, False, "7") if typed else ("7", "false", "7"))
     if protocol == "AMQP/1.0":
         key = "application-properties.cloudEvents:n"
@@ -154,12 +154,12 @@ def made(protocol: str, mode: Mode = "binary", given: tuple[Part, ...] = (), **a
 
 def test_an_mqtt_message() -> None:
     given = (Part("qos", b"2", JSON_KIND), Part("retain", b"true", JSON_KIND), Part("response_topic", b"r"))
-    message = message_of(made("MQTT/5.0", given=given, datacontenttype="application/json"))
+    message = to_mqtt_message(made("MQTT/5.0", given=given, datacontenttype="application/json"))
     assert (message.qos, message.retain, message.response_topic) == (1, True, "r")
     assert message.content_type == "application/json"
     assert ("type", "t") in message.user_properties
     assert ("xrouter-context", '{"x":"é"}') in message.user_properties
-    plain = message_of(made("MQTT/3.1.1"))
+    plain = to_mqtt_message(made("MQTT/3.1.1"))
     assert (plain.content_type, plain.user_properties) == (None, ())
     assert json.loads(plain.payload)["id"] == "1"
 
@@ -170,7 +170,7 @@ def test_an_amqp_message_keeps_types() -> None:
         Part("properties.creation-time", b"2026-01-02T03:04:05.678Z"),
         Part("properties.subject", b"s"),
     )
-    message = sender.message_of(made("AMQP/1.0", given=given, datacontenttype="text/plain"))
+    message = sender.to_amqp_message(made("AMQP/1.0", given=given, datacontenttype="text/plain"))
     assert message.application_properties["count"] == AmqpValue("long", 7)
     assert message.application_properties["cloudEvents:type"] == "t"
     assert message.properties["creation-time"] == AmqpValue("timestamp", 1_767_323_045_678)
@@ -180,7 +180,7 @@ def test_an_amqp_message_keeps_types() -> None:
 
 def test_a_kafka_record() -> None:
     given = (Part("key", b"\xff"), Part("partition", b"3", JSON_KIND), Part("headers.other", b"x"))
-    record = record_of(made("KAFKA", given=given).parts)
+    record = to_record(made("KAFKA", given=given).parts)
     assert (record["key"], record["partition"]) == (b"\xff", 3)
     assert record["headers"][:2] == [("other", b"x"), ("ce_specversion", b"1.0")]
 
@@ -192,7 +192,7 @@ KINDS: tuple[str, ...] = ("mqtt", "amqp", "nats", "http", "kafka")
 def test_no_value_adds_a_level_or_a_wildcard(type_: str, kind: str) -> None:
     before, separator = ("https://h/a/", "/") if kind == "http" else ("a.", ".") if kind == "nats" else ("a-", "/")
     address = parse_address(f"{before}{{type}}", sending_of(kind)).expand({"type": type_})
-    assert checked_address(address, sending_of(kind)) == address
+    assert validate_address(address, sending_of(kind)) == address
     if kind != "kafka":
         assert separator not in address.removeprefix(before)
     assert not set(address) & set("+#*> ")

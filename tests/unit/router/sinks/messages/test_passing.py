@@ -103,12 +103,14 @@ def test_what_target_and_definition_set_goes_before() -> None:
 def test_types_of_amqp_are_kept_there_and_are_text_elsewhere() -> None:
     headers = [{"name": "n", "value": 7}, {"name": "b", "value": True}, {"name": "big", "value": 2**64}]
     assert passed("HTTP", "AMQP/1.0", headers) == {"n": "7", "b": "true", "big": str(2**64)}
-    message = sender.message_of(sent("AMQP/1.0", "AMQP/1.0", native_of("AMQP/1.0", headers)))
+    message = sender.to_amqp_message(sent("AMQP/1.0", "AMQP/1.0", native_of("AMQP/1.0", headers)))
     told = {name: message.application_properties[name] for name in ("n", "b", "big")}
     assert told == {"n": AmqpValue("long", 7), "b": AmqpValue("boolean", True), "big": str(2**64)}
     raw = native_of("KAFKA", [{"name": "x", "value_base64": "/w=="}])
-    assert sender.message_of(sent("AMQP/1.0", "KAFKA", raw)).application_properties["x"] == AmqpValue("binary", b"\xff")
-    assert publisher.message_of(sent("MQTT/5.0", "KAFKA", raw)).user_properties == tuple(NAMED.items())
+    assert sender.to_amqp_message(sent("AMQP/1.0", "KAFKA", raw)).application_properties["x"] == AmqpValue(
+        "binary", b"\xff"
+    )
+    assert publisher.to_mqtt_message(sent("MQTT/5.0", "KAFKA", raw)).user_properties == tuple(NAMED.items())
 
 
 def test_types_of_amqp_that_json_loses_are_kept_there() -> None:
@@ -116,7 +118,7 @@ def test_types_of_amqp_that_json_loses_are_kept_there() -> None:
     kinds = {"when": "timestamp", "who": "uuid", "n": "ubyte", "s": "symbol"}
     types = {f"application-properties.{name}": kind for name, kind in kinds.items()}
     native = json.dumps({"application-properties": values, "types": types})
-    read = decode_message(encode_message(sender.message_of(sent("AMQP/1.0", "AMQP/1.0", native, "native"))))
+    read = decode_message(encode_message(sender.to_amqp_message(sent("AMQP/1.0", "AMQP/1.0", native, "native"))))
     found = BINDINGS["AMQP/1.0"].build(read.parts)
     assert values.items() <= found["application-properties"].items()
     assert found["types"] == types
@@ -141,4 +143,4 @@ def test_no_header_makes_a_message_that_cannot_be_sent(
     build_header_block(
         (part.key.removeprefix("headers."), part.value or b"") for part in sent("NATS", "KAFKA", native, mode).parts
     )
-    message_properties(publisher.message_of(sent("MQTT/5.0", "KAFKA", native, mode)))
+    message_properties(publisher.to_mqtt_message(sent("MQTT/5.0", "KAFKA", native, mode)))

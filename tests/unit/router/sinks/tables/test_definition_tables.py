@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from catalog.load import load
 from catalog.model import Catalog
 from catalog.schemas.columns import payload_column
-from catalog.schemas.ids.deciding import Frames
+from catalog.schemas.ids.deciding import FrameSettings
 from router.errors import SinkError
 from router.settings import TableSink
 from router.sinks import ArrowSink, Commit, WriteResult, open_sink
@@ -199,7 +199,7 @@ def test_columns_are_read_from_behind_a_frame(
     known = catalog(tmp_path, level={"mm": {"type": "integer"}})
     bodies = [b'{"mm": 1}', b'\0\0\0\0\x07{"mm": 2}', b'\0\0\0\0\x07{"mm": "x"}', b"\0\0\0"]
     settings = TableSink(type="table", layout="definition", path=str(tmp_path / "lake"))
-    sink = open_sink("lake", settings, "events", known, {"/endpoints/e": Frames(framing)})  # type: ignore[arg-type]
+    sink = open_sink("lake", settings, "events", known, {"/endpoints/e": FrameSettings(framing)})  # type: ignore[arg-type]
     sink.write(
         rows(*({**row("level", body, at), **native(protocol)} for at, body in enumerate(bodies))), Commit("a", 0)
     )

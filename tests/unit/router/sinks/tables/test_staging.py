@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from catalog.model import Catalog
-from router.errors import SinkError, fault_of
+from router.errors import SinkError, find_batch_fault
 from router.rendering.texts import INSTANT
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged, StagedFile
@@ -221,7 +221,7 @@ def test_an_error_of_the_rows_is_no_error_of_the_table(tmp_path: Path) -> None:
     assert staging is not None
     with pytest.raises(OSError) as error:
         staging.write(pa.concat_tables([rows("1"), rows("2", source="s" * 300)]), "1-x", NO_CATALOG)
-    fault = fault_of(error.value)
+    fault = find_batch_fault(error.value)
     assert fault is not None and fault.kind == "error"
     assert not list(tmp_path.rglob("*.parquet"))
 

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from router.errors import SinkError, fault_of
+from router.errors import SinkError, find_batch_fault
 from router.rendering.texts import INSTANT
 from router.settings import JsonLinesSink, TableSink
 from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
@@ -166,7 +166,7 @@ def test_an_error_of_the_rows_is_no_error_of_the_table(tmp_path: Path) -> None:
     long = rows().set_column(WIDE.get_field_index("subject"), WIDE.field("subject"), pa.array(["s" * 300, None]))
     with pytest.raises(DeltaError) as error:
         kept.write(long, Commit("a", 0))
-    fault = fault_of(error.value)
+    fault = find_batch_fault(error.value)
     assert fault is not None and fault.kind == "error"
     assert kept.write(rows(), Commit("a", 0)).rows == 2
 
