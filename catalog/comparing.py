@@ -125,8 +125,7 @@ def _match_literal(big: tuple[_Part, ...], text: str, dots: bool) -> list[Placeh
         return [] if "".join(part for part in big if isinstance(part, str)) == text else None
     numbered = iter(range(len(names)))
     template = parse_template(
-        "".join(part if isinstance(part, str) else f"{{{next(numbered)}}}" for part in big),
-        dots=dots,
+        "".join(part if isinstance(part, str) else f"{{{next(numbered)}}}" for part in big), dots=dots
     )
     taken = template.match(text)
     return None if taken is None else [PlaceholderValue("text", taken[str(place)]) for place in range(len(names))]
@@ -748,14 +747,7 @@ def _match_fingerprint(definition: Definition) -> str:
     """Return a text that is equal for definitions that match and map alike, whatever their names and bases."""
     schema = repr(definition.dataschema) if definition.dataschema is not None else definition.dataschemauri
     alone = replace(
-        definition,
-        xid="",
-        group="",
-        base=(),
-        schemauri=None,
-        schemakey=None,
-        dataschema=None,
-        dataschemauri=schema,
+        definition, xid="", group="", base=(), schemauri=None, schemakey=None, dataschema=None, dataschemauri=schema
     )
     return repr(alone)
 

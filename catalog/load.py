@@ -585,11 +585,7 @@ class CatalogWatcher:
 
     def _make_fetcher(self) -> Fetcher:
         return Fetcher(
-            network=self._network,
-            cache=self._cache,
-            reach=self._reach,
-            logins=self._logins,
-            load_seconds=CHECK_SECONDS,
+            network=self._network, cache=self._cache, reach=self._reach, logins=self._logins, load_seconds=CHECK_SECONDS
         )
 
     def _handle_unreadable(self, error: DocumentError) -> RejectedCatalog | PendingCatalog | None:

@@ -49,12 +49,7 @@ COMMANDS: Final = {
     "demo": "router.commands.demo.command:demo",
 }
 SUMMARY: Final = "Route messages of Kafka, MQTT, AMQP, NATS and HTTP by the definitions of an xRegistry catalog."
-app = typer.Typer(
-    name="xrouter",
-    cls=lazy_group(COMMANDS),
-    help=SUMMARY,
-    context_settings=HELP,
-)
+app = typer.Typer(name="xrouter", cls=lazy_group(COMMANDS), help=SUMMARY, context_settings=HELP)
 
 
 def _show_version(wanted: bool) -> None:

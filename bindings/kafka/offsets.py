@@ -245,12 +245,7 @@ class KafkaOffsets:
                     raise
 
     def _list_offsets(
-        self,
-        admin: AdminClient,
-        partitions: Mapping[str, Iterable[int]],
-        which: OffsetSpec,
-        *,
-        committed: bool = True,
+        self, admin: AdminClient, partitions: Mapping[str, Iterable[int]], which: OffsetSpec, *, committed: bool = True
     ) -> dict[str, dict[int, int]]:
         committed = committed and self._client.isolation_level == COMMITTED
         wanted = {TopicPartition(topic, number): which for topic in partitions for number in partitions[topic]}

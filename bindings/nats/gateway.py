@@ -363,11 +363,7 @@ class StreamPuller:
         room = self.share - len(self._pending_acks) - self._requested
         if room < max(1, self.share // 4):
             return
-        request = {
-            "batch": room,
-            "expires": int(EXPIRES_SECONDS * 1e9),
-            "idle_heartbeat": int(HEARTBEAT_SECONDS * 1e9),
-        }
+        request = {"batch": room, "expires": int(EXPIRES_SECONDS * 1e9), "idle_heartbeat": int(HEARTBEAT_SECONDS * 1e9)}
         payload = json.dumps(request).encode()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.plan.stream}.{self.plan.durable}".encode()
         self._requested += room

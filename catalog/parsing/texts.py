@@ -372,11 +372,7 @@ def _parse_json(file: str, text: str, number: Callable[[str], int | float]) -> P
 
     try:
         tree = json.loads(
-            text,
-            object_pairs_hook=members,
-            parse_constant=no_constant,
-            parse_int=number,
-            parse_float=number,
+            text, object_pairs_hook=members, parse_constant=no_constant, parse_int=number, parse_float=number
         )
     except RecursionError as error:
         raise too_deep_error(file) from error

@@ -152,11 +152,7 @@ PROTOCOL_OPTIONS: Final[Mapping[str, ProtocolOptions]] = {
     ),
     "AMQP/1.0": ProtocolOptions(
         {},
-        sections={
-            **dict.fromkeys(AMQP_SECTIONS, None),
-            "properties": _AMQP_PROPERTIES,
-            "header": _AMQP_HEADER,
-        },
+        sections={**dict.fromkeys(AMQP_SECTIONS, None), "properties": _AMQP_PROPERTIES, "header": _AMQP_HEADER},
         hops=frozenset({"header", "delivery-annotations"}),
         content_type="properties.content-type",
         about="properties.subject",

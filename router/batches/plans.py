@@ -15,13 +15,7 @@ from router.batches.splitting import BatchPart
 from router.errors import BatchPinError
 from router.evaluation.comparing import Shadow, catalog_notes
 from router.evaluation.evaluator import Kind, TallyAccumulator, WorkerPass
-from router.evaluation.outcome_rows import (
-    converts,
-    normalized_rows,
-    outcome_pass,
-    poison_outcome,
-    with_dead_letter_ids,
-)
+from router.evaluation.outcome_rows import converts, normalized_rows, outcome_pass, poison_outcome, with_dead_letter_ids
 from router.evaluation.outputs import Tally, collect
 from router.evaluation.plan import Plan
 from router.logs import get_logger

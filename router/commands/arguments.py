@@ -42,9 +42,7 @@ Sources = Annotated[list[str], typer.Argument(metavar="PATH", help="Files, folde
 AllowAddresses = Annotated[
     list[str] | None,
     typer.Option(
-        "--allow-address",
-        metavar="HOST",
-        help="Private host or network that documents may refer to; repeatable.",
+        "--allow-address", metavar="HOST", help="Private host or network that documents may refer to; repeatable."
     ),
 ]
 

@@ -287,8 +287,7 @@ def match(
         typer.Option(metavar="XID", help="For all records, use this message group as candidates; repeatable."),
     ] = None,
     validate: Annotated[
-        Validate,
-        typer.Option(help="When to validate bodies against their schemas; routes are ignored."),
+        Validate, typer.Option(help="When to validate bodies against their schemas; routes are ignored.")
     ] = Validate.ambiguous,
     explain: Annotated[bool, typer.Option("--explain", help="Explain each outcome as text instead of JSON.")] = False,
     everything: Annotated[
@@ -301,8 +300,7 @@ def match(
         AmbiguousPolicy, typer.Option(help="Outcome of a record that several definitions match equally well.")
     ] = AmbiguousPolicy.dead_letter,
     framing: Annotated[
-        MatchFraming,
-        typer.Option(help="Kafka: schema id framing of bodies; `auto`: `confluent` where present."),
+        MatchFraming, typer.Option(help="Kafka: schema id framing of bodies; `auto`: `confluent` where present.")
     ] = MatchFraming.auto,
     expect: Annotated[
         str | None,

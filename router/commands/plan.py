@@ -559,8 +559,7 @@ class FailOn(StrEnum):
 def plan(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file, with the current catalog.")],
     new: Annotated[
-        list[str],
-        typer.Option("--new", metavar="CATALOG", help="File, folder or URL of the new catalog; repeatable."),
+        list[str], typer.Option("--new", metavar="CATALOG", help="File, folder or URL of the new catalog; repeatable.")
     ],
     last: Annotated[
         int | None,

@@ -546,8 +546,7 @@ def tap(
     rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="Maximum samples per second.")] = RATE,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
     format: Annotated[
-        TapFormat,
-        typer.Option("--format", help="`json` prints one object per line; `record` the input of `match`."),
+        TapFormat, typer.Option("--format", help="`json` prints one object per line; `record` the input of `match`.")
     ] = TapFormat.text,
 ) -> None:
     """Show a live sample of incoming records, with the resulting event or the reason for a dead letter.

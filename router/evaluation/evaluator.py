@@ -314,11 +314,7 @@ class WorkerPass:
 
     @classmethod
     def of(
-        cls,
-        columns: Sequence[Column],
-        names: Sequence[str],
-        function: Callable[[Batches], Batches],
-        schema: StructType,
+        cls, columns: Sequence[Column], names: Sequence[str], function: Callable[[Batches], Batches], schema: StructType
     ) -> WorkerPass:
         """Create a pass that selects *columns*, called *names*, and has *function* make rows of *schema* from them."""
         from pyspark.sql import functions as F

@@ -108,11 +108,7 @@ def outcome_pass(
 
 
 def _outcome_batches(
-    kind: Kind,
-    judge: Broadcast[Evaluator],
-    tallies: Accumulator[dict[str, str]],
-    arrived: bool,
-    batches: Batches,
+    kind: Kind, judge: Broadcast[Evaluator], tallies: Accumulator[dict[str, str]], arrived: bool, batches: Batches
 ) -> Batches:
     def made(plan: Evaluator, rows: pa.RecordBatch, outcomes: RoutedOutcomes) -> pa.RecordBatch:
         return outcome_rows(kind, plan.outputs.type, rows, outcomes, arrived=arrived)

@@ -47,10 +47,7 @@ def lineage_of(message: str, context: str, members: Mapping[str, str], form: Lin
 
 
 def lineage_columns(
-    message: pa.StringArray,
-    context: pa.StringArray,
-    members: Mapping[str, pa.StringArray],
-    form: LineageForm,
+    message: pa.StringArray, context: pa.StringArray, members: Mapping[str, pa.StringArray], form: LineageForm
 ) -> dict[str, pa.StringArray]:
     """Return the headers of many events as columns, by name: the values that :func:`lineage_of` has for each row.
 

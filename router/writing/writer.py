@@ -254,11 +254,7 @@ class BatchWriter:
                 receipts.waive(name)
 
     def send_letters(
-        self,
-        letters: Outcomes,
-        batch: BatchId,
-        receipts: Receipts | None = None,
-        reached: Set[int] | None = None,
+        self, letters: Outcomes, batch: BatchId, receipts: Receipts | None = None, reached: Set[int] | None = None
     ) -> None:
         """Step: write the dead letters to each of their sinks, with those of rejected records.
 

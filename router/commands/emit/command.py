@@ -433,10 +433,7 @@ def emit(
     ] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The endpoint whose defaults and address apply; by default the only one.",
-        ),
+        typer.Option(metavar="NAME", help="The endpoint whose defaults and address apply; by default the only one."),
     ] = None,
     protocol: Annotated[str | None, typer.Option(metavar="NAME", help="Protocol, for definitions without one.")] = None,
     mode: Annotated[

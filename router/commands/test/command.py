@@ -379,16 +379,14 @@ class _Sources:
 
 def test(
     paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="PATH", help="Case files, or folders with files `*.cases.yaml|json|jsonl`."),
+        list[Path], typer.Argument(metavar="PATH", help="Case files, or folders with files `*.cases.yaml|json|jsonl`.")
     ],
     catalog: Annotated[
         list[str] | None,
         typer.Option("--catalog", metavar="PATH", help="Catalog to use instead of the case files' own; repeatable."),
     ] = None,
     config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="CONFIG", help="Match and route with these settings."),
+        Path | None, typer.Option("--config", metavar="CONFIG", help="Match and route with these settings.")
     ] = None,
     format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
     coverage: Annotated[

@@ -342,9 +342,7 @@ class Upkeep:
     def _merge(self, uri: str, folder: Path | None) -> Merge:
         if folder is None:
             metrics = DeltaTable(uri).optimize.compact(
-                target_size=self._rules.file_bytes,
-                max_concurrent_tasks=1,
-                post_commithook_properties=LEFT_TO_UPKEEP,
+                target_size=self._rules.file_bytes, max_concurrent_tasks=1, post_commithook_properties=LEFT_TO_UPKEEP
             )
             merged = Merge(metrics["numFilesRemoved"], metrics["numFilesAdded"])
         else:

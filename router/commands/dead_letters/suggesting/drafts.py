@@ -100,10 +100,7 @@ _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9 _.\-]*")
 _FORMATS: Final[tuple[tuple[str, Callable[[str], object]], ...]] = (
     ("date-time", is_timestamp),
     ("date", re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])", re.ASCII).fullmatch),
-    (
-        "uuid",
-        re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}").fullmatch,
-    ),
+    ("uuid", re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}").fullmatch),
     ("uri", re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s<>\"{}|\\^`]+").fullmatch),
     ("email", re.compile(r"[A-Za-z0-9._%+\-]+@[A-Za-z0-9\-]+(?:\.[A-Za-z0-9\-]+)+").fullmatch),
 )

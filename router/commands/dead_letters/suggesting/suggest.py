@@ -175,10 +175,7 @@ class DraftRefiner:
     """Makes drafts with *drafter*, places them by *placements* (by endpoint and protocol), and corrects them."""
 
     def __init__(
-        self,
-        basis: BaseCatalog,
-        placements: Mapping[tuple[str, str], Placement],
-        drafter: Callable[[Bundle], Draft],
+        self, basis: BaseCatalog, placements: Mapping[tuple[str, str], Placement], drafter: Callable[[Bundle], Draft]
     ) -> None:
         self._basis = basis
         self._placements = placements
