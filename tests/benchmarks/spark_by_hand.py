@@ -1,18 +1,21 @@
 """PySpark as one writes it by hand for a catalog of the load, without a router: the peer of many definitions.
 
-Each definition of :mod:`tests.support.load` becomes a condition, in one of two styles: a branch of one CASE WHEN, or a
-filter of its own over a batch that is kept, all joined by a union. Both do what makes the outcome: attributes of
-CloudEvents in binary mode are read once for each record, types compared before patterns, context attributes taken out,
-native records made events, headers of lineage added, and what meets no condition becomes a dead letter.
-Both were given what is known to help: no header is looked for twice, the union is a balanced tree and has no more
-tasks than the batch had, columns are built once for all batches, and the first style needs no ``foreachBatch``.
+Each definition of :mod:`tests.support.load` becomes a branch of one CASE WHEN. The program does what makes the outcome:
+attributes of CloudEvents in binary mode are read once for each record, types compared before patterns, context
+attributes taken out, native records made events, headers of lineage added, and what meets no condition becomes a dead
+letter. It was given what is known to help: no header is looked for twice, and columns are built once for all batches.
+
+Arguments: bootstrap servers, catalog, topic, prefix of the topics for events, topic of dead letters, a folder.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 _SOURCE: Final = "/endpoints/plant"
 _EPOCH: Final = "0123456789abcdef"
+_BATCH: Final = 50_000
 _TEXTS: Final = {
     "specversion": "ce_specversion",
     "id": "ce_id",
@@ -28,6 +32,7 @@ _TEXTS: Final = {
     "source": "ce_source",
     "subject": "ce_subject",
     "kind": "kind",
+    "media": "content-type",
 }
 """The headers that conditions look at."""
 
@@ -74,7 +79,8 @@ def _outcome(xid: str, context: Mapping[str, str], made: Mapping[str, str]) -> s
     members = ", ".join(f"'{name}', {value}" for name, value in sorted(context.items()))
     entries = (f"named_struct('key', 'ce_{name}', 'value', CAST({value} AS BINARY))" for name, value in made.items())
     headers = f"CAST(array({', '.join(entries)}) AS {_HEADERS})"
-    return f"named_struct('message', '{xid}', 'context', to_json(map({members})), 'made', {headers})"
+    found = f"'message', '{xid}', 'group', '{xid.split('/')[2]}', 'context', to_json(map({members}))"
+    return f"named_struct({found}, 'made', {headers})"
 
 
 def _pattern(template: str) -> str:
@@ -115,59 +121,40 @@ def case_when(definitions: Sequence[ByHand], out: str, dead: str) -> Callable[[D
 
     branches = " ".join(f"WHEN {each.condition} THEN {each.outcome}" for each in definitions)
     decided, lost = F.expr(f"CASE {branches} END").alias("o"), F.col("o").isNull()
-    columns = _record(F.when(lost, dead).otherwise(out), F.when(lost, _letter_headers()).otherwise(_event_headers()))
+    topic = F.when(lost, dead).otherwise(event_topic(out))
+    columns = kafka_record(topic, F.when(lost, letter_headers()).otherwise(event_headers()))
     return lambda rows: read_headers(rows).select("*", decided).select(*columns)
 
 
-def filters(definitions: Sequence[ByHand], out: str, dead: str) -> Callable[[DataFrame], DataFrame]:
-    """Return what makes the rows of a batch records for Kafka, by a filter for each definition and one for the rest.
-
-    The rows are kept; whoever has written the records lets Spark forget them (``spark.catalog.clearCache``).
-    """
+def event_topic(out: str) -> Column:
     from pyspark.sql import functions as F
 
-    events, letters = _record(F.lit(out), _event_headers()), _record(F.lit(dead), _letter_headers())
-    outcomes = [(each.condition, F.expr(each.outcome).alias("o")) for each in definitions]
-    rest = "NOT ({})".format(" OR ".join(f"coalesce({each.condition}, false)" for each in definitions))
-
-    def records(rows: DataFrame) -> DataFrame:
-        seen = read_headers(rows).persist()
-        shares = [seen.where(condition).select("*", outcome).select(*events) for condition, outcome in outcomes]
-        shares.append(seen.where(rest).select(*letters))
-        return _union(shares).coalesce(max(1, rows.rdd.getNumPartitions()))
-
-    return records
+    before, group, after = out.partition("{messagegroup}")
+    return F.concat(F.lit(before), F.col("o.group"), F.lit(after)) if group else F.lit(out)
 
 
-def _union(shares: Sequence[DataFrame]) -> DataFrame:
-    """Join many by a tree whose depth is their logarithm: Spark looks at the whole tree again with each union."""
-    if len(shares) == 1:
-        return shares[0]
-    half = len(shares) // 2
-    return _union(shares[:half]).unionAll(_union(shares[half:]))
-
-
-def _record(topic: Column, headers: Column) -> list[Column]:
+def kafka_record(topic: Column, headers: Column) -> list[Column]:
     from pyspark.sql import functions as F
 
     return [topic.alias("topic"), F.col("key"), F.col("value"), headers.alias("headers")]
 
 
-def _event_headers() -> Column:
+def event_headers() -> Column:
     from pyspark.sql import functions as F
 
     lineage = {"message": F.col("o.message"), "endpoint": F.lit(_SOURCE), "context": F.col("o.context")}
     return F.concat(F.col("o.made"), _came(), _ours(lineage))
 
 
-def _letter_headers() -> Column:
+def letter_headers() -> Column:
     from pyspark.sql import functions as F
 
+    missing = F.expr("coalesce(id, '') = '' OR coalesce(type, '') = '' OR coalesce(source, '') = ''")
+    invalid = F.col("specversion").isNotNull() & (missing | F.expr("NOT is_valid_utf8(type)"))
+    structured = F.coalesce(F.col("media").startswith("application/cloudevents"), F.lit(False))
     told = {
         "letter": F.substring(F.sha2("position", 256), 1, 32),
-        "reason": F.when(F.col("specversion").isNotNull() & (F.col("id") == ""), "invalid-cloudevent").otherwise(
-            "no-match"
-        ),
+        "reason": F.when(invalid | structured, "invalid-cloudevent").otherwise("no-match"),
         "received": F.date_format("timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"),
         "failed": F.current_timestamp().cast("string"),
     }
@@ -188,3 +175,26 @@ def _ours(named: Mapping[str, Column]) -> Column:
         F.struct(F.lit(f"xrouter-{name}").alias("key"), whole[name].cast("binary").alias("value")) for name in whole
     )
     return F.array(*entries)
+
+
+def main(bootstrap: str, catalog: str, topic: str, out: str, dead: str, folder: str) -> None:
+    from pyspark.sql import SparkSession
+
+    definitions = read_off(json.loads(Path(catalog).read_bytes()))
+    rows = (
+        SparkSession.builder.getOrCreate()
+        .readStream.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("includeHeaders", "true")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", _BATCH)
+        .load()
+    )
+    writer = case_when(definitions, out + "{messagegroup}", dead)(rows).writeStream.format("kafka")
+    writer = writer.option("kafka.bootstrap.servers", bootstrap).option("checkpointLocation", folder)
+    writer.start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
