@@ -18,7 +18,7 @@ from tests.benchmarks.spark_by_hand import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 def filters(definitions: Sequence[ByHand], out: str, dead: str) -> Callable[[DataFrame], DataFrame]:
@@ -29,16 +29,25 @@ def filters(definitions: Sequence[ByHand], out: str, dead: str) -> Callable[[Dat
     from pyspark.sql import functions as F
 
     events, letters = kafka_record(event_topic(out), event_headers()), kafka_record(F.lit(dead), letter_headers())
-    outcomes = [(each.condition, F.expr(each.outcome).alias("o")) for each in definitions]
+    outcomes = [(each.condition, F.expr(each.choice).alias("choice"), _values(each)) for each in definitions]
     rest = "NOT ({})".format(" OR ".join(f"coalesce({each.condition}, false)" for each in definitions))
 
     def records(rows: DataFrame) -> DataFrame:
         seen = read_headers(rows).persist()
-        shares = [seen.where(condition).select("*", outcome).select(*events) for condition, outcome in outcomes]
+        shares = [
+            seen.where(condition).select("*", choice).select("*", *values).select(*events)
+            for condition, choice, values in outcomes
+        ]
         shares.append(seen.where(rest).select(*letters))
         return _union(shares).coalesce(max(1, rows.rdd.getNumPartitions()))
 
     return records
+
+
+def _values(definition: ByHand) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    return [F.expr(definition.context).alias("context"), F.expr(definition.made).alias("made")]
 
 
 def _union(shares: Sequence[DataFrame]) -> DataFrame:
