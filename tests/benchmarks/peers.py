@@ -40,7 +40,7 @@ from typing import Any, Final
 
 import yaml
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from bindings.private_files import waiting_lock
 from router.spark.connectors import (
@@ -266,9 +266,8 @@ class Watch:
 
     def __init__(self, bootstrap: str, topics: Sequence[str]) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        self._asked = {
-            TopicPartition(topic, number): OffsetSpec.latest() for topic in topics for number in range(PARTITIONS)
-        }
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        self._asked = {TopicPartition(topic, number): latest for topic in topics for number in range(PARTITIONS)}
         wait_until(self._answered, STOP_SECONDS, "leaders of the topics")
 
     def _answered(self) -> bool:
@@ -297,24 +296,26 @@ class Watch:
 def rates(samples: Sequence[Sample], records: int, warm: int, rounds: int) -> tuple[float, float] | None:
     """Return records a second and processor time a record in seconds, each the median of the rounds that were finished.
 
-    Without such a round they are those from the first record that was seen to the last; None if that is one moment.
+    Without such a round they are those of the later half of what was sent; None if it was sent in one moment.
     """
-    marks = [next((each for each in samples if each.sent >= records * number), None) for number in range(1, 99)]
-    marks = [samples[0], *marks]
-    spans = [
-        (before, after)
-        for before, after in itertools.pairwise(marks[warm : warm + rounds + 1])
-        if before is not None and after is not None and after.sent > before.sent
-    ]
+    marks = [_first(samples, records * number) for number in range(warm, warm + rounds + 1)]
+    spans = [(before, after) for before, after in itertools.pairwise(marks) if before is not None and after is not None]
     if not spans:
-        seen = [each for each in samples if each.sent]
-        if not seen or seen[-1].sent == seen[0].sent:
-            return None
-        spans = [(seen[0], next(each for each in seen if each.sent == seen[-1].sent))]
+        most = samples[-1].sent
+        half, end = _first(samples, max(1, most // 2)), _first(samples, most)
+        spans = [] if half is None or end is None else [(half, end)]
+    spans = [(before, after) for before, after in spans if after.sent > before.sent]
+    if not spans:
+        return None
     return (
         statistics.median((after.sent - before.sent) / (after.seconds - before.seconds) for before, after in spans),
         statistics.median((after.cpu - before.cpu) / (after.sent - before.sent) for before, after in spans),
     )
+
+
+def _first(samples: Sequence[Sample], sent: int) -> Sample | None:
+    """Return the first at which so much was sent."""
+    return next((each for each in samples if each.sent >= sent), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,23 +493,24 @@ def table(results: Sequence[Result]) -> str:
 LACKS: Final = """\
 | | xrouter | Kafka Streams | Quix Streams | PySpark, CASE WHEN |
 |---|---|---|---|---|
-| the catalog as it is: definitions are data | yes | the shape of these | the shape of these | a branch for each |
-| another version of it while it runs, and batches pinned to the one they began with | yes | - | - | - |
-| inheritance of definitions (`basemessageuri`) | yes | - | - | - |
-| several definitions of one type; the most specific wins, else `ambiguous` | yes | - | - | the first wins |
-| all 12 properties and protocol options, missing and optional ones | yes | these three | these three | these three |
+| a catalog is read | any | of this shape | of this shape | of this shape, into branches |
+| a changed catalog without a restart; a batch ends with the one it began with | yes | - | - | - |
+| inheritance between definitions | yes | - | - | - |
+| of several definitions of one type | the most specific, or `ambiguous` | the last | the last | the first |
+| all attributes and options of all types, required or not | yes | - | - | - |
 | CloudEvents in structured mode | yes | - | - | - |
-| bodies validated against schemas (JSON, Avro, Protobuf, XSD) | yes | - | - | - |
-| dead letters with a reason | yes, nine | two | two | two |
+| bodies validated against schemas | yes | - | - | - |
+| dead letters with a reason | nine reasons | two | two | two |
 | the nearest definition, and what differs from it | yes | - | - | - |
-| dead letters sent again after a repair | yes | - | - | - |
-| records that the broker refuses become dead letters | yes | own handler | own handler | the query ends |
+| dead letters listed, and sent again after a repair | yes | - | - | - |
+| a record that the broker refuses | a dead letter | the program ends | the program ends | the query ends |
 | the catalog's epoch on each record | yes | a constant | a constant | a constant |
-| MQTT, AMQP, NATS, HTTP as sources and sinks; tables and files | yes | by Connect | some | tables, files |
-| explains a record (`match`), checks a catalog, measures what is routed | yes | metrics of the client | - | - |
-| exactly once, Kafka to Kafka | - (at least once) | a setting | a setting | - (at least once) |
-| state, windows and joins in the same program | - | yes | yes | yes |"""
-"""What each has as it was measured; what another program would add is another program."""
+| MQTT, AMQP, NATS and HTTP beside Kafka; tables and files | yes | by Connect | some | tables and files |
+| a record explained (`match`), a catalog checked, metrics for each definition | yes | - | - | - |
+| from broker to broker | batches, or real-time mode | record by record | record by record | batches |
+| exactly once from Kafka to Kafka | - (at least once) | a setting | a setting | - (at least once) |
+| state, windows and joins | - | yes | yes | yes |"""
+"""What each has as it was measured; the last rows are what the router has not, or not alone."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
