@@ -9,7 +9,7 @@ template and lineage as headers, and the rest to a topic of dead letters.
 The topic has the same records several times over. Nothing is measured inside a contestant: a round is the time from
 one multiple of ``--records`` to the next in the topics that it sends to, and the processor time is that of all its
 processes. So starting, joining a consumer group, and the rounds in which HotSpot compiles (``--warm``) are left out.
-A peer that has not sent all when ``--limit`` seconds are over is stopped, and its figures are those of what it had sent.
+A peer that has not sent all after ``--limit`` seconds is stopped, and its figures are those of what it had sent.
 
 A figure counts only if the outcome is right: of the router, what the load wants; of the others, what the router sent.
 Compared are the numbers of records for each topic and message (or reason of dead letters), and of one record in a
