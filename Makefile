@@ -104,7 +104,7 @@ bench-latency: install ## time of records from broker to broker at 1,000 and 5,0
 bench-definitions: install ## 10 to 10,000 definitions from Kafka to Kafka, and PySpark written by hand at 1,500
 	$(BIN)/python -m tests.benchmarks.definitions
 
-bench-peers: install ## the router beside Kafka Streams, Quix Streams and PySpark by hand, in under 15 minutes (needs a JDK)
+bench-peers: install ## the router beside Kafka Streams, Quix Streams and PySpark by hand, in under 15 minutes; needs a JDK
 	$(BIN)/python -m tests.benchmarks.peers
 
 bench-cluster: install ## one and two executors of a standalone Spark cluster, and the share of the work that is the driver's

@@ -3,8 +3,8 @@
 The contestants are programs as a user runs them, one after the other, each a process of its own that reads the same
 topic from its beginning: ``xrouter run`` with no settings but those that it needs, Kafka Streams in Java (a thread for
 each core), Quix Streams in Python (a process for each), and PySpark with a CASE WHEN, which alone depends on the number
-of definitions and is run with several catalogs. All send events to a topic for each message group, by type, with the values of the URI
-template and lineage as headers, and the rest to a topic of dead letters.
+of definitions and is run with several catalogs. All send events to a topic for each message group, by type, with the
+values of the URI template and lineage as headers, and the rest to a topic of dead letters.
 
 The topic has the same records several times over. Nothing is measured inside a contestant: a round is the time from
 one multiple of ``--records`` to the next in the topics that it sends to, and the processor time is that of all its
