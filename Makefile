@@ -30,7 +30,7 @@ PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-definitions bench-cluster bench-registry docs lock connectors pins weights screenshot clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-definitions bench-cluster bench-registry bench-peers docs lock connectors pins weights screenshot clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ bench-latency: install ## time of records from broker to broker at 1,000 and 5,0
 bench-definitions: install ## 10 to 10,000 definitions from Kafka to Kafka, and PySpark written by hand at 1,500
 	$(BIN)/python -m tests.benchmarks.definitions
 
+bench-peers: install ## the router beside Kafka Streams, Quix Streams and PySpark by hand, in under 15 minutes; needs a JDK
+	$(BIN)/python -m tests.benchmarks.peers
+
 bench-cluster: install ## one and two executors of a standalone Spark cluster, and the share of the work that is the driver's
 	$(BIN)/python -m tests.benchmarks.cluster
 
@@ -138,6 +141,7 @@ docs: install ## the documentation as a site in build/site, self-contained; warn
 lock: install ## write the lock files anew; LOCK_FLAGS=--upgrade takes new versions
 	$(COMPILE) pyproject.toml -o $(LOCK)
 	$(COMPILE) --extra dev -c $(LOCK) pyproject.toml -o $(LOCK_DEV)
+	echo quixstreams | $(COMPILE) - -o tests/benchmarks/quix_requirements.txt
 
 clean: ## remove .venv and what tools and runs leave behind, but not the jar cache
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
-import io
 import json
 import re
 import subprocess
 import sys
-import tokenize
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 from catalog.load import pause_gc
+from tests.support.code_lines import code_lines_of_python
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("catalog", "bindings", "registry", "router")
@@ -162,15 +161,7 @@ def test_modules_are_named_for_what_they_do(path: Path) -> None:
 @cache
 def code_lines_of(path: Path) -> int:
     """Lines with code: without blanks, comments and docstrings."""
-    lines: set[int] = set()
-    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
-        if token.type not in layout:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in nodes_of(path):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return len(lines)
+    return code_lines_of_python(path.read_text(encoding="utf-8"), nodes_of(path))
 
 
 def says_why_small(path: Path) -> bool:

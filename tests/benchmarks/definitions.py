@@ -6,10 +6,10 @@ worker keeps one plan, and would take it anew if catalogs took turns, as no rout
 figure is the time of a topic from its first record to its last, and the processor time of driver, JVM and Python
 workers together, without HotSpot's compiler. What is routed is read with the options that the router gives its sources.
 
-*CASE WHEN* and *filters* are the peers of :mod:`tests.benchmarks.spark_by_hand` at 1,500 definitions, and *routed*
-beside them the router over the same records in the same batches. Filters plan a share for each definition in every
-batch, which takes longer than the records do. All of these must have sent the same number of records for each
-definition, and of dead letters.
+*CASE WHEN* and *filters* are peers (:mod:`tests.benchmarks.spark_by_hand`, :mod:`tests.benchmarks.spark_filters`) at
+1,500 definitions, and *routed* beside them the router over the same records in the same batches. Filters plan a share
+for each definition in every batch, which takes longer than the records do. All of these must have sent the same number
+of records for each definition, and of dead letters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from router.logs import configure_logs
 from router.settings import settings_from_dict
 from router.spark.session import open_spark_session
 from router.state.state import StateFolder
-from tests.benchmarks import kafka_passthrough, spark_by_hand
+from tests.benchmarks import kafka_passthrough, spark_by_hand, spark_filters
 from tests.benchmarks.machine import machine
 from tests.benchmarks.streams import Cost, Run, Streams, Way, running
 from tests.support import load
@@ -107,7 +107,7 @@ class Bench:
         variants = []
         for name, style, started in (
             ("case-when", spark_by_hand.case_when, self._stream),
-            ("filters", spark_by_hand.filters, self._batches),
+            ("filters", spark_filters.filters, self._batches),
         ):
             if name not in chosen.peers:
                 continue

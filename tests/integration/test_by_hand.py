@@ -14,7 +14,7 @@ import pytest
 from catalog.load import load as load_catalog
 from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
-from tests.benchmarks import spark_by_hand
+from tests.benchmarks import spark_by_hand, spark_filters
 from tests.integration.test_match_equals_run import KAFKA_SCHEMA
 from tests.integration.test_one_pass import FAILED, ONE
 from tests.support import load
@@ -46,7 +46,7 @@ def case_when(spark: SparkSession, folder: Path) -> Callable[[DataFrame], DataFr
 
 def filters(spark: SparkSession, folder: Path) -> Callable[[DataFrame], DataFrame]:
     """A filter for each definition."""
-    return spark_by_hand.filters(by_hand(), "out", "dead")
+    return spark_filters.filters(by_hand(), "out", "dead")
 
 
 def by_hand() -> list[spark_by_hand.ByHand]:

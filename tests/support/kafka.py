@@ -132,10 +132,11 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
 
 def read_all(bootstrap: str, topic: str) -> list[Message]:
     """Return all records that a topic has now."""
-    return list(_read(bootstrap, topic))
+    return list(iter_all(bootstrap, topic))
 
 
-def _read(bootstrap: str, topic: str) -> Iterator[Message]:
+def iter_all(bootstrap: str, topic: str) -> Iterator[Message]:
+    """Yield the records that a topic has now, of each partition in their order."""
     left = {number: end for number, end in ends(bootstrap, topic).items() if end > 0}
     if not left:
         return

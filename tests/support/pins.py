@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from router.spark.connectors import KAFKA, PINS, JarRequest, resolve_jars, write_pins
+from tests.benchmarks.peers import STREAMS, STREAMS_PINS
 from tests.benchmarks.spark_delta import DELTA
 from tests.benchmarks.spark_delta import PINS as DELTA_PINS
 from tests.support.apicurio import APICURIO, APICURIO_PINS
@@ -19,6 +20,7 @@ MANIFESTS: tuple[tuple[JarRequest, Path], ...] = (
     (QPID_SERVER, QPID_PINS),
     (APICURIO, APICURIO_PINS),
     (DELTA, DELTA_PINS),
+    (STREAMS, STREAMS_PINS),
 )
 
 
