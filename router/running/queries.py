@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.client import KafkaClient
@@ -672,7 +672,11 @@ class WarmUp:
 
 
 def rows_like(spark: SparkSession, kind: Kind, source: Source) -> DataFrame:
-    """Return one row as those of a source, for one task: other workers are forked when more records come at a time."""
+    """Return one row as those of a source, for one task: other workers are forked when more records come at a time.
+
+    Like the rows of a batch it comes from an RDD whose columns may be null: Spark makes the same code for both.
+    """
+    from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
     columns = _KAFKA if kind == "kafka" else {field.name: field.dataType.simpleString() for field in SPARK_SCHEMA}
@@ -684,6 +688,8 @@ def rows_like(spark: SparkSession, kind: Kind, source: Source) -> DataFrame:
         "position": F.lit("0"),
         "properties": F.array(),
     }
-    return spark.range(0, 1, 1, 1).select(
+    row: Any = spark.range(0, 1, 1, 1).select(
         *(values.get(name, F.lit(None)).cast(type_).alias(name) for name, type_ in columns.items())
     )
+    rdd, schema = row._jdf.queryExecution().toRdd(), row._jdf.schema().asNullable()
+    return DataFrame(spark._jsparkSession.internalCreateDataFrame(rdd, schema, False), spark)

@@ -29,7 +29,7 @@ from router.settings import Settings, SparkSettings, plain_options
 from router.settings.checks import inbox_faults
 from router.settings.spark import LOOPBACK, is_local
 from router.sources import Source
-from router.spark.connectors import kafka_jars
+from router.spark.connectors import NO_ARCHIVE_LOG, class_archive, kafka_jars
 from router.spark.executors import examine_executors, master_named, ship_code
 
 if TYPE_CHECKING:
@@ -595,7 +595,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
         **_addresses(settings.spark),
         **plain_options(settings.spark.conf),
     }
-    for place, options in (("driver", f"{_JIT} {OPTIONS}"), ("executor", _JIT)):
+    for place, options in (("driver", f"{_JIT} {OPTIONS} {_archive_option(chosen)}"), ("executor", _JIT)):
         name = f"spark.{place}.extraJavaOptions"
         chosen[name] = f"{options} {chosen.get(name, '')}".strip()
     json = settings.log.format == "json"
@@ -626,6 +626,14 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
         if spark is not None and jvm_alive():
             spark.stop()
         end_jvm()
+
+
+def _archive_option(conf: Mapping[str, str]) -> str:
+    """Return the Java options that use the class archive; '' if there is none, or the settings name one."""
+    archive = class_archive()
+    if not archive.exists() or "Archive" in conf.get(_OPTIONS, ""):
+        return ""
+    return f"{shlex.quote(f'-XX:SharedArchiveFile={archive}')} {NO_ARCHIVE_LOG}"
 
 
 def memory_conf(settings: Settings) -> dict[str, str]:
