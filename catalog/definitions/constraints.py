@@ -23,7 +23,7 @@ from catalog.definitions.inheritance import (
     short_entry,
 )
 from catalog.findings import Declarations, DeclaredEndpoint, DeclaredGroup, DeclaredMessage, Findings, SourceLocation
-from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
+from catalog.model import CLOUDEVENTS, Definition, Endpoint, Property, PropertyType
 from catalog.parsing.pointers import unescaped
 from catalog.protocols.properties import (
     ALWAYS_REQUIRED,
@@ -301,8 +301,11 @@ def target_of(definition: Definition, endpoint: Endpoint | None, *, hop_by_hop: 
     a CloudEvent.
     """
     scope = scope_of(definition, endpoint)
-    if scope is None:
-        return None
+    return None if scope is None else target_in(definition, scope, hop_by_hop=hop_by_hop)
+
+
+def target_in(definition: Definition, scope: Scope, *, hop_by_hop: bool = False) -> MatchCandidate:
+    """Return the definition as a candidate in that scope."""
     protocol = scope.protocol
     content = content_constraint(definition)
     common: tuple[Keyed, ...] = ((CONTENT, content),) if content else ()
@@ -310,16 +313,6 @@ def target_of(definition: Definition, endpoint: Endpoint | None, *, hop_by_hop: 
     attributes = tuple(envelope_constraints(definition)) if scope.envelope else ()
     native = (*options, *common) if scope.native else None
     return MatchCandidate(definition, protocol, scope.envelope, (*attributes, *options, *common), native)
-
-
-def targets_of(catalog: Catalog, endpoint: Endpoint, *, hop_by_hop: bool = False) -> list[MatchCandidate]:
-    """Return the candidates of one endpoint, in the order of the endpoint."""
-    targets = (
-        target_of(catalog.definitions[xid], endpoint, hop_by_hop=hop_by_hop)
-        for xid in endpoint.candidates
-        if xid in catalog.definitions
-    )
-    return [target for target in targets if target is not None]
 
 
 # The levels that a definition is made of, and every property with its origins.

@@ -261,11 +261,13 @@ class Service:
             _log.info("memory budget", **division.log_fields)
             self._metrics.coverage.keep_in(self._state.root)
             stack.callback(self._metrics.coverage.close)
+            compiling = in_background(lambda: self._first.judge)
             with self._stop.at_once():
                 _log.info("starting Spark", master=self._settings.spark.master or division.master)
                 spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
             watch_jvm(self._metrics.registry, jvm_pid())
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
+            compiling.result()
             plans.activate(self._first)
             shadowing = ShadowReloader(plans, self._metrics.shadow)
             pairing = stack.enter_context(self._pairs())

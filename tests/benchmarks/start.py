@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import argparse
-import statistics
+import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +21,8 @@ from tests.benchmarks.machine import machine
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import create_topics, ends
+from tests.support.processes import below
 from tests.support.router import RouterProcess
-from tests.support.waiting import wait_until
 
 BATCH: Final = 200
 BATCHES: Final = 12
@@ -52,30 +53,39 @@ def _round(folder: Path, bootstrap: str, name: str, definitions: int, chosen: ar
         router = RouterProcess(folder / topic, _settings(folder, bootstrap, topic, definitions, chosen.trigger))
         if way == "waiting":
             _send(bootstrap, topic, 0, definitions)
-        began = time.time()
+        began = time.monotonic()
         try:
-            router.launch()
             if way == "waiting":
+                router.launch()
                 _arrive(bootstrap, topic, 1)
-                _say(f"{definitions:7,} definitions, waiting: first out {time.time() - began:5.2f} s")
-            wait_until(lambda: router.ended is not None or router._ready_or_dead(), SECONDS, "readiness")
-            _say(f"{definitions:7,} definitions, {way}: ready {time.time() - began:5.2f} s")
+            else:
+                router.start()
+            figures = f"{time.monotonic() - began:6.2f} s, {_cpu_seconds(router.pid):5.1f} s of CPU"
+            _say(f"{definitions:7,} definitions, {'first out' if way == 'waiting' else 'ready':9} {figures}")
             if way == "ready":
-                took = [_batch(bootstrap, topic, number, definitions) for number in range(BATCHES)]
-                _say("   batches, ms: " + " ".join(f"{1000 * each:.0f}" for each in took))
-                _say(f"   first {1000 * took[0]:.0f}, median of the last three {1000 * statistics.median(took[-3:]):.0f}")
+                took = [_batch(bootstrap, topic, router, number, definitions) for number in range(BATCHES)]
+                _say("        batches of 200, ms of time and of CPU: " + ", ".join(took))
         finally:
             router.stop()
         if chosen.log:
-            _say(f"began {time.strftime('%H:%M:%S', time.gmtime(began))}.{int(began % 1 * 1000):03}\n{router.log}")
+            _say(router.log)
 
 
-def _batch(bootstrap: str, topic: str, number: int, definitions: int) -> float:
+def _batch(bootstrap: str, topic: str, router: RouterProcess, number: int, definitions: int) -> str:
     time.sleep(0.3)
-    began = time.monotonic()
+    began, cpu = time.monotonic(), _cpu_seconds(router.pid)
     _send(bootstrap, topic, number * BATCH, definitions)
     _arrive(bootstrap, topic, (number + 1) * BATCH)
-    return time.monotonic() - began
+    return f"{1000 * (time.monotonic() - began):.0f}/{1000 * (_cpu_seconds(router.pid) - cpu):.0f}"
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU of a process and all below it, those that ended included."""
+    ticks = 0
+    for each in below(pid):
+        with suppress(OSError):  # it has ended
+            ticks += sum(map(int, Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _arrive(bootstrap: str, topic: str, count: int) -> None:
