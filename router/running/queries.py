@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -609,16 +609,10 @@ MOST_SECONDS: Final = 60.0
 """A start waits no longer, whatever keeps the row: batches say by themselves what is in their way."""
 _GROUP: Final = "warming"
 _END_SECONDS: Final = 10.0
-_KAFKA: Final[Mapping[str, str]] = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-    "headers": "array<struct<key:string,value:binary>>",
-}
+_KAFKA: Final = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
 """The columns of Spark's Kafka source."""
 
 
@@ -659,9 +653,7 @@ class WarmUp:
         plan = self._loaded.plan
         try:
             self._spark.sparkContext.setJobGroup(_GROUP, "the first batch is made quick", interruptOnCancel=False)
-            kinds: dict[Kind, Source] = {}
-            for source in plan.sources:
-                kinds.setdefault("inbox" if source.pushed else "kafka", source)
+            kinds: dict[Kind, Source] = {"inbox" if each.pushed else "kafka": each for each in plan.sources}
             for kind, source in kinds.items():
                 if self._ending:
                     return
@@ -678,8 +670,9 @@ def rows_like(spark: SparkSession, kind: Kind, source: Source) -> DataFrame:
     """
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
 
-    columns = _KAFKA if kind == "kafka" else {field.name: field.dataType.simpleString() for field in SPARK_SCHEMA}
+    columns: Any = StructType.fromDDL(_KAFKA) if kind == "kafka" else SPARK_SCHEMA
     values = {
         **dict.fromkeys(("partition", "offset", "timestamp", "timestampType", "received"), F.lit(0)),
         "topic": F.lit(source.topic),
@@ -689,7 +682,7 @@ def rows_like(spark: SparkSession, kind: Kind, source: Source) -> DataFrame:
         "properties": F.array(),
     }
     row: Any = spark.range(0, 1, 1, 1).select(
-        *(values.get(name, F.lit(None)).cast(type_).alias(name) for name, type_ in columns.items())
+        *(values.get(each.name, F.lit(None)).cast(each.dataType).alias(each.name) for each in columns)
     )
     rdd, schema = row._jdf.queryExecution().toRdd(), row._jdf.schema().asNullable()
     return DataFrame(spark._jsparkSession.internalCreateDataFrame(rdd, schema, False), spark)

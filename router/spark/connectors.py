@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -80,14 +79,6 @@ class Coordinate:
     module: str
     revision: str
     archive: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Coordinate:
-        """Read ``organisation:module:revision``; anything else is a ValueError."""
-        parts = text.split(":")
-        if len(parts) != 3 or not all(parts):
-            raise ValueError(f"{text!r} is not a valid Maven coordinate; write organisation:module:revision")
-        return cls(*parts)
 
     def __str__(self) -> str:
         return f"{self.organisation}:{self.module}:{self.revision}"
@@ -319,12 +310,6 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_pins(jars: Iterable[Path], manifest: Path) -> None:
-    """Write the manifest of *jars*, which somebody must have good reason to trust."""
-    pins = {jar.name: sha256_of(jar) for jar in sorted(jars)}
-    manifest.write_text(json.dumps(pins, indent=1) + "\n", encoding="utf-8")
-
-
 def _mismatch(message: str, folder: Path) -> PinMismatch:
     hint = (
         f"remove {folder}, and it is downloaded again; if that fails again, the Maven repository serves another file: "
@@ -373,10 +358,6 @@ def kafka_jars(into: Path | None = None) -> list[Path]:
 # A class archive of the JVM (JEP 350): Spark's classes as they are once loaded and verified, which takes a third of the
 # processor time of a start. Java maps it only if its own version and all jars are those that it was made with.
 
-ARCHIVE_SECONDS: Final = 600
-NO_ARCHIVE_LOG: Final = "-Xlog:cds*=off"
-"""Without it Java says at each start why it does not use an archive."""
-
 
 def class_archive() -> Path:
     """Return the path of the class archive for this installation of pyspark; :func:`make_class_archive` writes it."""
@@ -390,10 +371,11 @@ def make_class_archive() -> None:
     archive.unlink(missing_ok=True)  # Java would not write one while it uses another.
     with TemporaryDirectory(dir=archive.parent) as folder:
         draft, demo = Path(folder, "draft"), Path(folder, "demo")
-        options = f"{shlex.quote(f'-XX:ArchiveClassesAtExit={draft}')} {NO_ARCHIVE_LOG}"
+        options = f"{shlex.quote(f'-XX:ArchiveClassesAtExit={draft}')} -Xlog:cds*=off"
         command = [sys.executable, "-m", "router", "demo", "--keep", str(demo)]
-        environment = {**os.environ, "SPARK_SUBMIT_OPTS": options}
-        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, timeout=ARCHIVE_SECONDS, check=False)
+        subprocess.run(
+            command, env={**os.environ, "SPARK_SUBMIT_OPTS": options}, stdout=subprocess.DEVNULL, check=False
+        )
         with suppress(FileNotFoundError), (demo / "state" / "lock.jvm").open("rb+") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX)  # The JVM has it until it has written the archive.
             draft.rename(archive)
@@ -407,10 +389,8 @@ def main() -> int:
         sys.stderr.write(f"{one_line(str(error))}\n")
         return error.exit_code
     sys.stdout.writelines(f"{jar}\n" for jar in jars)
-    try:
+    with suppress(OSError, subprocess.SubprocessError):  # Routers start without one, but slower.
         make_class_archive()
-    except (OSError, subprocess.SubprocessError) as error:
-        sys.stderr.write(f"no class archive, so routers start slower: {one_line(str(error))}\n")
     return 0
 
 

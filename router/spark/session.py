@@ -29,7 +29,7 @@ from router.settings import Settings, SparkSettings, plain_options
 from router.settings.checks import inbox_faults
 from router.settings.spark import LOOPBACK, is_local
 from router.sources import Source
-from router.spark.connectors import NO_ARCHIVE_LOG, class_archive, kafka_jars
+from router.spark.connectors import class_archive, kafka_jars
 from router.spark.executors import examine_executors, master_named, ship_code
 
 if TYPE_CHECKING:
@@ -629,11 +629,12 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
 
 
 def _archive_option(conf: Mapping[str, str]) -> str:
-    """Return the Java options that use the class archive; '' if there is none, or the settings name one."""
-    archive = class_archive()
-    if not archive.exists() or "Archive" in conf.get(_OPTIONS, ""):
-        return ""
-    return f"{shlex.quote(f'-XX:SharedArchiveFile={archive}')} {NO_ARCHIVE_LOG}"
+    """Return the Java options that use the class archive; '' if there is none, or the settings name one.
+
+    Where it is of another Java or Spark, it is not used, and Java says so only if asked.
+    """
+    used = f"{shlex.quote(f'-XX:SharedArchiveFile={class_archive()}')} -Xlog:cds*=off"
+    return used if class_archive().exists() and "Archive" not in conf.get(_OPTIONS, "") else ""
 
 
 def memory_conf(settings: Settings) -> dict[str, str]:

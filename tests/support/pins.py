@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
-from router.spark.connectors import KAFKA, PINS, JarRequest, resolve, write_pins
+from router.spark.connectors import KAFKA, PINS, JarRequest, resolve, sha256_of
 from tests.benchmarks.spark_delta import DELTA
 from tests.benchmarks.spark_delta import PINS as DELTA_PINS
 from tests.support.apicurio import APICURIO, APICURIO_PINS
@@ -20,6 +22,12 @@ MANIFESTS: tuple[tuple[JarRequest, Path], ...] = (
     (APICURIO, APICURIO_PINS),
     (DELTA, DELTA_PINS),
 )
+
+
+def write_pins(jars: Iterable[Path], manifest: Path) -> None:
+    """Write the manifest of *jars*, which somebody must have good reason to trust."""
+    pins = {jar.name: sha256_of(jar) for jar in sorted(jars)}
+    manifest.write_text(json.dumps(pins, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
