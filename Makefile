@@ -30,7 +30,7 @@ PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-definitions bench-cluster bench-registry bench-peers docs lock connectors pins weights screenshot clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-start bench-definitions bench-cluster bench-registry bench-peers docs lock connectors pins weights screenshot clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ bench-tables: install ## Kafka to Delta tables against Spark's own Kafka to Delt
 bench-latency: install ## time of records from broker to broker at 1,000 and 5,000 a second, beside Spark's own
 	$(BIN)/python -m tests.benchmarks.latency
 
+bench-start: install ## a router's start to its first record out, and its first batches against later ones
+	$(BIN)/python -m tests.benchmarks.start
+
 bench-definitions: install ## 10 to 10,000 definitions from Kafka to Kafka, and PySpark written by hand at 1,500
 	$(BIN)/python -m tests.benchmarks.definitions
 
@@ -119,7 +122,7 @@ bench-registry: install ## reads and writes of a registry, an import, and the fi
 bench-catalog: install ## catalogs of 10 to 10,000 definitions, from file to plan
 	$(BIN)/python -m tests.benchmarks.catalog_load
 
-connectors: install ## fill the jar cache, for starts and tests without a network
+connectors: install ## fill the cache of jars and classes, for quick starts, and tests without a network
 	$(BIN)/python -m router.spark.connectors
 	$(BIN)/python -m tests.support.brokers
 	$(BIN)/python -m tests.support.qpid

@@ -23,7 +23,7 @@ from catalog.definitions.inheritance import (
     parse_short_entry,
 )
 from catalog.findings import Declarations, DeclaredEndpoint, DeclaredGroup, DeclaredMessage, Findings, SourceLocation
-from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
+from catalog.model import CLOUDEVENTS, Definition, Endpoint, Property, PropertyType
 from catalog.parsing.pointers import unescape_step
 from catalog.protocols.properties import (
     ALL_OPTIONS,
@@ -303,8 +303,11 @@ def match_candidate_of(
     matches CloudEvents only.
     """
     scope = scope_of(definition, endpoint)
-    if scope is None:
-        return None
+    return None if scope is None else candidate_in_scope(definition, scope, hop_by_hop=hop_by_hop)
+
+
+def candidate_in_scope(definition: Definition, scope: EndpointScope, *, hop_by_hop: bool = False) -> MatchCandidate:
+    """Return the definition as a candidate in that scope."""
     protocol = scope.protocol
     content = content_constraint(definition)
     common: tuple[KeyedConstraint, ...] = ((CONTENT_TYPE_KEY, content),) if content else ()
@@ -312,16 +315,6 @@ def match_candidate_of(
     attributes = tuple(envelope_constraints(definition)) if scope.envelope else ()
     native = (*options, *common) if scope.native else None
     return MatchCandidate(definition, protocol, scope.envelope, (*attributes, *options, *common), native)
-
-
-def match_candidates_of(catalog: Catalog, endpoint: Endpoint, *, hop_by_hop: bool = False) -> list[MatchCandidate]:
-    """Return the candidates of one endpoint, in the order of the endpoint."""
-    targets = (
-        match_candidate_of(catalog.definitions[xid], endpoint, hop_by_hop=hop_by_hop)
-        for xid in endpoint.candidates
-        if xid in catalog.definitions
-    )
-    return [target for target in targets if target is not None]
 
 
 # Inheritance levels: every property of a definition with the levels that its parts come from.

@@ -6,11 +6,11 @@ endpoint is the winner's, else the first in settings (MATCHING.md#channels-and-c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from catalog.definitions.constraints import MatchCandidate, match_candidate_of, match_candidates_of
+from catalog.definitions.constraints import MatchCandidate, candidate_in_scope, scope_of
 from catalog.model import Catalog, Endpoint
 from catalog.schemas.ids.deciding import FrameSettings
 from catalog.values import is_valid
@@ -64,8 +64,7 @@ class ChannelBuilder:
         known = [self._catalog.endpoints[xid] for xid in xids if xid in self._catalog.endpoints]
         for endpoint in known:
             structured = structured or str(endpoint.envelopeoptions.get("mode", "")).lower() == "structured"
-            for target in match_candidates_of(self._catalog, endpoint, hop_by_hop=self._hop_by_hop):
-                number = self._number_target(target)
+            for number in self._iter_candidates(endpoint.candidates, endpoint):
                 candidates.append(number)
                 for each in (number, *self._bases_of(number, endpoint)):
                     owners.setdefault(each, endpoint.xid)
@@ -76,12 +75,7 @@ class ChannelBuilder:
 
     def add_definitions(self, name: str, xids: Iterable[str], frames: FrameSettings = _FRAMES) -> Channel:
         """Add a channel whose candidates are these definitions, without an endpoint."""
-        targets = (
-            match_candidate_of(self._catalog.definitions[xid], None, hop_by_hop=self._hop_by_hop)
-            for xid in xids
-            if xid in self._catalog.definitions
-        )
-        numbers = [self._number_target(target) for target in targets if target is not None]
+        numbers = list(self._iter_candidates(xids, None))
         for number in numbers:
             self._bases_of(number, None)
         return self._append(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=ChannelOrigin(name), frames=frames))
@@ -96,26 +90,24 @@ class ChannelBuilder:
         if self._ambiguous != "base":
             return ()
         if number not in self._bases:
-            definitions = (self._catalog.definitions.get(xid) for xid in self.targets[number].definition.base)
-            targets = (
-                match_candidate_of(each, endpoint, hop_by_hop=self._hop_by_hop)
-                for each in definitions
-                if each is not None
-            )
-            self._bases[number] = tuple(self._number_target(target) for target in targets if target is not None)
+            self._bases[number] = tuple(self._iter_candidates(self.targets[number].definition.base, endpoint))
         return self._bases[number]
 
     def _append(self, channel: Channel) -> Channel:
         self.channels.append(channel)
         return channel
 
-    def _number_target(self, target: MatchCandidate) -> int:
-        key = (target.xid, target.protocol, target.envelope, target.native is not None)
-        known = self._numbers.get(key)
-        if known is None:
-            known = self._numbers[key] = len(self.targets)
-            self.targets.append(target)
-        return known
+    def _iter_candidates(self, xids: Iterable[str], endpoint: Endpoint | None) -> Iterator[int]:
+        """Yield the numbers of those definitions that can match at an endpoint; build each distinct target once."""
+        for xid in xids:
+            definition = self._catalog.definitions.get(xid)
+            scope = None if definition is None else scope_of(definition, endpoint)
+            if definition is None or scope is None:
+                continue
+            number = self._numbers.setdefault((xid, *scope), len(self.targets))
+            if number == len(self.targets):
+                self.targets.append(candidate_in_scope(definition, scope, hop_by_hop=self._hop_by_hop))
+            yield number
 
 
 def source_of(endpoint: Endpoint) -> str:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.client import KafkaClient
@@ -609,16 +609,10 @@ MAX_WARM_SECONDS: Final = 60.0
 """A start waits no longer, whatever keeps the row: batches say by themselves what is in their way."""
 _GROUP: Final = "warming"
 _END_SECONDS: Final = 10.0
-_KAFKA: Final[Mapping[str, str]] = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-    "headers": "array<struct<key:string,value:binary>>",
-}
+_KAFKA: Final = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
 """The columns of Spark's Kafka source."""
 
 
@@ -659,9 +653,7 @@ class WarmUp:
         plan = self._loaded.plan
         try:
             self._spark.sparkContext.setJobGroup(_GROUP, "the first batch is made quick", interruptOnCancel=False)
-            kinds: dict[Kind, Source] = {}
-            for source in plan.sources:
-                kinds.setdefault("inbox" if source.pushed else "kafka", source)
+            kinds: dict[Kind, Source] = {"inbox" if each.pushed else "kafka": each for each in plan.sources}
             for kind, source in kinds.items():
                 if self._ending:
                     return
@@ -672,10 +664,15 @@ class WarmUp:
 
 
 def make_sample_row(spark: SparkSession, kind: Kind, source: Source) -> DataFrame:
-    """Return one row as those of a source, for one task: other workers are forked when more records come at a time."""
-    from pyspark.sql import functions as F
+    """Return one row as those of a source, for one task: other workers are forked when more records come at a time.
 
-    columns = _KAFKA if kind == "kafka" else {field.name: field.dataType.simpleString() for field in SPARK_SCHEMA}
+    Like the rows of a batch it comes from an RDD whose columns may be null: Spark makes the same code for both.
+    """
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    columns: Any = StructType.fromDDL(_KAFKA) if kind == "kafka" else SPARK_SCHEMA
     values = {
         **dict.fromkeys(("partition", "offset", "timestamp", "timestampType", "received"), F.lit(0)),
         "topic": F.lit(source.topic),
@@ -684,6 +681,8 @@ def make_sample_row(spark: SparkSession, kind: Kind, source: Source) -> DataFram
         "position": F.lit("0"),
         "properties": F.array(),
     }
-    return spark.range(0, 1, 1, 1).select(
-        *(values.get(name, F.lit(None)).cast(type_).alias(name) for name, type_ in columns.items())
+    row: Any = spark.range(0, 1, 1, 1).select(
+        *(values.get(each.name, F.lit(None)).cast(each.dataType).alias(each.name) for each in columns)
     )
+    rdd, schema = row._jdf.queryExecution().toRdd(), row._jdf.schema().asNullable()
+    return DataFrame(spark._jsparkSession.internalCreateDataFrame(rdd, schema, False), spark)

@@ -271,11 +271,13 @@ class Service:
             _log.info("memory budget", **division.log_fields)
             self._metrics.coverage.open_store(self._state.root)
             stack.callback(self._metrics.coverage.close)
+            compiling = run_in_background(lambda: self._first.judge)
             with self._stop.interruptible():
                 _log.info("starting Spark", master=self._settings.spark.master or division.master)
                 spark = stack.enter_context(open_spark_session(self._settings, self._state.root, self._first.sources))
             add_jvm_metrics(self._metrics.registry, jvm_pid())
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
+            compiling.result()
             plans.activate(self._first)
             shadowing = ShadowReloader(plans, self._metrics.shadow)
             pairing = stack.enter_context(self._make_pairing())

@@ -29,7 +29,7 @@ from router.settings import Settings, SparkSettings, plain_options
 from router.settings.checks import iter_inbox_faults
 from router.settings.spark import LOOPBACK, is_local
 from router.sources import Source
-from router.spark.connectors import resolve_kafka_jars
+from router.spark.connectors import class_archive, resolve_kafka_jars
 from router.spark.executors import naming_master_errors, require_executors, ship_code
 
 if TYPE_CHECKING:
@@ -587,7 +587,7 @@ def open_spark_session(settings: Settings, state: Path, sources: Sequence[Source
         **_address_conf(settings.spark),
         **plain_options(settings.spark.conf),
     }
-    for place, options in (("driver", f"{_JIT} {OPTIONS}"), ("executor", _JIT)):
+    for place, options in (("driver", f"{_JIT} {OPTIONS} {_archive_option(chosen)}"), ("executor", _JIT)):
         name = f"spark.{place}.extraJavaOptions"
         chosen[name] = f"{options} {chosen.get(name, '')}".strip()
     json = settings.log.format == "json"
@@ -618,6 +618,15 @@ def open_spark_session(settings: Settings, state: Path, sources: Sequence[Source
         if spark is not None and is_jvm_alive():
             spark.stop()
         end_jvm()
+
+
+def _archive_option(conf: Mapping[str, str]) -> str:
+    """Return the Java options that use the class archive; '' if there is none, or the settings name one.
+
+    Where it is of another Java or Spark, it is not used, and Java says so only if asked.
+    """
+    used = f"{shlex.quote(f'-XX:SharedArchiveFile={class_archive()}')} -Xlog:cds*=off"
+    return used if class_archive().exists() and "Archive" not in conf.get(_OPTIONS, "") else ""
 
 
 def memory_conf(settings: Settings) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
-from router.spark.connectors import KAFKA, PINS, JarRequest, resolve_jars, write_pins
+from router.spark.connectors import KAFKA, PINS, JarRequest, resolve_jars, sha256_of
 from tests.benchmarks.peers import STREAMS, STREAMS_PINS
 from tests.benchmarks.spark_delta import DELTA
 from tests.benchmarks.spark_delta import PINS as DELTA_PINS
@@ -22,6 +24,12 @@ MANIFESTS: tuple[tuple[JarRequest, Path], ...] = (
     (DELTA, DELTA_PINS),
     (STREAMS, STREAMS_PINS),
 )
+
+
+def write_pins(jars: Iterable[Path], manifest: Path) -> None:
+    """Write the manifest of *jars*, which somebody must have good reason to trust."""
+    pins = {jar.name: sha256_of(jar) for jar in sorted(jars)}
+    manifest.write_text(json.dumps(pins, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:

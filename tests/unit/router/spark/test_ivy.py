@@ -147,14 +147,7 @@ def test_the_manifest_tells_what_the_folder_is_for(repository: Path, tmp_path: P
     assert json.loads((folder / "manifest.json").read_text())["request"]["excludes"] == ["org.host"]
 
 
-@pytest.mark.parametrize("text", ["", "a:b", "a:b:", "a:b:c:d"])
-def test_what_is_no_coordinate_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="organisation:module:revision"):
-        Coordinate.parse(text)
-
-
-def test_coordinates_read_as_written() -> None:
-    assert Coordinate.parse("org.example:app:1.0") == APP
+def test_a_coordinate_is_named_as_builds_write_it() -> None:
     assert str(APP) == "org.example:app:1.0"
 
 

@@ -21,8 +21,8 @@ from router.spark.connectors import (
     resolve_jars,
     resolve_kafka_jars,
     resolve_pinned,
-    write_pins,
 )
+from tests.support.pins import write_pins
 
 APP = JarRequest((Coordinate("org.example", "app", "1.0"),))
 POM = """<project><modelVersion>4.0.0</modelVersion>

@@ -1,0 +1,129 @@
+"""How long does a router take from its start to its first record out, and is its first batch warm? ``make bench-start``
+
+*waiting* starts on a topic that holds records already; *first out* is when the broker has the first routed record.
+*ready* starts on an empty topic: batches of 200 are sent once ``/readyz`` answers 200, each after the one before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Producer
+
+from tests.benchmarks.machine import machine
+from tests.support import load
+from tests.support.brokers import kafka_for_tests
+from tests.support.kafka import create_topics, ends
+from tests.support.processes import below
+from tests.support.router import RouterProcess
+
+BATCH: Final = 200
+BATCHES: Final = 12
+SECONDS: Final = 120.0
+BROKER_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
+
+
+def main() -> None:
+    """Run the benchmark and print its figures."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--definitions", type=int, nargs="+", default=[1_500])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--log", action="store_true", help="print the log of each router")
+    parser.add_argument("--trigger", default="0")
+    chosen = parser.parse_args()
+    _say(machine())
+    with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
+        for definitions in chosen.definitions:
+            for number in range(chosen.rounds):
+                name = f"start-{definitions}-{number}"
+                _round(Path(folder), bootstrap, name, definitions, chosen)
+
+
+def _round(folder: Path, bootstrap: str, name: str, definitions: int, chosen: argparse.Namespace) -> None:
+    for way in ("waiting", "ready"):
+        topic = f"{name}-{way}"
+        create_topics(bootstrap, [f"{topic}-in", f"{topic}-out", f"{topic}-dead"], 2, BROKER_TIME)
+        router = RouterProcess(folder / topic, _settings(folder, bootstrap, topic, definitions, chosen.trigger))
+        if way == "waiting":
+            _send(bootstrap, topic, 0, definitions)
+        began = time.monotonic()
+        try:
+            if way == "waiting":
+                router.launch()
+                _arrive(bootstrap, topic, 1)
+            else:
+                router.start()
+            figures = f"{time.monotonic() - began:6.2f} s, {_cpu_seconds(router.pid):5.1f} s of CPU"
+            _say(f"{definitions:7,} definitions, {'first out' if way == 'waiting' else 'ready':9} {figures}")
+            if way == "ready":
+                took = [_batch(bootstrap, topic, router, number, definitions) for number in range(BATCHES)]
+                _say("        batches of 200, ms of time and of CPU: " + ", ".join(took))
+        finally:
+            router.stop()
+        if chosen.log:
+            _say(router.log)
+
+
+def _batch(bootstrap: str, topic: str, router: RouterProcess, number: int, definitions: int) -> str:
+    time.sleep(0.3)
+    began, cpu = time.monotonic(), _cpu_seconds(router.pid)
+    _send(bootstrap, topic, number * BATCH, definitions)
+    _arrive(bootstrap, topic, (number + 1) * BATCH)
+    return f"{1000 * (time.monotonic() - began):.0f}/{1000 * (_cpu_seconds(router.pid) - cpu):.0f}"
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU of a process and all below it, those that ended included."""
+    ticks = 0
+    for each in below(pid):
+        with suppress(OSError):  # it has ended
+            ticks += sum(map(int, Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _arrive(bootstrap: str, topic: str, count: int) -> None:
+    deadline = time.monotonic() + SECONDS
+    while sum(sum(ends(bootstrap, f"{topic}-{end}").values()) for end in ("out", "dead")) < count:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"records of {topic} did not arrive")
+        time.sleep(0.005)
+
+
+def _send(bootstrap: str, topic: str, start: int, definitions: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    for key, value, headers in load.records(BATCH, definitions, start=start):
+        producer.produce(f"{topic}-in", value, key, headers=list(headers))
+    producer.flush(SECONDS)
+
+
+def _settings(folder: Path, bootstrap: str, topic: str, definitions: int, trigger: str) -> dict[str, Any]:
+    path = load.write_catalog(folder / f"{topic}.json", load.catalog(definitions, topic=f"{topic}-in"))
+    sink = {"type": "kafka", "bootstrap_servers": bootstrap}
+    return {
+        "catalog": {"source": str(path)},
+        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}],
+        "sinks": {"bus": {**sink, "topic": f"{topic}-out"}, "dead": {**sink, "topic": f"{topic}-dead"}},
+        "routes": [{"to": ["bus"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        "start": "earliest",
+        "trigger": trigger,
+        "log": {"level": "debug"},
+        # Not the short-lived JVM of the tests: this one is measured.
+        "spark": {"conf": {"spark.driver.extraJavaOptions": ""}},
+    }
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
