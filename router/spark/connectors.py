@@ -197,7 +197,7 @@ def _fetch_jars(request: JarRequest, root: Path, folder: Path) -> None:
 
 
 def _run_ivy(request: JarRequest, settings: Path, module: Path, cache: Path, target: Path) -> None:
-    command = [str(find_java()), "-Xmx256m", "-jar", str(_find_find_ivy_jar())]
+    command = [str(find_java()), "-Xmx256m", "-jar", str(_find_ivy_jar())]
     command += ["-settings", str(settings), "-cache", str(cache), "-ivy", str(module)]
     archives = [kind for item in request.wanted if (kind := item.archive.partition(".")[2])]
     name = "[artifact]-[revision](-[classifier]).[ext]" if archives else "[artifact]-[revision].[ext]"
@@ -228,7 +228,7 @@ def _extract_fault(output: str) -> str:
     return re.sub(r"//[^/@\s]+@", "//***@", text)
 
 
-def _find_find_ivy_jar() -> Path:
+def _find_ivy_jar() -> Path:
     # find_spec, not import: importing pyspark costs a second and this may run before anything needs Spark.
     spec = importlib.util.find_spec("pyspark")
     places = list(spec.submodule_search_locations or ()) if spec else []
