@@ -259,7 +259,7 @@ class Service:
             intake.open_inbox(self._first)
             division = divided(self._settings)
             _log.info("memory budget", **division.log_fields)
-            self._metrics.coverage.keep_in(self._state.root)
+            self._metrics.coverage.keep_in(self._state.database)
             stack.callback(self._metrics.coverage.close)
             with self._stop.at_once():
                 _log.info("starting Spark", master=self._settings.spark.master or division.master)

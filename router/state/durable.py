@@ -41,11 +41,6 @@ def write_durably(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def unfinished(folder: Path) -> list[Path]:
-    """Return the files that :func:`write_durably` left when a process died in it. Nobody else may write there now."""
-    return [entry for entry in folder.glob(".*.*") if whole_number(entry.suffix[1:]) is not None]
-
-
 @contextmanager
 def disk_of(root: Path) -> Iterator[None]:
     """Turn errors of a full or failing disk within the block, ours or the JVM's, into :class:`DiskError`."""

@@ -29,7 +29,7 @@ from router.settings.routes import dead_letter_values
 from router.sinks.contract import Rejected, Staged, WriteResult
 from router.sinks.jsonlines import AMBIGUOUS, DEAD_LETTER, WIDE
 from router.state.ledger import LetterLedger, waits_for
-from router.state.state import BatchNotes, StateFolder
+from router.state.state import BatchStore, StateFolder
 from router.writing.outgoing import (
     dead_letter_headers,
     dead_letter_value,
@@ -371,7 +371,7 @@ NOTHING: Final = HeldBack()
 class Ordering:
     """Holds back records of one query, if ``dead_letters.order`` of the batch's plan is ``park``."""
 
-    def __init__(self, state: StateFolder, query: str, notes: BatchNotes, pause: Callable[[float], None]) -> None:
+    def __init__(self, state: StateFolder, query: str, notes: BatchStore, pause: Callable[[float], None]) -> None:
         """Prepare for one query; *pause* waits for some seconds, or raises to end the batch before its first write."""
         self._pause = pause
         self._root = state.root

@@ -45,9 +45,9 @@ def show(
     from router.state.state import StateFolder
 
     settings = load_settings(config)
-    state = StateFolder.beside(Path(settings.state))
     running = router_queries(settings)
-    batches = [_form(batch, settings, state, config, running) for batch in open_batches(state)]
+    with StateFolder.beside(Path(settings.state)) as state:
+        batches = [_form(batch, settings, state, config, running) for batch in open_batches(state)]
     if format is OutputFormat.json:
         print_json_lines([{"running": running is not None, "batches": batches}])
         return
@@ -77,16 +77,16 @@ def park(
     from router.state.state import StateFolder
 
     settings = load_settings(config)
-    state = StateFolder.beside(Path(settings.state))
-    running = router_queries(settings)
-    known = {batch.query: batch for batch in open_batches(state)}
-    if query in known and running is not None and running.get(query, {}).get("state") == "running":
-        hint = "while a router is running, only a blocked batch can be moved; see `batches show`"
-        raise RouterError(f"batch {known[query].batch} of {query} is being written", hint=hint)
-    if query in known and not yes:
-        _write(_form(known[query], settings, state, config, running), config)
-        typer.confirm("Move what its sinks do not have to the dead letters?", abort=True)
-    batch = order(state, query)
+    with StateFolder.beside(Path(settings.state)) as state:
+        running = router_queries(settings)
+        known = {batch.query: batch for batch in open_batches(state)}
+        if query in known and running is not None and running.get(query, {}).get("state") == "running":
+            hint = "while a router is running, only a blocked batch can be moved; see `batches show`"
+            raise RouterError(f"batch {known[query].batch} of {query} is being written", hint=hint)
+        if query in known and not yes:
+            _write(_form(known[query], settings, state, config, running), config)
+            typer.confirm("Move what its sinks do not have to the dead letters?", abort=True)
+        batch = order(state, query)
     when = "at its next attempt" if running is not None else "at its next start"
     print_text(f"the router will move batch {batch.batch} of {query} to the dead letters {when}")
 
@@ -116,7 +116,7 @@ def _shares(batch: UnfinishedBatch, settings: Settings, state: StateFolder, conf
     from router.commands.batches.unfinished import sink_completions
     from router.evaluation.plan import plan_of
 
-    document = state.plan(batch.plan) if batch.plan else None
+    document = state.batches.plan(batch.plan) if batch.plan else None
     if document is None:
         return []
     return sink_completions(batch, plan_of(document, environ=os.environ, base=config.resolve().parent))

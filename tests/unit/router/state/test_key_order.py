@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +16,7 @@ from router.dead_letters.retention import RetentionLimits, purge
 from router.replay.batches import SelectedDeadLetter, batches, missing_sinks
 from router.state.ledger import HELD, LetterLedger, Outcome, PendingReplay, Turns, held_up, only_waits, waits_for
 from router.writing.outcomes import detail_of, sinks_of
+from tests.support.ledger import replayed
 from tests.support.letters import letter_id, row, settings_file, write_letters
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
@@ -44,7 +42,7 @@ def test_a_key_is_blocked_by_its_first_letter_until_that_is_replayed_or_gone(led
     assert order.heads() == {"A": "a2", "B": "b1"}
     assert order.is_first("a2") and not order.is_first("a3")
     ledger.forget(["b1"])
-    ledger.replayed(["a2"], WHEN)
+    replayed(ledger, ["a2"], WHEN)
     assert order.heads() == {"A": "a3"}
     assert order.release(["a3", "a1"]) == 1
     assert order.numbers() == {}
@@ -53,38 +51,12 @@ def test_a_key_is_blocked_by_its_first_letter_until_that_is_replayed_or_gone(led
 
 def test_a_batch_that_is_repeated_stands_as_before_and_without_what_was_replayed(ledger: LetterLedger) -> None:
     order = ledger.order
-    ledger.replayed(["a1"], WHEN)
+    replayed(ledger, ["a1"], WHEN)
     order.arrived(ARRIVED)
     assert order.heads() == {"B": "b1", "A": "a2"}
     # One that a sink turned down comes in its place among those that stood there before the write.
     order.arrived([("A", "a2"), ("A", "a0"), ("A", "a3")])
     assert [Turns(order).earlier(letter) for letter in ("a2", "a0", "a3")] == [None, "a2", "a0"]
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from router.state.ledger import LetterLedger
-
-with LetterLedger.open(Path(sys.argv[1])) as ledger:
-    ledger.order.arrived([("A", "a1")])
-    seen = 0
-    def watch(statement):
-        global seen
-        seen += statement.startswith("INSERT INTO waiting")
-        if seen == 700:
-            os.kill(os.getpid(), signal.SIGKILL)
-    ledger._database.set_trace_callback(watch)
-    ledger.order.arrived([("A", "a1"), *(("B", f"b{n}") for n in range(1000))])
-"""
-
-
-@pytest.mark.slow
-def test_killed_while_letters_arrive_nothing_of_it_is_there(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
-    assert done.returncode == -signal.SIGKILL
-    with LetterLedger.open(tmp_path) as ledger:
-        assert ledger.order.heads() == {"A": "a1"}
 
 
 def test_what_is_behind_a_letter_that_stays_dead_is_held_up() -> None:
@@ -116,7 +88,7 @@ def gathered(
         ids = [letter.id for letter in batch.letters]
         found.append(ids)
         held = held_up(ids, lasting.split(), ledger.order.keys(ids))
-        ledger.replayed([letter for letter in ids if letter not in held and letter not in lasting.split()], WHEN)
+        replayed(ledger, [letter for letter in ids if letter not in held and letter not in lasting.split()], WHEN)
     return found, turns.left
 
 
