@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 import uuid
@@ -123,7 +122,6 @@ class Exchanges:
         self._lock, self._staging = threading.Lock(), threading.Lock()
         # A connection of its own: a batch's transaction is a long one.
         self._state = StateDatabase(root)
-        self._database: sqlite3.Connection
         self._counts: Counter[str] = Counter()
         self._own_id = uuid.uuid4().hex
         self._changed = clock()

@@ -507,7 +507,7 @@ def restore_plan(ledger: LetterLedger, plan_id: str, base: Path, environ: Mappin
     Raises:
         BatchPinError: it is not there, of another router version, or does not compile to itself.
     """
-    document = ledger.plan(plan_id)
+    document = ledger.database.plan(plan_id)
     if document is None:
         raise BatchPinError(
             f"an unfinished replay is pinned to plan {plan_id}, which is not in the state database",

@@ -251,7 +251,7 @@ def check_query(state: StateFolder, query: str) -> tuple[Generation, CheckpointP
 
 def _check_pins(state: StateFolder, query: str, generation: Generation, progress: CheckpointProgress) -> None:
     """Check what there is beside a batch that will be repeated, and that the pinned batches are known to Spark."""
-    newest, file = state.batches.newest(query), state.database.path
+    newest, file = state.batches.newest_batch(query), state.database.path
     if newest is not None and newest > (-1 if progress.planned is None else progress.planned):
         raise missing(generation.path / "offsets" / str(newest), f"batch {newest} was begun, as {file} says")
     batch = progress.pending

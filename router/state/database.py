@@ -81,10 +81,10 @@ class Inventory:
         Raises:
             StateError: as :meth:`holdings`, or the file is missing from a folder that was in use.
         """
-        self.require_file(database.path if database.noted else None)
+        self.require_file(database.path if database.is_noted else None)
         known = self.holdings() if self.path.exists() else None
         self._replace(known, replace(known or Holdings(), database=database.id))
-        database.note()
+        database.set_noted()
 
     def require_file(self, trace: Path | None = None) -> None:
         """Make sure that there is the file if anything shows that the folder was in use, such as *trace*.
@@ -107,7 +107,7 @@ class Inventory:
         if "format" not in form:
             raise damaged(self.path, "it has no format")
         if form["format"] == 1:
-            raise _unconverted(self._root)
+            raise _old_format_error(self._root)
         if form["format"] != FORMAT:
             raise StateError(
                 f"state folder {self._root} has format {form['format']}; this router knows {FORMAT}",
@@ -151,7 +151,7 @@ class Inventory:
             write_durably(self.path, json.dumps(content, sort_keys=True).encode())
 
 
-def _unconverted(root: Path) -> StateError:
+def _old_format_error(root: Path) -> StateError:
     hint = "start the router once with these settings: it converts the folder"
     return StateError(f"state folder {root} was written by an earlier router", hint=hint)
 
@@ -187,18 +187,22 @@ _INDEXES: Final = (
 )
 
 
-def _create_table(name: str, text: str) -> str:
+def _table_statement(name: str, text: str) -> str:
     columns, _, key = text.partition("; ")
-    parts = [_define_column(*column.split()) for column in columns.split(", ")] + [key] * bool(key)
+    parts = [_column_definition(*column.split()) for column in columns.split(", ")] + [key] * bool(key)
     return f"CREATE TABLE {name} ({', '.join(parts)}) {'WITHOUT ROWID' * key.startswith('PRIMARY')}"
 
 
-def _define_column(name: str, kind: str) -> str:
+def _column_definition(name: str, kind: str) -> str:
     if kind == "serial":
         return f"{name} INTEGER PRIMARY KEY AUTOINCREMENT"
     required, kind = "" if kind.endswith("?") else "NOT NULL", kind.removesuffix("?")
     typed = "" if kind == "any" else f"CHECK (typeof({name}) IN ('{kind}', 'null'))"
     return f"{name} {kind.removeprefix('any')} {required} {typed}"
+
+
+_opening: Final = threading.Lock()
+"""One at a time: when a plain file is closed, the process loses the locks that SQLite has of it."""
 
 
 class StateDatabase:
@@ -216,8 +220,8 @@ class StateDatabase:
         self._connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> Self:
-        with self._lock, translated(self.path):
-            self._opened()
+        with self._lock, translate_errors(self.path):
+            self._open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -225,14 +229,14 @@ class StateDatabase:
 
     def close(self) -> None:
         """Close the file; after that, methods raise."""
-        with self._lock, translated(self.path):
+        with self._lock, translate_errors(self.path):
             if self._connection is not None:
                 self._connection.close()
 
     def read(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
-        with self._lock, translated(self.path):
-            return self._opened().execute(query, values).fetchall()
+        with self._lock, translate_errors(self.path):
+            return self._open().execute(query, values).fetchall()
 
     @contextmanager
     def transaction(self, kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
@@ -240,8 +244,8 @@ class StateDatabase:
 
         A deferred one that writes to temporary tables alone keeps nobody from writing.
         """
-        with self._lock, translated(self.path):
-            connection = self._opened()
+        with self._lock, translate_errors(self.path):
+            connection = self._open()
             connection.execute(f"BEGIN {kind}")
             try:
                 yield connection
@@ -265,15 +269,14 @@ class StateDatabase:
         return str(self.fact("id"))
 
     @property
-    def noted(self) -> bool:
+    def is_noted(self) -> bool:
         """Whether ``format.json`` has named it."""
         return bool(self.fact("noted"))
 
-    def note(self) -> None:
+    def set_noted(self) -> None:
         """Remember that ``format.json`` names it."""
-        if not self.noted:
-            with self.transaction() as connection:
-                connection.execute("INSERT INTO facts VALUES ('noted', 1)")
+        with self.transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO facts VALUES ('noted', 1)")
 
     def check(self) -> None:
         """Make sure that the whole file can be read, and that every value has its type."""
@@ -281,19 +284,20 @@ class StateDatabase:
         if faults != [("ok",)]:
             raise damaged(self.path, str(faults[0][0]))
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._connection = self._connect()
+            with _opening:
+                self._connection = self._connect()
         return self._connection
 
     def _connect(self) -> sqlite3.Connection:
         path, folder = self.path, self.path.parent
         if not self._inventory.path.exists() and (folder / OLD_LETTERS).exists() and not path.exists():
-            raise _unconverted(folder)
+            raise _old_format_error(folder)
         noted = self._inventory.holdings().database if self._inventory.path.exists() else ""
         there = path.exists()
         if noted and not (there and path.stat().st_size):
-            raise missing(path, "the folder had one; it is gone or empty", hint=_without(folder))
+            raise missing(path, "the folder had one; it is gone or empty", hint=_hint_without_database(folder))
         if self._create and not there:
             private_folder(folder)
             private_file(path, "ab").close()
@@ -311,7 +315,7 @@ class StateDatabase:
         return connection
 
 
-def _without(folder: Path) -> str:
+def _hint_without_database(folder: Path) -> str:
     return (
         f'{RESTORE}; to go on without it, remove "database" from {folder / NAME}: unfinished batches are then '
         "evaluated anew, added topics begin at `start`, and dead letters count as never replayed"
@@ -349,7 +353,7 @@ def _create_tables(connection: sqlite3.Connection, name: str) -> int:
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise StateError(f"{name} is not a state database of this router", hint="move it away")
         for table, text in TABLES.items():
-            connection.execute(_create_table(table, text))
+            connection.execute(_table_statement(table, text))
         for index in _INDEXES:
             connection.execute(f"CREATE INDEX {index}")
         connection.execute("INSERT INTO facts VALUES ('id', ?)", (uuid.uuid4().hex,))
@@ -368,7 +372,7 @@ _PASSING: Final = frozenset({"SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR_WRITE",
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Turn errors of SQLite and the file system into :class:`StateError`, or :class:`DiskError` for what passes."""
     try:
         yield
@@ -388,7 +392,7 @@ def translated(path: Path) -> Iterator[None]:
         raise StateError(f"{path} cannot be used: {error.strerror}", hint=hint) from error
 
 
-def keep_plan(connection: sqlite3.Connection, plan: str, document: bytes) -> None:
+def store_plan(connection: sqlite3.Connection, plan: str, document: bytes) -> None:
     """Store a plan inside a transaction, and remove those that nothing names any more; name it before this call."""
     if connection.execute("SELECT 1 FROM plans WHERE id = ?", (plan,)).fetchone() is None:
         connection.execute("INSERT INTO plans VALUES (?, ?)", (plan, document))

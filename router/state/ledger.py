@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from bindings.private_files import InUse, is_locked, private_folder, take_lock
 from router.errors import StateError
-from router.state.database import StateDatabase, keep_plan
+from router.state.database import StateDatabase, store_plan
 
 # Instants as text, as the router writes arrivals and the ledger keeps them.
 
@@ -286,7 +286,7 @@ class LetterLedger:
 
     def __init__(self, root: Path, database: StateDatabase) -> None:
         self._lock = root / LOCK
-        self._database = database
+        self.database = database
         self.order = KeyOrder(database)
         """Which letters hold up later records of their keys."""
 
@@ -304,7 +304,7 @@ class LetterLedger:
     @property
     def id(self) -> str:
         """The ledger's own id: part of the names that replays commit under."""
-        return self._database.id
+        return self.database.id
 
     def standing(self, ids: Iterable[str]) -> dict[str, Standing]:
         """Return the standing of each of these letters; one that the ledger does not know is open."""
@@ -318,19 +318,19 @@ class LetterLedger:
         for some in portions(ids):
             marks = ",".join("?" * len(some))
             columns = "letter, standing, attempts, reason, detail, changed"
-            for row in self._database.read(f"SELECT {columns} FROM letters WHERE letter IN ({marks})", some):
+            for row in self.database.read(f"SELECT {columns} FROM letters WHERE letter IN ({marks})", some):
                 entries[row[0]] = LedgerEntry(row[0], row[1], row[2], row[3], row[4], parse_instant(row[5]))
         return entries
 
     def history(self, letter: str) -> list[Happening]:
         """Return what happened to a letter, oldest first."""
         query = "SELECT at, what, replay, reason, detail FROM history WHERE letter = ? ORDER BY rowid"
-        return [Happening(parse_instant(row[0]), *row[1:]) for row in self._database.read(query, [letter])]
+        return [Happening(parse_instant(row[0]), *row[1:]) for row in self.database.read(query, [letter])]
 
     def park(self, ids: Iterable[str], when: datetime | None = None) -> int:
         """Park those of the letters that are open; return how many were."""
         at = instant(when or datetime.now(UTC))
-        with self._database.transaction() as database:
+        with self.database.transaction() as database:
             wanted = list(dict.fromkeys(ids))
             known = self.standing(wanted)
             parked = [letter for letter in wanted if known[letter] == "open"]
@@ -347,7 +347,7 @@ class LetterLedger:
     def forget(self, ids: Iterable[str]) -> None:
         """Remove what is known of letters that do not exist any more; they hold up nothing any more."""
         wanted = list(dict.fromkeys(ids))
-        with self._database.transaction() as database:
+        with self.database.transaction() as database:
             freed(database, wanted)
             database.execute(
                 "INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + ?",
@@ -360,12 +360,12 @@ class LetterLedger:
 
     def settled(self) -> int:
         """Return how many letters need nobody's attention any more: they were replayed, or removed everywhere."""
-        (replayed,) = self._database.read("SELECT count(*) FROM letters WHERE standing = 'replayed'")[0]
-        return int(replayed) + int(self._database.fact(GONE) or 0)
+        (replayed,) = self.database.read("SELECT count(*) FROM letters WHERE standing = 'replayed'")[0]
+        return int(replayed) + int(self.database.fact(GONE) or 0)
 
     def next_number(self) -> int:
         """Return the number of the next replay batch: above every one before it."""
-        return int(self._database.read("SELECT coalesce(max(number), 0) + 1 FROM replays")[0][0])
+        return int(self.database.read("SELECT coalesce(max(number), 0) + 1 FROM replays")[0][0])
 
     def begin(self, replay: PendingReplay, document: bytes = b"") -> None:
         """Store a replay batch, and the document of its plan, before its first write.
@@ -373,7 +373,7 @@ class LetterLedger:
         Raises:
             StateError: another one is pending, or its number was used before.
         """
-        with self._database.transaction() as database:
+        with self.database.transaction() as database:
             pending = database.execute("SELECT number FROM replays WHERE ended IS NULL").fetchone()
             if pending is not None:
                 raise StateError(f"replay batch {pending[0]} is not finished", hint="finish it before starting another")
@@ -385,15 +385,11 @@ class LetterLedger:
                 (replay.number, replay.plan, content, instant(datetime.now(UTC))),
             )
             if document:
-                keep_plan(database, replay.plan, document)
-
-    def plan(self, plan: str) -> bytes | None:
-        """Return the document of a plan that a replay batch names; None if it is gone."""
-        return self._database.plan(plan)
+                store_plan(database, replay.plan, document)
 
     def pending(self) -> PendingReplay | None:
         """Return the replay batch that was begun and not finished."""
-        rows = self._database.read("SELECT number, plan, content FROM replays WHERE ended IS NULL")
+        rows = self.database.read("SELECT number, plan, content FROM replays WHERE ended IS NULL")
         if not rows:
             return None
         number, plan, content = rows[0]
@@ -408,7 +404,7 @@ class LetterLedger:
         """
         settled = list(outcomes)
         at = instant(when or datetime.now(UTC))
-        with self._database.transaction() as database:
+        with self.database.transaction() as database:
             ended = database.execute(
                 "UPDATE replays SET ended = ?, content = '' WHERE number = ? AND ended IS NULL", (at, number)
             )
@@ -416,7 +412,7 @@ class LetterLedger:
                 raise StateError(f"replay batch {number} is not pending", hint="start it first")
             database.execute("DELETE FROM replays WHERE number < ?", (number,))
             for each in settled:
-                _count(database, each, at, number)
+                _count_attempt(database, each, at, number)
             freed(database, [each.letter for each in settled if each.reason is None])
 
     @property
@@ -445,7 +441,7 @@ class LetterLedger:
             yield
 
 
-def _count(database: sqlite3.Connection, outcome: Outcome, at: str, replay: int) -> None:
+def _count_attempt(database: sqlite3.Connection, outcome: Outcome, at: str, replay: int) -> None:
     """Count one attempt, inside a transaction."""
     letter, reason, detail = outcome.letter, outcome.reason, outcome.detail
     if reason is None:
@@ -495,7 +491,7 @@ def read_sightings(database: StateDatabase) -> dict[DefinitionAtEndpoint, Sighti
     return {DefinitionAtEndpoint(row[0], row[1]): Sighting(*row[2:]) for row in rows}
 
 
-def keep_sightings(
+def write_sightings(
     database: StateDatabase, changed: Mapping[DefinitionAtEndpoint, Sighting], gone: Iterable[DefinitionAtEndpoint] = ()
 ) -> None:
     """Note what has changed, and forget what is gone, in one transaction."""

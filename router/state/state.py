@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from bindings.private_files import InUse, private_folder, restrict_to_owner, take_lock
 from router.errors import RouterError, StateError
 from router.logs import get_logger
-from router.state.database import NAME, Inventory, StateDatabase, keep_plan
+from router.state.database import NAME, Inventory, StateDatabase, store_plan
 from router.state.durable import RESTORE, damaged, write_durably
 from router.state.upgrade import upgrade_folder
 
@@ -70,7 +70,7 @@ class StateFolder:
                 hint="stop it first, or use a separate state folder for this one",
             ) from holder
         with lock:
-            _keep_private(root)
+            _make_private(root)
             upgrade_folder(root)
             state = cls(root)
             with state.database:
@@ -99,7 +99,7 @@ class StateFolder:
         write_durably(self.root / "spill" / f"{letter}.json", record)
 
 
-def _keep_private(root: Path) -> None:
+def _make_private(root: Path) -> None:
     """Narrow what an earlier version, or a copy, left for others to read."""
     try:
         if changed := restrict_to_owner(root):
@@ -128,6 +128,7 @@ def _keep_private(root: Path) -> None:
 # for it.
 
 Note = TypeVar("Note")
+Parse = Callable[[dict[str, Any]], Note | None]
 Key = tuple[str, int, str, str]
 """Query, batch, kind of note, generation."""
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -186,7 +187,7 @@ class BatchStore:
             connection.execute("INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?)", (query, batch, plan, time.time()))
             for table in ("pins", "notes"):
                 connection.execute(f"DELETE FROM {table} WHERE query = ? AND batch < ?", (query, batch - 1))
-            keep_plan(connection, plan, document)
+            store_plan(connection, plan, document)
 
     def since(self, query: str, batch: int) -> datetime | None:
         """Return when a batch was pinned; None for one that was not."""
@@ -200,10 +201,10 @@ class BatchStore:
             return None
         plan = str(rows[0][0])
         if _PLAN_ID.fullmatch(plan) is None:
-            raise self._damaged("pins", query, batch, "it names no plan", _UNPIN)
+            raise self._row_error("pins", query, batch, "it names no plan", _UNPIN)
         return plan
 
-    def newest(self, query: str) -> int | None:
+    def newest_batch(self, query: str) -> int | None:
         """Return the newest batch of a query that is pinned."""
         newest: int | None = self._database.read("SELECT max(batch) FROM pins WHERE query = ?", (query,))[0][0]
         return newest
@@ -220,11 +221,11 @@ class BatchStore:
 
     def hold(self, query: str, batch: int, note: Hold) -> None:
         """Note that a batch is blocked."""
-        self._write(query, batch, "held", asdict(note))
+        self._write_note(query, batch, "held", asdict(note))
 
     def held(self, query: str, batch: int, generation: str) -> Hold | None:
         """Return why a batch of that generation is blocked; None if it is not noted to be."""
-        return self._read(
+        return self._read_note(
             (query, batch, "held", generation), lambda note: Hold(**{**note, "taken": tuple(note["taken"])})
         )
 
@@ -235,15 +236,15 @@ class BatchStore:
 
     def park(self, query: str, batch: int, note: Park) -> None:
         """Order a batch to be moved to dead letters, or note what was found when it was."""
-        self._write(query, batch, "park", asdict(note))
+        self._write_note(query, batch, "park", asdict(note))
 
     def parked(self, query: str, batch: int, generation: str) -> Park | None:
         """Return the order to move a batch of that generation to dead letters; None if there is none."""
-        return self._read((query, batch, "park", generation), lambda note: Park(**note))
+        return self._read_note((query, batch, "park", generation), lambda note: Park(**note))
 
     def block(self, query: str, batch: int, generation: str, blocked: Mapping[str, str], part: str = "") -> None:
         """Note which keys of a batch, or of that part of it, are blocked, by which letter."""
-        self._write(query, batch, "order", {"generation": generation, "blocked": dict(blocked), "part": part})
+        self._write_note(query, batch, "order", {"generation": generation, "blocked": dict(blocked), "part": part})
 
     def blocked(self, query: str, batch: int, generation: str, part: str = "") -> dict[str, str] | None:
         """Return which keys of a batch of that generation were found blocked; None before that was noted."""
@@ -251,31 +252,32 @@ class BatchStore:
         def of_part(note: dict[str, Any]) -> dict[str, str] | None:
             return dict(note["blocked"]) if note.get("part", "") == part else None
 
-        return self._read((query, batch, "order", generation), of_part)
+        return self._read_note((query, batch, "order", generation), of_part)
 
     def note_parts(self, query: str, batch: int, note: Mapping[str, Any]) -> None:
         """Note how a batch is split, and what is left of it."""
-        self._write(query, batch, "parts", note)
+        self._write_note(query, batch, "parts", note)
 
     def parts(self, query: str, batch: int, generation: str) -> dict[str, Any] | None:
         """Return how a batch of that generation is split; None if it is not."""
-        return self._read((query, batch, "parts", generation), dict, _REWRITE)
+        return self._read_note((query, batch, "parts", generation), dict, _REWRITE)
 
-    def _write(self, query: str, batch: int, kind: str, note: Mapping[str, Any]) -> None:
+    def _write_note(self, query: str, batch: int, kind: str, note: Mapping[str, Any]) -> None:
         row = (query, batch, kind, note["generation"], json.dumps(note))
         with self._database.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?, ?, ?, ?)", row)
 
-    def _read(self, key: Key, parse: Callable[[dict[str, Any]], Note | None], without: str = _REPEAT) -> Note | None:
+    def _read_note(self, key: Key, parse: Parse[Note], without: str = _REPEAT) -> Note | None:
         rows = self._database.read("SELECT note FROM notes WHERE (query, batch, kind, generation) = (?, ?, ?, ?)", key)
         if not rows:
             return None
         try:
             return parse(json.loads(rows[0][0]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._damaged("notes", key[0], key[1], f"{key[2]!r} is no such note ({error!r})", without) from error
+            fault = f"{key[2]!r} is no such note ({error!r})"
+            raise self._row_error("notes", *key[:2], fault, without) from error
 
-    def _damaged(self, table: str, query: str, batch: int, fault: str, without: str) -> StateError:
+    def _row_error(self, table: str, query: str, batch: int, fault: str, without: str) -> StateError:
         statement = f"DELETE FROM {table} WHERE query = '{query}' AND batch = {batch}"
         hint = f'{RESTORE}, or remove the row (sqlite3 {self._database.path} "{statement}"): {without}'
         return damaged(self._database.path, f"batch {batch} of {query} in {table}: {fault}", hint=hint)
@@ -375,7 +377,7 @@ class Accounts:
         Otherwise counts of old endpoints would be written with each batch for ever.
         """
         with self._lock:
-            accounts = {query: self.of(query) for query in self._stored()}
+            accounts = {query: self.of(query) for query in self._stored_queries()}
             for account in accounts.values():
                 account.keep_counts({"", *endpoints})
             return accounts
@@ -383,7 +385,7 @@ class Accounts:
     def known(self) -> dict[str, Account]:
         """Return all accounts, by query."""
         with self._lock:
-            for query in self._stored():
+            for query in self._stored_queries():
                 self.of(query)
             return dict(self._known)
 
@@ -417,7 +419,7 @@ class Accounts:
             for query in sorted(self._unwritten):
                 self.keep(query)
 
-    def _stored(self) -> list[str]:
+    def _stored_queries(self) -> list[str]:
         return [row[0] for row in self._database.read("SELECT query FROM accounts ORDER BY query")]
 
     def _read(self, query: str) -> Account:

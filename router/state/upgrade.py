@@ -23,7 +23,7 @@ from bindings.private_files import private_file, sync_path
 from catalog.values import whole_number
 from router.errors import StateError
 from router.logs import get_logger
-from router.state.database import FILE, FORMAT, NAME, OLD_LETTERS, Inventory, connect, translated
+from router.state.database import FILE, FORMAT, NAME, OLD_LETTERS, Inventory, connect, translate_errors
 from router.state.durable import RESTORE, damaged, missing, read, read_object, write_durably
 
 _PIN: Final = re.compile(r"[0-9a-f]{32}")
@@ -52,8 +52,8 @@ def upgrade_folder(root: Path) -> None:
         form = {"format": 1}
     version = (form or {}).get("format")
     if version == 1 and form is not None:
-        with translated(root / FILE):
-            _import(root, form)
+        with translate_errors(root / FILE):
+            _import_files(root, form)
     if version in (1, FORMAT):
         for folder in _FOLDERS:
             shutil.rmtree(root / folder, ignore_errors=not (root / folder).exists())
@@ -61,12 +61,13 @@ def upgrade_folder(root: Path) -> None:
             path.unlink()
 
 
-def _import(root: Path, form: dict[str, Any]) -> None:
+def _import_files(root: Path, form: dict[str, Any]) -> None:
     path = root / FILE
-    _discard(path)
+    _discard_partial_import(path)
     holdings = Inventory(root).parse(form)
-    rows = [*_batches(root), *_plans(root), *_positions(root, noted=bool(form.get("offsets"))), *_accounts(root)]
-    databases = [name for name in _TABLES if _is_there(root, name)]
+    topics = _read_topics(root, noted=bool(form.get("offsets")))
+    rows = [*_read_batches(root), *_read_plans(root), *topics, *_read_accounts(root)]
+    databases = [name for name in _TABLES if _is_importable(root, name)]
     private_file(path, "ab").close()
     with closing(connect(path)) as connection:
         for name in databases:
@@ -75,8 +76,8 @@ def _import(root: Path, form: dict[str, Any]) -> None:
         for table, row in rows:
             connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
         for name in databases:
-            with translated(root / name):
-                _copy(connection, name)
+            with translate_errors(root / name):
+                _copy_tables(connection, name)
         (id,) = connection.execute("SELECT value FROM facts WHERE name = 'id'").fetchone()
         connection.execute("COMMIT")
     sync_path(root)
@@ -85,7 +86,7 @@ def _import(root: Path, form: dict[str, Any]) -> None:
     _log.info("state folder converted", folder=str(root), format=FORMAT)
 
 
-def _discard(path: Path) -> None:
+def _discard_partial_import(path: Path) -> None:
     """Remove what an import left that did not end.
 
     Raises:
@@ -102,7 +103,7 @@ def _discard(path: Path) -> None:
         path.with_name(FILE + suffix).unlink(missing_ok=True)
 
 
-def _batches(root: Path) -> Iterator[tuple[str, Row]]:
+def _read_batches(root: Path) -> Iterator[tuple[str, Row]]:
     """Yield pins and notes."""
     for path in sorted(root.glob("batches/*/*")):
         number, _, kind = path.name.partition(".")
@@ -129,7 +130,7 @@ def _batches(root: Path) -> Iterator[tuple[str, Row]]:
             raise missing(folder, f"query {folder.name} has committed batches")
 
 
-def _plans(root: Path) -> Iterator[tuple[str, Row]]:
+def _read_plans(root: Path) -> Iterator[tuple[str, Row]]:
     """Yield the plans of batches and of a replay; one that is missing is noticed when it is needed."""
     for path in (*root.glob("plans/[0-9a-f]*.json"), *root.glob("ledger/plans/[0-9a-f]*.json")):
         document = read(path) or b""
@@ -139,7 +140,7 @@ def _plans(root: Path) -> Iterator[tuple[str, Row]]:
             raise damaged(path, "it is not the document that its name is the hash of")
 
 
-def _positions(root: Path, *, noted: bool) -> Iterator[tuple[str, Row]]:
+def _read_topics(root: Path, *, noted: bool) -> Iterator[tuple[str, Row]]:
     """Yield the positions and the ids of topics."""
     path, form = root / "ledger" / "offsets.json", read_object(root / "ledger" / "offsets.json")
     if form is None and noted:
@@ -160,7 +161,7 @@ def _positions(root: Path, *, noted: bool) -> Iterator[tuple[str, Row]]:
         raise damaged(path, f"it has something else than what was kept of topics ({error})") from error
 
 
-def _accounts(root: Path) -> Iterator[tuple[str, Row]]:
+def _read_accounts(root: Path) -> Iterator[tuple[str, Row]]:
     for path in root.glob("ledger/accounts/*.json"):
         try:
             yield "accounts", (path.stem, json.dumps(read_object(path)))
@@ -168,7 +169,7 @@ def _accounts(root: Path) -> Iterator[tuple[str, Row]]:
             _log.warning("counts of a query cannot be read; starting from zero", problem=str(error))
 
 
-def _is_there(root: Path, name: Path) -> bool:
+def _is_importable(root: Path, name: Path) -> bool:
     """Whether there is a database of that name to import; what occurred is given up where it is damaged.
 
     Raises:
@@ -181,7 +182,7 @@ def _is_there(root: Path, name: Path) -> bool:
     if not path.exists():
         return False
     try:
-        with translated(path), closing(sqlite3.connect(path)) as connection:
+        with translate_errors(path), closing(sqlite3.connect(path)) as connection:
             ((fault,),) = connection.execute("PRAGMA quick_check(1)").fetchall()
             if fault != "ok":
                 raise damaged(path, fault)
@@ -193,7 +194,7 @@ def _is_there(root: Path, name: Path) -> bool:
         return False
 
 
-def _copy(connection: sqlite3.Connection, name: Path) -> None:
+def _copy_tables(connection: sqlite3.Connection, name: Path) -> None:
     """Copy the tables of an attached database, with the next number of each."""
     source = name.stem
     for table in _TABLES[name]:

@@ -22,7 +22,7 @@ from router.errors import RouterError
 from router.evaluation.outputs import DEAD_LETTER, Tally
 from router.logs import get_logger
 from router.state.database import StateDatabase
-from router.state.ledger import DefinitionAtEndpoint, Sighting, keep_sightings, read_sightings
+from router.state.ledger import DefinitionAtEndpoint, Sighting, read_sightings, write_sightings
 
 if TYPE_CHECKING:
     from router.evaluation.plan import Plan
@@ -150,7 +150,7 @@ class Coverage(Collector):
             if not changed and not gone:
                 return
             try:
-                keep_sightings(self._kept, changed, gone)
+                write_sightings(self._kept, changed, gone)
                 self._refused = False
             except RouterError as error:
                 with self._lock:

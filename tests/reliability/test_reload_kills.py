@@ -33,7 +33,7 @@ RECORDS: Final = 10
 LIMIT: Final = 240.0
 STARTED: Final = "[router.running.service] metrics="
 RELOADED: Final = "catalog reloaded"
-PLAN_REMOVED: Final = "router.state.state:keep_plan"
+PLAN_REMOVED: Final = "router.state.state:store_plan"
 KEPT: Final = "router.reading.generations:Positions.keep"
 POINTS: Final = (
     (CATALOG_READ, "before"),

@@ -7,6 +7,7 @@ and sinks are lists (:mod:`tests.support.listed`).
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from router.state.state import BatchStore, Park, StateFolder
 from router.watching.metrics import Metrics
 from router.writing.outcomes import REASON, sinks_of
 from router.writing.writer import BatchWriter
+from tests.support.format_1 import as_format_1
 from tests.support.listed import (
     RECORDS,
     Died,
@@ -115,6 +117,19 @@ def test_dying_in_one_pass_loses_nothing(state: StateFolder, world: World, owner
     assert set(world.published["bus"]) == set(range(8)) - {5}
     assert set(world.published["dead"]) == {5}
     assert process.counts() == Counter({"routed": 7, "no-match": 1})
+
+
+def test_what_an_earlier_router_began_is_finished_after_the_upgrade(tmp_path: Path, world: World) -> None:
+    plan = plan_of(SINKS, order="park")
+    with StateFolder.open(tmp_path / "old") as state:
+        generation = generations.begin(state, INBOX, ())
+        with dying(ListOutcomes, "publish_events", "after"), pytest.raises(Died):
+            Process(state, plan, world, generation).batch()
+    as_format_1(tmp_path / "old")
+    with StateFolder.open(tmp_path / "old") as state:
+        assert state.batches.pinned(INBOX, 0) == plan.id
+        Process(state, plan, world, generation).batch()
+        assert_written(state, world)
 
 
 def test_nothing_is_written_before_the_pin(state: StateFolder, world: World) -> None:

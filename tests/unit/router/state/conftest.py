@@ -27,7 +27,7 @@ from router.state.ledger import (
     Outcome,
     PendingReplay,
     Sighting,
-    keep_sightings,
+    write_sightings,
 )
 from router.state.state import Accounts, Hold, Park, StateFolder
 from tests.support.ledger import attempted
@@ -66,7 +66,7 @@ def fill(root: Path) -> None:
             account.generation, account.batch, account.taken = generation.id, 6, 12
             account.records = Counter({("/endpoints/a", "routed", ""): 12})
         place = DefinitionAtEndpoint("/endpoints/a", "/messagegroups/g/messages/m")
-        keep_sightings(state.database, {place: Sighting("e", 5, 6, 7), place._replace(message=""): Sighting("e", 5)})
+        write_sightings(state.database, {place: Sighting("e", 5, 6, 7), place._replace(message=""): Sighting("e", 5)})
     with LetterLedger.open(root) as ledger:
         attempted(ledger, [("a", "no-match", "type"), ("b", "no-match", "")], WHEN)
         ledger.order.arrived([("key", "gone"), ("key", "b"), ("key", "c"), ("key", "d")])

@@ -17,7 +17,7 @@ from router.request_reply import Exchanges
 from router.sinks.contract import Commit
 from router.state import database as module
 from router.state.database import TABLES, StateDatabase, connect
-from router.state.ledger import DefinitionAtEndpoint, LetterLedger, Outcome, PendingReplay, Sighting, keep_sightings
+from router.state.ledger import DefinitionAtEndpoint, LetterLedger, Outcome, PendingReplay, Sighting, write_sightings
 from router.state.state import Accounts, Hold, Park, StateFolder
 from tests.support.format_1 import content_of
 from tests.support.ledger import replayed
@@ -74,7 +74,7 @@ WORK: Final[dict[str, Callable[[Path], None]]] = {
     "parts": batches(lambda state: state.batches.note_parts(QUERY, 8, {"generation": "g", "left": []})),
     "positions": batches(lambda state: Positions(state).keep("1", {"t": {"0": 9}, "u": {"0": 1, "1": 2}})),
     "counts": batches(count),
-    "sightings": batches(lambda state: keep_sightings(state.database, {PLACE: Sighting("e", 1)}, [PLACE])),
+    "sightings": batches(lambda state: write_sightings(state.database, {PLACE: Sighting("e", 1)}, [PLACE])),
     "park letters": letters(lambda ledger: ledger.park(["b", "z"], WHEN)),
     "forget": letters(lambda ledger: ledger.forget(["a", "b"])),
     "arrived": letters(lambda ledger: ledger.order.arrived([("key", "b"), ("key", "z")])),

@@ -117,7 +117,7 @@ def test_one_replay_at_a_time_and_a_killed_one_is_no_matter(tmp_path: Path) -> N
 
 def test_a_reader_sees_all_or_none_and_never_waits(tmp_path: Path) -> None:
     with LetterLedger.open(tmp_path) as writer, LetterLedger.open(tmp_path) as reader:
-        with writer._database.transaction() as database:
+        with writer.database.transaction() as database:
             database.execute("INSERT INTO letters VALUES ('a', 'replayed', 1, '', '', '')")
             assert reader.standing(["a"]) == {"a": "open"}
         assert reader.standing(["a"]) == {"a": "replayed"}

@@ -40,7 +40,7 @@ def test_a_plan_is_there_for_as_long_as_a_batch_names_it(state: StateFolder) -> 
     store.pin("inbox", 1, C, b"plan c")
     store.pin("inbox", 2, D, b"plan d")
     assert [store.plan(each) for each in (A, B, C, D)] == [b"plan a", None, b"plan c", b"plan d"]
-    assert (store.pinned("inbox", 0), store.pinned("inbox", 1), store.newest("inbox")) == (None, C, 2)
+    assert (store.pinned("inbox", 0), store.pinned("inbox", 1), store.newest_batch("inbox")) == (None, C, 2)
     store.unpin_all("kafka-1")
     # The first batch of a new generation may still be judged by the plan that nothing names any more.
     store.pin("kafka-1", 0, A, b"plan a")

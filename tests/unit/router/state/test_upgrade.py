@@ -47,7 +47,7 @@ def test_all_of_it_is_imported_and_the_files_are_gone(root: Path) -> None:
         assert [path.name for path in (root / "ledger").iterdir()] == ["letters.id"]
     with LetterLedger.open(root) as ledger:
         pending = ledger.pending()
-        assert pending is not None and (pending.letters, ledger.plan(TWO)) == (("b", "c"), b"two")
+        assert pending is not None and (pending.letters, ledger.database.plan(TWO)) == (("b", "c"), b"two")
 
 
 def converted(root: Path) -> None:
