@@ -23,8 +23,9 @@ from bindings.private_files import private_file, sync_path
 from catalog.values import whole_number
 from router.errors import StateError
 from router.logs import get_logger
-from router.state.database import FILE, FORMAT, NAME, OLD_LETTERS, Inventory, connect, translate_errors
+from router.state.database import FILE, FORMAT, NAME, OLD_LETTERS, Inventory, StateDatabase, connect, translate_errors
 from router.state.durable import RESTORE, damaged, missing, read, read_object, write_durably
+from router.state.ledger import LetterLedger
 
 _PIN: Final = re.compile(r"[0-9a-f]{32}")
 _MARKER: Final = OLD_LETTERS.with_suffix(".id")
@@ -52,7 +53,8 @@ def upgrade_folder(root: Path) -> None:
         form = {"format": 1}
     version = (form or {}).get("format")
     if version == 1 and form is not None:
-        with translate_errors(root / FILE):
+        # A replay of the earlier router would go on writing to a file that is removed.
+        with translate_errors(root / FILE), LetterLedger(root, StateDatabase(root)).exclusive():
             _import_files(root, form)
     if version in (1, FORMAT):
         for folder in _FOLDERS:

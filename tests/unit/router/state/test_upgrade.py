@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from bindings.private_files import take_lock
 from router.errors import StateError
 from router.state.ledger import LetterLedger
 from router.state.state import Accounts, StateFolder
@@ -44,7 +45,7 @@ def test_all_of_it_is_imported_and_the_files_are_gone(root: Path) -> None:
         assert content(root) == before
         assert json.loads((root / "format.json").read_text()) == noted
         assert {path.name.partition("-")[0] for path in root.iterdir()} == LEFT
-        assert [path.name for path in (root / "ledger").iterdir()] == ["letters.id"]
+        assert {path.name for path in (root / "ledger").iterdir()} == {"letters.id", "replay.lock"}
     with LetterLedger.open(root) as ledger:
         pending = ledger.pending()
         assert pending is not None and (pending.letters, ledger.database.plan(TWO)) == (("b", "c"), b"two")
@@ -173,6 +174,17 @@ def test_counts_and_what_occurred_begin_anew_where_they_are_damaged(root: Path) 
         assert Accounts(state).of(QUERY).taken == 0
         assert state.database.read("SELECT * FROM sightings") == []
         assert state.batches.pinned(QUERY, 7) == ONE
+
+
+def test_it_waits_for_no_replay_of_the_earlier_router(root: Path) -> None:
+    as_format_1(root)
+    with (
+        take_lock(root / "ledger" / "replay.lock"),
+        pytest.raises(StateError, match="another replay"),
+        StateFolder.open(root),
+    ):
+        pass
+    assert (root / "ledger" / "letters.db").exists() and not (root / "state.db").exists()
 
 
 def test_only_letters_of_replays_before_any_router(root: Path) -> None:
