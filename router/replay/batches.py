@@ -35,7 +35,16 @@ from router.evaluation.evaluator import INBOX_COLUMNS, outcome_lists, source_row
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Plan, plan_of
 from router.rendering.texts import INSTANT
-from router.state.ledger import HELD, LedgerEntry, LetterLedger, Outcome, PendingReplay, Turns, held_up, only_waits
+from router.state.ledger import (
+    HELD,
+    LedgerEntry,
+    LetterLedger,
+    Outcome,
+    PendingReplay,
+    ReplayOrder,
+    held_up,
+    only_waits,
+)
 from router.writing.outcomes import (
     REASON,
     HeldBack,
@@ -250,7 +259,7 @@ class Replayer:
     def _attempt(
         self, loaded: LoadedPlan, pending: PendingReplay, letters: Sequence[DeadLetter], summary: Summary
     ) -> None:
-        keys = self._ledger.order.keys(letter.id for letter in letters)
+        keys = self._ledger.order.keys_of_letters(letter.id for letter in letters)
         rows = self._loads.spark.createDataFrame(rows_of(letters))
         # Letters of a key go in order of arrival, which several tasks would not keep.
         rows = rows.coalesce(1) if keys else rows
@@ -339,10 +348,10 @@ def verdicts(plan: Plan, letters: Sequence[DeadLetter]) -> list[ReplayOutcome]:
     return results
 
 
-def with_waiting(judged: Sequence[ReplayOutcome], turns: Turns) -> Iterator[ReplayOutcome]:
+def with_waiting(judged: Sequence[ReplayOutcome], turns: ReplayOrder) -> Iterator[ReplayOutcome]:
     """Yield the outcomes of a batch, including those that would wait behind others; count the rest as replayed."""
     lasting = [each.letter for each in judged if each.reason is not None]
-    keys = turns.order.keys(each.letter for each in judged)
+    keys = turns.order.keys_of_letters(each.letter for each in judged)
     held = held_up((each.letter for each in judged), lasting, keys)
     for each in judged:
         if each.letter in held:
@@ -436,7 +445,7 @@ def missing_sinks(ledger: LetterLedger, letter: DeadLetter, entry: LedgerEntry |
     return sinks_of(letter.detail) if letter.reason == REASON and not only_waits(letter.detail) else ()
 
 
-def batches(chosen: Iterable[SelectedDeadLetter], size: int, turns: Turns | None = None) -> Iterator[ReplayBatch]:
+def batches(chosen: Iterable[SelectedDeadLetter], size: int, turns: ReplayOrder | None = None) -> Iterator[ReplayBatch]:
     """Group dead letters into batches of at most *size*, each for the same sinks and with unique positions.
 
     A batch of few large letters is closed earlier (:data:`MAX_BATCH_BYTES`).

@@ -40,7 +40,7 @@ from router.settings import Settings, load_settings
 from router.sinks import check_endpoints, close_targets
 from router.spark.session import signals, spark_session
 from router.state.durable import Pins, admit, clients_of
-from router.state.ledger import HELD, LOCK, LetterLedger, PendingReplay, Turns
+from router.state.ledger import HELD, LOCK, LetterLedger, PendingReplay, ReplayOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,7 +108,7 @@ def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Itera
     plan = current_plan(settings)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         selection = Selection(ledger, wanted, options.parked, options.limit)
-        turns = Turns(ledger.order)
+        turns = ReplayOrder(ledger.order)
         for batch in batches(selection.choose(read_letters(settings)), CHUNK, turns):
             for verdict in with_waiting(verdicts(plan, batch.letters), turns):
                 left = tuple(name for name in verdict.sinks if not batch.sinks or name in batch.sinks)
@@ -266,23 +266,23 @@ class _Run:
         deadline = time.monotonic() + CATCH_UP_SECONDS
         try:
             while (keys := self._due()) and time.monotonic() < deadline and not self._stop.is_set():
-                order.catch_up(keys)
-                only, tried = frozenset(order.of_keys(keys) - self._tried), len(self._tried)
+                order.note_keys_to_free(keys)
+                only, tried = frozenset(order.letters_of_keys(keys) - self._tried), len(self._tried)
                 self._through(replace(selection, only=only, skipped=Counter(), seen=set()))
                 if len(self._tried) == tried:
                     self._stop.wait(LOOK_SECONDS)
         finally:
-            order.catch_up(())
+            order.note_keys_to_free(())
 
     def _due(self) -> list[str]:
         """Return keys that this replay partly unblocked, whose first dead letter it has not tried yet."""
-        heads = {key: head for key, head in self._ledger.order.heads().items() if key in self._freed}
+        heads = {key: head for key, head in self._ledger.order.first_letters().items() if key in self._freed}
         standing = self._ledger.standing(heads.values())
         return [key for key, head in heads.items() if head not in self._tried and standing[head] == "open"]
 
     def _through(self, selection: Selection) -> set[str]:
         """Replay a selection; return the dead letters that were skipped because of an earlier one."""
-        turns = Turns(self._ledger.order)
+        turns = ReplayOrder(self._ledger.order)
         for batch in batches(selection.choose(self._there()), self._options.size, turns):
             if self._stop.is_set():
                 raise ReplayInterrupted
@@ -296,10 +296,10 @@ class _Run:
         ids = tuple(letter.id for letter in batch.letters)
         pending = PendingReplay(self._ledger.next_number(), plan.id, ids, batch.sinks)
         self._ledger.begin(pending, plan.to_bytes())
-        keys = self._ledger.order.keys(ids)
+        keys = self._ledger.order.keys_of_letters(ids)
         replayer.replay(plan, pending, batch.letters, self.result.summary)
         self._tried.update(ids)
-        self._freed.update(keys[letter] for letter in keys.keys() - self._ledger.order.keys(keys).keys())
+        self._freed.update(keys[letter] for letter in keys.keys() - self._ledger.order.keys_of_letters(keys).keys())
         self._watcher.progress(self.result.summary)
 
     def _resume(self) -> None:

@@ -51,7 +51,7 @@ def instant_of(seconds: int | None) -> str | None:
 
 HELD: Final = "held by an earlier letter of its key"
 """The reason shown for a letter that a replay leaves out because of an earlier one."""
-_MANY: Final = 500
+_MAX_IDS: Final = 500
 """Ids in one query; SQLite bounds the variables of a statement."""
 _WAITS: Final = r"sink [^:;]+: waits for dead letter \S+ of the same key"
 _ONLY_WAITS: Final = re.compile(rf"{_WAITS}(?:; {_WAITS})*")
@@ -73,35 +73,30 @@ class KeyOrder:
     def __init__(self, database: StateDatabase) -> None:
         self._database = database
 
-    def heads(self) -> dict[str, str]:
-        """Return every blocked key with the first letter of it."""
-        return {
-            row[0]: row[1] for row in self._database.read("SELECT key, letter, min(sequence) FROM waiting GROUP BY key")
-        }
+    def first_letters(self) -> dict[str, str]:
+        """Return every blocked key with its first letter."""
+        query = "SELECT key, letter, min(sequence) FROM waiting GROUP BY key"
+        return {key: letter for key, letter, _ in self._database.read(query)}
 
-    def arrived(self, letters: Iterable[tuple[str, str]]) -> None:
-        """Append these (key, letter) pairs, in this order; those that stood there already move to the end.
+    def append_letters(self, letters: Iterable[tuple[str, str]]) -> None:
+        """Append these (key, letter) pairs, in this order; those that are there already move to the end.
 
         A letter that was replayed holds up nothing: a batch may be repeated after a replay took its letters.
         """
         pairs = list(letters)
         with self._database.transaction() as database:
-            freed(database, [letter for _, letter in pairs])
+            remove_waiting(database, [letter for _, letter in pairs])
             database.executemany(
                 "INSERT INTO waiting (key, letter) SELECT ?, ? WHERE NOT EXISTS "
                 "(SELECT 1 FROM letters WHERE letter = ? AND standing = 'replayed')",
                 [(key, letter, letter) for key, letter in pairs],
             )
 
-    def keys(self, letters: Iterable[str]) -> dict[str, str]:
-        """Return the key of each of these letters that stands here."""
-        by_letter: dict[str, str] = {}
-        for some in portions(letters):
-            marks = ",".join("?" * len(some))
-            by_letter.update(self._database.read(f"SELECT letter, key FROM waiting WHERE letter IN ({marks})", some))
-        return by_letter
+    def keys_of_letters(self, letters: Iterable[str]) -> dict[str, str]:
+        """Return the keys of those of these letters that hold up a key."""
+        return dict(_read_by_ids(self._database, "SELECT letter, key FROM waiting WHERE letter", letters))
 
-    def place(self, letter: str) -> tuple[str, int] | None:
+    def find_position(self, letter: str) -> tuple[str, int] | None:
         """Return the key of a letter, and its number in the order of arrival; None for one that holds up nothing."""
         rows = self._database.read("SELECT key, sequence FROM waiting WHERE letter = ?", [letter])
         return (rows[0][0], rows[0][1]) if rows else None
@@ -116,30 +111,24 @@ class KeyOrder:
 
     def is_first(self, letter: str) -> bool:
         """Return whether nothing holds a letter up: no other of its key stands before it."""
-        place = self.place(letter)
+        place = self.find_position(letter)
         return place is None or self.last_between(place[0], 0, place[1]) is None
 
-    def of_keys(self, keys: Iterable[str]) -> set[str]:
-        """Return the letters of these keys."""
-        letters: set[str] = set()
-        for some in portions(keys):
-            marks = ",".join("?" * len(some))
-            letters.update(
-                row[0] for row in self._database.read(f"SELECT letter FROM waiting WHERE key IN ({marks})", some)
-            )
-        return letters
+    def letters_of_keys(self, keys: Iterable[str]) -> set[str]:
+        """Return the letters that hold up these keys."""
+        return {row[0] for row in _read_by_ids(self._database, "SELECT letter FROM waiting WHERE key", keys)}
 
-    def catch_up(self, keys: Iterable[str]) -> None:
+    def note_keys_to_free(self, keys: Iterable[str]) -> None:
         """Note which keys a replay is about to free, in place of those noted before."""
         with self._database.transaction() as database:
             database.execute("DELETE FROM catching")
             database.executemany("INSERT OR IGNORE INTO catching VALUES (?)", [(key,) for key in keys])
 
-    def catching(self) -> set[str]:
-        """Return the keys that a replay is about to free, as long as it runs."""
+    def keys_to_free(self) -> set[str]:
+        """Return the keys that a running replay is about to free."""
         return {row[0] for row in self._database.read("SELECT key FROM catching")}
 
-    def behind(self, letter: str) -> int:
+    def count_behind(self, letter: str) -> int:
         """Return how many letters of the same key wait behind a letter."""
         query = (
             "SELECT count(*) FROM waiting AS own JOIN waiting AS later "
@@ -147,23 +136,23 @@ class KeyOrder:
         )
         return int(self._database.read(query, [letter])[0][0])
 
-    def numbers(self) -> dict[str, int]:
-        """Return all letters that stand here, each with its number; a number is never given twice."""
+    def positions(self) -> dict[str, int]:
+        """Return all letters that hold up a key, each with its number; a number is never used twice."""
         return dict(self._database.read("SELECT letter, sequence FROM waiting"))
 
-    def gone(self, numbers: Mapping[str, int]) -> None:
-        """Remove letters that no sink has, but for those that took another number since :meth:`numbers` was asked."""
+    def remove_gone(self, numbers: Mapping[str, int]) -> None:
+        """Remove letters that no sink has, except those with another number than :meth:`positions` returned."""
         with self._database.transaction() as database:
             database.executemany("DELETE FROM waiting WHERE letter = ? AND sequence = ?", list(numbers.items()))
 
     def release(self, letters: Iterable[str]) -> int:
-        """Remove these letters here, so that they hold up nothing; return how many did. They stay dead letters."""
+        """Let these letters hold up nothing, and return how many did. They stay dead letters."""
         with self._database.transaction() as database:
-            return freed(database, list(letters))
+            return remove_waiting(database, list(letters))
 
 
 @dataclass(slots=True)
-class Turns:
+class ReplayOrder:
     """Whose turn it is in one replay. ``left`` has the letters it leaves out, since an earlier one of the key is there.
 
     In a dry run nothing is written, and :meth:`passed` stands in for the ledger.
@@ -175,7 +164,7 @@ class Turns:
 
     def earlier(self, letter: str) -> str | None:
         """Return the letter right before this one that holds up its key; None when its turn has come."""
-        place = self.order.place(letter)
+        place = self.order.find_position(letter)
         if place is None:
             return None
         key, number = place
@@ -183,7 +172,7 @@ class Turns:
 
     def passed(self, letter: str) -> None:
         """Count a letter as replayed, and with it those of its key before it."""
-        place = self.order.place(letter)
+        place = self.order.find_position(letter)
         if place is not None:
             self._done[place[0]] = place[1]
 
@@ -204,19 +193,25 @@ def held_up(letters: Iterable[str], dead: Iterable[str], keys: Mapping[str, str]
     return held
 
 
-def freed(database: sqlite3.Connection, letters: Iterable[str]) -> int:
+def remove_waiting(database: sqlite3.Connection, letters: Iterable[str]) -> int:
     """Remove letters inside a transaction of the ledger; return how many stood there."""
     count = 0
-    for some in portions(letters):
+    for some in split_into_chunks(letters):
         count += database.execute(f"DELETE FROM waiting WHERE letter IN ({','.join('?' * len(some))})", some).rowcount
     return count
 
 
-def portions(ids: Iterable[str]) -> Iterator[list[str]]:
-    """Yield ids, each once, in as many portions as SQLite needs."""
-    wanted = list(dict.fromkeys(ids))
-    for start in range(0, len(wanted), _MANY):
-        yield wanted[start : start + _MANY]
+def _read_by_ids(database: StateDatabase, query: str, ids: Iterable[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a query whose last column is one of these ids."""
+    for some in split_into_chunks(ids):
+        yield from database.read(f"{query} IN ({','.join('?' * len(some))})", some)
+
+
+def split_into_chunks(ids: Iterable[str]) -> Iterator[list[str]]:
+    """Yield ids, each once, in lists short enough for one statement."""
+    unique = list(dict.fromkeys(ids))
+    for start in range(0, len(unique), _MAX_IDS):
+        yield unique[start : start + _MAX_IDS]
 
 
 LOCK: Final = Path("ledger", "replay.lock")
@@ -245,7 +240,7 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class HistoryEntry:
     """One line of a letter's history. ``what`` is ``failed``, ``replayed`` or ``parked``.
 
     ``replay`` is the number of the replay batch, None for what was no part of one.
@@ -314,18 +309,14 @@ class LetterLedger:
 
     def entries(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
         """Return what is known of these letters; those without an entry are left out."""
-        entries: dict[str, LedgerEntry] = {}
-        for some in portions(ids):
-            marks = ",".join("?" * len(some))
-            columns = "letter, standing, attempts, reason, detail, changed"
-            for row in self.database.read(f"SELECT {columns} FROM letters WHERE letter IN ({marks})", some):
-                entries[row[0]] = LedgerEntry(row[0], row[1], row[2], row[3], row[4], parse_instant(row[5]))
-        return entries
+        columns = "letter, standing, attempts, reason, detail, changed"
+        rows = _read_by_ids(self.database, f"SELECT {columns} FROM letters WHERE letter", ids)
+        return {row[0]: LedgerEntry(*row[:5], changed=parse_instant(row[5])) for row in rows}
 
-    def history(self, letter: str) -> list[Happening]:
+    def history(self, letter: str) -> list[HistoryEntry]:
         """Return what happened to a letter, oldest first."""
         query = "SELECT at, what, replay, reason, detail FROM history WHERE letter = ? ORDER BY rowid"
-        return [Happening(parse_instant(row[0]), *row[1:]) for row in self.database.read(query, [letter])]
+        return [HistoryEntry(parse_instant(row[0]), *row[1:]) for row in self.database.read(query, [letter])]
 
     def park(self, ids: Iterable[str], when: datetime | None = None) -> int:
         """Park those of the letters that are open; return how many were."""
@@ -348,17 +339,17 @@ class LetterLedger:
         """Remove what is known of letters that do not exist any more; they hold up nothing any more."""
         wanted = list(dict.fromkeys(ids))
         with self.database.transaction() as database:
-            freed(database, wanted)
+            remove_waiting(database, wanted)
             database.execute(
                 "INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + ?",
                 (GONE, str(len(wanted)), len(wanted)),
             )
-            for some in portions(wanted):
+            for some in split_into_chunks(wanted):
                 marks = ",".join("?" * len(some))
                 for table in ("letters", "history"):
                     database.execute(f"DELETE FROM {table} WHERE letter IN ({marks})", some)
 
-    def settled(self) -> int:
+    def count_settled(self) -> int:
         """Return how many letters need nobody's attention any more: they were replayed, or removed everywhere."""
         (replayed,) = self.database.read("SELECT count(*) FROM letters WHERE standing = 'replayed'")[0]
         return int(replayed) + int(self.database.fact(GONE) or 0)
@@ -413,7 +404,7 @@ class LetterLedger:
             database.execute("DELETE FROM replays WHERE number < ?", (number,))
             for each in settled:
                 _count_attempt(database, each, at, number)
-            freed(database, [each.letter for each in settled if each.reason is None])
+            remove_waiting(database, [each.letter for each in settled if each.reason is None])
 
     @property
     def is_locked(self) -> bool:

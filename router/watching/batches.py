@@ -35,7 +35,7 @@ REST: Final = "rest"
 RECENT: Final = 20
 """Batches of a query whose times are added up."""
 TURNS: Final = 100
-"""Turns of a batch that a follower gets at most."""
+"""ReplayOrder of a batch that a follower gets at most."""
 
 
 def sink_step(sink: str) -> str:

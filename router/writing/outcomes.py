@@ -427,8 +427,8 @@ class Ordering:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             with LetterLedger.open(self._root, create=False) as ledger:
-                heads = ledger.order.heads()
-                freeing = ledger.order.catching() & heads.keys() & set(keys)
+                heads = ledger.order.first_letters()
+                freeing = ledger.order.keys_to_free() & heads.keys() & set(keys)
                 # Ignore a replay that was killed.
                 if not freeing or not ledger.is_locked or time.monotonic() >= deadline:
                     return heads
@@ -438,7 +438,7 @@ class Ordering:
         ordered = sorted(letters, key=lambda each: in_order(each.position))
         if ordered:
             with LetterLedger.open(self._root) as ledger:
-                ledger.order.arrived((each.key, each.letter) for each in ordered)
+                ledger.order.append_letters((each.key, each.letter) for each in ordered)
 
 
 def in_order(position: str) -> tuple[str, tuple[int, ...], int]:

@@ -118,7 +118,7 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     router.launch()
     assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
     with LetterLedger.open(folder / "state", create=False) as ledger:
-        assert len(ledger.order.numbers()) == 3
+        assert len(ledger.order.positions()) == 3
     router.module = ("router",)
     router.start()
     produce(kafka.bootstrap, source, [record("A", 4), record("B", 2)])
@@ -242,7 +242,7 @@ def test_a_batch_that_is_repeated_holds_back_the_same_records(
         Line(spark, state, plan, generation).pipeline.batch(rows, 1)
         assert in_lake(tmp_path) == [0, 2, 6]
         with LetterLedger.open(tmp_path / "state") as ledger:
-            assert len(ledger.order.numbers()) == 1  # what was replayed blocks nothing: A flows, and B waits for 8
+            assert len(ledger.order.positions()) == 1  # what was replayed blocks nothing: A flows, and B waits for 8
 
         # What a sink turns down while the batch is written holds back later records from the next batch on.
         line = Line(spark, state, plan, generation)
@@ -272,8 +272,8 @@ def test_a_batch_that_is_set_aside_blocks_its_keys(spark: SparkSession, state: S
     # The one that was held back is nowhere; the others are in the folder.
     assert letters_of(tmp_path) == {0: (), 1: ("lake", "hook"), 2: ("hook",), 3: ("hook",)}
     with LetterLedger.open(tmp_path / "state", create=False) as ledger:
-        assert len(ledger.order.numbers()) == 3
-        assert len(ledger.order.heads()) == 2
+        assert len(ledger.order.positions()) == 3
+        assert len(ledger.order.first_letters()) == 2
 
 
 class Quiet:
@@ -323,8 +323,8 @@ def test_a_batch_waits_for_a_replay_that_is_about_to_free_its_key(tmp_path: Path
     pauses: list[float] = []
 
     with StateFolder.open(tmp_path) as state, LetterLedger.open(tmp_path) as ledger:
-        ledger.order.arrived([("A", "a1"), ("B", "b1")])
-        ledger.order.catch_up(["A"])
+        ledger.order.append_letters([("A", "a1"), ("B", "b1")])
+        ledger.order.note_keys_to_free(["A"])
 
         def pause(seconds: float) -> None:
             pauses.append(seconds)

@@ -49,7 +49,7 @@ from router.settings import load_settings
 from router.settings.checks import retention_warnings
 from router.settings.routes import REASONS
 from router.settings.values import parse_duration
-from router.state.ledger import Happening, LedgerEntry, LetterLedger, Standing, instant
+from router.state.ledger import HistoryEntry, LedgerEntry, LetterLedger, Standing, instant
 from router.terminal import (
     WIDE,
     Terminal,
@@ -428,7 +428,7 @@ class ShownLetter:
 
     letter: DeadLetter
     entry: LedgerEntry | None
-    history: list[Happening]
+    history: list[HistoryEntry]
     now: RecordExplanation | None
     behind: int = 0
     """Letters of the same key that wait until this one is replayed."""
@@ -457,7 +457,7 @@ def show(
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         entry = ledger.entries([dead_letter.id]).get(dead_letter.id)
         history = [_redacted(each, redaction) for each in ledger.history(dead_letter.id)]
-        behind = ledger.order.behind(dead_letter.id)
+        behind = ledger.order.count_behind(dead_letter.id)
     now = (
         None if catalog is None else redact_explanation(explain_with_catalog(dead_letter, catalog, settings), redaction)
     )
@@ -468,9 +468,9 @@ def show(
         _print_letter(shown)
 
 
-def _redacted(happening: Happening, redaction: Redaction) -> Happening:
+def _redacted(happening: HistoryEntry, redaction: Redaction) -> HistoryEntry:
     detail = redaction.detail(happening.reason, happening.detail)
-    return Happening(happening.at, happening.what, happening.replay, happening.reason, detail)
+    return HistoryEntry(happening.at, happening.what, happening.replay, happening.reason, detail)
 
 
 def _form(shown: ShownLetter) -> dict[str, Any]:
@@ -498,7 +498,7 @@ def _form(shown: ShownLetter) -> dict[str, Any]:
     }
 
 
-def _happening(happening: Happening) -> dict[str, Any]:
+def _happening(happening: HistoryEntry) -> dict[str, Any]:
     at = None if happening.at is None else instant(happening.at)
     form = {"at": at, "what": happening.what, "replay": happening.replay}
     return form | ({"reason": happening.reason, "detail": happening.detail} if happening.reason else {})
@@ -550,7 +550,7 @@ def _side(value: Any) -> str:
     return "-" if value is None else printable(str(value))
 
 
-def _why(happening: Happening) -> str:
+def _why(happening: HistoryEntry) -> str:
     return printable(f"{happening.reason}: {happening.detail}") if happening.reason else "-"
 
 
@@ -632,9 +632,9 @@ def release(
                 "no dead letter can be released while a replay is unfinished",
                 hint="run `xrouter dead-letters replay` again to finish it",
             )
-        known = ledger.order.numbers()
+        known = ledger.order.positions()
         chosen = [_one(known, text) for text in ids]
-        waiting = sum(ledger.order.behind(letter) for letter in chosen)
+        waiting = sum(ledger.order.count_behind(letter) for letter in chosen)
         ledger.order.release(chosen)
     print_text(
         f"released {len(chosen)}; {waiting} blocked dead letters can be replayed with `xrouter dead-letters replay`"

@@ -78,8 +78,8 @@ def assert_written(state: StateFolder, world: World) -> None:
     assert sinks_of(letters[3]["detail"]) == ("hook",)
     assert sinks_of(letters[6]["detail"]) == SINKS
     with LetterLedger.open(state.root, create=False) as ledger:
-        assert sorted(ledger.order.heads()) == ["A", "B"]
-        assert len(ledger.order.numbers()) == 3
+        assert sorted(ledger.order.first_letters()) == ["A", "B"]
+        assert len(ledger.order.positions()) == 3
 
 
 @pytest.mark.slow

@@ -69,9 +69,9 @@ def fill(root: Path) -> None:
         write_sightings(state.database, {place: Sighting("e", 5, 6, 7), place._replace(message=""): Sighting("e", 5)})
     with LetterLedger.open(root) as ledger:
         attempted(ledger, [("a", "no-match", "type"), ("b", "no-match", "")], WHEN)
-        ledger.order.arrived([("key", "gone"), ("key", "b"), ("key", "c"), ("key", "d")])
+        ledger.order.append_letters([("key", "gone"), ("key", "b"), ("key", "c"), ("key", "d")])
         ledger.forget(["gone", "d"])
-        ledger.order.catch_up(["key"])
+        ledger.order.note_keys_to_free(["key"])
         ledger.begin(PendingReplay(2, TWO, ("a",)), DOCUMENTS[TWO])
         ledger.finish(2, [Outcome("a")], WHEN)
         ledger.begin(PendingReplay(3, TWO, ("b", "c"), ("lake",)), DOCUMENTS[TWO])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from router.errors import StateError
-from router.state.ledger import Happening, LedgerEntry, LetterLedger, Outcome, PendingReplay
+from router.state.ledger import HistoryEntry, LedgerEntry, LetterLedger, Outcome, PendingReplay
 from tests.support.ledger import attempted, replayed
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
@@ -29,8 +29,8 @@ def test_what_is_unknown_is_open_and_what_happens_is_kept(tmp_path: Path) -> Non
         assert ledger.entries(["a", "x"]) == {"a": LedgerEntry("a", "open", 2, "ambiguous", "two", LATER)}
         assert ledger.entries(["b"])["b"].attempts == 2
         assert ledger.history("a") == [
-            Happening(WHEN, "failed", 1, "no-match", "type"),
-            Happening(LATER, "failed", 2, "ambiguous", "two"),
+            HistoryEntry(WHEN, "failed", 1, "no-match", "type"),
+            HistoryEntry(LATER, "failed", 2, "ambiguous", "two"),
         ]
 
 
@@ -66,7 +66,7 @@ def test_a_replay_is_pending_until_it_is_settled_with_all_its_letters(tmp_path: 
         ledger.finish(1, [Outcome("a"), Outcome("b", "no-match", "why")], WHEN)
         assert ledger.pending() is None
         assert ledger.standing("ab") == {"a": "replayed", "b": "open"}
-        assert ledger.history("b") == [Happening(WHEN, "failed", 1, "no-match", "why")]
+        assert ledger.history("b") == [HistoryEntry(WHEN, "failed", 1, "no-match", "why")]
         with pytest.raises(StateError, match="not pending"):
             ledger.finish(1, [])
         with pytest.raises(StateError, match="used before"):
