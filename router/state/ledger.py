@@ -311,7 +311,7 @@ class LetterLedger:
         """Return what is known of these letters; those without an entry are left out."""
         columns = "letter, standing, attempts, reason, detail, changed"
         rows = _read_by_ids(self.database, f"SELECT {columns} FROM letters WHERE letter", ids)
-        return {row[0]: LedgerEntry(*row[:5], changed=parse_instant(row[5])) for row in rows}
+        return {row[0]: LedgerEntry(row[0], row[1], row[2], row[3], row[4], parse_instant(row[5])) for row in rows}
 
     def history(self, letter: str) -> list[HistoryEntry]:
         """Return what happened to a letter, oldest first."""

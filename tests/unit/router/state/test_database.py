@@ -96,6 +96,7 @@ def seen(root: Path) -> dict[str, Any]:
     return tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORK)
 def test_a_process_that_dies_at_any_statement_leaves_all_or_nothing(root: Path, tmp_path: Path, name: str) -> None:
     before, done = seen(root), tmp_path / "done"

@@ -56,6 +56,7 @@ def converted(root: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_an_import_that_dies_at_any_statement_is_begun_again(root: Path, tmp_path: Path) -> None:
     before = content(root)
     as_format_1(root)
