@@ -21,9 +21,9 @@ from router.state.state import BatchStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# The note ``state/batches/<query>/<batch>.parts`` lists the remaining parts, and the counts of those already written.
-# It is durable before the first write of any part. Parts are written in order; the first one is the current part. A
-# part's identity is its *path*, () for the whole batch. Each part has its own transaction ids
+# The note ``parts`` of a batch (:mod:`router.state.state`) lists the remaining parts, and the counts of those already
+# written. It is durable before the first write of any part. Parts are written in order; the first one is the current
+# part. A part's identity is its *path*, () for the whole batch. Each part has its own transaction ids
 # (:class:`router.sinks.contract.Commit`): a sink that has the whole batch, or a part that was split further, has its
 # parts too. So tables have every row once through crashes, retries and further splits.
 #

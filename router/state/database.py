@@ -76,7 +76,7 @@ class Inventory:
         self.path = root / NAME
 
     def create(self, database: StateDatabase) -> None:
-        """Write the file for a new folder, or check it; then note the database.
+        """Write the file of a new folder, or check it, and record the id of the database.
 
         Raises:
             StateError: as :meth:`holdings`, or the file is missing from a folder that was in use.
@@ -87,7 +87,7 @@ class Inventory:
         database.set_noted()
 
     def require_file(self, trace: Path | None = None) -> None:
-        """Make sure that there is the file if anything shows that the folder was in use, such as *trace*.
+        """Raise if the file is missing from a folder that was in use, as *trace* or other files show.
 
         Raises:
             StateError: it is missing.
@@ -373,7 +373,7 @@ _PASSING: Final = frozenset({"SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR_WRITE",
 
 @contextmanager
 def translate_errors(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and the file system into :class:`StateError`, or :class:`DiskError` for what passes."""
+    """Turn errors of SQLite and the file system into :class:`StateError`, or :class:`DiskError` if a retry may help."""
     try:
         yield
     except sqlite3.OperationalError as error:

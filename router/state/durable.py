@@ -181,7 +181,7 @@ def _offset_in(path: Path, batch: int) -> dict[str, Any]:
     if read(file) is None:
         raise missing(file, "Spark continues from it")
     hint = (
-        f"{RESTORE}; should no file {batch} be in the query's folder under state/batches, nothing of this batch was "
+        f"{RESTORE}; if state.db has no pin of it (SELECT * FROM pins WHERE batch = {batch}), nothing of it was "
         f"written and the file may be removed"
     )
     return json.loads(_checked(file, _is_offsets, hint=hint).split(b"\n")[2]) or {}

@@ -217,7 +217,7 @@ def split_into_chunks(ids: Iterable[str]) -> Iterator[list[str]]:
 LOCK: Final = Path("ledger", "replay.lock")
 """Where replays of earlier routers look for it too."""
 GONE: Final = "letters removed"
-"""The fact that counts letters which no sink has any more."""
+"""The name of the count of letters that no sink has any more."""
 
 Standing = Literal["open", "replayed", "parked"]
 """``open``: to be mended and replayed; ``replayed``: it became an event; ``parked``: replays leave it out."""
@@ -336,7 +336,7 @@ class LetterLedger:
         return len(parked)
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Remove what is known of letters that do not exist any more; they hold up nothing any more."""
+        """Delete what is known of letters that no longer exist; they hold up nothing any more."""
         wanted = list(dict.fromkeys(ids))
         with self.database.transaction() as database:
             remove_waiting(database, wanted)
@@ -477,7 +477,7 @@ class Sighting:
 
 
 def read_sightings(database: StateDatabase) -> dict[DefinitionAtEndpoint, Sighting]:
-    """Return all that is noted."""
+    """Return all sightings."""
     rows = database.read("SELECT endpoint, message, epoch, since, first, last FROM sightings")
     return {DefinitionAtEndpoint(row[0], row[1]): Sighting(*row[2:]) for row in rows}
 
@@ -485,7 +485,7 @@ def read_sightings(database: StateDatabase) -> dict[DefinitionAtEndpoint, Sighti
 def write_sightings(
     database: StateDatabase, changed: Mapping[DefinitionAtEndpoint, Sighting], gone: Iterable[DefinitionAtEndpoint] = ()
 ) -> None:
-    """Note what has changed, and forget what is gone, in one transaction."""
+    """Store changed sightings, and delete others, in one transaction."""
     rows = ((*place, each.epoch, each.since, each.first, each.last) for place, each in changed.items())
     with database.transaction() as connection:
         connection.executemany("DELETE FROM sightings WHERE endpoint = ? AND message = ?", gone)
@@ -493,7 +493,7 @@ def write_sightings(
 
 
 def sightings_in(root: Path) -> dict[DefinitionAtEndpoint, Sighting] | None:
-    """Return what the router of a state folder has noted, running or not; None if it never noted anything.
+    """Return the sightings in a state folder, also beside a running router; None if there are none.
 
     Raises:
         StateError: the database cannot be read.

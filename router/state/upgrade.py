@@ -106,7 +106,7 @@ def _discard_partial_import(path: Path) -> None:
 
 
 def _read_batches(root: Path) -> Iterator[tuple[str, Row]]:
-    """Yield pins and notes."""
+    """Yield the rows of pins and notes, from their files."""
     for path in sorted(root.glob("batches/*/*")):
         number, _, kind = path.name.partition(".")
         batch, query = whole_number(number), path.parent.name
@@ -143,7 +143,7 @@ def _read_plans(root: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _read_topics(root: Path, *, noted: bool) -> Iterator[tuple[str, Row]]:
-    """Yield the positions and the ids of topics."""
+    """Yield the rows of positions and ids of topics."""
     path, form = root / "ledger" / "offsets.json", read_object(root / "ledger" / "offsets.json")
     if form is None and noted:
         hint = f'{RESTORE}, or set "offsets" to false in {root / NAME}: topics that are added again begin at `start`'
