@@ -15,7 +15,6 @@ from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets
 from bindings.kafka.record_columns import ATTRIBUTE, CONTENT_TYPE, HEADER, LINEAGE, VERSION
 from bindings.kafka.store import first_header_text
-from bindings.private_files import create_private_folder
 from catalog.definitions.constraints import CONTENT_TYPE_KEY, Constraint, MatchCandidate
 from catalog.schemas.ids.deciding import first_byte
 from router.errors import BrokerUnreachable, ConfigError
@@ -537,8 +536,6 @@ class RealTimeQuery:
 
     def start(self, rows: DataFrame, state: StateFolder) -> StreamingQuery:
         """Start it on rows of Spark's Kafka source; its checkpoint is the generation's folder."""
-        # A query in batches has its pins there, and the next start looks for it.
-        create_private_folder(state.batches / self.name)
         seconds = self._settings.checkpoint.total_seconds()
         records = sent_records(rows, self.plan, self._types, self._settings.rest)
         writer = records.writeStream.queryName(self.name).format("kafka")

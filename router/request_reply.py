@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 import threading
 import time
 import uuid
@@ -12,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -20,106 +18,32 @@ from typing import Any, Final, Literal, Self
 import msgspec
 
 from bindings.background import Background, Backoff
-from bindings.private_files import create_private_folder, sync_path
-from router.errors import SinkError, StateError
+from router.errors import SinkError
 from router.evaluation.forwarding import EXCHANGE, RelatedRecord, read_exchange
 from router.logs import get_logger
 from router.settings import Settings
 from router.sinks.contract import Commit
 from router.sinks.pairs import PARTS_OF_A_SIDE, PairRow, PairSink, open_pairs
-from router.state import ledger
+from router.state.database import StateDatabase
 from router.watching.metrics import RelationMetrics
 
 # Open exchanges: questions that may yet be answered, answers whose questions have not come, and the pairs of both.
 #
-# All that a batch does here is one transaction, which also notes the batch: one that comes again changes nothing. A
-# pair goes to the outbox in the same transaction, and from there to the sink in *deliveries*: what belongs to one, and
-# its number, are durable before the sink gets it, and repeat after a crash. So a sink that keeps commits has each pair
-# once. Each process delivers under an id of its own, but for what an earlier one began: after an older copy of the file
-# was put back, the sink has the next numbers of the old id, and would leave these deliveries out.
+# All that a batch does here is one transaction, which also notes the batch: one that comes again changes nothing. It
+# reads the records from a temporary table, so that no other writer waits while Spark evaluates them. A pair goes to
+# the outbox in the same transaction, and from there to the sink in *deliveries*: what belongs to one, and its number,
+# are durable before the sink gets it, and repeat after a crash. So a sink that keeps commits has each pair once. Each
+# process delivers under an id of its own, but for what an earlier one began: after an older copy of the database was
+# put back, the sink has the next numbers of the old id, and would leave these deliveries out.
 #
 # A half waits for a time that passes only while a router runs, and is given up only when all that arrived before its
 # end has been read, so that neither a stop nor a backlog makes answers late. The number of waiting halves is bounded:
 # when there is no room, the oldest are given up.
 
-# The SQLite file of open exchanges: its tables, opening it, and its errors as ours.
-#
-# | table | a row is | |---|---| | ``halves`` | a question (``asked``) that may yet be answered, or an answer whose
-# question has not come | | ``keys`` | a key by which a half is sought; ``asked``: 0 of an answer, 1 of a question, 2 of
-# one that has an answer | | ``outbox`` | a pair, or a half that is given up, on its way to the sink | | ``commits`` |
-# the last batch, or part of one, whose records are in here | | ``facts`` | the file's id, the time of its last change,
-# and the delivery that is under way |
-
-FORMAT: Final = 1
-_TABLES: Final = (
-    "CREATE TABLE halves (number INTEGER PRIMARY KEY AUTOINCREMENT, asked INTEGER NOT NULL, paired INTEGER NOT NULL, "
-    "due REAL NOT NULL, told TEXT NOT NULL)",
-    "CREATE INDEX halves_by_due ON halves (due)",
-    "CREATE TABLE keys (key TEXT NOT NULL, asked INTEGER NOT NULL, number INTEGER NOT NULL, "
-    "PRIMARY KEY (key, asked, number)) WITHOUT ROWID",
-    "CREATE INDEX keys_by_number ON keys (number)",
-    "CREATE TABLE outbox (number INTEGER PRIMARY KEY AUTOINCREMENT, told TEXT NOT NULL)",
-    "CREATE TABLE commits (app TEXT PRIMARY KEY, query TEXT NOT NULL, whole TEXT NOT NULL, version INTEGER NOT NULL) "
-    "WITHOUT ROWID",
-    "CREATE TABLE facts (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
-)
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open the database, made with its tables if it is new; any thread may use it, one at a time.
-
-    Raises:
-        StateError: it cannot be used, or is of another format.
-        DiskError: the disk is full.
-    """
-    with translated(path):
-        create_private_folder(path.parent)
-        if not path.exists():
-            ledger.new_file(path)
-            sync_path(path.parent)
-        database = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            _check_format(database, path)
-        except BaseException:
-            database.close()
-            raise
-    return database
-
-
-@contextlib.contextmanager
-def transaction(database: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """One transaction: on the disk at the end of the block, undone by any error in it."""
-    with translated(path), ledger.sqlite_transaction(database):
-        yield
-
-
-@contextlib.contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the file system say into :class:`StateError`, or :class:`DiskError` for a full disk."""
-    with ledger.sqlite_translated(str(path), "move it away: what is open in it is then never paired"):
-        try:
-            yield
-        except sqlite3.ProgrammingError as error:
-            hint = "none is needed: the batch comes again after a start"
-            raise StateError(f"{path} is closed", hint=hint) from error
-
-
-def _check_format(database: sqlite3.Connection, path: Path) -> None:
-    """Make the tables of a new file, and refuse one that a later router wrote."""
-    version = int(database.execute("PRAGMA user_version").fetchone()[0])
-    if version == 0:
-        database.execute("BEGIN IMMEDIATE")
-        for statement in _TABLES:
-            database.execute(statement)
-        database.execute("INSERT INTO facts VALUES ('id', ?), ('delivery', 0)", (uuid.uuid4().hex,))
-        database.execute(f"PRAGMA user_version = {FORMAT}")
-        database.execute("COMMIT")
-    elif version != FORMAT:
-        hint = "use the router version that wrote it"
-        raise StateError(f"{path} has format {version}; this router knows {FORMAT}", hint=hint)
-
+# In the state database, ``halves`` are requests (``asked``) that may yet be answered, and answers whose request has not
+# come; ``keys`` the keys by which a half is found (``asked``: 0 of an answer, 1 of a request, 2 of one that has an
+# answer); ``outbox`` pairs, and halves that are given up, on their way to the sink; ``commits`` the last batch, or part
+# of one, of each query. Facts: the id and number of deliveries, the last row of the one under way, the last change.
 
 Cause = Literal["", "time", "room", "unnamed"]
 ANSWER: Final = 0
@@ -130,6 +54,8 @@ NOTED_SECONDS: Final = 10.0
 """Time between two notes of the time while nothing happens."""
 AT_ONCE: Final = 10_000
 """Halves that are given up, and rows that are delivered, at a time."""
+CHUNK: Final = 1_000
+"""Records of a batch in memory at a time."""
 TEXT_AT_ONCE: Final = 8 * 2**20
 """Characters of these at a time, as they are kept; a longer one is handled alone."""
 
@@ -167,10 +93,11 @@ class PairDelivery:
 
 _HALF: Final = msgspec.json.Decoder(Half)
 _ROW: Final = msgspec.json.Decoder(PairRow)
+_RECORD: Final = msgspec.json.Decoder(RecordToPair)
 
 
 class Exchanges:
-    """The file of open exchanges; thread-safe.
+    """The open exchanges in the database of the state folder *root*; thread-safe.
 
     ``wait`` is how many seconds a half waits for another, ``most`` how many wait at a time. ``clock`` gives the
     seconds since 1970, ``read_until`` up to which of these all that arrived has been read.
@@ -181,20 +108,20 @@ class Exchanges:
 
     def __init__(
         self,
-        path: Path,
+        root: Path,
         *,
         wait: float,
         most: int,
         read_until: Callable[[], float],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._path = path
         self._wait = wait
         self._most = most
         self._read_until = read_until
         self._clock = clock
-        self._lock = threading.Lock()
-        self._database = connect(path)
+        self._lock, self._staging = threading.Lock(), threading.Lock()
+        # A connection of its own: a batch's transaction is a long one.
+        self._state = StateDatabase(root)
         self._counts: Counter[str] = Counter()
         self._own_id = uuid.uuid4().hex
         self._changed = clock()
@@ -203,33 +130,44 @@ class Exchanges:
         self.undelivered = 0
         """How many rows are yet to be delivered."""
         with self._changing():
-            self._id = str(self._fact("id"))
+            self._database.execute("CREATE TEMP TABLE incoming (number INTEGER PRIMARY KEY, record BLOB)")
+            self._id = str(self._fact("id") or self._own_id)
             stood = max(0.0, clock() - float(self._fact("changed") or clock()))
             self._database.execute("UPDATE halves SET due = due + ?", (stood,))
             self.open, self.undelivered = self._count("halves"), self._count("outbox")
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock, translated(self._path):
-            self._database.close()
+        with self._lock:
+            self._state.close()
 
     def take(self, commit: Commit, query: str, records: Iterable[RecordToPair]) -> Counter[str]:
         """Pair the records of a batch, or of a part of one, with what is open; return what became of exchanges.
 
         Of a batch that has been taken, or of a part of what has been, nothing changes.
         """
-        with self._changing():
-            if not self._has(commit):
-                for each in records:
-                    self._put(each)
-                self._make_room()
-                self._note(commit, query)
-            return Counter(self._counts)
+        with self._staging:
+            self._stage(records)
+            with self._changing():
+                if not self._has(commit):
+                    for (record,) in self._database.execute("SELECT record FROM incoming ORDER BY number"):
+                        self._put(_RECORD.decode(record))
+                    self._make_room()
+                    self._note(commit, query)
+                return Counter(self._counts)
+
+    def _stage(self, records: Iterable[RecordToPair]) -> None:
+        left = iter(records)
+        with self._state.transaction("DEFERRED") as database:
+            database.execute("DELETE FROM incoming")
+        while chunk := list(islice(left, CHUNK)):
+            rows = [(msgspec.json.encode(record),) for record in chunk]
+            with self._state.transaction("DEFERRED") as database:
+                database.executemany("INSERT INTO incoming (record) VALUES (?)", rows)
 
     def overdue(self) -> bool:
         """Whether a half has waited long enough."""
-        with self._lock, translated(self._path):
-            due: float | None = self._database.execute("SELECT min(due) FROM halves").fetchone()[0]
+        due: float | None = self._state.read("SELECT min(due) FROM halves")[0][0]
         return due is not None and due <= self._passed()
 
     def expire(self) -> Counter[str]:
@@ -264,7 +202,7 @@ class Exchanges:
         """Forget what the sink has."""
         with self._changing():
             removed = self._database.execute("DELETE FROM outbox WHERE number <= ?", (delivery.upto,)).rowcount
-            self._database.execute("DELETE FROM facts WHERE name = 'upto'")
+            self._database.execute("DELETE FROM facts WHERE name = 'relations.upto'")
             self.undelivered -= removed
 
     @contextmanager
@@ -274,7 +212,7 @@ class Exchanges:
             before = self.open, self.undelivered
             now = self._clock()
             try:
-                with transaction(self._database, self._path):
+                with self._state.transaction() as self._database:
                     yield
                     self._set("changed", now)
             except BaseException:
@@ -394,11 +332,11 @@ class Exchanges:
         self._database.execute("INSERT OR REPLACE INTO commits VALUES (?, ?, ?, ?)", row)
 
     def _fact(self, name: str) -> str | int | float | None:
-        row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        row = self._database.execute("SELECT value FROM facts WHERE name = ?", (f"relations.{name}",)).fetchone()
         return None if row is None else row[0]
 
     def _set(self, name: str, value: float | str) -> None:
-        self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+        self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (f"relations.{name}", value))
 
     def _count(self, table: Literal["halves", "outbox"]) -> int:
         return int(self._database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
@@ -417,7 +355,6 @@ def _row(outcome: str, cause: str, settled: str, question: Half | None, answer: 
 
 # Pairing in a running router: batches hand records over, a thread delivers pairs and gives up what is due.
 
-FOLDER: Final = "relations"
 NAME: Final = "relations"
 LOOK_SECONDS: Final = 1.0
 """Time between two looks at what is due while no batch comes."""
@@ -436,7 +373,7 @@ class Pairing:
     """
 
     def __init__(self, settings: Settings, metrics: RelationMetrics, read_until: Callable[[], float]) -> None:
-        """Open the file of what is open. *read_until* gives the time up to which all that arrived has been read.
+        """Open the database. *read_until* gives the time up to which all that arrived has been read.
 
         Raises:
             StateError, DiskError: it cannot be used.
@@ -446,9 +383,8 @@ class Pairing:
         self._most = settings.relations.most
         self._metrics = metrics
         self._sink: PairSink = open_pairs(self._to, settings.sinks[self._to])
-        path = Path(settings.state) / FOLDER / "exchanges.db"
-        wait = settings.relations.wait.total_seconds()
-        self._exchanges = Exchanges(path, wait=wait, most=settings.relations.most, read_until=read_until)
+        root, wait = Path(settings.state), settings.relations.wait.total_seconds()
+        self._exchanges = Exchanges(root, wait=wait, most=settings.relations.most, read_until=read_until)
         self._backoff = Backoff(*RETRY)
         self._news, self._stop = threading.Event(), threading.Event()
         self._thread = Background("relations", self._run)

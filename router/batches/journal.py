@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from router.batches.attempt import Journal
 from router.batches.plans import LoadedPlan, PlanHolder
 from router.batches.splitting import BatchPart, BatchSizeLimiter
-from router.errors import SinkError
+from router.errors import RouterError, SinkError
 from router.evaluation.outputs import Tally
 from router.logs import get_logger
 from router.reading.generations import reads
 from router.request_reply import NAME as PAIRS
 from router.request_reply import Pairing
-from router.state.state import BatchNotes, Hold, Park, StateFolder
+from router.state.state import BatchStore, Hold, Park, StateFolder
 from router.watching.batches import HELD
 from router.writing.outcomes import HeldBack, Ordering, Outcomes, Rejections
 from router.writing.staging import BatchId, commit_of
@@ -41,7 +41,6 @@ class BatchJournal(Journal):
     """The journal of one attempt at a part of a batch; with *park* the part goes to dead letters."""
 
     state: StateFolder
-    notes: BatchNotes
     ordering: Ordering
     bounding: BatchSizeLimiter
     batch: BatchId
@@ -74,7 +73,7 @@ class BatchJournal(Journal):
         self.bounding.check(tally, self.batch.number, self.part)
         if self.pairing is not None:
             self.pairing.require_room()
-        pinned = self.state.pinned(self.batch.query, self.batch.number) is not None
+        pinned = self.state.batches.pinned(self.batch.query, self.batch.number) is not None
         if not pinned and not self.part.condemned:
             check_ratio(tally, self.loaded.plan.settings.dead_letters.max_ratio)
 
@@ -82,9 +81,9 @@ class BatchJournal(Journal):
         """Store the plan, durably, unless an earlier attempt did; write to files what a bare dead letter omits."""
         for name, line in outcomes.left_out():
             self._keep(f"{name}.raw", line, "original record written to a file", letter=name)
-        if self.state.pinned(self.batch.query, self.batch.number) is None:
+        if self.state.batches.pinned(self.batch.query, self.batch.number) is None:
             plan = self.loaded.plan
-            self.state.pin(self.batch.query, self.batch.number, plan.id, plan.to_bytes())
+            self.state.batches.pin(self.batch.query, self.batch.number, plan.id, plan.to_bytes())
 
     def hold_back(self, outcomes: Outcomes, tally: Tally) -> HeldBack:
         """Decide, durably, which records wait for dead letters of their keys; a parked batch repeats its decision."""
@@ -100,7 +99,7 @@ class BatchJournal(Journal):
             return self.park.lacking
         lacking = self._lacking()
         noted = replace(self.park, lacking=lacking, part=self.batch.label)
-        self.notes.park(self.batch.query, self.batch.number, noted)
+        self.state.batches.park(self.batch.query, self.batch.number, noted)
         return lacking
 
     def spill(self, letters: Outcomes, tally: Tally, rejections: Rejections | None = None) -> None:
@@ -129,7 +128,7 @@ class BatchJournal(Journal):
         writer, batch = self.loaded.writer, self.batch
         if writer.has_letters(batch):
             return {}
-        held = self.notes.held(batch.query, batch.number, batch.generation)
+        held = self.state.batches.held(batch.query, batch.number, batch.generation)
         noted = held.taken if held and held.part == batch.label else ()
         taken = writer.taken(batch).union(noted)
         why = {held.sink: f"{PARKED}: {held.reason.removeprefix(f'sink {held.sink}: ')}"} if held and held.sink else {}
@@ -149,7 +148,7 @@ def check_ratio(tally: Tally, most: float | None) -> None:
         )
 
 
-# A blocked batch is logged, recorded beside its pin, and retried after growing pauses.
+# A blocked batch is logged, recorded, and retried after growing pauses.
 
 RETRY_FIRST: Final = 0.5
 RETRY_MAX: Final = 30.0
@@ -181,7 +180,7 @@ class BatchRetry:
     """Waits with blocked batches of one query; once *draining* is set, every wait ends the query."""
 
     query: str
-    notes: BatchNotes
+    notes: BatchStore
     plans: PlanHolder
     metrics: Metrics
     status: RouterStatus
@@ -275,8 +274,8 @@ class BatchRetry:
             return
         try:
             self.notes.hold(self.query, batch.number, note)
-        except OSError as error:  # A full disk may be what blocks the batch; the note is not essential.
-            _log.warning("cannot store why a batch is blocked", query=self.query, error=error.strerror)
+        except RouterError as error:  # A full disk may be what blocks the batch; the note is not essential.
+            _log.warning("cannot store why a batch is blocked", query=self.query, error=str(error))
 
     def _wait(self, batch: BatchId, seconds: float, *, parked: bool = False, plan: Plan | None = None) -> None:
         self.status.steps.turn(self.query, HELD)

@@ -44,7 +44,7 @@ from router.reading.backlogs import extents, first_of
 from router.reading.generations import Generation, Spans, bounds, cluster_of, offsets_of, reads, records_in, turned_back
 from router.reading.streams import Losses, ReadTopics, places_of
 from router.request_reply import Pairing
-from router.state.state import Accounts, BatchNotes, StateFolder
+from router.state.state import Accounts, StateFolder
 from router.watching.batches import BatchWatch
 from router.watching.coverage import count_by_endpoint
 from router.writing.outcomes import Ordering
@@ -252,7 +252,7 @@ class Pipeline:
         self._draining = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
-        self._notes = BatchNotes(state.batches)
+        self._notes = state.batches
         self._bounding = bounding or BatchSizeLimiter(kind, generation, BatchSizing.of(plans.active.settings), None)
         self._retry = BatchRetry(name, self._notes, plans, metrics, status, self._draining)
         self._ordering = Ordering(state, name, self._notes, self._retry.pause)
@@ -392,7 +392,7 @@ class Pipeline:
         waits = pauses()
         rows = rows if self._restored is None else self._restored(rows)
         while True:
-            pinned = self._state.pinned(self.name, number)
+            pinned = self._notes.pinned(self.name, number)
             loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned, self._restore)
             if number == self._unshadowed and loaded.without_shadow is not None:
                 loaded = loaded.without_shadow
@@ -403,7 +403,7 @@ class Pipeline:
             now = datetime.now(UTC).isoformat(timespec="microseconds")
             batch = BatchId(self.kind, self.name, self.generation.id, number, now, part.path, self._came_by)
             park = self._notes.parked(self.name, number, self.generation.id)
-            stores = (self._state, self._notes, self._ordering, self._bounding)
+            stores = (self._state, self._ordering, self._bounding)
             journal = BatchJournal(*stores, batch, loaded, part, park, self._pairing)
             limit = loaded.plan.settings.batch_limit.total_seconds()
             began = time.monotonic()

@@ -234,7 +234,7 @@ class PlanHolder:
         """Compile a plan, broadcast it, prepare it for *queries*, and use it for the next batches.
 
         No batch waits for that. Nothing is stored: a plan is stored when a batch is pinned to it
-        (:meth:`StateFolder.pin`).
+        (:meth:`BatchStore.pin`).
         """
         loaded = self._beside(self._load(plan))
         if self._current is not None:
@@ -281,11 +281,11 @@ class PlanHolder:
             return known
         if plan_id == self._active.id:
             return self._load(self._active)
-        document = self._state.plan(plan_id)
+        document = self._state.batches.plan(plan_id)
         if document is None:
             raise BatchPinError(
-                f"an unfinished batch is pinned to plan {plan_id}, but its file state/plans/{plan_id}.json is missing",
-                hint="restore that file from a backup; or start once with the catalog and settings that the batch "
+                f"an unfinished batch is pinned to plan {plan_id}, but {self._state.database.path} does not have it",
+                hint="restore that from a backup; or start once with the catalog and settings that the batch "
                 "began with, which make the same plan. Do not remove the query's checkpoint: all records would be read "
                 "again, and tables would have each of them twice",
             )

@@ -16,14 +16,14 @@ from router.machine import BatchSizing
 from router.reading.backlogs import BYTES, Range, Ranges, cut, within
 from router.reading.generations import Generation, planned, ranges_of, records_in, spans_of
 from router.reading.streams import ReadRanges, ReadSpans
-from router.state.state import BatchNotes
+from router.state.state import BatchStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# The note ``state/batches/<query>/<batch>.parts`` lists the remaining parts, and the counts of those already written.
-# It is durable before the first write of any part. Parts are written in order; the first one is the current part. A
-# part's identity is its *path*, () for the whole batch. Each part has its own transaction ids
+# The note ``parts`` of a batch (:mod:`router.state.state`) lists the remaining parts, and the counts of those already
+# written. It is durable before the first write of any part. Parts are written in order; the first one is the current
+# part. A part's identity is its *path*, () for the whole batch. Each part has its own transaction ids
 # (:class:`router.sinks.contract.Commit`): a sink that has the whole batch, or a part that was split further, has its
 # parts too. So tables have every row once through crashes, retries and further splits.
 #
@@ -83,7 +83,7 @@ class Failures:
 class BatchParts:
     """The remaining parts of one batch, as in its note; not thread-safe."""
 
-    notes: BatchNotes
+    notes: BatchStore
     query: str
     number: int
     generation: str
@@ -94,7 +94,7 @@ class BatchParts:
     noted: bool = False
 
     @classmethod
-    def of(cls, notes: BatchNotes, query: str, number: int, generation: str) -> BatchParts:
+    def of(cls, notes: BatchStore, query: str, number: int, generation: str) -> BatchParts:
         """Return the stored parts of a batch; a batch without a note is one part.
 
         Raises:
@@ -109,7 +109,7 @@ class BatchParts:
             tally, known = Tally.from_json(note["tally"]), set(note["known"])
         except (KeyError, TypeError, ValueError) as error:
             hint = "restore it from a backup; without it the batch is rewritten, and tables may have rows twice"
-            raise StateError(f"the parts file of batch {number} of {query} is damaged: {error}", hint=hint) from error
+            raise StateError(f"the stored parts of batch {number} of {query} is damaged: {error}", hint=hint) from error
         return cls(notes, query, number, generation, left, tally, failures, known, noted=True)
 
     @property

@@ -356,11 +356,11 @@ def _free_keys(settings: Settings, ledger: LetterLedger) -> None:
 
     A letter that is still to be written may be among them; it gets its place again once it is.
     """
-    left = ledger.order.numbers()
+    left = ledger.order.positions()
     if left:
         for letter in read_letters(settings, bodies=False):
             left.pop(letter.id, None)
-        ledger.order.gone(left)
+        ledger.order.remove_gone(left)
 
 
 def _has_topics(settings: Settings) -> bool:

@@ -192,7 +192,7 @@ class Plan:
         )
 
     def to_bytes(self) -> bytes:
-        """Return the plan as stored in ``state/plans``; it has references to secrets, never secrets."""
+        """Return the plan as stored in ``state.db``; it has references to secrets, never secrets."""
         return self._document
 
 

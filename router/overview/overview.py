@@ -233,7 +233,7 @@ class StatusDocument:
         if self._settled is None or now - self._settled[0] >= LEDGER_SECONDS:
             try:
                 with LetterLedger.open(self._state, create=False) as ledger:
-                    self._settled = (now, ledger.settled())
+                    self._settled = (now, ledger.count_settled())
             except (RouterError, OSError):
                 self._settled = (now, None)
         return self._settled[1]

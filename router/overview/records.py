@@ -94,7 +94,7 @@ class RecordViews:
         with LetterLedger.open(Path(plan.settings.state), create=False) as ledger:
             entry = ledger.entries([letter.id]).get(letter.id)
             history = ledger.history(letter.id)
-            behind = ledger.order.behind(letter.id)
+            behind = ledger.order.count_behind(letter.id)
         shown = redaction.letter
         return {
             **_letter_to_json(redaction, entry),

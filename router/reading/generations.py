@@ -22,56 +22,54 @@ from router.state.state import StateFolder
 if TYPE_CHECKING:
     from router.reading.backlogs import Ranges
 
-# Positions: from where each topic of a Kafka cluster is read, in a ledger that outlives topics and generations.
+# Positions: from where each topic of a Kafka cluster is read, in the state database, which outlives topics and
+# generations.
 #
 # A topic gets its position when it is first to be read, before anything announces that; from then on the position only
 # moves forward. "Latest" is a number from that moment on: whoever asked for it again, after a restart or another change
-# of topics, would skip what came meanwhile. Every partition that the ledger does not name for a topic that it has
-# begins at its first record: the topic or the partition was not there when the topic was first to be read, or the whole
-# topic was wanted.
+# of topics, would skip what came meanwhile. A partition that has no position, of a topic that has one, begins at its
+# first record: the topic or the partition was not there when the topic was first to be read, or the whole topic was
+# wanted.
 
 EARLIEST: Final = -2
 Offsets: TypeAlias = dict[str, dict[str, int]]
 """By topic and partition, as Spark writes them; :data:`EARLIEST` is the first record there is."""
-_WITHOUT: Final = (
-    'restore it from a backup of the state folder, or set "offsets" to false in format.json: topics that no query '
-    "reads then begin at `start` when they are added again"
-)
 _log = get_logger()
 
 
 class Positions:
-    """The ledger of a state folder. Not for concurrent use."""
+    """The positions of a state folder's topics."""
 
     def __init__(self, state: StateFolder) -> None:
-        self._path = state.root / "ledger" / "offsets.json"
-        self._inventory = state.inventory
+        self._database = state.database
 
     def of(self, cluster: str) -> Offsets:
-        """Return the positions of a cluster's topics.
-
-        Raises:
-            StateError: the ledger is damaged.
-        """
-        return dict(self._read().get(cluster, {}))
+        """Return the positions of a cluster's topics."""
+        offsets: Offsets = {}
+        query = "SELECT topic, partition, position FROM positions WHERE cluster = ?"
+        for topic, number, position in self._database.read(query, (cluster,)):
+            partitions = offsets.setdefault(topic, {})
+            if number >= 0:
+                partitions[str(number)] = position
+        return offsets
 
     def keep(self, cluster: str, offsets: Mapping[str, Mapping[str, int]]) -> None:
         """Note positions, durably; topics and partitions that are not named keep what they have."""
-        ledger = self._read()
-        for topic, partitions in offsets.items():
-            ledger.setdefault(cluster, {}).setdefault(topic, {}).update(partitions)
-        write_durably(self._path, json.dumps(ledger, sort_keys=True).encode())
-        self._inventory.note_offsets()
+        self._write(cluster, offsets, "excluded.position")
 
     def advance(self, cluster: str, offsets: Mapping[str, Mapping[str, int]]) -> None:
-        """Note positions where they are further on than what the ledger has; they may be old."""
-        known = self.of(cluster)
-        further = {
-            topic: {number: max(at, known.get(topic, {}).get(number, at)) for number, at in partitions.items()}
+        """Note positions where they are further on than those known; they may be old."""
+        self._write(cluster, offsets, "max(position, excluded.position)")
+
+    def _write(self, cluster: str, offsets: Mapping[str, Mapping[str, int]], chosen: str) -> None:
+        rows = [
+            (cluster, topic, int(number), position)
             for topic, partitions in offsets.items()
-        }
-        if further:
-            self.keep(cluster, further)
+            for number, position in {"-1": 0, **partitions}.items()
+        ]
+        statement = f"INSERT INTO positions VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET position = {chosen}"
+        with self._database.transaction() as connection:
+            connection.executemany(statement, rows)
 
     def place(self, sources: Sequence[Source], reading: Iterable[str], default: Start) -> None:
         """Give those topics of one cluster a position that have none and are not among those being read.
@@ -93,43 +91,12 @@ class Positions:
         for topic in latest:
             _log.info("reading topic from its end", topic=topic, offsets=placed[topic])
 
-    def check(self) -> None:
-        """Make sure that the ledger can be read.
-
-        Raises:
-            StateError: it is damaged, or gone.
-        """
-        self._read()
-
-    def _read(self) -> dict[str, Offsets]:
-        form = read_object(self._path)
-        if form is None:
-            if self._inventory.holdings().offsets:
-                raise missing(self._path, "positions of topics were kept in it", hint=_WITHOUT)
-            return {}
-        try:
-            return {
-                str(cluster): {
-                    str(topic): {str(int(number)): _offset(at) for number, at in partitions.items()}
-                    for topic, partitions in topics.items()
-                }
-                for cluster, topics in form.items()
-            }
-        except (AttributeError, TypeError, ValueError) as error:
-            raise damaged(self._path, f"it has something else than positions ({error})") from error
-
 
 def _ends_of(client: KafkaClient, topics: Iterable[str]) -> dict[str, dict[int, int]]:
     try:
         return KafkaOffsets(client).end_offsets(topics)
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
-
-
-def _offset(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is no offset")
-    return value
 
 
 def starting_offsets(partitions: Mapping[str, Sequence[int]], positions: Mapping[str, Mapping[str, int]]) -> str:
@@ -263,7 +230,7 @@ def begin(state: StateFolder, query: str, topics: Sequence[str], starting: str =
     folder = state.checkpoints / query
     path = folder / str(max(numbers_in(folder), default=0) + 1)
     generation = Generation(path, uuid.uuid4().hex, tuple(topics), starting)
-    state.unpin_all(query)
+    state.batches.unpin_all(query)
     description = {"id": generation.id, "topics": list(generation.topics), "starting": starting}
     write_durably(path / _DESCRIPTION, json.dumps(description).encode())
     state.inventory.note_generation(query, generation.number, generation.id)
@@ -394,7 +361,7 @@ class Succession:
         known = current(self._state, query)
         if known is None or known.pending is None:
             return None
-        return known if self._state.pinned(query, known.pending) is not None else None
+        return known if self._state.batches.pinned(query, known.pending) is not None else None
 
     def left(self, wanted: Collection[str]) -> list[str]:
         """Return queries that are not wanted any more, and have something to finish.

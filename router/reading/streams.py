@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -27,7 +26,6 @@ from router.sources import (
     make_rest_client,
     make_source_client,
 )
-from router.state.durable import read_object, write_durably
 from router.state.state import StateFolder
 
 if TYPE_CHECKING:
@@ -222,8 +220,8 @@ def start_query(
 # What brokers have lost of what was to be read: records, or whole topics that were deleted and made again.
 #
 # A topic made again has the name of the old one and another id, which brokers tell. Its offsets begin at 0, so whoever
-# read on at the old position would pass over its first records, or wait for ever. The ids that were read are in
-# ``ledger/topics.json``; where brokers have none (before Kafka 2.8), only a topic that is shorter is noticed.
+# read on at the old position would pass over its first records, or wait for ever. The ids that were read are
+# stored; where brokers have none (before Kafka 2.8), only a topic that is shorter is noticed.
 
 Losses = Callable[[Spans], Spans]
 """Returns which of some offsets are lost at most; KafkaUnreachable where brokers do not say."""
@@ -232,8 +230,6 @@ HINT: Final = (
     "first record"
 )
 _SURE_SECONDS: Final = 2.0
-_writing = threading.Lock()
-"""Queries of one cluster share the ledger of ids, each in a thread of its own."""
 
 
 def topics_of_query(settings: Settings, query: str, sources: Sequence[Source], state: StateFolder) -> ReadTopics | None:
@@ -250,7 +246,7 @@ class ReadTopics:
 
     def __init__(self, client: KafkaClient, query: str, state: StateFolder, *, lossy: bool) -> None:
         self._ends = KafkaOffsets(client)
-        self._path = state.root / "ledger" / "topics.json"
+        self._database = state.database
         # Lanes share what they know of a cluster, as they share positions.
         self._key = query if query in (INBOX, REST) else cluster_of(query)
         self._lossy = lossy
@@ -375,14 +371,12 @@ class ReadTopics:
         ]
 
     def _note(self, ids: Mapping[str, str]) -> None:
-        with _writing:
-            ledger = read_object(self._path) or {}
-            ledger[self._key] = {**ledger.get(self._key, {}), **ids}
-            write_durably(self._path, json.dumps(ledger, sort_keys=True).encode())
+        with self._database.transaction() as connection:
+            rows = [(self._key, topic, id) for topic, id in ids.items()]
+            connection.executemany("INSERT OR REPLACE INTO topic_ids VALUES (?, ?, ?)", rows)
 
-    def _known(self) -> Mapping[str, str]:
-        known = (read_object(self._path) or {}).get(self._key, {})
-        return known if isinstance(known, dict) else {}
+    def _known(self) -> dict[str, str]:
+        return dict(self._database.read("SELECT topic, id FROM topic_ids WHERE cluster = ?", (self._key,)))
 
     def _lost(self, spans: Spans) -> Spans:
         """Return which of these offsets brokers have no more; whatever else held no record never held one.

@@ -24,7 +24,6 @@ import pyarrow as pa
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, binding_of
 from catalog.findings import RecordError
-from catalog.parsing.regular import read_regular
 from router.batches.attempt import Journal, attempt
 from router.batches.journal import pauses
 from router.batches.plans import LoadedPlan, load
@@ -36,8 +35,16 @@ from router.evaluation.evaluator import INBOX_COLUMNS, evaluate, source_row
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Plan, plan_of
 from router.rendering.texts import INSTANT
-from router.state.durable import unfinished, write_durably
-from router.state.ledger import HELD, LedgerEntry, LetterLedger, Outcome, PendingReplay, Turns, held_up, only_waits
+from router.state.ledger import (
+    HELD,
+    LedgerEntry,
+    LetterLedger,
+    Outcome,
+    PendingReplay,
+    ReplayOrder,
+    held_up,
+    only_waits,
+)
 from router.writing.outcomes import (
     REASON,
     HeldBack,
@@ -252,7 +259,7 @@ class Replayer:
     def _attempt(
         self, loaded: LoadedPlan, pending: PendingReplay, letters: Sequence[DeadLetter], summary: Summary
     ) -> None:
-        keys = self._ledger.order.keys(letter.id for letter in letters)
+        keys = self._ledger.order.keys_of_letters(letter.id for letter in letters)
         rows = self._loads.spark.createDataFrame(rows_of(letters))
         # Letters of a key go in order of arrival, which several tasks would not keep.
         rows = rows.coalesce(1) if keys else rows
@@ -344,10 +351,10 @@ def verdicts(plan: Plan, letters: Sequence[DeadLetter]) -> list[ReplayOutcome]:
     return results
 
 
-def with_waiting(judged: Sequence[ReplayOutcome], turns: Turns) -> Iterator[ReplayOutcome]:
+def with_waiting(judged: Sequence[ReplayOutcome], turns: ReplayOrder) -> Iterator[ReplayOutcome]:
     """Yield the outcomes of a batch, including those that would wait behind others; count the rest as replayed."""
     lasting = [each.letter for each in judged if each.reason is not None]
-    keys = turns.order.keys(each.letter for each in judged)
+    keys = turns.order.keys_of_letters(each.letter for each in judged)
     held = held_up((each.letter for each in judged), lasting, keys)
     for each in judged:
         if each.letter in held:
@@ -441,7 +448,7 @@ def missing_sinks(ledger: LetterLedger, letter: DeadLetter, entry: LedgerEntry |
     return sinks_of(letter.detail) if letter.reason == REASON and not only_waits(letter.detail) else ()
 
 
-def batches(chosen: Iterable[SelectedDeadLetter], size: int, turns: Turns | None = None) -> Iterator[ReplayBatch]:
+def batches(chosen: Iterable[SelectedDeadLetter], size: int, turns: ReplayOrder | None = None) -> Iterator[ReplayBatch]:
     """Group dead letters into batches of at most *size*, each for the same sinks and with unique positions.
 
     A batch of few large letters is closed earlier (:data:`MAX_BATCH_BYTES`).
@@ -506,49 +513,22 @@ class _OpenBatches:
             yield self.take(sinks)
 
 
-# The plans of replay batches, kept in ``state/ledger/plans``: the running router's own are under its lock.
+def restore_plan(ledger: LetterLedger, plan_id: str, base: Path, environ: Mapping[str, str] = os.environ) -> Plan:
+    """Compile the stored plan of an unfinished replay; *base* is the folder for relative references of settings.
 
-FOLDER: Final = "plans"
-
-
-class ReplayPlans:
-    """Plans by id. ``base`` is the folder that relative references of settings start from."""
-
-    def __init__(self, ledger: Path, base: Path, environ: Mapping[str, str] = os.environ) -> None:
-        self._folder = ledger / FOLDER
-        self._base = base
-        self._environ = environ
-        self._kept = ""
-
-    def keep(self, plan: Plan) -> None:
-        """Store a plan, durably, and delete all others: only one replay batch can be pending."""
-        path = self._folder / f"{plan.id}.json"
-        if plan.id != self._kept:
-            # Also where it is there: a process that died may have renamed it, and not made that durable.
-            write_durably(path, plan.to_bytes())
-            self._kept = plan.id
-        others = (entry for entry in self._folder.glob("*.json") if entry != path)
-        for other in (*others, *unfinished(self._folder)):
-            other.unlink(missing_ok=True)
-
-    def restore(self, plan_id: str) -> Plan:
-        """Compile the stored plan with that id.
-
-        Raises:
-            BatchPinError: it is not there, of another router version, or does not compile to itself.
-        """
-        path = self._folder / f"{plan_id}.json"
-        try:
-            document = read_regular(path)
-        except FileNotFoundError as error:
-            raise BatchPinError(
-                f"an unfinished replay is pinned to plan {plan_id}, which is not in {self._folder}",
-                hint="restore it from a backup of the state folder",
-            ) from error
-        plan = plan_of(document, environ=self._environ, base=self._base)
-        if plan.id != plan_id:
-            raise BatchPinError(
-                f"plan {plan_id} of an unfinished replay does not compile to itself any more (now {plan.id})",
-                hint="replay once with the router version that started it",
-            )
-        return plan
+    Raises:
+        BatchPinError: it is not there, of another router version, or does not compile to itself.
+    """
+    document = ledger.database.plan(plan_id)
+    if document is None:
+        raise BatchPinError(
+            f"an unfinished replay is pinned to plan {plan_id}, which is not in the state database",
+            hint="restore it from a backup of the state folder",
+        )
+    plan = plan_of(document, environ=environ, base=base)
+    if plan.id != plan_id:
+        raise BatchPinError(
+            f"plan {plan_id} of an unfinished replay does not compile to itself any more (now {plan.id})",
+            hint="replay once with the router version that started it",
+        )
+    return plan

@@ -28,11 +28,11 @@ from router.replay.batches import (
     ReplayInterrupted,
     ReplayOutcome,
     ReplayPlanCache,
-    ReplayPlans,
     Selection,
     Summary,
     batches,
     missing_sinks,
+    restore_plan,
     verdicts,
     with_waiting,
 )
@@ -40,7 +40,7 @@ from router.settings import Settings, load_settings
 from router.sinks import check_endpoints, close_targets
 from router.spark.session import handle_signals, open_spark_session
 from router.state.durable import Pins, admit, clients_of
-from router.state.ledger import FOLDER, HELD, LetterLedger, PendingReplay, Turns
+from router.state.ledger import HELD, LOCK, LetterLedger, PendingReplay, ReplayOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,7 +108,7 @@ def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Itera
     plan = current_plan(settings)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         selection = Selection(ledger, wanted, options.parked, options.limit)
-        turns = Turns(ledger.order)
+        turns = ReplayOrder(ledger.order)
         for batch in batches(selection.choose(read_letters(settings)), CHUNK, turns):
             for verdict in with_waiting(verdicts(plan, batch.letters), turns):
                 left = tuple(name for name in verdict.sinks if not batch.sinks or name in batch.sinks)
@@ -130,8 +130,7 @@ def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: ReplayPr
     root = Path(settings.state)
     stop = threading.Event()
     with handle_signals(stop), LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
-        base = path.resolve().parent
-        run = _Run(settings, ledger, ReplayPlans(root / FOLDER, base), wanted, options, watcher, stop, stack)
+        run = _Run(settings, ledger, path.resolve().parent, wanted, options, watcher, stop, stack)
         try:
             run.all()
         except ReplayInterrupted:
@@ -155,9 +154,8 @@ def replay_one(
     wanted, options = Filter(ids=frozenset((letter.id,))), ReplayOptions(parked=True)
     impatient = _Impatient(watcher, stop)
     with LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
-        plans, there = ReplayPlans(root / FOLDER, base), lambda: iter((letter,))
-        parts = (settings, ledger, plans, wanted, options, impatient, stop, stack)
-        run = _Run(*parts, letters=there, loads=loads, plan=plan, resumed=Summary())
+        parts = (settings, ledger, base, wanted, options, impatient, stop, stack)
+        run = _Run(*parts, letters=lambda: iter((letter,)), loads=loads, plan=plan, resumed=Summary())
         try:
             run.all()
         except ReplayInterrupted:
@@ -205,7 +203,7 @@ class _Run:
         self,
         settings: Settings,
         ledger: LetterLedger,
-        plans: ReplayPlans,
+        base: Path,
         wanted: Filter,
         options: ReplayOptions,
         watcher: ReplayProgress,
@@ -225,7 +223,7 @@ class _Run:
         """
         self._settings = settings
         self._ledger = ledger
-        self._plans = plans
+        self._base = base
         self._wanted = wanted
         self._options = options
         self._watcher = watcher
@@ -268,23 +266,23 @@ class _Run:
         deadline = time.monotonic() + CATCH_UP_SECONDS
         try:
             while (keys := self._due()) and time.monotonic() < deadline and not self._stop.is_set():
-                order.catch_up(keys)
-                only, tried = frozenset(order.of_keys(keys) - self._tried), len(self._tried)
+                order.note_keys_to_free(keys)
+                only, tried = frozenset(order.letters_of_keys(keys) - self._tried), len(self._tried)
                 self._through(replace(selection, only=only, skipped=Counter(), seen=set()))
                 if len(self._tried) == tried:
                     self._stop.wait(LOOK_SECONDS)
         finally:
-            order.catch_up(())
+            order.note_keys_to_free(())
 
     def _due(self) -> list[str]:
         """Return keys that this replay partly unblocked, whose first dead letter it has not tried yet."""
-        heads = {key: head for key, head in self._ledger.order.heads().items() if key in self._freed}
+        heads = {key: head for key, head in self._ledger.order.first_letters().items() if key in self._freed}
         standing = self._ledger.standing(heads.values())
         return [key for key, head in heads.items() if head not in self._tried and standing[head] == "open"]
 
     def _through(self, selection: Selection) -> set[str]:
         """Replay a selection; return the dead letters that were skipped because of an earlier one."""
-        turns = Turns(self._ledger.order)
+        turns = ReplayOrder(self._ledger.order)
         for batch in batches(selection.choose(self._there()), self._options.size, turns):
             if self._stop.is_set():
                 raise ReplayInterrupted
@@ -295,14 +293,13 @@ class _Run:
 
     def _batch(self, plan: Plan, batch: ReplayBatch) -> None:
         replayer = self._opened()
-        self._plans.keep(plan)
         ids = tuple(letter.id for letter in batch.letters)
         pending = PendingReplay(self._ledger.next_number(), plan.id, ids, batch.sinks)
-        self._ledger.begin(pending)
-        keys = self._ledger.order.keys(ids)
+        self._ledger.begin(pending, plan.to_bytes())
+        keys = self._ledger.order.keys_of_letters(ids)
         replayer.replay(plan, pending, batch.letters, self.result.summary)
         self._tried.update(ids)
-        self._freed.update(keys[letter] for letter in keys.keys() - self._ledger.order.keys(keys).keys())
+        self._freed.update(keys[letter] for letter in keys.keys() - self._ledger.order.keys_of_letters(keys).keys())
         self._watcher.progress(self.result.summary)
 
     def _resume(self) -> None:
@@ -310,7 +307,7 @@ class _Run:
         if pending is None:
             return
         self._watcher.resumed(pending)
-        plan = self._plans.restore(pending.plan)
+        plan = restore_plan(self._ledger, pending.plan, self._base)
         letters = self._letters(pending.letters)
         self._opened().replay(plan, pending, letters, self._resumed)
         self._watcher.progress(self._resumed)
@@ -335,7 +332,7 @@ class _Run:
 
     def _session(self) -> AbstractContextManager[SparkSession]:
         spark = self._settings.spark.model_copy(update={"master": MASTER})
-        folder = Path(self._settings.state) / FOLDER / "replay"
+        folder = Path(self._settings.state) / LOCK.parent / "replay"
         create_private_folder(folder)
         self._stack.callback(close_targets)
         return open_spark_session(self._settings.model_copy(update={"spark": spark}), folder, ())

@@ -47,13 +47,11 @@ from router.state.durable import (
     CheckpointProgress,
     damaged,
     missing,
-    numbers_in,
     progress_of,
     unreadable,
     write_durably,
 )
-from router.state.ledger import LetterLedger
-from router.state.state import BatchNotes, StateFolder
+from router.state.state import StateFolder
 from router.telemetry.configured import send_telemetry
 from router.watching.backlogs import Backlog, Backlogs
 from router.watching.metrics import DiskCollector, Metrics, make_certificate_collector
@@ -207,7 +205,7 @@ def _use_saved(monitoring: Monitoring, awaited: tuple[str, ...], catalog: Catalo
 # a crash.
 
 _FILES: Final = ("lock.jvm",)
-_FOLDERS: Final = ("checkpoints", "batches", "plans", "ledger", "inbox", "spill")
+_FOLDERS: Final = ("checkpoints", "inbox", "spill")
 
 
 def require_intact(state: StateFolder, queries: Iterable[str], *, inbox: bool) -> None:
@@ -219,8 +217,7 @@ def require_intact(state: StateFolder, queries: Iterable[str], *, inbox: bool) -
         StateError: a file or folder is damaged, missing, unreadable, or of another router; names it and the remedy.
     """
     _require_file_kinds(state.root)
-    Positions(state).check()
-    LetterLedger.check(state.root)
+    state.database.check()
     for query in queries:
         begun = require_intact_query(state, query)
         if query == INBOX and inbox:
@@ -253,31 +250,27 @@ def require_intact_query(state: StateFolder, query: str) -> tuple[Generation, Ch
 
 
 def _require_pins(state: StateFolder, query: str, generation: Generation, progress: CheckpointProgress) -> None:
-    """Check the files of a batch that will be repeated, and that Spark knows all pinned batches."""
-    folder = state.batches / query
-    if progress.committed is not None and not folder.exists():
-        raise missing(folder, f"query {query} has committed batches")
-    newest = max(numbers_in(folder), default=-1)
-    if newest > (-1 if progress.planned is None else progress.planned):
-        raise missing(generation.path / "offsets" / str(newest), f"batch {newest} was begun, as {folder} says")
+    """Check what there is beside a batch that will be repeated, and that the pinned batches are known to Spark."""
+    newest, file = state.batches.newest_batch(query), state.database.path
+    if newest is not None and newest > (-1 if progress.planned is None else progress.planned):
+        raise missing(generation.path / "offsets" / str(newest), f"batch {newest} was begun, as {file} says")
     batch = progress.pending
     if batch is None:
         return
-    pinned = state.pinned(query, batch)
+    pinned = state.batches.pinned(query, batch)
     if pinned is not None:
         _require_plan(state, query, batch, pinned)
-    notes = BatchNotes(state.batches)
-    for note in (notes.held, notes.parked, notes.blocked):
+    for note in (state.batches.held, state.batches.parked, state.batches.blocked):
         note(query, batch, generation.id)
-    BatchParts.of(notes, query, batch, generation.id)
+    BatchParts.of(state.batches, query, batch, generation.id)
 
 
 def _require_plan(state: StateFolder, query: str, batch: int, plan: str) -> None:
-    path, document = state.root / "plans" / f"{plan}.json", state.plan(plan)
+    path, document = state.database.path, state.batches.plan(plan)
     if document is None:
-        raise BatchPinError(f"{path} is missing: batch {batch} of query {query} is pinned to it", hint=RESTORE)
+        raise BatchPinError(f"{path} has no plan {plan}: batch {batch} of query {query} is pinned to it", hint=RESTORE)
     if not hashlib.sha256(document).hexdigest().startswith(plan):
-        raise damaged(path, "it is not the document that its name is the hash of")
+        raise damaged(path, f"plan {plan} is not the document that its id is the hash of")
 
 
 def _require_inbox(state: StateFolder, progress: CheckpointProgress) -> None:

@@ -225,7 +225,7 @@ class QueryStarter:
     def _pinned_sources(self, unfinished: Generation | None, query: str) -> tuple[Source, ...]:
         """Return by which sources the plan of an unfinished batch read, for a query that none is left of."""
         assert unfinished is not None and unfinished.pending is not None
-        plan = self._state.pinned(query, unfinished.pending)
+        plan = self._state.batches.pinned(query, unfinished.pending)
         assert plan is not None
         return self._plans.pinned(plan, self._restore).plan.queries[query]
 

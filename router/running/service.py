@@ -269,7 +269,7 @@ class Service:
             intake.open_inbox(self._first)
             division = divide_memory(self._settings)
             _log.info("memory budget", **division.log_fields)
-            self._metrics.coverage.open_store(self._state.root)
+            self._metrics.coverage.keep_in(self._state.database)
             stack.callback(self._metrics.coverage.close)
             compiling = run_in_background(lambda: self._first.judge)
             with self._stop.interruptible():

@@ -41,11 +41,6 @@ def write_durably(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def unfinished(folder: Path) -> list[Path]:
-    """Return the files that :func:`write_durably` left when a process died in it. Nobody else may write there now."""
-    return [entry for entry in folder.glob(".*.*") if parse_whole_number(entry.suffix[1:]) is not None]
-
-
 @contextmanager
 def disk_of(root: Path) -> Iterator[None]:
     """Turn errors of a full or failing disk within the block, ours or the JVM's, into :class:`DiskError`."""
@@ -186,7 +181,7 @@ def _offset_in(path: Path, batch: int) -> dict[str, Any]:
     if read(file) is None:
         raise missing(file, "Spark continues from it")
     hint = (
-        f"{RESTORE}; should no file {batch} be in the query's folder under state/batches, nothing of this batch was "
+        f"{RESTORE}; if state.db has no pin of it (SELECT * FROM pins WHERE batch = {batch}), nothing of it was "
         f"written and the file may be removed"
     )
     return json.loads(_checked(file, _is_offsets, hint=hint).split(b"\n")[2]) or {}

@@ -35,7 +35,7 @@ REST: Final = "rest"
 RECENT: Final = 20
 """Number of recent batches of a query whose times are summed."""
 TURNS: Final = 100
-"""Maximum step spans of a batch that a listener gets."""
+"""ReplayOrder of a batch that a follower gets at most."""
 
 
 def name_sink_step(sink: str) -> str:

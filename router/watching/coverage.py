@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.metrics_core import GaugeMetricFamily
@@ -22,7 +21,8 @@ from prometheus_client.registry import Collector
 from router.errors import RouterError
 from router.evaluation.outputs import DEAD_LETTER, Tally
 from router.logs import get_logger
-from router.state.ledger import DefinitionAtEndpoint, Sighting, Sightings
+from router.state.database import StateDatabase
+from router.state.ledger import DefinitionAtEndpoint, Sighting, read_sightings, write_sightings
 
 if TYPE_CHECKING:
     from router.evaluation.plan import Plan
@@ -59,25 +59,15 @@ class Coverage(Collector):
         self._known: dict[DefinitionAtEndpoint, Sighting] = {}
         self._changed: set[DefinitionAtEndpoint] = set()
         self._gone: set[DefinitionAtEndpoint] = set()
-        self._kept: Sightings | None = None
+        self._kept: StateDatabase | None = None
         self._refused = False
         self._kept_at = clock()
 
-    def open_store(self, root: Path) -> None:
-        """Load saved occurrences from a state folder, and save changes there; call it before any plan is active.
-
-        If the disk fails, the router starts anyway, and tracks only what this process sees.
-        """
-        try:
-            sightings = Sightings(root)
-            known = sightings.all()
-        except RouterError as error:
-            _log.warning("coverage cannot be saved; it is lost when this process ends", problem=str(error))
-            return
-        if sightings.replaced:
-            _log.warning("coverage cannot be read; starting anew", problem=sightings.replaced)
+    def keep_in(self, database: StateDatabase) -> None:
+        """Go on from what is noted in a state database, and note there what changes; before any plan is followed."""
+        known = read_sightings(database)
         with self._lock:
-            self._kept, self._known = sightings, known
+            self._kept, self._known = database, known
 
     def follow(self, plan: Plan) -> None:
         """Track the places that this plan expects, and no others, from now on."""
@@ -125,9 +115,7 @@ class Coverage(Collector):
         """Save the remaining changes, and close the store."""
         self._save_changes()
         with self._writing:
-            if self._kept is not None:
-                self._kept.close()
-                self._kept = None
+            self._kept = None
 
     def all_sightings(self) -> dict[DefinitionAtEndpoint, Sighting]:
         """Return the occurrences of each place."""
@@ -162,7 +150,7 @@ class Coverage(Collector):
             if not changed and not gone:
                 return
             try:
-                self._kept.keep(changed, gone)
+                write_sightings(self._kept, changed, gone)
                 self._refused = False
             except RouterError as error:
                 with self._lock:

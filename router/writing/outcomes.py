@@ -26,7 +26,7 @@ from router.settings import KafkaSink, dead_letter_sinks
 from router.settings.routes import make_dead_letter_values
 from router.sinks.contract import Rejected, Staged, WriteResult
 from router.state.ledger import LetterLedger, waits_for
-from router.state.state import BatchNotes, StateFolder
+from router.state.state import BatchStore, StateFolder
 from router.writing.kafka_records import KafkaRecords, order_key, spilled_records
 from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedFiles, StagingPass, results_of
 
@@ -357,7 +357,7 @@ NOTHING: Final = HeldBack()
 class Ordering:
     """Holds back records of one query, if ``dead_letters.order`` of the batch's plan is ``park``."""
 
-    def __init__(self, state: StateFolder, query: str, notes: BatchNotes, pause: Callable[[float], None]) -> None:
+    def __init__(self, state: StateFolder, query: str, notes: BatchStore, pause: Callable[[float], None]) -> None:
         """Prepare for one query; *pause* waits for some seconds, or raises to end the batch before its first write."""
         self._pause = pause
         self._root = state.root
@@ -413,8 +413,8 @@ class Ordering:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             with LetterLedger.open(self._root, create=False) as ledger:
-                heads = ledger.order.heads()
-                freeing = ledger.order.catching() & heads.keys() & set(keys)
+                heads = ledger.order.first_letters()
+                freeing = ledger.order.keys_to_free() & heads.keys() & set(keys)
                 # Ignore a replay that was killed.
                 if not freeing or not ledger.is_locked or time.monotonic() >= deadline:
                     return heads
@@ -424,7 +424,7 @@ class Ordering:
         ordered = sorted(letters, key=lambda each: in_order(each.position))
         if ordered:
             with LetterLedger.open(self._root) as ledger:
-                ledger.order.arrived((each.key, each.letter) for each in ordered)
+                ledger.order.append_letters((each.key, each.letter) for each in ordered)
 
 
 def in_order(position: str) -> tuple[str, tuple[int, ...], int]:

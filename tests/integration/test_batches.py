@@ -23,7 +23,7 @@ from router.reading import generations
 from router.reading.generations import Generation
 from router.settings import settings_from_dict
 from router.sources import INBOX
-from router.state.state import BatchNotes, Hold, Park, StateFolder
+from router.state.state import Hold, Park, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from router.writing.outcomes import sinks_of
@@ -205,7 +205,7 @@ def test_set_aside_before_any_write_and_after_some(spark: SparkSession, state: S
         plan = plan_of(tmp_path, hook.url)
         generation = generations.begin(state, INBOX, ())
         line = Line(spark, state, plan, generation)
-        notes = BatchNotes(state.batches)
+        notes = state.batches
         line.until_held(rows, 3, "sink lake")
         # By the order of the routes: the files have theirs, the hook all but one, the table nothing.
         held = notes.held(INBOX, 3, generation.id)
@@ -239,7 +239,7 @@ def test_set_aside_before_any_write_and_after_some(spark: SparkSession, state: S
     assert named == Counter(
         {("lake",): 9, ("hook", "lake"): 1, ("files", "lake"): 5, ("files", "hook", "lake"): 5, (): 2}
     )
-    assert not (state.batches / INBOX / "3.park").exists()
+    assert state.batches.parked(INBOX, 3, generation.id) is None
 
 
 @pytest.mark.spark
@@ -273,7 +273,7 @@ def test_an_order_is_for_one_generation_only(tmp_path: Path) -> None:
         (first.path / "offsets" / "0").write_text("v1\n{}\n{}")
         batch = order_parking(state, INBOX)
         assert (batch.batch, batch.generation) == (0, first.id)
-        notes = BatchNotes(state.batches)
+        notes = state.batches
         order = notes.parked(INBOX, 0, first.id)
         assert order is not None
         second = generations.begin(state, INBOX, ())

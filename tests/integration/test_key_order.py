@@ -28,7 +28,7 @@ from router.replay.replay import ReplayOptions
 from router.settings import settings_from_dict
 from router.sources import INBOX
 from router.state.ledger import HELD, LetterLedger, PendingReplay
-from router.state.state import BatchNotes, Park, StateFolder
+from router.state.state import Park, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from router.writing.outcomes import Ordering, in_order, sinks_of
@@ -36,6 +36,7 @@ from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.dying_router import ENDED_BY_SIGNAL
 from tests.support.kafka import Headers, produce, read_all
+from tests.support.ledger import replayed
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, Webhook
@@ -117,7 +118,7 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     router.launch()
     assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
     with LetterLedger.open(folder / "state", create=False) as ledger:
-        assert len(ledger.order.numbers()) == 3
+        assert len(ledger.order.positions()) == 3
     router.module = ("router",)
     router.start()
     produce(kafka.bootstrap, source, [record("A", 4), record("B", 2)])
@@ -237,11 +238,11 @@ def test_a_batch_that_is_repeated_holds_back_the_same_records(
         assert letters_of(tmp_path) == {1: (), 3: both, 4: both, 5: both, 7: (), 8: both}
         with LetterLedger.open(tmp_path / "state") as ledger:
             dead = [row["letter"] for row in shop.rows_of(tmp_path / "dead") if not row["position"].endswith("-8")]
-            ledger.replayed(dead, datetime.now(UTC))
+            replayed(ledger, dead, datetime.now(UTC))
         Line(spark, state, plan, generation).pipeline.batch(rows, 1)
         assert in_lake(tmp_path) == [0, 2, 6]
         with LetterLedger.open(tmp_path / "state") as ledger:
-            assert len(ledger.order.numbers()) == 1  # what was replayed blocks nothing: A flows, and B waits for 8
+            assert len(ledger.order.positions()) == 1  # what was replayed blocks nothing: A flows, and B waits for 8
 
         # What a sink turns down while the batch is written holds back later records from the next batch on.
         line = Line(spark, state, plan, generation)
@@ -262,7 +263,7 @@ def test_a_batch_that_is_set_aside_blocks_its_keys(spark: SparkSession, state: S
     line = Line(spark, state, plan, generation)
     thread = threading.Thread(target=_until_drained, args=(line.pipeline, rows))
     thread.start()
-    notes = BatchNotes(state.batches)
+    notes = state.batches
     wait_until(lambda: notes.held(INBOX, 0, generation.id), LIMIT, "the batch to be held by a webhook that is away")
     line.pipeline.drain()
     thread.join(LIMIT)
@@ -271,8 +272,8 @@ def test_a_batch_that_is_set_aside_blocks_its_keys(spark: SparkSession, state: S
     # The one that was held back is nowhere; the others are in the folder.
     assert letters_of(tmp_path) == {0: (), 1: ("lake", "hook"), 2: ("hook",), 3: ("hook",)}
     with LetterLedger.open(tmp_path / "state", create=False) as ledger:
-        assert len(ledger.order.numbers()) == 3
-        assert len(ledger.order.heads()) == 2
+        assert len(ledger.order.positions()) == 3
+        assert len(ledger.order.first_letters()) == 2
 
 
 class Quiet:
@@ -322,15 +323,15 @@ def test_a_batch_waits_for_a_replay_that_is_about_to_free_its_key(tmp_path: Path
     pauses: list[float] = []
 
     with StateFolder.open(tmp_path) as state, LetterLedger.open(tmp_path) as ledger:
-        ledger.order.arrived([("A", "a1"), ("B", "b1")])
-        ledger.order.catch_up(["A"])
+        ledger.order.append_letters([("A", "a1"), ("B", "b1")])
+        ledger.order.note_keys_to_free(["A"])
 
         def pause(seconds: float) -> None:
             pauses.append(seconds)
             if len(pauses) == 2:
-                ledger.replayed(["a1"], datetime.now(UTC))
+                replayed(ledger, ["a1"], datetime.now(UTC))
 
-        ordering = Ordering(state, INBOX, BatchNotes(state.batches), pause)
+        ordering = Ordering(state, INBOX, state.batches, pause)
         assert ordering._heads({"A"}) == {"A": "a1", "B": "b1"}  # What a replay that is gone has said.
         with ledger.exclusive():
             assert ordering._heads({"B"}) == {"A": "a1", "B": "b1"}

@@ -18,7 +18,7 @@ from router.reading import generations
 from router.reading.backlogs import extents
 from router.sinks.messages.sink import TemplateComposer
 from router.sources import INBOX
-from router.state.state import BatchNotes, StateFolder
+from router.state.state import BatchStore, StateFolder
 from tests.support import shop
 from tests.support.poison import CROWDS, DIES, RAISES, Line, plan_of, poisoned, rows_of
 from tests.support.web import Webhook
@@ -137,7 +137,7 @@ def test_crashes_between_and_inside_parts_double_nothing(
     spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = rows_of(spark, COUNT, {8: RAISES}, WRONG)
-    written, noted = BatchParts.written, BatchNotes.note_parts
+    written, noted = BatchParts.written, BatchStore.note_parts
     generation = generations.begin(state, INBOX, ())
     points = 0
     deaths = 0
@@ -155,12 +155,12 @@ def test_crashes_between_and_inside_parts_double_nothing(
             meet()
             written(self, tally)
 
-        def dying_after(self: BatchNotes, *told: Any) -> None:
+        def dying_after(self: BatchStore, *told: Any) -> None:
             noted(self, *told)
             meet()
 
         monkeypatch.setattr(BatchParts, "written", dying)
-        monkeypatch.setattr(BatchNotes, "note_parts", dying_after)
+        monkeypatch.setattr(BatchStore, "note_parts", dying_after)
         for _ in range(len(DEADLY) + 1):
             line = Line(spark, state, plan, generation)
             try:
@@ -185,7 +185,7 @@ def test_a_batch_too_large_is_cut_before_its_first_write(
     count = 4 * CROWDS
     rows = rows_of(spark, count, {}, WRONG)
     generation = generations.begin(state, INBOX, ())
-    parts = BatchParts.of(BatchNotes(state.batches), INBOX, 0, generation.id)
+    parts = BatchParts.of(state.batches, INBOX, 0, generation.id)
     parts.cut(extents(rows, "inbox"), 5, by_bytes=True)
     with Webhook() as hook:
         line = Line(spark, state, poisoned(plan_of(tmp_path, hook.url), crowds=True), generation)
@@ -205,7 +205,7 @@ def test_a_condemned_record_that_is_gone_has_no_outcome_and_its_batch_ends(
     with Webhook() as hook:
         line = Line(spark, state, plan_of(tmp_path, hook.url), generation)
         for batch, condemned in enumerate((1, 2)):  # The second leaves out what Python would have to render.
-            parts = BatchParts.of(BatchNotes(state.batches), INBOX, batch, generation.id)
+            parts = BatchParts.of(state.batches, INBOX, batch, generation.id)
             for _ in range(condemned):
                 while not parts.failed(fault):
                     pass

@@ -132,7 +132,7 @@ def test_no_argument_of_any_process_has_a_secret(seen: Seen) -> None:
 
 def test_state_is_for_its_owner_alone(seen: Seen) -> None:
     written = {path.name for path in (seen.folder / "state").iterdir()}
-    assert {"checkpoints", "inbox", "plans", "batches", "lock.jvm"} <= written
+    assert {"checkpoints", "inbox", "state.db", "lock.jvm"} <= written
     assert modes(seen.folder / "state") == {}
 
 

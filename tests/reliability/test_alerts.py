@@ -25,6 +25,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from router.spark.session import DAEMON_CONF
+from router.state.database import StateDatabase
 from tests.support.brokers import KafkaBroker
 from tests.support.faulty_router import VARIABLE
 from tests.support.kafka import create_topics, ends, produce
@@ -322,8 +323,8 @@ def records_are_lost(plant: Plant) -> None:
     with plant.failing("XrouterDown") as fires:
         assert plant.router.stop() == 0, plant.router.log[-3000:]
         fires()
-        for account in (plant.router.folder / "state/ledger/accounts").glob("*.json"):
-            account.unlink()
+        with StateDatabase(plant.router.folder / "state") as database, database.transaction() as connection:
+            connection.execute("DELETE FROM accounts")
         plant.start()
     wait_until(lambda: not plant.prometheus.firing(name), LIMIT, f"the end of {name}")
     plant.watched.add(name)

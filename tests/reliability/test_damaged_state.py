@@ -60,7 +60,7 @@ class Killed:
     def run(self) -> None:
         """Bring it about: one batch of Kafka and some of the inbox are done, and one more is begun."""
         self.process.configure(self.settings(self.folder))
-        self.process.module = ("tests.support.dying_router", "router.state.state:StateFolder.pin", "after", "4")
+        self.process.module = ("tests.support.dying_router", "router.state.state:BatchStore.pin", "after", "4")
         self.process.start()
         headers: Headers = [("ce_specversion", b"1.0"), ("ce_source", b"/s"), ("ce_type", b"aside"), ("ce_id", b"k")]
         produce(self.servers, self.topic, [(None, b"x", headers)])
@@ -76,17 +76,15 @@ class Killed:
         self.process.module = ("router",)
         with StateFolder.open(self.folder / "state") as opened:
             Positions(opened).keep("old", {"gone": {"0": 7}})
-        with LetterLedger.open(self.folder / "state"):
-            pass
+        with LetterLedger.open(self.folder / "state") as ledger:
+            ledger.park(["letter"])
         state = self.folder / "state"
         self.pending = newest(state)
         (kafka,) = (state / "checkpoints").glob("kafka-*")
         full = next(log.parent for log in (state / "inbox").glob("*/*.log") if log.stat().st_size)
-        plan = (state / "batches" / "inbox" / str(self.pending)).read_text()
         self._stands_for = {
             "pending": str(self.pending),
             "before": str(self.pending - 1),
-            "plans/pinned": f"plans/{plan}.json",
             "checkpoints/kafka": f"checkpoints/{kafka.name}",
             "inbox/first": f"inbox/{full.name}",
         }
@@ -214,7 +212,7 @@ def test_what_crashes_leave_behind_is_passed_over(killed: Killed, ends: dict[str
     state, router = killed.folder / "state", killed.process
     noted = json.loads((state / "format.json").read_text())
     # As an earlier router left it, which noted nothing of what there is.
-    (state / "format.json").write_text('{"format": 1}')
+    (state / "format.json").write_text('{"format": 2}')
     harmless(state, killed.pending)
     router.start()
     wait_until(lambda: rows(killed).total() >= killed.once.total(), LIMIT, lambda: router.log[-3000:])

@@ -15,6 +15,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from router.state.database import StateDatabase
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.ports import free_ports
@@ -139,7 +140,7 @@ def test_what_is_cut_off_says_so_in_a_line(router: RouterProcess, again: bool) -
     # It is begun and not done, as after a kill, and the next start writes it once more.
     state = router.folder / "state"
     [begun] = {max(int(each.name) for each in (state / "checkpoints").rglob("offsets/[0-9]*"))}
-    assert (state / "batches" / "inbox" / str(begun)).exists()
+    assert StateDatabase(state, create=False).read("SELECT max(batch) FROM pins WHERE query = 'inbox'") == [(begun,)]
     assert not list((state / "checkpoints").rglob(f"commits/{begun}"))
 
 

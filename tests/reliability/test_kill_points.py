@@ -29,8 +29,8 @@ DEFINITIONS: Final = 10
 RECORDS: Final = 40
 LIMIT: Final = 300.0
 POINTS: Final = (
-    ("router.state.state:StateFolder.pin", "before"),
-    ("router.state.state:StateFolder.pin", "after"),
+    ("router.state.state:BatchStore.pin", "before"),
+    ("router.state.state:BatchStore.pin", "after"),
     ("router.sinks.tables.delta:DeltaSink.take", "before"),
     ("router.sinks.tables.head:TableHead.append", "after"),
     ("router.sinks.tables.opening:DefinitionTablesSink.take", "after"),
@@ -48,7 +48,7 @@ FEW: Final = tuple(POINTS[number] for number in (3, 6))
 OF_TABLES: Final = (
     ("router.writing.outcomes:results_of", "before"),
     ("router.writing.outcomes:results_of", "after"),
-    ("router.state.state:StateFolder.pin", "after"),
+    ("router.state.state:BatchStore.pin", "after"),
     ("router.sinks.tables.delta:DeltaSink._add", "before"),
     ("router.sinks.tables.head:TableHead.append", "before"),
     ("router.sinks.tables.head:TableHead.append", "after"),

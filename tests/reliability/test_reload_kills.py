@@ -33,7 +33,8 @@ RECORDS: Final = 10
 LIMIT: Final = 240.0
 STARTED: Final = "[router.running.service] metrics="
 RELOADED: Final = "catalog reloaded"
-PLAN_REMOVED: Final = "pathlib:Path.unlink~state/plans"
+PLAN_REMOVED: Final = "router.state.state:store_plan"
+KEPT: Final = "router.reading.generations:Positions.keep"
 POINTS: Final = (
     (CATALOG_READ, "before"),
     (PLAN_REMOVED, "before"),
@@ -43,9 +44,8 @@ POINTS: Final = (
     ("router.running.queries:Queries.set_start_positions", "before"),
     ("router.reading.generations:_ends_of", "before"),
     ("router.reading.generations:_ends_of", "after"),
-    ("os:replace~offsets.json", "before"),
-    ("os:replace~offsets.json", "after"),
-    ("os:fsync~state/ledger", "after"),
+    (KEPT, "before"),
+    (KEPT, "after"),
     (ACTIVATED, "before"),
     (ACTIVATED, "after"),
     ("router.running.service:Service._show_plan", "before"),
@@ -58,8 +58,8 @@ POINTS: Final = (
     ("router.running.queries:Queries._handle_end", "before"),
     ("router.reading.generations:Generation.positions", "after"),
     ("router.reading.generations:Positions.place", "after"),
-    ("router.state.state:StateFolder.unpin_all", "before"),
-    ("router.state.state:StateFolder.unpin_all", "after"),
+    ("router.state.state:BatchStore.unpin_all", "before"),
+    ("router.state.state:BatchStore.unpin_all", "after"),
     ("pathlib:Path.mkdir~checkpoints", "after"),
     ("os:replace~generation.json", "before"),
     ("os:replace~generation.json", "after"),
@@ -68,10 +68,7 @@ POINTS: Final = (
     ("router.running.queries:QueryStarter._launch", "before"),
     ("router.running.queries:QueryStarter._launch", "after"),
     (PINNED, "before"),
-    ("os:replace~state/plans", "before"),
-    ("os:replace~state/plans", "after"),
     (PINNED, "after"),
-    ("router.state.state:StateFolder._drop_unnamed_plans", "before"),
     (BATCH_DONE, "before"),
 )
 """Each step of a reload that adds a topic, from the look at the catalog to the first batch of the new generation.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,13 +73,34 @@ def with_member(name: str, value: Any) -> Harm:
     return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
 
 
+def changed(statement: str) -> Harm:
+    """Change the state database as no router would."""
+
+    def change(path: Path) -> None:
+        database = sqlite3.connect(path, isolation_level=None)
+        database.execute("PRAGMA ignore_check_constraints = ON")
+        database.execute(statement)
+        database.close()
+
+    return change
+
+
+def with_note(kind: str, note: str) -> Harm:
+    """Give the unfinished batch a note with that content."""
+
+    def harm(path: Path) -> None:
+        generation = json.loads((path.parent / INBOX / "generation.json").read_text())["id"]
+        of_batch = f"SELECT query, max(batch), '{kind}', '{generation}', '{note}' FROM pins WHERE query = 'inbox'"
+        changed(f"INSERT INTO notes {of_batch}")(path)
+
+    return harm
+
+
 INBOX: Final = "checkpoints/inbox/1"
 """In this folder and the next, ``pending`` stands for the unfinished batch, ``before`` for the one before it."""
 KAFKA: Final = "checkpoints/kafka/1"
 """Stands for the folder of the only query that reads from Kafka."""
-PIN: Final = "batches/inbox/pending"
-PLAN: Final = "plans/pinned"
-"""Stands for the document of the plan that the unfinished batch is pinned to."""
+DATABASE: Final = "state.db"
 SEGMENT: Final = "inbox/first/000000000000.log"
 """Stands for the segment that has rows."""
 
@@ -110,23 +132,29 @@ DAMAGES: Final = (
     Damage("checkpoints of a query removed", "checkpoints/inbox", removed, "checkpoints/inbox/1"),
     Damage("checkpoints removed", "checkpoints", removed),
     Damage("checkpoints a file", "checkpoints", a_file),
-    Damage("pin emptied", PIN, emptied),
-    Damage("pin halved", PIN, halved),
-    Damage("pin a folder", PIN, a_folder),
-    Damage("pins removed", "batches", removed),
-    Damage("held note halved", f"{PIN}.held", containing('{"format": 1, "gen')),
-    Damage("park note without its members", f"{PIN}.park", containing('{"format": 1}')),
-    Damage("order note a list", f"{PIN}.order", containing("[]")),
-    Damage("parts note without its members", f"{PIN}.parts", containing('{"format": 1}')),
-    Damage("plan emptied", PLAN, emptied),
-    Damage("plan halved", PLAN, halved),
-    Damage("plan removed", PLAN, removed, code=9),
-    Damage("kept offsets emptied", "ledger/offsets.json", emptied),
-    Damage("kept offsets of another form", "ledger/offsets.json", containing('{"cluster": {"topic": {"0": "x"}}}')),
-    Damage("kept offsets removed", "ledger/offsets.json", removed),
-    Damage("letters' ledger emptied", "ledger/letters.db", emptied),
-    Damage("letters' ledger halved", "ledger/letters.db", halved),
-    Damage("letters' ledger removed", "ledger/letters.db", removed),
+    Damage("database emptied", DATABASE, emptied),
+    Damage("database halved", DATABASE, halved),
+    Damage("database removed", DATABASE, removed),
+    Damage("database unreadable", DATABASE, unreadable),
+    Damage("database of a later router", DATABASE, changed("PRAGMA user_version = 99"), "has format 99"),
+    Damage(
+        "database of another router",
+        DATABASE,
+        changed("UPDATE facts SET value = 'x' WHERE name = 'id'"),
+        "another state",
+    ),
+    Damage("pin of another form", DATABASE, changed("UPDATE pins SET plan = ''"), "it names no plan"),
+    Damage("pin of a batch to come", DATABASE, changed("UPDATE pins SET batch = batch + 7"), "offsets"),
+    Damage("pin of another type", DATABASE, changed("UPDATE pins SET since = 'x'"), "pins"),
+    Damage("held note halved", DATABASE, with_note("held", '{"gen'), "'held' is no such note"),
+    Damage("park note without its members", DATABASE, with_note("park", "{}"), "'park' is no such note"),
+    Damage("order note a list", DATABASE, with_note("order", "[]"), "'order' is no such note"),
+    Damage("parts note without its members", DATABASE, with_note("parts", "{}"), "parts of batch"),
+    Damage("plan emptied", DATABASE, changed("UPDATE plans SET document = x''"), "is not the document"),
+    Damage("plan of another type", DATABASE, changed("UPDATE plans SET document = 7"), "plans"),
+    Damage("plans removed", DATABASE, changed("DELETE FROM plans"), "has no plan", code=9),
+    Damage("position of another type", DATABASE, changed("UPDATE positions SET position = 'x'"), "positions"),
+    Damage("letter of another type", DATABASE, changed("UPDATE letters SET attempts = 'x'"), "letters"),
     Damage("format emptied", "format.json", emptied),
     Damage("format halved", "format.json", halved),
     Damage("format removed", "format.json", removed),
@@ -151,10 +179,9 @@ def harmless(state: Path, pending: int) -> None:
     emptied(state / INBOX / "commits" / f".{pending - 1}.crc")
     removed(state / INBOX / ".metadata.crc")
     (state / INBOX / "offsets" / f".{pending + 1}.2f6c.tmp").write_bytes(b"v1\n{")
-    (state / "batches" / "inbox" / f".{pending}.4711").write_bytes(b"")
     (state / "checkpoints" / "inbox" / "2").mkdir()
     (state / ".format.json.4711").write_bytes(b"{")
-    (state / "plans" / f"{'e' * 32}.json").write_bytes(b"")
+    (state / ".state.db.4711").write_bytes(b"")
     for partition in (state / "inbox").glob("[0-9]*"):
         emptied(partition / "durable")
     (state / "lost+found").mkdir()

@@ -27,7 +27,7 @@ ENDED_BY_SIGNAL: Final = -signal.SIGKILL
 BATCH_DONE: Final = "router.watching.metrics:Metrics.count_written_batch"
 CATALOG_READ: Final = "router.running.reload:Reloader._try_catalog"
 ACTIVATED: Final = "router.batches.plans:PlanHolder.activate"
-PINNED: Final = "router.state.state:StateFolder.pin"
+PINNED: Final = "router.state.state:BatchStore.pin"
 JUDGED: Final = "a batch is judged, and not yet pinned"
 
 

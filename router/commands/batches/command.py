@@ -45,9 +45,11 @@ def show(
     from router.state.state import StateFolder
 
     settings = load_settings(config)
-    state = StateFolder.beside(Path(settings.state))
     live_queries = fetch_router_queries(settings)
-    batches = [_batch_to_json(batch, settings, state, config, live_queries) for batch in list_unfinished_batches(state)]
+    with StateFolder.beside(Path(settings.state)) as state:
+        batches = [
+            _batch_to_json(each, settings, state, config, live_queries) for each in list_unfinished_batches(state)
+        ]
     if format is OutputFormat.json:
         print_json_lines([{"running": live_queries is not None, "batches": batches}])
         return
@@ -78,16 +80,16 @@ def park(
     from router.state.state import StateFolder
 
     settings = load_settings(config)
-    state = StateFolder.beside(Path(settings.state))
-    live_queries = fetch_router_queries(settings)
-    known = {batch.query: batch for batch in list_unfinished_batches(state)}
-    if query in known and live_queries is not None and live_queries.get(query, {}).get("state") == "running":
-        hint = "while a router is running, only a blocked batch can be moved; see `batches show`"
-        raise RouterError(f"batch {known[query].batch} of {query} is being written", hint=hint)
-    if query in known and not yes:
-        _print_batch(_batch_to_json(known[query], settings, state, config, live_queries), config)
-        typer.confirm("Move what its sinks do not have to the dead letters?", abort=True)
-    batch = order(state, query)
+    with StateFolder.beside(Path(settings.state)) as state:
+        live_queries = fetch_router_queries(settings)
+        known = {batch.query: batch for batch in list_unfinished_batches(state)}
+        if query in known and live_queries is not None and live_queries.get(query, {}).get("state") == "running":
+            hint = "while a router is running, only a blocked batch can be moved; see `batches show`"
+            raise RouterError(f"batch {known[query].batch} of {query} is being written", hint=hint)
+        if query in known and not yes:
+            _print_batch(_batch_to_json(known[query], settings, state, config, live_queries), config)
+            typer.confirm("Move what its sinks do not have to the dead letters?", abort=True)
+        batch = order(state, query)
     when = "at its next attempt" if live_queries is not None else "at its next start"
     print_text(f"the router will move batch {batch.batch} of {query} to the dead letters {when}")
 
@@ -117,7 +119,7 @@ def _find_sinks(batch: UnfinishedBatch, settings: Settings, state: StateFolder, 
     from router.commands.batches.unfinished import find_sink_completions
     from router.evaluation.plan import plan_of
 
-    document = state.plan(batch.plan) if batch.plan else None
+    document = state.batches.plan(batch.plan) if batch.plan else None
     if document is None:
         return []
     return find_sink_completions(batch, plan_of(document, environ=os.environ, base=config.resolve().parent))

@@ -1,7 +1,7 @@
 """Unfinished batches, read while a router may be running, and the order to move one to the dead letters.
 
 Reads ``state`` without its lock, and writes only that order. Spark's plan of a batch is in its
-checkpoint, the router's notes are in ``state/batches``, and a running router is queried at its metrics port.
+checkpoint, the router's notes are in the state database, and a running router is queried at its metrics port.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from router.reading.generations import Generation, bounds
 from router.settings import Settings
 from router.sinks import Commit, open_sink
 from router.sources import INBOX
-from router.state.state import BatchNotes, Hold, Park, StateFolder
+from router.state.state import Hold, Park, StateFolder
 from router.writing.staging import commit_app
 
 ANSWER_SECONDS: Final = 3.0
@@ -84,14 +84,14 @@ def list_unfinished_batches(state: StateFolder) -> list[UnfinishedBatch]:
 
 
 def _read_unfinished_batch(state: StateFolder, query: str, generation: Generation, batch: int) -> UnfinishedBatch:
-    notes = BatchNotes(state.batches)
+    notes = state.batches
     planned = datetime.fromtimestamp((generation.path / "offsets" / str(batch)).stat().st_mtime, UTC)
     return UnfinishedBatch(
         query,
         batch,
         generation.id,
-        state.pinned(query, batch),
-        state.since(query, batch) or planned,
+        notes.pinned(query, batch),
+        notes.since(query, batch) or planned,
         notes.held(query, batch, generation.id),
         notes.parked(query, batch, generation.id),
         tuple(_iter_ranges(state, query, generation, batch)),
@@ -131,7 +131,7 @@ def order_parking(state: StateFolder, query: str) -> UnfinishedBatch:
     batch = batches[query]
     if batch.park is None:
         order = Park(batch.generation, datetime.now(UTC).isoformat(timespec="microseconds"))
-        BatchNotes(state.batches).park(query, batch.batch, order)
+        state.batches.park(query, batch.batch, order)
     return batch
 
 

@@ -49,7 +49,7 @@ from router.settings import load_settings
 from router.settings.checks import iter_retention_warnings
 from router.settings.routes import REASONS
 from router.settings.values import parse_duration
-from router.state.ledger import Happening, LedgerEntry, LetterLedger, Standing, instant
+from router.state.ledger import HistoryEntry, LedgerEntry, LetterLedger, Standing, instant
 from router.terminal import (
     WIDE,
     Terminal,
@@ -424,7 +424,7 @@ class ShownLetter:
 
     letter: DeadLetter
     entry: LedgerEntry | None
-    history: list[Happening]
+    history: list[HistoryEntry]
     explanation: RecordExplanation | None
     blocked_letters: int = 0
     """Number of dead letters with the same key that wait until this one is replayed."""
@@ -453,7 +453,7 @@ def show(
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         entry = ledger.entries([dead_letter.id]).get(dead_letter.id)
         history = [_redact_entry(each, redaction) for each in ledger.history(dead_letter.id)]
-        behind = ledger.order.behind(dead_letter.id)
+        behind = ledger.order.count_behind(dead_letter.id)
     now = (
         None if catalog is None else redact_explanation(explain_with_catalog(dead_letter, catalog, settings), redaction)
     )
@@ -464,9 +464,9 @@ def show(
         _print_letter(shown)
 
 
-def _redact_entry(happening: Happening, redaction: Redaction) -> Happening:
-    detail = redaction.detail(happening.reason, happening.detail)
-    return Happening(happening.at, happening.what, happening.replay, happening.reason, detail)
+def _redact_entry(entry: HistoryEntry, redaction: Redaction) -> HistoryEntry:
+    detail = redaction.detail(entry.reason, entry.detail)
+    return HistoryEntry(entry.at, entry.what, entry.replay, entry.reason, detail)
 
 
 def _letter_to_json(shown: ShownLetter) -> dict[str, Any]:
@@ -494,10 +494,10 @@ def _letter_to_json(shown: ShownLetter) -> dict[str, Any]:
     }
 
 
-def _history_entry_to_json(happening: Happening) -> dict[str, Any]:
-    at = None if happening.at is None else instant(happening.at)
-    form = {"at": at, "what": happening.what, "replay": happening.replay}
-    return form | ({"reason": happening.reason, "detail": happening.detail} if happening.reason else {})
+def _history_entry_to_json(entry: HistoryEntry) -> dict[str, Any]:
+    at = None if entry.at is None else instant(entry.at)
+    form = {"at": at, "what": entry.what, "replay": entry.replay}
+    return form | ({"reason": entry.reason, "detail": entry.detail} if entry.reason else {})
 
 
 def _print_letter(shown: ShownLetter) -> None:
@@ -549,8 +549,8 @@ def _format_side(value: Any) -> str:
     return "-" if value is None else printable(str(value))
 
 
-def _format_reason(happening: Happening) -> str:
-    return printable(f"{happening.reason}: {happening.detail}") if happening.reason else "-"
+def _format_reason(entry: HistoryEntry) -> str:
+    return printable(f"{entry.reason}: {entry.detail}") if entry.reason else "-"
 
 
 def _print_table(title: str, columns: tuple[str, ...], rows: Any) -> None:
@@ -631,9 +631,9 @@ def release(
                 "no dead letter can be released while a replay is unfinished",
                 hint="run `xrouter dead-letters replay` again to finish it",
             )
-        known = ledger.order.numbers()
+        known = ledger.order.positions()
         chosen = [_find_blocking_letter(known, text) for text in ids]
-        waiting = sum(ledger.order.behind(letter) for letter in chosen)
+        waiting = sum(ledger.order.count_behind(letter) for letter in chosen)
         ledger.order.release(chosen)
     print_text(
         f"released {len(chosen)}; {waiting} blocked dead letters can be replayed with `xrouter dead-letters replay`"

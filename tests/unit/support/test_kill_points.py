@@ -42,7 +42,7 @@ def test_points_of_the_tests_are_met(name: str) -> None:
 
 
 def test_the_points_of_the_tests_are_seen() -> None:
-    assert {"router.state.state:StateFolder.pin", "os:replace~offsets.json"} <= named_in_tests()
+    assert {"router.state.state:BatchStore.pin", "os:replace~generation.json"} <= named_in_tests()
 
 
 @pytest.mark.parametrize(

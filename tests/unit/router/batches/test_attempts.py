@@ -7,6 +7,7 @@ and sinks are lists (:mod:`tests.support.listed`).
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -18,10 +19,11 @@ from router.reading import generations
 from router.sinks import Commit, WriteResult
 from router.sources import INBOX
 from router.state.ledger import LetterLedger
-from router.state.state import BatchNotes, Park, StateFolder
+from router.state.state import BatchStore, Park, StateFolder
 from router.watching.metrics import Metrics
 from router.writing.outcomes import REASON, sinks_of
 from router.writing.writer import BatchWriter
+from tests.support.format_1 import as_format_1
 from tests.support.listed import (
     RECORDS,
     Died,
@@ -47,7 +49,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (BatchJournal, "look", 1),
     (BatchJournal, "pin", 1),
     (BatchJournal, "set_aside", 1),
-    (BatchNotes, "block", 1),
+    (BatchStore, "block", 1),
     (BatchJournal, "hold_back", 1),
     (BatchWriter, "send_events", 1),
     *((ListOutcomes, "staged", nth) for nth in (1, 2)),
@@ -59,8 +61,8 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (BatchJournal, "settle", 1),
     (ListOutcomes, "release", 1),
     (BatchParts, "written", 1),
-    (BatchNotes, "release", 1),
-    (Metrics, "count_written_batch", 1),
+    (BatchStore, "release", 1),
+    (Metrics, "batch_done", 1),
 )
 
 
@@ -76,8 +78,8 @@ def assert_written(state: StateFolder, world: World) -> None:
     assert sinks_of(letters[3]["detail"]) == ("hook",)
     assert sinks_of(letters[6]["detail"]) == SINKS
     with LetterLedger.open(state.root, create=False) as ledger:
-        assert sorted(ledger.order.heads()) == ["A", "B"]
-        assert len(ledger.order.numbers()) == 3
+        assert sorted(ledger.order.first_letters()) == ["A", "B"]
+        assert len(ledger.order.positions()) == 3
 
 
 @pytest.mark.slow
@@ -117,16 +119,29 @@ def test_dying_in_one_pass_loses_nothing(state: StateFolder, world: World, owner
     assert process.counts() == Counter({"routed": 7, "no-match": 1})
 
 
+def test_what_an_earlier_router_began_is_finished_after_the_upgrade(tmp_path: Path, world: World) -> None:
+    plan = plan_of(SINKS, order="park")
+    with StateFolder.open(tmp_path / "old") as state:
+        generation = generations.begin(state, INBOX, ())
+        with dying(ListOutcomes, "publish_events", "after"), pytest.raises(Died):
+            Process(state, plan, world, generation).batch()
+    as_format_1(tmp_path / "old")
+    with StateFolder.open(tmp_path / "old") as state:
+        assert state.batches.pinned(INBOX, 0) == plan.id
+        Process(state, plan, world, generation).batch()
+        assert_written(state, world)
+
+
 def test_nothing_is_written_before_the_pin(state: StateFolder, world: World) -> None:
     plan = plan_of(SINKS, order="park")
     generation = generations.begin(state, INBOX, ())
     with dying(BatchJournal, "pin", "before"), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
-    assert state.pinned(INBOX, 0) is None
+    assert state.batches.pinned(INBOX, 0) is None
     assert not world.published and not any(sink.rows for sink in world.sinks.values())
     with dying(BatchJournal, "pin", "after"), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
-    assert state.pinned(INBOX, 0) == plan.id
+    assert state.batches.pinned(INBOX, 0) == plan.id
     assert not world.published and not any(sink.rows for sink in world.sinks.values())
 
 
@@ -149,13 +164,13 @@ def test_a_sink_that_has_its_share_is_not_asked_again_while_another_holds_the_ba
     process = Process(state, plan, world, generation)
     with dying(BatchRetry, "_note", "after", 3), pytest.raises(Died):
         process.batch()
-    held = BatchNotes(state.batches).held(INBOX, 0, generation.id)
+    held = state.batches.held(INBOX, 0, generation.id)
     assert held is not None and (held.sink, held.taken) == ("hook", ("bus", "lake"))
     world.down = set()
     process.batch()
     once = Counter(set(range(8)) - {5})
     assert Counter(world.published["bus"]) == Counter(world.numbers("lake")) == once
-    assert BatchNotes(state.batches).held(INBOX, 0, generation.id) is None
+    assert state.batches.held(INBOX, 0, generation.id) is None
 
 
 def test_a_drain_ends_a_held_batch_and_a_batch_to_come(state: StateFolder, world: World) -> None:
@@ -165,7 +180,7 @@ def test_a_drain_ends_a_held_batch_and_a_batch_to_come(state: StateFolder, world
     process.pipeline.drain()
     with pytest.raises(Draining):
         process.batch()
-    assert state.pinned(INBOX, 0) is None
+    assert state.batches.pinned(INBOX, 0) is None
 
 
 def test_the_breaker_holds_a_batch_unwritten_until_it_is_pinned(state: StateFolder, world: World) -> None:
@@ -174,9 +189,9 @@ def test_the_breaker_holds_a_batch_unwritten_until_it_is_pinned(state: StateFold
     process = Process(state, strict, world, generation)
     with dying(BatchRetry, "_wait", "before"), pytest.raises(Died):
         process.batch()
-    held = BatchNotes(state.batches).held(INBOX, 0, generation.id)
+    held = state.batches.held(INBOX, 0, generation.id)
     assert held is not None and held.sink == "" and "1 of 8 records" in held.reason
-    assert state.pinned(INBOX, 0) is None and not world.published
+    assert state.batches.pinned(INBOX, 0) is None and not world.published
     # Another plan judges it anew, and what is pinned to it is not looked at again.
     with dying(BatchJournal, "pin", "after"), pytest.raises(Died):
         Process(state, plan_of(SINKS), world, generation).batch()
@@ -226,7 +241,7 @@ def test_what_the_breaker_holds_is_told_until_a_plan_mends_it(
 
 ASIDE_POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     *((BatchJournal, name, 1) for name in ("look", "pin", "set_aside", "hold_back", "spill", "settle")),
-    (BatchNotes, "park", 1),
+    (BatchStore, "park", 1),
     (BatchWriter, "withhold_events", 1),
     (BatchWriter, "send_letters", 1),
     (ListSink, "take", 1),
@@ -245,7 +260,7 @@ def test_dying_while_a_batch_is_set_aside_names_the_same_sinks(
     world.down = {"hook"}
     with dying(BatchRetry, "_wait", "before"), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
-    notes = BatchNotes(state.batches)
+    notes = state.batches
     notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
     with dying(owner, name, when, nth), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
@@ -269,7 +284,7 @@ def test_an_order_ends_the_wait_for_a_sink(state: StateFolder, world: World, mon
     generation = generations.begin(state, INBOX, ())
     process = Process(state, plan_of(SINKS), world, generation)
     world.down = {"lake"}
-    notes = BatchNotes(state.batches)
+    notes = state.batches
 
     def look(seconds: float) -> None:
         notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
@@ -301,7 +316,7 @@ def test_the_record_that_fails_is_found_and_the_rest_is_written_once(state: Stat
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("owner", "name"), [(BatchNotes, "note_parts"), (ListSink, "write"), (BatchParts, "divide")])
+@pytest.mark.parametrize(("owner", "name"), [(BatchStore, "note_parts"), (ListSink, "write"), (BatchParts, "divide")])
 def test_dying_anywhere_between_parts_doubles_nothing(
     state: StateFolder, world: World, owner: type, name: str, when: str
 ) -> None:
@@ -328,7 +343,7 @@ def test_what_has_the_whole_batch_does_not_get_its_parts(state: StateFolder, wor
     with dying(ListOutcomes, "publish_events", "before"), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
     assert set(world.numbers("lake")) == set(range(8)) - {5}
-    parts = BatchParts.of(BatchNotes(state.batches), INBOX, 0, generation.id)
+    parts = BatchParts.of(state.batches, INBOX, 0, generation.id)
     parts.cut(places(RECORDS, "inbox"), 3)
     process = Process(state, plan, world, generation)
     process.batch()

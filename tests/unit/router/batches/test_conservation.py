@@ -295,7 +295,8 @@ def test_an_account_that_cannot_be_read_begins_anew_and_stops_nobody(state: Stat
     process = Process(state, plan_of(SINKS), world, generation)
     process.batch()
     committed(generation, 0)
-    (state.root / "ledger" / "accounts" / f"{INBOX}.json").write_text("{")
+    with state.database.transaction() as connection:
+        connection.execute("UPDATE accounts SET account = '{'")
     planned(generation, 1, {"t": {"0": 16}})
     process = Process(state, plan_of(SINKS), world, generation)
     process.batch(1)
@@ -307,21 +308,18 @@ def test_what_a_full_disk_did_not_take_is_known_to_the_query_that_starts_anew(st
     metrics, accounts = Metrics(), Accounts(state)
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
     tally = Tally(Counter({("/endpoints/e", "routed", ""): 10}), rows=10)
-    folder, aside = state.root / "ledger" / "accounts", state.root / "ledger" / "aside"
     for batch in range(3):
         planned(generation, batch, {"t": {"0": 10 * batch + 10}})
     first = ConservationCheck("kafka-1", generation, state, accounts, everything)
     assert first.add(0, tally, metrics)
-    folder.rename(aside)
-    folder.write_text("what stands for a disk that takes nothing")
+    state.database.read("PRAGMA query_only = ON")  # A disk that takes nothing.
     assert first.add(1, tally, metrics)
     # Spark could not note it either, and the batch comes again.
     again = ConservationCheck("kafka-1", generation, state, accounts, everything)
     assert not again.add(1, tally, metrics)
     assert again.add(2, tally, metrics)
     assert (again.account.taken, again.account.gap) == (30, 0)
-    folder.unlink()
-    aside.rename(folder)
+    state.database.read("PRAGMA query_only = OFF")
     accounts.keep_all()
     kept = Accounts(state).of("kafka-1")
     assert (kept.batch, kept.taken, kept.records.total()) == (2, 30, 30)

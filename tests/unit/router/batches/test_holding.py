@@ -14,7 +14,8 @@ from router.batches.journal import BatchRetry, Draining
 from router.errors import SinkError
 from router.reading import generations
 from router.sources import INBOX
-from router.state.state import BatchNotes, StateFolder
+from router.state.database import StateDatabase
+from router.state.state import BatchStore, StateFolder
 from router.watching.status import RouterStatus
 from router.writing.staging import BatchId
 from tests.support import shop
@@ -36,7 +37,9 @@ def test_what_helps_a_sink_is_told_and_not_how_to_give_it_up(tmp_path: Path, err
     draining.set()
     loaded = Mock()
     loaded.writer.taken.return_value = frozenset()
-    holding = BatchRetry("kafka", BatchNotes(tmp_path), Mock(active=Mock(sources=())), Mock(), Mock(), draining)
+    holding = BatchRetry(
+        "kafka", BatchStore(StateDatabase(tmp_path)), Mock(active=Mock(sources=())), Mock(), Mock(), draining
+    )
     with structlog.testing.capture_logs() as logged, pytest.raises(Draining):
         holding.by_sink(
             loaded, BatchId("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00"), error, 1.0, parked=False
@@ -76,7 +79,7 @@ def test_a_batch_that_stays_held_is_an_error_once(tmp_path: Path, monkeypatch: p
     now = [0.0]
     monkeypatch.setattr("router.batches.journal.time.monotonic", lambda: now[0])
     holding = BatchRetry(
-        "kafka", BatchNotes(tmp_path), Mock(active=Mock(sources=())), Mock(), Mock(), threading.Event()
+        "kafka", BatchStore(StateDatabase(tmp_path)), Mock(active=Mock(sources=())), Mock(), Mock(), threading.Event()
     )
     batch = BatchId("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00")
     with structlog.testing.capture_logs() as logged:

@@ -15,6 +15,7 @@ from router.cli import run_command_line
 from router.evaluation.outputs import ROUTED, Tally
 from router.evaluation.plan import Plan
 from router.settings import load_settings
+from router.state.database import StateDatabase
 from router.state.ledger import parse_instant
 from router.watching.coverage import Coverage
 
@@ -161,7 +162,7 @@ def run_once(config: Path, *pairs: tuple[str, str]) -> None:
     """Let a router start by these settings and have a record of each definition at its endpoint."""
     settings = load_settings(config)
     coverage = Coverage()
-    coverage.open_store(Path(settings.state))
+    coverage.keep_in(StateDatabase(Path(settings.state)))
     coverage.follow(Plan(load([str(config.parent / "catalog.json")]), settings))
     coverage.add_batch(Tally(Counter((endpoint, ROUTED, "") for endpoint, _ in pairs), Counter(pairs)))
     coverage.close()
@@ -212,7 +213,7 @@ def test_unseen_shows_what_never_occurred_alone(config: Path, capsys: pytest.Cap
 
 def test_a_file_of_what_occurred_that_is_damaged_is_named(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_once(config)
-    path = Path(load_settings(config).state) / "ledger" / "sightings.db"
+    path = Path(load_settings(config).state) / "state.db"
     path.write_bytes(b"no database at all" * 300)
     assert run_command_line(["routes", str(config)]) > 0
     assert str(path) in capsys.readouterr().err

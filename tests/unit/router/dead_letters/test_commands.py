@@ -13,6 +13,7 @@ import pytest
 
 from router.cli import run_command_line
 from router.state.ledger import LetterLedger
+from tests.support.ledger import attempted, replayed
 from tests.support.letters import CATALOG, letter_id, row, settings_file, write_letters
 
 Run = Callable[..., tuple[int, str, str]]
@@ -48,8 +49,8 @@ def config(tmp_path: Path) -> Path:
     for version, each in enumerate(rows, 1):
         settings = write_letters(file, [each], version)
     with LetterLedger.open(Path(settings.state)) as ledger:
-        ledger.attempted([(letter_id(2), "ambiguous", "two definitions match")], NOW)
-        ledger.replayed([letter_id(1)], NOW)
+        attempted(ledger, [(letter_id(2), "ambiguous", "two definitions match")], NOW)
+        replayed(ledger, [letter_id(1)], NOW)
         ledger.park([letter_id(3)])
     return file
 

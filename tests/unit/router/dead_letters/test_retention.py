@@ -19,6 +19,7 @@ from router.settings.checks import iter_retention_warnings
 from router.sinks import Commit, open_sink
 from router.sinks.jsonlines import DEAD_LETTER
 from router.state.ledger import LetterLedger, PendingReplay
+from tests.support.ledger import replayed
 from tests.support.letters import SINKS, letter_id, row, settings_file, write_letters
 from tests.support.waiting import wait_until
 
@@ -75,7 +76,7 @@ def test_the_ledger_forgets_what_is_gone_from_every_sink(tmp_path: Path) -> None
     write_letters(settings, [row(1, failed=NOW)], 9, app="late")
     (tmp_path / "lines").joinpath("late-lines-letters-000000000009.jsonl").unlink()
     with LetterLedger.open(Path(settings.state)) as ledger:
-        ledger.replayed([letter_id(1), letter_id(2), letter_id(3)], NOW)
+        replayed(ledger, [letter_id(1), letter_id(2), letter_id(3)], NOW)
     purge(settings, RetentionLimits(age=1.5 * DAY), now=NOW)
     with LetterLedger.open(Path(settings.state)) as ledger:
         assert ledger.standing([letter_id(1), letter_id(2), letter_id(3)]) == {

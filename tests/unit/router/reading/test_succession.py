@@ -75,7 +75,7 @@ def test_a_batch_that_may_be_written_in_part_goes_first(state: StateFolder) -> N
     spark_wrote(generation, 0, {"a": {"0": 5}}, committed=False)
     assert succession.unfinished(ONE) is None
     assert succession.left(()) == []
-    state.pin(ONE, 0, PLAN, b"plan")
+    state.batches.pin(ONE, 0, PLAN, b"plan")
     assert succession.unfinished(ONE) == generation
     assert succession.left(()) == [ONE]
     assert succession.left((ONE,)) == []

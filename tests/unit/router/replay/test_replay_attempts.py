@@ -61,7 +61,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def ledger(tmp_path: Path) -> Iterator[LetterLedger]:
     """A ledger in which two letters are of one key."""
     with LetterLedger.open(tmp_path) as opened:
-        opened.order.arrived([("A", "letter-2"), ("A", "letter-3")])
+        opened.order.append_letters([("A", "letter-2"), ("A", "letter-3")])
         yield opened
 
 

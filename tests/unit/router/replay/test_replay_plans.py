@@ -1,14 +1,18 @@
-"""The plan of a replay batch is kept whole, whatever a process left that died while it kept one."""
+"""The plan of a replay batch is stored with it, and restored as it was."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
+
 from catalog.load import load
+from router.errors import BatchPinError
 from router.evaluation.plan import Plan
-from router.replay.batches import FOLDER, ReplayPlans
+from router.replay.batches import restore_plan
 from router.settings import load_settings
+from router.state.ledger import LetterLedger, PendingReplay
 
 
 def plan_of(folder: Path, topic: str) -> Plan:
@@ -18,14 +22,12 @@ def plan_of(folder: Path, topic: str) -> Plan:
     return Plan(load([folder / "catalog.json"]), load_settings(folder / "router.yaml", {}))
 
 
-def test_only_the_last_plan_is_kept_and_it_is_whole(tmp_path: Path) -> None:
+def test_the_plan_of_an_unfinished_replay_is_stored_and_others_are_removed(tmp_path: Path) -> None:
     first, second = plan_of(tmp_path, "first"), plan_of(tmp_path, "second")
-    folder = tmp_path / FOLDER
-    plans = ReplayPlans(tmp_path, tmp_path, {})
-    plans.keep(first)
-    (folder / f".{second.id}.json.99").write_bytes(b"{")
-    (folder / f"{second.id}.json").write_bytes(b"{")
-    for plan in (second, first, second, second):
-        plans.keep(plan)
-        assert plans.restore(plan.id).id == plan.id
-        assert [path.stem for path in folder.iterdir()] == [plan.id]
+    with LetterLedger.open(tmp_path / "state") as ledger:
+        for number, plan in enumerate((first, second, first, second), 1):
+            ledger.begin(PendingReplay(number, plan.id, ("a",)), plan.to_bytes())
+            assert restore_plan(ledger, plan.id, tmp_path, {}).id == plan.id
+            ledger.finish(number, [])
+        with pytest.raises(BatchPinError, match="not in the state database"):
+            restore_plan(ledger, first.id, tmp_path, {})

@@ -16,6 +16,7 @@ from router.replay import batches as replaying
 from router.replay.batches import SelectedDeadLetter, Selection, batches, missing_sinks, rows_of
 from router.replay.replay import ReplayOptions
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
+from tests.support.ledger import attempted, replayed
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
 NEAREST = ({"message": "/messagegroups/G/messages/M", "mismatches": []},)
@@ -66,9 +67,9 @@ def test_times_of_a_command_line() -> None:
 def test_standing_decides_and_what_failed_too_often_is_parked(tmp_path: Path) -> None:
     letters = [replace(LETTER, id=name, position=name) for name in "abcd"]
     with LetterLedger.open(tmp_path) as ledger:
-        ledger.replayed(["a"], WHEN)
+        replayed(ledger, ["a"], WHEN)
         ledger.park(["b"])
-        ledger.attempted([("c", "no-match", "")] * 2, WHEN)
+        attempted(ledger, [("c", "no-match", "")] * 2, WHEN)
         replaying = Selection(ledger, Filter(), most=2)
         assert [each.letter.id for each in replaying.choose(letters)] == ["d"]
         assert replaying.skipped == Counter(replayed=1, parked=2)
@@ -85,8 +86,8 @@ def test_sinks_that_lack_a_record_are_those_named_last(tmp_path: Path) -> None:
         assert missing_sinks(ledger, LETTER, None) == ()
         assert missing_sinks(ledger, rejected, None) == ("bus", "hook")
         # Refused by one of them; then a catalog that knew nothing of it, which changes nothing about who has it.
-        ledger.attempted([("a", "sink-rejected", "sink hook: never")], WHEN)
-        ledger.attempted([("a", "no-match", "sink bus: said a record")], WHEN)
+        attempted(ledger, [("a", "sink-rejected", "sink hook: never")], WHEN)
+        attempted(ledger, [("a", "no-match", "sink bus: said a record")], WHEN)
         assert missing_sinks(ledger, rejected, ledger.entries("a")["a"]) == ("hook",)
         assert missing_sinks(ledger, LETTER, ledger.entries("a")["a"]) == ("hook",)
 

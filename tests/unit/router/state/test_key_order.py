@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,8 +14,9 @@ from router.cli import run_command_line
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.retention import RetentionLimits, purge
 from router.replay.batches import SelectedDeadLetter, batches, missing_sinks
-from router.state.ledger import HELD, LetterLedger, Outcome, PendingReplay, Turns, held_up, only_waits, waits_for
+from router.state.ledger import HELD, LetterLedger, Outcome, PendingReplay, ReplayOrder, held_up, only_waits, waits_for
 from router.writing.outcomes import detail_of, sinks_of
+from tests.support.ledger import replayed
 from tests.support.letters import letter_id, row, settings_file, write_letters
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
@@ -30,61 +28,35 @@ ARRIVED = [("A", "a1"), ("B", "b1"), ("A", "a2"), ("A", "a3")]
 def ledger(tmp_path: Path) -> Iterator[LetterLedger]:
     """A ledger with three letters of one key and one of another."""
     with LetterLedger.open(tmp_path) as opened:
-        opened.order.arrived(ARRIVED)
+        opened.order.append_letters(ARRIVED)
         yield opened
 
 
 def test_a_key_is_blocked_by_its_first_letter_until_that_is_replayed_or_gone(ledger: LetterLedger) -> None:
     order = ledger.order
-    assert order.heads() == {"A": "a1", "B": "b1"}
-    assert [order.behind(letter) for letter in ("a1", "a2", "a3", "x")] == [2, 1, 0, 0]
-    assert order.keys(["a2", "b1", "x"]) == {"a2": "A", "b1": "B"}
+    assert order.first_letters() == {"A": "a1", "B": "b1"}
+    assert [order.count_behind(letter) for letter in ("a1", "a2", "a3", "x")] == [2, 1, 0, 0]
+    assert order.keys_of_letters(["a2", "b1", "x"]) == {"a2": "A", "b1": "B"}
     ledger.begin(PendingReplay(1, "plan", ("a1", "b1")))
     ledger.finish(1, [Outcome("a1"), Outcome("b1", "no-match", "still")])
-    assert order.heads() == {"A": "a2", "B": "b1"}
+    assert order.first_letters() == {"A": "a2", "B": "b1"}
     assert order.is_first("a2") and not order.is_first("a3")
     ledger.forget(["b1"])
-    ledger.replayed(["a2"], WHEN)
-    assert order.heads() == {"A": "a3"}
+    replayed(ledger, ["a2"], WHEN)
+    assert order.first_letters() == {"A": "a3"}
     assert order.release(["a3", "a1"]) == 1
-    assert order.numbers() == {}
+    assert order.positions() == {}
     assert ledger.standing(["a3"]) == {"a3": "open"}
 
 
 def test_a_batch_that_is_repeated_stands_as_before_and_without_what_was_replayed(ledger: LetterLedger) -> None:
     order = ledger.order
-    ledger.replayed(["a1"], WHEN)
-    order.arrived(ARRIVED)
-    assert order.heads() == {"B": "b1", "A": "a2"}
+    replayed(ledger, ["a1"], WHEN)
+    order.append_letters(ARRIVED)
+    assert order.first_letters() == {"B": "b1", "A": "a2"}
     # One that a sink turned down comes in its place among those that stood there before the write.
-    order.arrived([("A", "a2"), ("A", "a0"), ("A", "a3")])
-    assert [Turns(order).earlier(letter) for letter in ("a2", "a0", "a3")] == [None, "a2", "a0"]
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from router.state.ledger import LetterLedger
-
-with LetterLedger.open(Path(sys.argv[1])) as ledger:
-    ledger.order.arrived([("A", "a1")])
-    seen = 0
-    def watch(statement):
-        global seen
-        seen += statement.startswith("INSERT INTO waiting")
-        if seen == 700:
-            os.kill(os.getpid(), signal.SIGKILL)
-    ledger._database.set_trace_callback(watch)
-    ledger.order.arrived([("A", "a1"), *(("B", f"b{n}") for n in range(1000))])
-"""
-
-
-@pytest.mark.slow
-def test_killed_while_letters_arrive_nothing_of_it_is_there(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
-    assert done.returncode == -signal.SIGKILL
-    with LetterLedger.open(tmp_path) as ledger:
-        assert ledger.order.heads() == {"A": "a1"}
+    order.append_letters([("A", "a2"), ("A", "a0"), ("A", "a3")])
+    assert [ReplayOrder(order).earlier(letter) for letter in ("a2", "a0", "a3")] == [None, "a2", "a0"]
 
 
 def test_what_is_behind_a_letter_that_stays_dead_is_held_up() -> None:
@@ -106,7 +78,7 @@ def gathered(
     ledger: LetterLedger, letters: Sequence[str], lasting: str = "", lake: str = ""
 ) -> tuple[list[list[str]], set[str]]:
     """Replay letters in the order in which they are read, all but *lasting*; returns batches, and who was left out."""
-    turns = Turns(ledger.order)
+    turns = ReplayOrder(ledger.order)
     chosen = (
         SelectedDeadLetter(replace(LETTER, id=letter, position=letter), ("lake",) if letter in lake.split() else ())
         for letter in letters
@@ -115,8 +87,8 @@ def gathered(
     for batch in batches(chosen, 2, turns):
         ids = [letter.id for letter in batch.letters]
         found.append(ids)
-        held = held_up(ids, lasting.split(), ledger.order.keys(ids))
-        ledger.replayed([letter for letter in ids if letter not in held and letter not in lasting.split()], WHEN)
+        held = held_up(ids, lasting.split(), ledger.order.keys_of_letters(ids))
+        replayed(ledger, [letter for letter in ids if letter not in held and letter not in lasting.split()], WHEN)
     return found, turns.left
 
 
@@ -132,7 +104,7 @@ def test_a_letter_is_left_out_while_one_before_it_is_dead_or_no_part_of_the_repl
     assert gathered(ledger, ["a2", "b1"]) == ([["b1"]], {"a2"})
     assert gathered(ledger, ["a1", "a2", "a3"], lasting="a1") == ([["a1", "a2"]], {"a3"})
     assert gathered(ledger, ["a1", "a2"], lasting="a1", lake="a2") == ([["a1"]], {"a2"})
-    assert ledger.order.heads() == {"A": "a1"}
+    assert ledger.order.first_letters() == {"A": "a1"}
 
 
 def test_one_that_is_read_before_its_turn_is_left_for_another_pass(ledger: LetterLedger) -> None:
@@ -141,11 +113,11 @@ def test_one_that_is_read_before_its_turn_is_left_for_another_pass(ledger: Lette
 
 
 def test_in_a_dry_run_what_passed_holds_up_nothing(ledger: LetterLedger) -> None:
-    turns = Turns(ledger.order)
+    turns = ReplayOrder(ledger.order)
     assert turns.earlier("a2") == "a1"
     turns.passed("a1")
     assert (turns.earlier("a2"), turns.earlier("a3")) == (None, "a2")
-    assert ledger.order.heads()["A"] == "a1"
+    assert ledger.order.first_letters()["A"] == "a1"
 
 
 def letters_that_wait(folder: Path) -> Path:
@@ -153,7 +125,7 @@ def letters_that_wait(folder: Path) -> Path:
     file = settings_file(folder, order="park")
     settings = write_letters(file, [row(1, received=WHEN), row(2, received=WHEN)])
     with LetterLedger.open(Path(settings.state)) as ledger:
-        ledger.order.arrived([("A", letter_id(1)), ("A", letter_id(2)), ("B", "gone")])
+        ledger.order.append_letters([("A", letter_id(1)), ("A", letter_id(2)), ("B", "gone")])
     return file
 
 
@@ -171,7 +143,7 @@ def test_show_tells_who_waits_and_release_goes_on_without_one(
     assert run_command_line(["dead-letters", "release", file, letter_id(1)[:5]]) == 0
     assert "released 1; 1 blocked dead letters" in capsys.readouterr().out
     with LetterLedger.open(tmp_path / "state", create=False) as ledger:
-        assert ledger.order.heads() == {"A": letter_id(2), "B": "gone"}
+        assert ledger.order.first_letters() == {"A": letter_id(2), "B": "gone"}
         ledger.begin(PendingReplay(1, "plan", (letter_id(2),)))
     assert run_command_line(["dead-letters", "release", file, letter_id(2)]) == 6
     assert "a replay is unfinished" in capsys.readouterr().err
@@ -181,11 +153,11 @@ def test_retention_frees_keys_of_letters_that_are_gone(tmp_path: Path) -> None:
     file = letters_that_wait(tmp_path)
     settings = write_letters(file, [row(3, failed=datetime.now(UTC))], version=2)
     with LetterLedger.open(Path(settings.state)) as ledger:
-        ledger.order.arrived([("A", letter_id(3))])
+        ledger.order.append_letters([("A", letter_id(3))])
         purge(settings, RetentionLimits(age=timedelta(days=1)))
         # The two that were removed, and one that a purge before it did not come to forget.
-        assert ledger.order.heads() == {"A": letter_id(3)}
-        numbers = ledger.order.numbers()
-        ledger.order.arrived([("A", letter_id(3))])
-        ledger.order.gone(numbers)
-        assert ledger.order.heads() == {"A": letter_id(3)}
+        assert ledger.order.first_letters() == {"A": letter_id(3)}
+        numbers = ledger.order.positions()
+        ledger.order.append_letters([("A", letter_id(3))])
+        ledger.order.remove_gone(numbers)
+        assert ledger.order.first_letters() == {"A": letter_id(3)}

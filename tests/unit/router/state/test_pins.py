@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from router.state.state import StateFolder
+from router.errors import RouterError
+from router.state.ledger import LetterLedger, PendingReplay
+from router.state.state import Park, StateFolder
 
 QUERIES = ("inbox", "kafka-1", "kafka-2")
 A, B, C, D = (letter * 32 for letter in "abcd")
@@ -23,122 +23,62 @@ def state(tmp_path: Path) -> Iterator[StateFolder]:
         yield opened
 
 
+def plans_of(state: StateFolder) -> set[str]:
+    return {row[0] for row in state.database.read("SELECT id FROM plans")}
+
+
 def whole(state: StateFolder, plans: dict[str, bytes]) -> None:
     """Check that every pin names a plan whose document is there, and as it was written."""
-    for pin in state.batches.glob("*/*"):
-        if pin.name.isdigit():
-            named = pin.read_text()
-            assert state.plan(named) == plans[named]
+    for (named,) in state.database.read("SELECT plan FROM pins"):
+        assert state.batches.plan(named) == plans[named]
 
 
 def test_a_plan_is_there_for_as_long_as_a_batch_names_it(state: StateFolder) -> None:
-    state.pin("kafka-1", 0, A, b"plan a")
-    state.pin("inbox", 0, B, b"plan b")
-    state.pin("inbox", 1, C, b"plan c")
-    state.pin("inbox", 2, D, b"plan d")
-    assert [state.plan(each) for each in (A, B, C, D)] == [b"plan a", None, b"plan c", b"plan d"]
-    state.unpin_all("kafka-1")
+    store = state.batches
+    store.pin("kafka-1", 0, A, b"plan a")
+    store.pin("inbox", 0, B, b"plan b")
+    store.pin("inbox", 1, C, b"plan c")
+    store.pin("inbox", 2, D, b"plan d")
+    assert [store.plan(each) for each in (A, B, C, D)] == [b"plan a", None, b"plan c", b"plan d"]
+    assert (store.pinned("inbox", 0), store.pinned("inbox", 1), store.newest_batch("inbox")) == (None, C, 2)
+    store.unpin_all("kafka-1")
     # The first batch of a new generation may still be judged by the plan that nothing names any more.
-    state.pin("kafka-1", 0, A, b"plan a")
-    assert state.plan(A) == b"plan a"
-
-
-def test_a_plan_that_a_dead_process_left_is_written_again(state: StateFolder) -> None:
-    state.pin("inbox", 0, A, b"plan a")
-    (state.root / "plans" / f"{A}.json").write_bytes(b"")
-    with_none = StateFolder(state.root)
-    with_none.pin("kafka-1", 0, A, b"plan a")
-    assert state.plan(A) == b"plan a"
+    store.pin("kafka-1", 0, A, b"plan a")
+    assert store.plan(A) == b"plan a"
 
 
 def test_plans_do_not_pile_up(state: StateFolder) -> None:
-    """What the last pins of a plan leave unnamed stays until the first pin of the next."""
     for reload in range(30):
         plan = f"{reload:032}"
         for query in QUERIES:
-            state.pin(query, reload, plan, b"plan")
+            state.batches.pin(query, reload, plan, b"plan")
             if query == QUERIES[0]:
-                named = {pin.read_text() for pin in state.batches.glob("*/*")}
-                assert {path.stem for path in (state.root / "plans").iterdir()} == named
-    assert len(list((state.root / "plans").iterdir())) == 3
+                assert plans_of(state) == {row[0] for row in state.database.read("SELECT plan FROM pins")}
+    assert len(plans_of(state)) == 3
 
 
-def test_a_plan_is_kept_again_though_an_old_pin_names_it_that_outlived_it(state: StateFolder) -> None:
-    state.pin("inbox", 0, A, b"plan a")
-    (state.root / "plans" / f"{A}.json").unlink()
-    again = StateFolder(state.root)
-    again.pin("kafka-1", 0, B, b"plan b")
-    again.pin("kafka-1", 1, A, b"plan a")
-    assert again.plan(A) == b"plan a"
+def test_a_replay_and_a_batch_keep_the_plans_of_each_other(state: StateFolder) -> None:
+    state.batches.pin("inbox", 0, A, b"plan a")
+    with LetterLedger.open(state.root) as ledger:
+        ledger.begin(PendingReplay(1, B, ("x",)), b"plan b")
+        state.batches.pin("inbox", 1, C, b"plan c")
+        state.batches.pin("inbox", 2, C, b"plan c")
+        assert plans_of(state) >= {B, C}
+        ledger.finish(1, [])
+        ledger.begin(PendingReplay(2, D, ("x",)), b"plan d")
+        assert plans_of(state) == {C, D}
 
 
-def test_a_plan_is_kept_again_though_a_disk_failed_while_others_were_removed(
-    state: StateFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for query, plan in (("kafka-1", A), ("kafka-2", B)):
-        state.pin(query, 0, plan, b"plan")
-    for query in ("kafka-1", "kafka-2"):
-        state.unpin_all(query)
-    unlink = Path.unlink
-
-    def one_only(path: Path, missing_ok: bool = False) -> None:
-        if path.parent.name == "plans" and len(list(path.parent.iterdir())) < 3:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        unlink(path, missing_ok=missing_ok)
-
-    with monkeypatch.context() as patched, pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        patched.setattr(Path, "unlink", one_only)
-        state.pin("inbox", 0, C, b"plan")
-    for query, plan in (("kafka-1", A), ("kafka-2", B)):
-        state.pin(query, 0, plan, b"plan")
-        assert state.plan(plan) == b"plan"
-
-
-def test_what_dead_writers_left_of_plans_is_removed(state: StateFolder) -> None:
-    state.pin("inbox", 0, A, b"plan a")
-    left = state.root / "plans" / f".{B}.json.99"
-    left.write_bytes(b"plan")
-    state.pin("inbox", 1, C, b"plan c")
-    assert sorted(path.stem for path in (state.root / "plans").iterdir()) == [A, C]
-
-
-class PowerCut(Exception):
-    """The process ends here."""
-
-
-@pytest.mark.parametrize("steps", range(40))
-def test_the_end_at_any_step_leaves_no_pin_without_its_plan(
-    state: StateFolder, monkeypatch: pytest.MonkeyPatch, steps: int
-) -> None:
-    plans = {name * 32: f"plan {name}".encode() for name in "abcdef"}
-    left = steps
-
-    def dying(function: object) -> object:
-        def step(*arguments: object, **named: object) -> object:
-            nonlocal left
-            if left <= 0:
-                raise PowerCut
-            left -= 1
-            return function(*arguments, **named)  # type: ignore[operator]
-
-        return step
-
-    with monkeypatch.context() as patched, pytest.raises(PowerCut):
-        for name in ("replace", "fsync"):
-            patched.setattr(os, name, dying(getattr(os, name)))
-        for name in ("unlink", "mkdir"):
-            patched.setattr(Path, name, dying(getattr(Path, name)))
-        while True:
-            for number, plan in enumerate(plans):
-                for query in QUERIES:
-                    state.pin(query, number, plan, plans[plan])
-                    if number == 3:
-                        state.unpin_all(query)
-    whole(state, plans)
-    again = StateFolder(state.root)
-    for query in QUERIES:
-        again.pin(query, 9, "f" * 32, plans["f" * 32])
-    whole(again, plans)
+def test_notes_go_with_the_pin_and_belong_to_a_generation(state: StateFolder) -> None:
+    store, park = state.batches, Park("g", "2026-01-02T03:04:05Z", {"lake": "why"}, "0.1")
+    store.pin("inbox", 0, A, b"plan a")
+    store.park("inbox", 0, park)
+    store.block("inbox", 0, "g", {"key": "letter"}, "0.1")
+    assert (store.parked("inbox", 0, "g"), store.parked("inbox", 0, "h")) == (park, None)
+    assert (store.blocked("inbox", 0, "g", "0.1"), store.blocked("inbox", 0, "g")) == ({"key": "letter"}, None)
+    store.pin("inbox", 2, A, b"plan a")
+    assert store.parked("inbox", 0, "g") is None
+    assert store.blocked("inbox", 0, "g", "0.1") is None
 
 
 def test_queries_that_pin_at_once_keep_what_the_others_named(state: StateFolder) -> None:
@@ -151,12 +91,12 @@ def test_queries_that_pin_at_once_keep_what_the_others_named(state: StateFolder)
         try:
             for number in range(len(plans)):
                 plan = f"{(number + offset) % len(plans):032}"
-                state.pin(name, number, plan, plans[plan])
-                if state.plan(plan) != plans[plan]:
+                state.batches.pin(name, number, plan, plans[plan])
+                if state.batches.plan(plan) != plans[plan]:
                     failures.append(f"{name} {number}")
                 if number % 10 == 9:
-                    state.unpin_all(name)
-        except OSError as error:
+                    state.batches.unpin_all(name)
+        except RouterError as error:
             failures.append(repr(error))
 
     threads = [threading.Thread(target=query, args=(name, at * 3)) for at, name in enumerate(QUERIES)]

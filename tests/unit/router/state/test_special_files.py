@@ -69,7 +69,7 @@ def test_a_lock_that_is_no_file(tmp_path: Path, made: Callable[[Path], None]) ->
     assert not is_locked(root / "lock")
 
 
-@pytest.mark.parametrize("name", ["format.json", "inbox/format.json", "addresses.json", "batches/kafka/7", "state.db"])
+@pytest.mark.parametrize("name", ["format.json", "inbox/format.json", "addresses.json", "ledger/kafka/7", "state.db"])
 @pytest.mark.parametrize("made", [a_pipe, a_socket])
 def test_a_file_of_the_state_that_is_none(tmp_path: Path, made: Callable[[Path], None], name: str) -> None:
     root = tmp_path / "state"
@@ -97,12 +97,13 @@ def test_what_looks_beside_a_router_does_not_wait_either(tmp_path: Path) -> None
     (tmp_path / "format.json").unlink()
     os.mkfifo(tmp_path / "format.json")
     with pytest.raises(StateError, match="it is a pipe"):
-        StateFolder.beside(tmp_path)
+        StateFolder.beside(tmp_path).__enter__()
     os.mkfifo(tmp_path / "addresses.json")
     with pytest.raises(StateError, match=r"addresses\.json"):
         Pins(tmp_path).known()
-    (tmp_path / "ledger").mkdir()
-    os.mkfifo(tmp_path / "ledger" / "letters.db")
+    (tmp_path / "state.db").unlink()
+    (tmp_path / "format.json").unlink()
+    os.mkfifo(tmp_path / "state.db")
     with pytest.raises(StateError), LetterLedger.open(tmp_path, create=False):
         pass
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from router.errors import StateError
 from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
+from router.state.database import StateDatabase
 from router.state.ledger import DefinitionAtEndpoint, Sighting, sightings_in
 from router.watching.coverage import EVERY_SECONDS, Coverage
 from router.watching.metrics import Metrics
@@ -18,7 +17,7 @@ from tests.support.shop import plan
 
 A, B = "/endpoints/a", "/endpoints/b"
 ONE, TWO, THREE = (f"/messagegroups/g/messages/{name}" for name in ("one", "two", "three"))
-FILE = Path("ledger") / "sightings.db"
+FILE = Path("state.db")
 
 
 class Clock:
@@ -46,7 +45,7 @@ def process(clock: Clock, root: Path | None = None) -> Coverage:
     """Return what a router that starts has of it."""
     coverage = Coverage(clock=clock, now=clock)
     if root is not None:
-        coverage.open_store(root)
+        coverage.keep_in(StateDatabase(root))
     return coverage
 
 
@@ -176,45 +175,6 @@ def test_there_is_a_series_for_each_source_and_none_for_definitions() -> None:
     assert told[("unseen_definitions", A)] == 50 and told[("unseen_definitions", "other")] == 49
     assert told[("last_record_timestamp_seconds", A)] == 0
     assert told[("last_record_timestamp_seconds", "other")] > 1_700_000_000
-
-
-def damaged(path: Path) -> None:
-    path.write_bytes(b"no database" * 1000)
-
-
-def of_a_later_format(path: Path) -> None:
-
-    database = sqlite3.connect(path)
-    database.execute("PRAGMA user_version = 9")
-    database.close()
-
-
-@pytest.mark.parametrize("spoil", [damaged, of_a_later_format])
-def test_a_file_that_cannot_be_read_begins_anew(spoil: Callable[[Path], None], clock: Clock, tmp_path: Path) -> None:
-    first = process(clock, tmp_path)
-    first.follow(plan("one"))
-    first.add_batch(batch((A, ONE)))
-    first.close()
-    spoil(tmp_path / FILE)
-    with pytest.raises(StateError, match=r"sightings\.db"):
-        sightings_in(tmp_path)
-    again = process(clock, tmp_path)
-    again.follow(plan("one"))
-    assert DefinitionAtEndpoint(A, ONE) in never(again)
-    again.add_batch(batch((A, ONE)))
-    again.close()
-    found = sightings_in(tmp_path)
-    assert found is not None and found[DefinitionAtEndpoint(A, ONE)].first is not None
-
-
-def test_a_disk_that_refuses_holds_up_nothing(clock: Clock, tmp_path: Path) -> None:
-    (tmp_path / "ledger").write_text("a file where the folder should be")
-    coverage = process(clock, tmp_path)
-    coverage.follow(plan("one"))
-    coverage.add_batch(batch((A, ONE)))
-    coverage.save_if_due()
-    coverage.close()
-    assert DefinitionAtEndpoint(A, ONE) not in never(coverage)
 
 
 def test_what_could_not_be_written_is_written_later(clock: Clock, tmp_path: Path) -> None:

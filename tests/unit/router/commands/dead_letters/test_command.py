@@ -15,6 +15,7 @@ from catalog.load import load
 from router.cli import run_command_line
 from router.state.ledger import LetterLedger
 from tests.support import shop as unmatched
+from tests.support.ledger import replayed
 
 WRITTEN = "2026-01-02T03:04:05.000000Z"
 
@@ -116,7 +117,7 @@ def test_filters_and_standings(xrouter: Any, config: Path) -> None:
     assert "left out: of a shape with fewer than 100 letters" in xrouter(config, "--min", 100)[2]
     assert "no letters to draft a definition from" in xrouter(config, "--reason", "ambiguous")[2]
     with LetterLedger.open(config.parent / "state") as ledger:
-        ledger.replayed([f"{number:032x}" for number in range(60)], datetime.now(UTC))
+        replayed(ledger, [f"{number:032x}" for number in range(60)], datetime.now(UTC))
     assert "no letters to draft a definition from" in xrouter(config)[2]
 
 

@@ -1,0 +1,216 @@
+"""A state folder of an earlier router: imported once, whatever dies meanwhile, and refused where it is damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from bindings.private_files import take_lock
+from router.errors import StateError
+from router.state.ledger import LetterLedger
+from router.state.state import Accounts, StateFolder
+from router.state.upgrade import upgrade_folder
+from tests.support.format_1 import as_format_1, content_of
+from tests.unit.router.state.conftest import ONE, QUERY, TWO, dies_at
+
+SINCE: Final = 3
+"""The column of ``pins`` that is the time of a file in format 1."""
+LEFT: Final = {"format.json", "state.db", "checkpoints", "lock", "ledger"}
+
+
+def content(root: Path) -> dict[str, Any]:
+    tables: dict[str, Any] = content_of(root)
+    tables["pins"] = [row[:SINCE] for row in tables["pins"]]
+    return tables
+
+
+def test_all_of_it_is_imported_and_the_files_are_gone(root: Path) -> None:
+    before = content(root)
+    noted = json.loads((root / "format.json").read_text())
+    as_format_1(root)
+    assert json.loads((root / "format.json").read_text())["format"] == 1
+    for _ in range(2):
+        with StateFolder.open(root) as state:
+            state.database.check()
+            assert state.batches.plan(ONE) == b"one"
+            since = state.batches.since(QUERY, 7)
+            assert since is not None and since.year >= 2026
+        assert content(root) == before
+        assert json.loads((root / "format.json").read_text()) == noted
+        assert {path.name.partition("-")[0] for path in root.iterdir()} == LEFT
+        assert {path.name for path in (root / "ledger").iterdir()} == {"letters.id", "replay.lock"}
+    with LetterLedger.open(root) as ledger:
+        pending = ledger.pending()
+        assert pending is not None and (pending.letters, ledger.database.plan(TWO)) == (("b", "c"), b"two")
+
+
+def converted(root: Path) -> None:
+    with StateFolder.open(root):
+        pass
+
+
+@pytest.mark.slow
+def test_an_import_that_dies_at_any_statement_is_begun_again(root: Path, tmp_path: Path) -> None:
+    before = content(root)
+    as_format_1(root)
+    step = 1
+    while True:
+        copy = tmp_path / "copy"
+        shutil.copytree(root, copy)
+        dead = dies_at(step, partial(converted, copy))
+        converted(copy)
+        assert content(copy) == before
+        if not dead:
+            break
+        shutil.rmtree(copy)
+        step += 1
+    assert step > 40
+
+
+class PowerCut(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("steps", range(30))
+def test_an_import_that_dies_at_any_change_of_a_file_is_begun_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    before = content(root)
+    as_format_1(root)
+    left = steps
+
+    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*given: Any, **named: Any) -> Any:
+            nonlocal left
+            if left <= 0:
+                raise PowerCut
+            left -= 1
+            return function(*given, **named)
+
+        return step
+
+    with monkeypatch.context() as patched:
+        for name in ("replace", "fsync", "unlink", "rmdir", "open"):
+            patched.setattr(os, name, dying(getattr(os, name)))
+        try:
+            upgrade_folder(root)
+        except PowerCut:
+            pass
+        else:
+            assert steps > 10
+    converted(root)
+    assert content(root) == before
+    assert {path.name.partition("-")[0] for path in root.iterdir()} == LEFT
+
+
+def halve(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+DAMAGES: Final[tuple[tuple[str, Callable[[Path], object], str], ...]] = (
+    ("batches/kafka-1/7", lambda path: path.write_text(""), "it is empty"),
+    ("batches/kafka-1/7", lambda path: path.write_text("a" * 31), "it names no plan"),
+    ("batches/kafka-1/7.held", lambda path: path.write_text('{"format": 1, "gen'), "not valid JSON"),
+    ("batches/kafka-1/7.held", lambda path: path.write_text('{"format": 9}'), "no such note"),
+    ("batches/kafka-1/7.park", lambda path: path.write_text('{"format": 1}'), "no such note"),
+    ("batches/kafka-1/7.order", lambda path: path.write_text("[]"), "not a JSON object"),
+    (f"plans/{ONE}.json", lambda path: path.write_text(""), "is not the document"),
+    (f"ledger/plans/{TWO}.json", lambda path: path.write_text("x"), "is not the document"),
+    (
+        "ledger/offsets.json",
+        lambda path: path.write_text('{"1": {"t": {"0": "x"}}}'),
+        "something else than",
+    ),
+    ("ledger/offsets.json", lambda path: path.unlink(), "is missing"),
+    ("ledger/topics.json", lambda path: path.write_text('{"1": 7}'), "something else than"),
+    ("ledger/letters.db", lambda path: path.write_bytes(b""), "is missing"),
+    ("ledger/letters.db", lambda path: path.unlink(), "is missing"),
+    ("ledger/letters.db", lambda path: path.write_bytes(b"no database" * 500), "is damaged"),
+    ("relations/exchanges.db", lambda path: path.write_bytes(b"no database" * 500), "is damaged"),
+    ("format.json", lambda path: path.write_text(""), "it is empty"),
+    ("format.json", lambda path: path.unlink(), "is missing"),
+)
+
+
+@pytest.mark.parametrize(("file", "harm", "says"), DAMAGES)
+def test_damage_is_named_and_nothing_is_changed(
+    root: Path, file: str, harm: Callable[[Path], object], says: str
+) -> None:
+    as_format_1(root)
+    for path in root.glob(f"{file}-wal"):
+        path.unlink()
+    harm(root / file)
+    with pytest.raises(StateError) as caught, StateFolder.open(root):
+        pass
+    assert says in str(caught.value) and str(root / file) in str(caught.value) and caught.value.hint
+    left = {path.relative_to(root).as_posix() for path in root.rglob("*")}
+    assert {"batches/kafka-1/6", "ledger/sightings.db", "relations/exchanges.db"} <= left
+    assert not (root / "format.json").exists() or '"format": 2' not in (root / "format.json").read_text()
+
+
+def test_pins_that_are_gone_altogether_are_missed(root: Path) -> None:
+    commits = root / "checkpoints" / QUERY / "1" / "commits"
+    commits.mkdir()
+    (commits / "6").write_text("v1\n{}")
+    as_format_1(root)
+    shutil.rmtree(root / "batches")
+    with pytest.raises(StateError, match="batches/kafka-1 is missing"), StateFolder.open(root):
+        pass
+
+
+def test_counts_and_what_occurred_begin_anew_where_they_are_damaged(root: Path) -> None:
+    as_format_1(root)
+    (root / "ledger" / "accounts" / f"{QUERY}.json").write_text("{")
+    (root / "ledger" / "sightings.db-wal").unlink()
+    (root / "ledger" / "sightings.db").write_bytes(b"no database" * 500)
+    with StateFolder.open(root) as state:
+        assert Accounts(state).of(QUERY).taken == 0
+        assert state.database.read("SELECT * FROM sightings") == []
+        assert state.batches.pinned(QUERY, 7) == ONE
+
+
+def test_it_waits_for_no_replay_of_the_earlier_router(root: Path) -> None:
+    as_format_1(root)
+    with (
+        take_lock(root / "ledger" / "replay.lock"),
+        pytest.raises(StateError, match="another replay"),
+        StateFolder.open(root),
+    ):
+        pass
+    assert (root / "ledger" / "letters.db").exists() and not (root / "state.db").exists()
+
+
+def test_only_letters_of_replays_before_any_router(root: Path) -> None:
+    as_format_1(root)
+    for path in root.iterdir():
+        if path.name != "ledger":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(StateError, match="earlier router"), LetterLedger.open(root):
+        pass
+    with StateFolder.open(root), LetterLedger.open(root) as ledger:
+        assert ledger.pending() is not None
+
+
+@pytest.mark.parametrize("look", [StateFolder.beside, LetterLedger.open])
+def test_what_looks_beside_an_earlier_router_says_what_to_do(root: Path, look: Callable[[Path], Any]) -> None:
+    as_format_1(root)
+    with pytest.raises(StateError, match="earlier router") as caught, look(root):
+        pass
+    assert "start the router once" in caught.value.hint
+    assert not (root / "state.db").exists()
+
+
+def test_an_earlier_router_refuses_it(root: Path) -> None:
+    """It reads the format first, and its replays look for the ledger that the marker beside it names."""
+    as_format_1(root)
+    converted(root)
+    assert json.loads((root / "format.json").read_text())["format"] > 1
+    assert (root / "ledger" / "letters.id").exists() and not (root / "ledger" / "letters.db").exists()
