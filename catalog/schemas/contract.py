@@ -224,7 +224,7 @@ class SchemaFamily:
     refers_by_name: bool = False
     """Whether its schemas refer to others by type name, never by URI."""
     typed: bool = True
-    """Whether payloads can have columns of their own."""
+    """Whether payloads can have columns of their own, and samples can be generated."""
     resolves: bool = False
     """Whether reading a body needs its writer's schema, with schema resolution as in Avro."""
     deep_link: Callable[[str, str], tuple[str, str]] = lambda name, pointer: (name, pointer)
@@ -275,10 +275,15 @@ class SchemaFamily:
         """Return the generator of sample payloads for a schema.
 
         Raises:
-            SchemaError, UnsupportedSchema: the schema cannot be read, or lacks the named type.
+            SchemaError, UnsupportedSchema: the schema cannot be read, lacks the named type, or is of a family
+                without samples (XSD).
         """
-        filler: PayloadSampler = self._load_module("filling").open_sampler(source, library)
-        return filler
+        if not self.typed:
+            from catalog.schemas.filling import UnsupportedSchema
+
+            raise UnsupportedSchema(f"payloads of {self.name} are not generated")
+        sampler: PayloadSampler = self._load_module("filling").open_sampler(source, library)
+        return sampler
 
     def open_columns(self, source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
         """Return the columns of payloads and their reader; None, and a note in *survey*, if nothing is typed.

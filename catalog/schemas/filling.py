@@ -299,7 +299,7 @@ def _to_decimal(value: Any) -> Decimal | None:
 # Texts that match simple regular expressions.
 #
 # Supported are literals, classes, ``.``, groups, alternatives, greedy and lazy quantifiers, anchors and escapes that
-# ECMA 262 and XSD share; but not lookaround, backreferences and Unicode properties.
+# ECMA 262 has; but not lookaround, backreferences and Unicode properties.
 
 _MORE: Final = 3
 """The maximum number of repetitions beyond the minimum, for quantifiers without maximum."""
@@ -326,18 +326,15 @@ class _Unsupported(Exception):
     """The expression is invalid, or uses an unsupported feature."""
 
 
-def make_matching_text(pattern: str, chooser: Chooser, *, whole: bool = False) -> str | None:
-    """Return a text that matches *pattern*; None if the pattern is not supported.
-
-    With *whole* the pattern must match the whole text, as in XSD; otherwise it may match a part of it.
-    """
-    sampler = _compile_pattern(pattern, whole)
+def make_matching_text(pattern: str, chooser: Chooser) -> str | None:
+    """Return a text with a part that matches *pattern*; None if the pattern is not supported."""
+    sampler = _compile_pattern(pattern)
     return sampler.make(chooser) if sampler else None
 
 
 @lru_cache(maxsize=1024)
-def _compile_pattern(pattern: str, whole: bool) -> _TextMaker | None:
-    parser = _PatternParser(pattern, anchors=not whole)
+def _compile_pattern(pattern: str) -> _TextMaker | None:
+    parser = _PatternParser(pattern)
     try:
         return parser.parse()
     except (_Unsupported, IndexError):  # IndexError: the expression ends too early
@@ -346,10 +343,9 @@ def _compile_pattern(pattern: str, whole: bool) -> _TextMaker | None:
 
 @dataclass(slots=True)
 class _PatternParser:
-    """A recursive descent parser of one expression; *anchors* is True for ECMA 262 and False for XSD."""
+    """A recursive descent parser of one expression."""
 
     text: str
-    anchors: bool
     at: int = 0
     depth: int = 0
 
@@ -374,7 +370,7 @@ class _PatternParser:
     def parse_sequence(self) -> _TextMaker:
         terms: list[_TextMaker] = []
         while self.at < len(self.text) and self.text[self.at] not in "|)":
-            if self.anchors and self.text[self.at] in "^$":
+            if self.text[self.at] in "^$":
                 self._skip_anchor(bool(terms))
             else:
                 terms.append(self.parse_count(self.parse_atom()))
@@ -462,8 +458,6 @@ class _PatternParser:
 
     def _parse_member(self) -> str:
         mark = self._next_character()
-        if mark == "[" and not self.anchors:
-            raise _Unsupported  # class subtraction in XSD
         return self.parse_escape() if mark == "\\" else mark
 
     def _skip_anchor(self, later: bool) -> None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lxml import etree
 
@@ -29,7 +29,6 @@ from catalog.schemas.contract import (
     clip,
     make_fault,
 )
-from catalog.schemas.filling import UnsupportedSchema
 
 # Reading XML Schema documents, without DTDs, entities, files and network access, and with all that they refer to.
 #
@@ -187,166 +186,6 @@ def _is_intricate(root: etree._Element) -> bool:
     substitutes = any(each.get("substitutionGroup") for each in root.iter(f"{XS}element"))
     counts = any("{" in str(each.get("value")) for each in root.iter(f"{XS}pattern"))
     return refers or substitutes or counts or sum(each.get("minOccurs") == "0" for each in root.iter(f"{XS}*")) > 200
-
-
-# The global declarations of a schema and all included and imported documents.
-
-XSI_TYPE: Final = "{http://www.w3.org/2001/XMLSchema-instance}type"
-_MAX_DOCUMENTS: Final = 200
-_MAX_BASES: Final = 50
-_KINDS: Final = ("element", "attribute", "complexType", "simpleType", "group", "attributeGroup")
-_READING: Final = ("include", "import", "redefine")
-
-Node = etree._Element
-
-
-class QualifiedName(NamedTuple):
-    """A qualified name; ``namespace`` is empty for none."""
-
-    namespace: str
-    local: str
-
-    @property
-    def tag(self) -> str:
-        """The name in lxml's notation for tags."""
-        return f"{{{self.namespace}}}{self.local}" if self.namespace else self.local
-
-
-class Components:
-    """The global declarations of all documents of one schema, by kind and qualified name.
-
-    Documents unknown to the library are skipped; their declarations are then missing when they are needed.
-    """
-
-    def __init__(self, source: SchemaSource, library: Library) -> None:
-        self._library = library
-        self._declared: dict[str, dict[QualifiedName, Node]] = {kind: {} for kind in _KINDS}
-        self._read: set[tuple[str, str]] = set()
-        root = _parse_document(source.document)
-        self._add_declarations(root, source.uri)
-
-    def find(self, kind: str, reference: str, at: Node) -> Node:
-        """Return the declaration of a kind that a reference in the node *at* names.
-
-        Raises:
-            UnsupportedSchema: there is no such declaration.
-        """
-        name = name_of(reference, at)
-        known = self._declared[kind]
-        declaration = known.get(name)
-        # An included document without target namespace has that of the including one.
-        if declaration is None and not name.namespace:
-            declaration = known.get(QualifiedName(namespace_of(at), name.local))
-        if declaration is None:
-            raise UnsupportedSchema(f"the XML schema has no {kind} {name.local[:60]}")
-        return declaration
-
-    def find_type(self, reference: str, at: Node) -> Node | str:
-        """Return the type that a reference in *at* names: a declaration, or the local name of a built-in type."""
-        name = name_of(reference, at)
-        if f"{{{name.namespace}}}" == XS:
-            return name.local
-        for kind in ("complexType", "simpleType"):
-            try:
-                return self.find(kind, reference, at)
-            except UnsupportedSchema:
-                continue
-        raise UnsupportedSchema(f"the XML schema has no type {name.local[:60]}")
-
-    def root_elements(self) -> list[Node]:
-        """Return the global elements that can be the root of a document, in document order."""
-        return [each for each in self._declared["element"].values() if each.get("abstract") != "true"]
-
-    def find_substitutes(self, element: Node) -> list[Node]:
-        """Return the elements that may substitute a global element."""
-        name = declared_name(element)
-        heads = [each for each in self._declared["element"].values() if each.get("substitutionGroup")]
-        substitutes = [each for each in heads if name_of(str(each.get("substitutionGroup")), each) == name]
-        return [each for each in substitutes if each.get("abstract") != "true"]
-
-    def find_derived(self, declaration: Node) -> list[Node]:
-        """Return the concrete complex types that are derived from a type."""
-        types = self._declared["complexType"].values()
-        return [each for each in types if each.get("abstract") != "true" and self._is_derived(each, declaration)]
-
-    def _is_derived(self, declaration: Node, base: Node) -> bool:
-        current: Node | str = declaration
-        for _ in range(_MAX_BASES):
-            written = None if isinstance(current, str) else base_of(current)
-            if written is None:
-                return False
-            current = self.find_type(str(written.get("base")), written)
-            if current is base:
-                return True
-        return False
-
-    def _add_declarations(self, root: Node, uri: str) -> None:
-        for node in root.iterchildren(*(f"{XS}{kind}" for kind in (*_KINDS, *_READING))):
-            kind = etree.QName(node).localname
-            if kind in _READING:
-                self._include_document(node, kind, root, uri)
-            elif node.get("name"):
-                self._declared[kind].setdefault(declared_name(node), node)
-
-    def _include_document(self, node: Node, kind: str, root: Node, uri: str) -> None:
-        location = node.get("schemaLocation") or node.get("namespace")
-        key = (location or "", uri)
-        if not location or key in self._read or len(self._read) >= _MAX_DOCUMENTS:
-            return
-        self._read.add(key)
-        if kind == "redefine":
-            for each in _iter_declarations(node):
-                self._declared[etree.QName(each).localname].setdefault(declared_name(each), each)
-        loaded = self._library.document(location, uri)
-        if loaded is None or not isinstance(loaded[1], str):
-            return
-        included = _parse_document(loaded[1])
-        if kind != "import" and not included.get("targetNamespace") and root.get("targetNamespace"):
-            included.set("targetNamespace", str(root.get("targetNamespace")))
-        self._add_declarations(included, loaded[0])
-
-
-def declared_name(node: Node) -> QualifiedName:
-    """Return the qualified name of a global declaration."""
-    return QualifiedName(namespace_of(node), node.get("name", ""))
-
-
-def namespace_of(node: Node) -> str:
-    """Return the target namespace of a node's document."""
-    return str(node.getroottree().getroot().get("targetNamespace", ""))
-
-
-def name_of(reference: str, at: Node) -> QualifiedName:
-    """Return the qualified name for ``prefix:local`` in a node."""
-    prefix, colon, local = reference.strip().rpartition(":")
-    if prefix == "xml":
-        return QualifiedName(XML_NAMESPACE, local)
-    return QualifiedName(at.nsmap.get(prefix if colon else None) or "", local)
-
-
-def base_of(declaration: Node) -> Node | None:
-    """Return the extension or restriction node of a complex type; None if it has none."""
-    for content in declaration.iterchildren(f"{XS}simpleContent", f"{XS}complexContent"):
-        for derivation in content.iterchildren(f"{XS}extension", f"{XS}restriction"):
-            return derivation if derivation.get("base") else None
-    return None
-
-
-def _iter_declarations(node: Node) -> Iterator[Node]:
-    return (each for each in node.iterchildren(*(f"{XS}{kind}" for kind in _KINDS)) if each.get("name"))
-
-
-def _parse_document(text: object) -> Node:
-    if not isinstance(text, str):
-        raise UnsupportedSchema("an XML schema is text")
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
-    try:
-        root = etree.fromstring(text.encode("utf-8"), parser)
-    except etree.XMLSyntaxError as error:
-        raise UnsupportedSchema(f"the XML schema cannot be read: {str(error)[:120]}") from error
-    if root.tag != f"{XS}schema":
-        raise UnsupportedSchema("the XML schema has another root element than xs:schema")
-    return root
 
 
 # An upper bound of the work to validate a body with an XML Schema.

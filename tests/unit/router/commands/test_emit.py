@@ -180,11 +180,6 @@ SCHEMAS: dict[str, tuple[str, Any, str]] = {
     ),
     "avro-json": ("Avro/1.11", {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}, "text/json"),
     "proto": ("Protobuf/3", 'syntax = "proto3"; message M { int32 n = 1; }', "application/protobuf"),
-    "xsd": (
-        "XSD/1.0",
-        '<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="n" type="xs:int"/></xs:schema>',
-        "application/xml",
-    ),
 }
 
 
