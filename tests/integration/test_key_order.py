@@ -295,7 +295,7 @@ class Quiet:
 def test_a_replay_catches_up_with_what_is_held_back_beside_it(
     spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "spark_session", lambda *_: contextlib.nullcontext(spark))
+    monkeypatch.setattr(replay, "open_spark_session", lambda *_: contextlib.nullcontext(spark))
     with Webhook(lambda request: Answer()) as hook:
         plan = plan_of(tmp_path, hook.url)
         line = Line(spark, state, plan, generations.begin(state, INBOX, ()))

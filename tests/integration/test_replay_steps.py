@@ -73,7 +73,7 @@ def _shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Non
     def session(*_: Any) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr(replaying, "spark_session", session)
+    monkeypatch.setattr(replaying, "open_spark_session", session)
 
 
 def configured(folder: Path, hook: Webhook, **more: Any) -> Path:

@@ -40,7 +40,7 @@ POINTS: Final = (
     (PLAN_REMOVED, "before"),
     (CATALOG_READ, "after"),
     (PLAN_REMOVED, "after"),
-    ("router.running.service:local_store", "after"),
+    ("router.running.service:open_local_store", "after"),
     ("router.running.queries:Queries.set_start_positions", "before"),
     ("router.reading.generations:_ends_of", "before"),
     ("router.reading.generations:_ends_of", "after"),

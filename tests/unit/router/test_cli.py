@@ -195,7 +195,7 @@ def test_doctor_looks_at_the_shadow(xrouter: Any, tmp_path: Path) -> None:
 
 
 def test_doctor_says_that_few_files_may_be_opened(xrouter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("router.preflight.descriptor_limit", lambda: 1024)
+    monkeypatch.setattr("router.preflight.get_descriptor_limit", lambda: 1024)
     assert "up to 1024; this limits concurrent connections" in " ".join(xrouter("doctor")[1].split())
 
 

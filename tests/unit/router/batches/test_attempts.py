@@ -62,7 +62,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (ListOutcomes, "release", 1),
     (BatchParts, "written", 1),
     (BatchStore, "release", 1),
-    (Metrics, "batch_done", 1),
+    (Metrics, "count_written_batch", 1),
 )
 
 

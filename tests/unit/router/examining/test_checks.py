@@ -111,7 +111,7 @@ def no_java(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
 
 
 def few_files(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    monkeypatch.setattr("router.preflight.descriptor_limit", lambda: 200)
+    monkeypatch.setattr("router.preflight.get_descriptor_limit", lambda: 200)
 
 
 def no_folder(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
