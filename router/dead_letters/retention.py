@@ -26,15 +26,21 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from bindings.background import Background
 from bindings.private_files import sync_path
 from router.dead_letters.reading import read_letters, readable_sinks
-from router.dead_letters.stores import FAILED, PARQUET, first_failed, letter_of_line, ordered_files
+from router.dead_letters.stores import (
+    FAILED,
+    PARQUET,
+    dead_letter_from_line,
+    first_time_in_lines,
+    first_time_in_parquet,
+    list_files_by_time,
+)
 from router.dead_letters.stores import SUFFIX as JSON_LINES
-from router.dead_letters.stores import first_failed_line as first_of_lines
 from router.errors import RouterError, SinkError, StateError
 from router.logs import get_logger
 from router.rendering.texts import INSTANT
 from router.settings import JsonLinesSink, Settings, TableSink, dead_letter_sinks
 from router.sinks.jsonlines import DEAD_LETTER
-from router.sinks.tables.head import dataset_of, refused, sole_rewriter, write_atomically
+from router.sinks.tables.head import hold_rewrite_lock, open_dataset, to_sink_error, write_atomically
 from router.state.ledger import LetterLedger
 
 # Removing old letters from a folder of batch files, Parquet or JSON lines: whole files.
@@ -44,7 +50,7 @@ from router.state.ledger import LetterLedger
 
 
 @dataclass(frozen=True, slots=True)
-class OldFiles:
+class ExpiredFiles:
     """Files of a sink to remove; ``last`` are those whose names must stay."""
 
     sink: str
@@ -54,10 +60,10 @@ class OldFiles:
     letters: int
     size: int
 
-    def ids(self) -> Iterator[str]:
+    def iter_ids(self) -> Iterator[str]:
         """Yield the ids of the dead letters in these files."""
         for path in self.files:
-            yield from _ids(path)
+            yield from _iter_file_ids(path)
 
     def remove(self) -> None:
         """Remove the files, and empty those whose names must stay.
@@ -68,67 +74,71 @@ class OldFiles:
         try:
             for path in self.files:
                 if path in self.last:
-                    write_atomically(path, _fill(path))
+                    write_atomically(path, _make_empty_writer(path))
                 else:
                     path.unlink(missing_ok=True)
             sync_path(self.folder)
         except OSError as error:
-            raise refused(self.sink, str(self.folder), error) from error
+            raise to_sink_error(self.sink, str(self.folder), error) from error
 
 
-def old_lines(name: str, sink: JsonLinesSink, *, before: datetime | None, most: int) -> OldFiles | None:
-    """Return the dead letters to remove from the JSON lines of a sink; see :func:`old_files`."""
-    return old_files(name, Path(sink.path), JSON_LINES, before=before, most=most)
+def find_expired_lines(
+    name: str, sink: JsonLinesSink, *, before: datetime | None, max_bytes: int
+) -> ExpiredFiles | None:
+    """Return the dead letters to remove from the JSON lines of a sink; see :func:`find_expired_files`."""
+    return find_expired_files(name, Path(sink.path), JSON_LINES, before=before, max_bytes=max_bytes)
 
 
-def old_files(sink: str, folder: Path, suffix: str, *, before: datetime | None, most: int) -> OldFiles | None:
-    """Return the files written before a time, and the oldest until the rest is at most *most* bytes (0: no limit).
+def find_expired_files(
+    sink: str, folder: Path, suffix: str, *, before: datetime | None, max_bytes: int
+) -> ExpiredFiles | None:
+    """Return the files written before a time, and the oldest until the rest has *max_bytes* (0: no limit).
 
-    None when there are none.
+    None if there are none.
 
     Raises:
         SinkError: the folder cannot be read.
     """
-    written = first_failed if suffix == PARQUET else first_of_lines
+    written = first_time_in_parquet if suffix == PARQUET else first_time_in_lines
     try:
-        files = ordered_files(folder, suffix, written)
+        files = list_files_by_time(folder, suffix, written)
         sizes = {path: path.stat().st_size for path in files}
         total = sum(sizes.values())
         chosen: list[Path] = []
         for path in files:
-            if (before is not None and _age(path, written) < before) or (most and total > most):
+            if (before is not None and _find_time_written(path, written) < before) or (max_bytes and total > max_bytes):
                 total -= sizes[path]
                 chosen.append(path)
-        last = frozenset(_last_of_each_app(files))
-        counts = {path: _count(path) for path in chosen}
+        last = frozenset(_find_last_of_each_app(files))
+        counts = {path: _count_letters(path) for path in chosen}
     except OSError as error:
         raise SinkError(sink, f"{folder} cannot be read: {error.strerror}", hint="check the permissions") from error
-    doomed = tuple(path for path in chosen if counts[path] or path not in last)
-    if not doomed:
+    expired = tuple(path for path in chosen if counts[path] or path not in last)
+    if not expired:
         return None
-    return OldFiles(sink, folder, doomed, last, sum(counts.values()), sum(sizes[path] for path in doomed))
+    return ExpiredFiles(sink, folder, expired, last, sum(counts.values()), sum(sizes[path] for path in expired))
 
 
-def _age(path: Path, written: Callable[[Path], datetime | None]) -> datetime:
+def _find_time_written(path: Path, written: Callable[[Path], datetime | None]) -> datetime:
     """Return when the dead letters of a file were written; by default the file's modification time."""
     return written(path) or datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
-def _last_of_each_app(files: list[Path]) -> list[Path]:
+def _find_last_of_each_app(files: list[Path]) -> list[Path]:
     last: dict[str, Path] = {}
     for path in sorted(files, key=lambda each: each.name):
         last[path.stem.rpartition("-")[0]] = path
     return list(last.values())
 
 
-def _count(path: Path) -> int:
+def _count_letters(path: Path) -> int:
     if path.suffix == PARQUET:
         return int(pq.read_metadata(path).num_rows)
     with path.open("rb") as file:
         return sum(1 for line in file if line.strip())
 
 
-def _ids(path: Path) -> Iterator[str]:
+def _iter_file_ids(path: Path) -> Iterator[str]:
     if path.suffix == PARQUET:
         for batch in pq.ParquetFile(path).iter_batches(columns=["letter"]):
             yield from batch.column("letter").to_pylist()
@@ -136,12 +146,12 @@ def _ids(path: Path) -> Iterator[str]:
     with path.open("rb") as file:
         for line in file:
             try:
-                yield letter_of_line(line, "").id
+                yield dead_letter_from_line(line, "").id
             except ValueError:
                 continue  # No letter, hence nothing that the ledger knows.
 
 
-def _fill(path: Path) -> Callable[[BinaryIO], None]:
+def _make_empty_writer(path: Path) -> Callable[[BinaryIO], None]:
     """Return the bytes of an empty file of that kind."""
 
     def fill(file: BinaryIO) -> None:
@@ -160,7 +170,7 @@ _HINT: Final = "check the permissions; nothing is lost, and the next purge tries
 
 
 @dataclass(frozen=True, slots=True)
-class OldRows:
+class ExpiredRows:
     """The dead letters of a table written before ``before``; ``keep`` is how long replaced files stay."""
 
     sink: str
@@ -170,14 +180,14 @@ class OldRows:
     letters: int
     size: int
 
-    def ids(self) -> Iterator[str]:
+    def iter_ids(self) -> Iterator[str]:
         """Yield their ids."""
         try:
-            rows = dataset_of(DeltaTable(self.uri)).scanner(columns=["letter"], filter=_older(self.before))
+            rows = open_dataset(DeltaTable(self.uri)).scanner(columns=["letter"], filter=_build_age_filter(self.before))
             for batch in rows.to_batches():
                 yield from batch.column("letter").to_pylist()
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise _refused(self.sink, self.uri, error) from error
+            raise _removal_error(self.sink, self.uri, error) from error
 
     def remove(self) -> None:
         """Remove them, and replaced files that are older than ``keep``.
@@ -186,12 +196,12 @@ class OldRows:
             SinkError: the table cannot be changed now; nothing of it was.
         """
         try:
-            with sole_rewriter(self.uri):
-                self._remove()
+            with hold_rewrite_lock(self.uri):
+                self._delete_and_vacuum()
         except OSError as error:
-            raise _refused(self.sink, self.uri, error) from error
+            raise _removal_error(self.sink, self.uri, error) from error
 
-    def _remove(self) -> None:
+    def _delete_and_vacuum(self) -> None:
         last: DeltaError | None = None
         for _ in range(_ATTEMPTS):
             try:
@@ -203,22 +213,26 @@ class OldRows:
             except CommitFailedError as error:
                 last = error  # A batch or a compaction committed first.
             except (DeltaError, OSError) as error:
-                raise _refused(self.sink, self.uri, error) from error
+                raise _removal_error(self.sink, self.uri, error) from error
         assert last is not None
-        raise _refused(self.sink, self.uri, last) from last
+        raise _removal_error(self.sink, self.uri, last) from last
 
 
-def old_in_table(name: str, sink: TableSink, *, before: datetime | None, most: int) -> OldRows | OldFiles | None:
-    """Return the dead letters to remove from the table of a sink; see :func:`old_rows` and :func:`old_files`."""
+def find_expired_in_table(
+    name: str, sink: TableSink, *, before: datetime | None, max_bytes: int
+) -> ExpiredRows | ExpiredFiles | None:
+    """Return what to remove from the table of a sink; see :func:`find_expired_rows` and :func:`find_expired_files`."""
     if sink.format == "parquet":
-        return old_files(name, Path(sink.path), PARQUET, before=before, most=most)
-    return old_rows(name, sink.path, sink.keep_replaced, before=before, most=most)
+        return find_expired_files(name, Path(sink.path), PARQUET, before=before, max_bytes=max_bytes)
+    return find_expired_rows(name, sink.path, sink.keep_replaced, before=before, max_bytes=max_bytes)
 
 
-def old_rows(sink: str, uri: str, keep: timedelta, *, before: datetime | None, most: int) -> OldRows | None:
-    """Return the dead letters written before a time, and the oldest until the rest is at most *most* bytes (0: any).
+def find_expired_rows(
+    sink: str, uri: str, keep: timedelta, *, before: datetime | None, max_bytes: int
+) -> ExpiredRows | None:
+    """Return the dead letters written before a time, and the oldest until the rest has *max_bytes* (0: no limit).
 
-    None when there are none. What is too much is counted in whole files, as the table has them now.
+    None if there are none. Sizes are those of whole files of the table.
 
     Raises:
         SinkError: the table cannot be read.
@@ -228,41 +242,43 @@ def old_rows(sink: str, uri: str, keep: timedelta, *, before: datetime | None, m
             return None
         table = DeltaTable(uri)
         files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        bounds = [bound for bound in (before, _beyond(files, most)) if bound is not None]
+        bounds = [bound for bound in (before, _find_size_cutoff(files, max_bytes)) if bound is not None]
         if not bounds:
             return None
         bound = max(bounds)
-        letters = dataset_of(table).count_rows(filter=_older(bound))
+        letters = open_dataset(table).count_rows(filter=_build_age_filter(bound))
     except (DeltaError, OSError, pa.ArrowException) as error:
-        raise _refused(sink, uri, error) from error
-    size = sum(file["size_bytes"] for file in files if _newest(file) is not None and _newest(file) < bound)
-    return OldRows(sink, uri, bound, keep, letters, size) if letters else None
+        raise _removal_error(sink, uri, error) from error
+    size = sum(file["size_bytes"] for file in files if _newest_time(file) is not None and _newest_time(file) < bound)
+    return ExpiredRows(sink, uri, bound, keep, letters, size) if letters else None
 
 
-def _beyond(files: list[dict[str, Any]], most: int) -> datetime | None:
+def _find_size_cutoff(files: list[dict[str, Any]], max_bytes: int) -> datetime | None:
     """Return the time before which dead letters must be removed so that the others fit; None when all fit."""
     total = sum(file["size_bytes"] for file in files)
     bound: datetime | None = None
-    if not most:
+    if not max_bytes:
         return None
-    for file in sorted((file for file in files if _newest(file) is not None), key=lambda file: str(_newest(file))):
-        if total <= most:
+    for file in sorted(
+        (file for file in files if _newest_time(file) is not None), key=lambda file: str(_newest_time(file))
+    ):
+        if total <= max_bytes:
             break
         total -= file["size_bytes"]
-        bound = _newest(file) + _TICK
+        bound = _newest_time(file) + _TICK
     return bound
 
 
-def _newest(file: dict[str, Any]) -> Any:
+def _newest_time(file: dict[str, Any]) -> Any:
     """Return when the newest dead letter of a file was written, by the table's statistics."""
     return file.get(f"max.{FAILED}")
 
 
-def _older(before: datetime) -> Any:
+def _build_age_filter(before: datetime) -> Any:
     return pc.field(FAILED) < pa.scalar(before, INSTANT)
 
 
-def _refused(sink: str, uri: str, error: Exception) -> SinkError:
+def _removal_error(sink: str, uri: str, error: Exception) -> SinkError:
     lines = str(error).split("\n") if str(error) else [type(error).__name__]
     return SinkError(sink, f"{uri}: old dead letters cannot be removed: {lines[0]}", hint=_HINT)
 
@@ -280,7 +296,7 @@ class RetentionLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovalCount:
     """What was removed from one sink, or would be; ``spill`` is called so, and its files are counted as letters."""
 
     sink: str
@@ -290,7 +306,7 @@ class Removed:
 
 def purge(
     settings: Settings, limits: RetentionLimits, *, now: datetime | None = None, dry_run: bool = False
-) -> list[Removed]:
+) -> list[RemovalCount]:
     """Remove dead letters beyond the limits; return what was removed, per sink with any.
 
     With *dry_run* nothing is changed.
@@ -302,46 +318,51 @@ def purge(
     before = None if not limits.age else (now or datetime.now(UTC)) - limits.age
     root = Path(settings.state)
     if dry_run:
-        return [*_removals(_doomed(settings, before, limits.size)), *_spilled(root, before, remove=False)]
+        return [
+            *_count_removals(_find_expired(settings, before, limits.size)),
+            *_remove_spill_files(root, before, remove=False),
+        ]
     with LetterLedger.open(root) as ledger, ledger.exclusive():
         if ledger.pending() is not None:
             raise StateError(
                 "a replay is unfinished, so that no letter can be removed",
                 hint="run `xrouter dead-letters replay` again to finish it",
             )
-        removed: list[Removed] = []
+        removed: list[RemovalCount] = []
         known: set[str] = set()
-        for doomed in _doomed(settings, before, limits.size):
-            known.update(_known(doomed.ids(), ledger))
-            doomed.remove()
-            removed += _removals([doomed])
-        _forget(settings, ledger, known)
+        for expired in _find_expired(settings, before, limits.size):
+            known.update(_iter_known_ids(expired.iter_ids(), ledger))
+            expired.remove()
+            removed += _count_removals([expired])
+        _forget_removed(settings, ledger, known)
         if removed or _has_topics(settings):
-            _free_keys(settings, ledger)
-    return [*removed, *_spilled(root, before, remove=True)]
+            _unblock_keys(settings, ledger)
+    return [*removed, *_remove_spill_files(root, before, remove=True)]
 
 
-def _doomed(settings: Settings, before: datetime | None, most: int) -> Iterator[OldRows | OldFiles]:
+def _find_expired(settings: Settings, before: datetime | None, max_bytes: int) -> Iterator[ExpiredRows | ExpiredFiles]:
     """Yield the dead letters beyond the limits, per sink."""
     for name in dead_letter_sinks(settings):
         sink = settings.sinks[name]
         if sink.retention and sink.readable:
-            excess: OldRows | OldFiles | None = resolve_name(sink.retention)(name, sink, before=before, most=most)
+            excess: ExpiredRows | ExpiredFiles | None = resolve_name(sink.retention)(
+                name, sink, before=before, max_bytes=max_bytes
+            )
             if excess is not None:
                 yield excess
 
 
-def _removals(doomed: Iterable[OldRows | OldFiles]) -> list[Removed]:
-    return [Removed(each.sink, each.letters, each.size) for each in doomed]
+def _count_removals(expired: Iterable[ExpiredRows | ExpiredFiles]) -> list[RemovalCount]:
+    return [RemovalCount(each.sink, each.letters, each.size) for each in expired]
 
 
-def _known(ids: Iterator[str], ledger: LetterLedger) -> Iterator[str]:
+def _iter_known_ids(ids: Iterator[str], ledger: LetterLedger) -> Iterator[str]:
     """Yield the ids that have a ledger entry."""
     while some := list(islice(ids, _CHUNK)):
         yield from ledger.entries(some)
 
 
-def _forget(settings: Settings, ledger: LetterLedger, ids: set[str]) -> None:
+def _forget_removed(settings: Settings, ledger: LetterLedger, ids: set[str]) -> None:
     """Delete ledger entries of dead letters that no sink has; one that a topic may still have keeps its standing."""
     if not ids or _has_topics(settings):
         return
@@ -351,7 +372,7 @@ def _forget(settings: Settings, ledger: LetterLedger, ids: set[str]) -> None:
     ledger.forget(ids)
 
 
-def _free_keys(settings: Settings, ledger: LetterLedger) -> None:
+def _unblock_keys(settings: Settings, ledger: LetterLedger) -> None:
     """Unblock keys of dead letters that no sink has, including those that a broker removed.
 
     A letter that is still to be written may be among them; it gets its place again once it is.
@@ -367,7 +388,7 @@ def _has_topics(settings: Settings) -> bool:
     return any(settings.sinks[name].topics is not None for name in dead_letter_sinks(settings))
 
 
-def _spilled(root: Path, before: datetime | None, *, remove: bool) -> list[Removed]:
+def _remove_spill_files(root: Path, before: datetime | None, *, remove: bool) -> list[RemovalCount]:
     """Remove spill files of dead letters in topics by age: broker and router should keep them equally long."""
     if before is None:
         return []
@@ -376,7 +397,7 @@ def _spilled(root: Path, before: datetime | None, *, remove: bool) -> list[Remov
     if remove:
         for path in files:
             path.unlink(missing_ok=True)
-    return [Removed(SPILL, len(files), size)] if files else []
+    return [RemovalCount(SPILL, len(files), size)] if files else []
 
 
 # Retention of dead letters in a running router: a thread of its own, beside the batches and never inside one.
@@ -386,7 +407,7 @@ _STOP_SECONDS: Final = 5.0
 _log = get_logger()
 
 
-class Housekeeping:
+class RetentionThread:
     """Removes dead letters beyond ``dead_letters.retention``: on entry, then every ten minutes until exit.
 
     Without limits there is no thread. What goes wrong is logged and tried again; the router goes on. A removal that is
@@ -397,7 +418,7 @@ class Housekeeping:
         self._settings = settings
         self._interval = interval
         self._stop = threading.Event()
-        self._thread = Background("dead-letter-retention", self._run)
+        self._thread = Background("dead-letter-retention", self._purge_periodically)
 
     def __enter__(self) -> Self:
         if self._settings.dead_letters.retention.on:
@@ -412,7 +433,7 @@ class Housekeeping:
         # A purge of a large table must not hold up the end of the router.
         self._thread.join(_STOP_SECONDS)
 
-    def _run(self) -> None:
+    def _purge_periodically(self) -> None:
         retention = self._settings.dead_letters.retention
         limits = RetentionLimits(retention.age, retention.size)
         while not self._stop.is_set():

@@ -34,7 +34,7 @@ from router.settings import JsonLinesSink, KafkaSink, TableSink
 from router.settings.routes import DEAD_LETTER_VARIABLES, KAFKA_LIMIT, parse_name
 from router.sinks.jsonlines import DEAD_LETTER
 from router.sinks.messages.sink import LINEAGE
-from router.sinks.tables.head import dataset_of
+from router.sinks.tables.head import open_dataset
 from router.state.ledger import parse_instant
 
 # Dead letters out of tables: Delta and Parquet, a few hundred rows in memory at a time.
@@ -68,9 +68,9 @@ def read_delta(sink: str, uri: str, *, bodies: bool = True) -> Iterator[DeadLett
     try:
         if not DeltaTable.is_deltatable(uri):
             return
-        whole = dataset_of(DeltaTable(uri))
+        whole = open_dataset(DeltaTable(uri))
         check_columns(sink, uri, whole.schema)
-        yield from _in_order(sink, list(whole.get_fragments()), whole.schema, bodies)
+        yield from _read_files_in_order(sink, list(whole.get_fragments()), whole.schema, bodies)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise SinkError(sink, f"{uri} cannot be read: {error}", hint=_HINT) from error
 
@@ -82,18 +82,18 @@ def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[De
         SinkError: a file cannot be read, or does not hold dead letters.
     """
     try:
-        for path in ordered_files(folder, PARQUET, first_failed):
+        for path in list_files_by_time(folder, PARQUET, first_time_in_parquet):
             try:
                 whole = pads.dataset(str(path), format="parquet")
             except FileNotFoundError:
                 continue  # Retention removed it meanwhile.
             check_columns(sink, str(path), whole.schema)
-            yield from _letters(sink, whole, bodies)
+            yield from _read_rows(sink, whole, bodies)
     except (OSError, pa.ArrowException) as error:
         raise SinkError(sink, f"{folder} cannot be read: {error}", hint=_HINT) from error
 
 
-def ordered_files(folder: Path, suffix: str, first: Callable[[Path], datetime | None]) -> list[Path]:
+def list_files_by_time(folder: Path, suffix: str, first: Callable[[Path], datetime | None]) -> list[Path]:
     """Return the batch files of a folder by the time of *first*, then by name, without hidden ones (incomplete)."""
     if not folder.is_dir():
         return []
@@ -101,15 +101,15 @@ def ordered_files(folder: Path, suffix: str, first: Callable[[Path], datetime | 
     return sorted(files, key=lambda path: (first(path) or _EPOCH, path.name))
 
 
-def first_failed(path: Path) -> datetime | None:
+def first_time_in_parquet(path: Path) -> datetime | None:
     """Return when the first dead letter of a Parquet file was written, by its statistics; None if unknown."""
     try:
-        return _least(pq.read_metadata(path))
+        return _find_first_time(pq.read_metadata(path))
     except FileNotFoundError:
         return None
 
 
-def moment(microseconds: int | None) -> datetime | None:
+def instant_from_micros(microseconds: int | None) -> datetime | None:
     """Return an instant; None if ``datetime`` cannot represent it."""
     if microseconds is None:
         return None
@@ -119,7 +119,7 @@ def moment(microseconds: int | None) -> datetime | None:
         return None
 
 
-def letter_of(row: Mapping[str, Any], sink: str) -> DeadLetter:
+def dead_letter_from_row(row: Mapping[str, Any], sink: str) -> DeadLetter:
     """Return the dead letter of a row whose instants are microseconds.
 
     Raises:
@@ -136,38 +136,38 @@ def letter_of(row: Mapping[str, Any], sink: str) -> DeadLetter:
         body=row.get(BODY),
         epoch=row["epoch"] or "",
         position=row["position"] or "",
-        received=moment(row["received"]),
-        failed=moment(row["failed"]),
+        received=instant_from_micros(row["received"]),
+        failed=instant_from_micros(row["failed"]),
         attempts=row["attempts"] or 1,
         sink=sink,
     )
 
 
-def _in_order(sink: str, fragments: list[Any], schema: pa.Schema, bodies: bool) -> Iterator[DeadLetter]:
+def _read_files_in_order(sink: str, fragments: list[Any], schema: pa.Schema, bodies: bool) -> Iterator[DeadLetter]:
     """Yield a table's files by the time of their first dead letter."""
-    dated = [(_least(fragment.metadata) or _EPOCH, fragment.path, fragment) for fragment in fragments]
+    dated = [(_find_first_time(fragment.metadata) or _EPOCH, fragment.path, fragment) for fragment in fragments]
     for _, _, fragment in sorted(dated, key=lambda each: each[:2]):
-        yield from _letters(sink, fragment, bodies, schema)
+        yield from _read_rows(sink, fragment, bodies, schema)
 
 
-def _letters(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = None) -> Iterator[DeadLetter]:
+def _read_rows(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = None) -> Iterator[DeadLetter]:
     columns = [name for name in DEAD_LETTER.names if bodies or name != BODY]
     options = {"columns": columns, "batch_size": ROWS, "batch_readahead": 1, "fragment_readahead": 1}
     scanner = rows.scanner(**options) if schema is None else rows.scanner(schema=schema, **options)
     for batch in scanner.to_batches():
-        yield from letters_of(batch, sink)
+        yield from dead_letters_from_rows(batch, sink)
 
 
-def letters_of(batch: pa.RecordBatch, sink: str) -> Iterator[DeadLetter]:
+def dead_letters_from_rows(batch: pa.RecordBatch, sink: str) -> Iterator[DeadLetter]:
     """Yield the dead letters of these rows; damaged ones are skipped and logged."""
-    for row in _plain(batch).to_pylist():
+    for row in _instants_to_micros(batch).to_pylist():
         try:
-            yield letter_of(row, sink)
+            yield dead_letter_from_row(row, sink)
         except ValueError as error:
             _log.warning("damaged dead letter skipped", sink=sink, letter=row["letter"], problem=str(error))
 
 
-def _plain(batch: pa.RecordBatch) -> pa.Table:
+def _instants_to_micros(batch: pa.RecordBatch) -> pa.Table:
     """Cast instants to microseconds, since tables can have instants beyond Python's calendar."""
     table = pa.Table.from_batches([batch])
     for name in ("received", FAILED):
@@ -177,7 +177,7 @@ def _plain(batch: pa.RecordBatch) -> pa.Table:
     return table
 
 
-def _least(metadata: pq.FileMetaData) -> datetime | None:
+def _find_first_time(metadata: pq.FileMetaData) -> datetime | None:
     """Return the minimum of column ``failed`` by the statistics of its row groups."""
     at = metadata.schema.to_arrow_schema().get_field_index(FAILED)
     minima: list[datetime] = []
@@ -208,7 +208,7 @@ _LINES_HINT: Final = "check the permissions"
 _NULL: Final = msgspec.Raw(b"null")
 
 
-class _Line(msgspec.Struct):
+class _DeadLetterLine(msgspec.Struct):
     """The members of a line (MATCHING.md#what-comes-out); only the id is required."""
 
     letter: str
@@ -226,7 +226,7 @@ class _Line(msgspec.Struct):
     attempts: int | None = None
 
 
-_LINE: Final = msgspec.json.Decoder(_Line)
+_LINE: Final = msgspec.json.Decoder(_DeadLetterLine)
 
 
 def read_lines(sink: str, folder: Path) -> Iterator[DeadLetter]:
@@ -238,18 +238,18 @@ def read_lines(sink: str, folder: Path) -> Iterator[DeadLetter]:
         SinkError: the folder or a file of it cannot be read.
     """
     try:
-        for path in ordered_files(folder, SUFFIX, first_failed_line):
-            yield from _file(sink, path)
+        for path in list_files_by_time(folder, SUFFIX, first_time_in_lines):
+            yield from _read_lines_file(sink, path)
     except OSError as error:
         raise SinkError(sink, f"{folder} cannot be read: {error.strerror}", hint=_LINES_HINT) from error
 
 
-def read_lines_of(name: str, sink: JsonLinesSink, spill: Path, *, bodies: bool = True) -> Iterator[DeadLetter]:
+def read_sink_lines(name: str, sink: JsonLinesSink, spill: Path, *, bodies: bool = True) -> Iterator[DeadLetter]:
     """Yield the dead letters in the files of a sink; see :func:`read_lines`."""
     return read_lines(name, Path(sink.path))
 
 
-def first_failed_line(path: Path) -> datetime | None:
+def first_time_in_lines(path: Path) -> datetime | None:
     """Return when the first dead letter of a file was written; None if unknown."""
     try:
         with path.open("rb") as file:
@@ -260,7 +260,7 @@ def first_failed_line(path: Path) -> datetime | None:
         return None  # Gone, or damaged; reading says so line by line.
 
 
-def letter_of_line(line: bytes, sink: str) -> DeadLetter:
+def dead_letter_from_line(line: bytes, sink: str) -> DeadLetter:
     """Return the dead letter of a line.
 
     Raises:
@@ -275,10 +275,10 @@ def letter_of_line(line: bytes, sink: str) -> DeadLetter:
         id=form.letter,
         reason=form.reason or "",
         detail=form.detail or "",
-        nearest=parse_nearest(_embedded(form.nearest)),
+        nearest=parse_nearest(_to_json_text(form.nearest)),
         endpoint=form.endpoint,
         protocol=form.protocol or "",
-        native=parse_native(_embedded(form.native)),
+        native=parse_native(_to_json_text(form.native)),
         body=body,
         epoch=form.epoch or "",
         position=form.position or "",
@@ -289,25 +289,25 @@ def letter_of_line(line: bytes, sink: str) -> DeadLetter:
     )
 
 
-def letters_of_lines(lines: Iterable[tuple[int | None, bytes]], sink: str, path: Path) -> Iterator[DeadLetter]:
+def dead_letters_from_lines(lines: Iterable[tuple[int | None, bytes]], sink: str, path: Path) -> Iterator[DeadLetter]:
     """Yield the dead letters of these lines, with line numbers if known; other lines are skipped and logged."""
     for number, line in lines:
         try:
-            yield letter_of_line(line, sink)
+            yield dead_letter_from_line(line, sink)
         except ValueError as error:
             _log.warning("line skipped", sink=sink, file=str(path), line=number, problem=str(error))
 
 
-def _file(sink: str, path: Path) -> Iterator[DeadLetter]:
+def _read_lines_file(sink: str, path: Path) -> Iterator[DeadLetter]:
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return  # Retention removed it meanwhile.
     with file:
-        yield from letters_of_lines(enumerate(file, 1), sink, path)
+        yield from dead_letters_from_lines(enumerate(file, 1), sink, path)
 
 
-def _embedded(raw: msgspec.Raw) -> str | None:
+def _to_json_text(raw: msgspec.Raw) -> str | None:
     """Return the JSON text of a member: its source text, or the content of a string that could not be embedded."""
     text = bytes(raw).decode("utf-8").strip()
     if text.startswith('"'):
@@ -325,7 +325,7 @@ def _embedded(raw: msgspec.Raw) -> str | None:
 
 # All records of some topics up to their present ends, in the order of their timestamps.
 
-HELD_BYTES: Final = 64 * 2**20
+MAX_BUFFERED_BYTES: Final = 64 * 2**20
 """Bytes of records that wait for those of other partitions; each partition has an equal share, and one record more.
 
 A partition that is paused loses what the client has fetched of it, and fetching again costs a round trip: it must be
@@ -337,7 +337,7 @@ _POLL: Final = 0.5
 PartitionKey = tuple[str, int]
 
 
-def merged(client: KafkaClient, topics: re.Pattern[str], last: int | None = None) -> Iterator[Message]:
+def iter_by_timestamp(client: KafkaClient, topics: re.Pattern[str], last: int | None = None) -> Iterator[Message]:
     """Yield the records of all matching topics by timestamp; within a partition, by offset.
 
     With *last*, only so many at the end of each partition.
@@ -361,7 +361,7 @@ def merged(client: KafkaClient, topics: re.Pattern[str], last: int | None = None
     try:
         consumer = Consumer(config)
         try:
-            yield from _Merge(consumer, _ranges(consumer, topics, last)).run()
+            yield from _TimestampMerger(consumer, _find_offset_ranges(consumer, topics, last)).iter_records()
         finally:
             consumer.close()
     except KafkaException as error:
@@ -369,7 +369,7 @@ def merged(client: KafkaClient, topics: re.Pattern[str], last: int | None = None
         raise KafkaUnreachable(f"Kafka at {client.servers} does not answer: {reason}") from error
 
 
-def _ranges(
+def _find_offset_ranges(
     consumer: Consumer, topics: re.Pattern[str], last: int | None = None
 ) -> dict[PartitionKey, tuple[int, int]]:
     """Return first and end offset of each partition that has records, or of its *last* records."""
@@ -384,46 +384,46 @@ def _ranges(
     return ranges
 
 
-class _Merge:
-    """Buffers at most :data:`HELD_BYTES`: a partition that is far ahead of others is paused."""
+class _TimestampMerger:
+    """Buffers at most :data:`MAX_BUFFERED_BYTES`: a partition that is far ahead of others is paused."""
 
     def __init__(self, consumer: Consumer, ranges: dict[PartitionKey, tuple[int, int]]) -> None:
         self._consumer = consumer
         self._ends = {place: end for place, (_, end) in ranges.items()}
-        self._held: dict[PartitionKey, deque[Message]] = {place: deque() for place in ranges}
+        self._buffers: dict[PartitionKey, deque[Message]] = {place: deque() for place in ranges}
         self._bytes = dict.fromkeys(ranges, 0)
-        self._share = HELD_BYTES // max(1, len(ranges))
+        self._share = MAX_BUFFERED_BYTES // max(1, len(ranges))
         self._reading = set(ranges)
         self._paused: set[PartitionKey] = set()
         consumer.assign([TopicPartition(*place, first) for place, (first, _) in ranges.items()])
 
-    def run(self) -> Iterator[Message]:
+    def iter_records(self) -> Iterator[Message]:
         """Yield all records."""
         while True:
-            self._fill()
-            heads = [(held[0].timestamp()[1], place) for place, held in self._held.items() if held]
+            self._fill_buffers()
+            heads = [(held[0].timestamp()[1], place) for place, held in self._buffers.items() if held]
             if not heads:
                 return
             place = min(heads)[1]
-            message = self._held[place].popleft()
-            self._bytes[place] -= _size(message)
+            message = self._buffers[place].popleft()
+            self._bytes[place] -= _estimate_size(message)
             yield message
-            if place in self._paused and not self._held[place]:
+            if place in self._paused and not self._buffers[place]:
                 self._paused.discard(place)
                 self._consumer.resume([TopicPartition(*place)])
 
-    def _fill(self) -> None:
+    def _fill_buffers(self) -> None:
         """Wait until each unfinished partition has its next record buffered."""
         last = time.monotonic()
-        while any(not self._held[place] for place in self._reading):
+        while any(not self._buffers[place] for place in self._reading):
             message = self._consumer.poll(_POLL)
             if message is not None:
                 last = time.monotonic()
-                self._take(message)
+                self._buffer_record(message)
             elif time.monotonic() - last > STALL_SECONDS:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no record in {STALL_SECONDS:g} s"))
 
-    def _take(self, message: Message) -> None:
+    def _buffer_record(self, message: Message) -> None:
         place = (str(message.topic()), int(message.partition() or 0))
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -432,8 +432,8 @@ class _Merge:
             return
         offset = int(message.offset() or 0)
         if error is None and offset < self._ends[place]:
-            self._held[place].append(message)
-            self._bytes[place] += _size(message)
+            self._buffers[place].append(message)
+            self._bytes[place] += _estimate_size(message)
         if error is not None or offset >= self._ends[place] - 1:
             self._reading.discard(place)
             self._consumer.pause([TopicPartition(*place)])
@@ -442,14 +442,14 @@ class _Merge:
             self._consumer.pause([TopicPartition(*place)])
 
 
-def _size(message: Message) -> int:
+def _estimate_size(message: Message) -> int:
     """Return the approximate memory size of a record."""
     headers: Sequence[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]
-    told = sum(len(name) + len(value or b"") for name, value in headers)
-    return 500 + len(message.value() or b"") + len(message.key() or b"") + told
+    header_bytes = sum(len(name) + len(value or b"") for name, value in headers)
+    return 500 + len(message.value() or b"") + len(message.key() or b"") + header_bytes
 
 
-FIRST: Final = f"{LINEAGE}letter"
+ID_HEADER: Final = f"{LINEAGE}letter"
 """Our first header; an earlier one of that name belonged to the record."""
 _TOPIC_HINT: Final = "start the broker, or correct bootstrap_servers and credentials of the sink"
 Headers = Sequence[tuple[str, bytes | None]]
@@ -467,9 +467,9 @@ def read_topics(
     """
     client = settings.cluster()
     try:
-        for message in merged(client, fitting(settings.topic), last):
+        for message in iter_by_timestamp(client, build_topic_pattern(settings.topic), last):
             try:
-                letter = letter_of_record(message, sink, spill)
+                letter = dead_letter_from_record(message, sink, spill)
             except (ValueError, RecordError) as error:
                 place = f"{message.topic()}-{message.partition()}-{message.offset()}"
                 _log.warning("record skipped: not a dead letter", sink=sink, record=place, problem=str(error))
@@ -480,7 +480,7 @@ def read_topics(
         raise BrokerUnreachable(f"sink {sink}: {error}", hint=_TOPIC_HINT) from error
 
 
-def fitting(template: str) -> re.Pattern[str]:
+def build_topic_pattern(template: str) -> re.Pattern[str]:
     """Return the pattern of all topics that a dead-letter topic template can produce."""
     name = parse_name(template, DEAD_LETTER_VARIABLES)
     pieces = ["[A-Za-z0-9._-]+" if place % 2 else re.escape(part) for place, part in enumerate(name.parts)]
@@ -489,7 +489,7 @@ def fitting(template: str) -> re.Pattern[str]:
     return re.compile(f"(?:{''.join(pieces)}|{capped})" if name.variables else "".join(pieces))
 
 
-def letter_of_record(message: Message, sink: str, spill: Path) -> DeadLetter | None:
+def dead_letter_from_record(message: Message, sink: str, spill: Path) -> DeadLetter | None:
     """Return the dead letter of a record; None if it lacks our headers.
 
     Raises:
@@ -497,15 +497,15 @@ def letter_of_record(message: Message, sink: str, spill: Path) -> DeadLetter | N
         RecordError: its file holds no record.
     """
     headers: Headers = message.headers() or []  # type: ignore[assignment]  # confluent's own type allows less
-    at = next((place for place in reversed(range(len(headers))) if headers[place][0] == FIRST), None)
+    at = next((place for place in reversed(range(len(headers))) if headers[place][0] == ID_HEADER), None)
     if at is None:
         return None
     lineage = {name: value.decode("utf-8", "replace") for name, value in headers[at:] if value is not None}
-    body, form = message.value(), _native(lineage, message.key(), headers[:at])
+    body, form = message.value(), _parse_native_record(lineage, message.key(), headers[:at])
     if f"{LINEAGE}spill" in lineage:
-        form, body = _spilled(spill / f"{lineage[FIRST]}.json")
+        form, body = _read_spill_file(spill / f"{lineage[ID_HEADER]}.json")
     return DeadLetter(
-        id=lineage[FIRST],
+        id=lineage[ID_HEADER],
         reason=lineage.get(f"{LINEAGE}reason", ""),
         detail=lineage.get(f"{LINEAGE}detail", ""),
         nearest=parse_nearest(lineage.get(f"{LINEAGE}nearest")),
@@ -522,7 +522,7 @@ def letter_of_record(message: Message, sink: str, spill: Path) -> DeadLetter | N
     )
 
 
-def _native(lineage: dict[str, str], key: bytes | None, headers: Headers) -> dict[str, object]:
+def _parse_native_record(lineage: dict[str, str], key: bytes | None, headers: Headers) -> dict[str, object]:
     given = lineage.get(f"{LINEAGE}native")
     if given is not None:
         return parse_native(given)
@@ -545,7 +545,7 @@ def _native(lineage: dict[str, str], key: bytes | None, headers: Headers) -> dic
     return build(split_row(row))
 
 
-def _spilled(path: Path) -> tuple[dict[str, object], bytes | None]:
+def _read_spill_file(path: Path) -> tuple[dict[str, object], bytes | None]:
     try:
         record = parse_record(read_regular(path))
     except FileNotFoundError as error:

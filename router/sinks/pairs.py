@@ -82,14 +82,14 @@ def open_pairs(name: str, settings: Sink) -> PairSink:
     return cast(PairSink, resolve_name(settings.pairs)(name, settings))
 
 
-def open_table(name: str, settings: TableSink) -> PairSink:
+def open_pair_table(name: str, settings: TableSink) -> PairSink:
     """Make the Delta table."""
     rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
     table = DeltaSink(name, settings.path, PAIRS, upkeep=Upkeep(name, rules), rejects=False)
     return _PairTable(table)
 
 
-def open_topic(name: str, settings: KafkaSink) -> PairSink:
+def open_pair_topic(name: str, settings: KafkaSink) -> PairSink:
     """Make the sender to a topic."""
     from bindings.protocols import binding_of
 
@@ -103,7 +103,7 @@ class _PairTable(PairSink):
         self._table = table
 
     def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
-        columns = {field.name: [_value(getattr(row, field.name), field.type) for row in rows] for field in PAIRS}
+        columns = {field.name: [_parse_value(getattr(row, field.name), field.type) for row in rows] for field in PAIRS}
         self._table.write(pa.table(columns, schema=PAIRS), commit)
 
 
@@ -115,31 +115,33 @@ class _PairTopic(PairSink):
         self._topic = topic
         self._publisher = publisher
         self._commit: Commit | None = None
-        self._settled: set[int] = set()
+        self._delivered: set[int] = set()
 
     def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
         if commit != self._commit:
-            self._commit, self._settled = commit, set()
-        left = [place for place in range(len(rows)) if place not in self._settled]
+            self._commit, self._delivered = commit, set()
+        left = [place for place in range(len(rows)) if place not in self._delivered]
         for start in range(0, len(left), CHUNK):
-            self._send(rows, left[start : start + CHUNK])
+            self._send_rows(rows, left[start : start + CHUNK])
 
-    def _send(self, rows: Sequence[PairRow], places: Sequence[int]) -> None:
+    def _send_rows(self, rows: Sequence[PairRow], positions: Sequence[int]) -> None:
         answers: Mapping[int, MessageRefusal | None] = {}
         try:
-            answers = dict(enumerate(self._publisher.send([_event(rows[place], self._topic) for place in places])))
+            answers = dict(
+                enumerate(self._publisher.send([_event_from_row(rows[place], self._topic) for place in positions]))
+            )
         except (Unsettled, GatewayError) as error:
             answers = error.settled if isinstance(error, Unsettled) else {}
             raise SinkError(self._name, str(error), hint="it is retried with growing pauses") from error
         finally:
-            self._settled.update(places[at] for at in answers)
+            self._delivered.update(positions[at] for at in answers)
             for at, refusal in answers.items():
                 if refusal is not None:
-                    row = rows[places[at]]
+                    row = rows[positions[at]]
                     _log.error("pair rejected permanently", sink=self._name, pair=row.id, reason=refusal.reason)
 
 
-def _event(row: PairRow, topic: str) -> Outbound:
+def _event_from_row(row: PairRow, topic: str) -> Outbound:
     """Return a row as a CloudEvent whose data are its members."""
     attributes = {"specversion": "1.0", "id": row.id or "", "source": SOURCE, "type": TYPE + row.outcome}
     parts = [Part(f"headers.ce_{name}", text.encode()) for name, text in attributes.items()]
@@ -149,5 +151,5 @@ def _event(row: PairRow, topic: str) -> Outbound:
     return Outbound(topic, tuple(parts), msgspec.json.encode(row), "", row.id or "")
 
 
-def _value(text: str | None, kind: pa.DataType) -> str | datetime | None:
+def _parse_value(text: str | None, kind: pa.DataType) -> str | datetime | None:
     return datetime.fromisoformat(text) if text is not None and kind == INSTANT else text

@@ -41,17 +41,17 @@ from router.settings.values import LineageForm
 from router.sinks.contract import ArrowSink
 from router.sinks.messages.sink import (
     ConfirmedSink,
-    HeaderPassing,
+    HeaderForwarder,
     MessageBuilder,
     Mode,
     RoutedEvent,
     TemplateComposer,
     UnsendableMessage,
-    framed,
+    add_frame,
+    build_message,
+    find_partition_key,
+    get_publisher,
     kept_spread,
-    outbound,
-    shared_publisher,
-    source_key,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ _MISMATCHES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class ShapedMessage:
+class BuiltMessage:
     """A message, its event, the index of the definition it was built by, and its mode."""
 
     event: RoutedEvent
@@ -102,43 +102,51 @@ class MessageValidator:
             builder.add_endpoints(name, [name])
         self._matcher = Matcher(builder.targets, builder.channels)
         constraints = [
-            {**_keyed(builder, number, event=True), **_keyed(builder, number, event=False)}
+            {
+                **_find_used_properties(builder, number, event=True),
+                **_find_used_properties(builder, number, event=False),
+            }
             for number in range(len(names))
         ]
         self._attributes = [
             tuple(key[2:] for key, deciding in each.items() if key.startswith("e.") and deciding)
             for each in constraints
         ]
-        self._options = [
-            {_part_key(key): deciding for key, deciding in each.items() if key.startswith(("p.", "b."))}
+        self._iter_options = [
+            {_to_part_key(key): deciding for key, deciding in each.items() if key.startswith(("p.", "b."))}
             for each in constraints
         ]
         self._sniffs = [self._matcher.sniffs(number, binding.protocol) for number in range(len(names))]
-        self._known: dict[Any, str] = {}
+        self._cached_faults: dict[Any, str] = {}
 
-    def faults(self, shaped: Sequence[ShapedMessage]) -> list[str]:
+    def find_faults(self, shaped: Sequence[BuiltMessage]) -> list[str]:
         """Return for each message why it does not match its definition; empty if it does."""
-        received = [tuple(self._received(each.message)) for each in shaped]
+        received = [tuple(self._iter_received_parts(each.message)) for each in shaped]
         keys = [
-            self._key(each, parts) or place for place, (each, parts) in enumerate(zip(shaped, received, strict=True))
+            self._make_cache_key(each, parts) or place
+            for place, (each, parts) in enumerate(zip(shaped, received, strict=True))
         ]
         asked: dict[Any, int] = {}
         for place, key in enumerate(keys):
-            if key not in self._known:
+            if key not in self._cached_faults:
                 asked.setdefault(key, place)
-        decided = self._decide([(place, shaped[place], received[place]) for place in asked.values()]) if asked else {}
-        fresh = {key: decided[place] for key, place in asked.items()}
-        answers = [self._known[key] if key in self._known else fresh[key] for key in keys]
-        if len(self._known) + len(fresh) > _REMEMBERED:
-            self._known.clear()
-        self._known.update((key, fault) for key, fault in fresh.items() if not isinstance(key, int))
+        evaluated = (
+            self._find_new_faults([(place, shaped[place], received[place]) for place in asked.values()])
+            if asked
+            else {}
+        )
+        fresh = {key: evaluated[place] for key, place in asked.items()}
+        answers = [self._cached_faults[key] if key in self._cached_faults else fresh[key] for key in keys]
+        if len(self._cached_faults) + len(fresh) > _REMEMBERED:
+            self._cached_faults.clear()
+        self._cached_faults.update((key, fault) for key, fault in fresh.items() if not isinstance(key, int))
         return answers
 
-    def _received(self, message: Outbound) -> Iterator[Part]:
+    def _iter_received_parts(self, message: Outbound) -> Iterator[Part]:
         parts = self._binding.sending.iter_received_parts(message, binary=self._binding.binary)
         return (part for part in parts if part.key not in self._uncarried) if self._uncarried else parts
 
-    def _key(self, shaped: ShapedMessage, parts: Sequence[Part]) -> Any:
+    def _make_cache_key(self, shaped: BuiltMessage, parts: Sequence[Part]) -> Any:
         """Return what decides the result; None if that is all of the message, or too large to be cached."""
         size = sum(len(part.value or b"") for part in parts) + sum(map(len, shaped.event.attributes.values()))
         if size > _REMEMBERED_BYTES:
@@ -147,7 +155,7 @@ class MessageValidator:
         native = shaped.mode == "native"
         if native and (self._sniffs[shaped.definition] or media_type_of(content).startswith(EVENT_MEDIA)):
             return None
-        options = self._options[shaped.definition]
+        options = self._iter_options[shaped.definition]
         return (
             shaped.definition,
             shaped.mode,
@@ -156,7 +164,7 @@ class MessageValidator:
             tuple((part if options[part.key] else part.key) for part in parts if part.key in options),
         )
 
-    def _decide(self, asked: Sequence[tuple[int, ShapedMessage, Sequence[Part]]]) -> dict[int, str]:
+    def _find_new_faults(self, asked: Sequence[tuple[int, BuiltMessage, Sequence[Part]]]) -> dict[int, str]:
         facts = RecordColumnsBuilder(self._matcher.index.keys)
         for place, shaped, parts in asked:
             message, number = shaped.message, shaped.definition
@@ -172,28 +180,28 @@ class MessageValidator:
             outcomes = self._matcher.match(built)
             for row, source in enumerate(built.sources.tolist()):
                 if winners[row] < 0:
-                    faults[source] = _fault(outcomes.nearest.get(row, []), outcomes.details[row])
+                    faults[source] = _describe_mismatches(outcomes.nearest.get(row, []), outcomes.details[row])
         return faults
 
 
-def _keyed(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, bool]:
+def _find_used_properties(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, bool]:
     """Return the properties that a channel's target uses; False for one that only must exist."""
     keyed: dict[str, bool] = {}
     for number in builder.channels[channel].candidates:
         for key, constraint in builder.targets[number].constraints(event=event) or ():
-            keyed[key] = keyed.get(key, False) or not _any_value(constraint)
+            keyed[key] = keyed.get(key, False) or not _accepts_any_value(constraint)
     return keyed
 
 
-def _any_value(constraint: Constraint) -> bool:
+def _accepts_any_value(constraint: Constraint) -> bool:
     return constraint.kind in ("present", "optional") and constraint.accepts_any_text
 
 
-def _part_key(key: str) -> str:
+def _to_part_key(key: str) -> str:
     return "key" if key == f"p.{BASE64_KEY}" else key[2:]
 
 
-def _fault(nearest: Sequence[dict[str, Any]], detail: str) -> str:
+def _describe_mismatches(nearest: Sequence[dict[str, Any]], detail: str) -> str:
     mismatches = [
         f"{each['property']} should be {each['expected']!r} and is {each['found']!r}"
         for near in nearest
@@ -220,7 +228,7 @@ class _Candidate:
         declared = next((asked for name, asked in self.attributes if name == "type" and asked.value is not None), None)
         return self.definition.messageid == kind if declared is None else declared.satisfied(kind, present=True)
 
-    def holds(self, event: RoutedEvent) -> bool:
+    def matches_attributes(self, event: RoutedEvent) -> bool:
         """Whether all declared attributes match the event."""
         values = ((asked, event.attributes.get(name)) for name, asked in self.attributes)
         return all(asked.satisfied(value, present=value is not None) for asked, value in values)
@@ -234,17 +242,17 @@ class _Candidate:
 
 
 @dataclass(slots=True)
-class _Try:
+class _Attempt:
     """An event, the definitions still to try, and why others were not used."""
 
     place: int
     event: RoutedEvent
-    left: Iterator[_Candidate]
-    faults: list[str] = field(default_factory=list)
+    remaining: Iterator[_Candidate]
+    find_faults: list[str] = field(default_factory=list)
 
-    def refusal(self, endpoint: str) -> UnsendableMessage:
-        if self.faults:
-            return UnsendableMessage("; ".join(self.faults[:3]))
+    def make_refusal(self, endpoint: str) -> UnsendableMessage:
+        if self.find_faults:
+            return UnsendableMessage("; ".join(self.find_faults[:3]))
         return UnsendableMessage(f"{endpoint} has no definition of type {self.event.attributes['type']!r}")
 
 
@@ -266,7 +274,7 @@ class EndpointComposer:
         lineage: LineageForm = True,
         base: str = "",
         least: Mapping[str, int] | None = None,
-        passing: HeaderPassing | None = None,
+        passing: HeaderForwarder | None = None,
         uncarried: frozenset[str] = frozenset(),
     ) -> None:
         self._endpoint = endpoint
@@ -275,13 +283,13 @@ class EndpointComposer:
         self._lineage = lineage
         self._base = base
         self._least = {**binding.sending.min_values, **(least or {})}
-        self._by_channel = frozenset().union(*(each.sending.channel_options for each in BINDINGS.values()))
+        self._channel_options = frozenset().union(*(each.sending.channel_options for each in BINDINGS.values()))
         self._passing = passing
         known = (catalog.definitions[xid] for xid in endpoint.candidates if xid in catalog.definitions)
-        self._candidates = tuple(self._usable(known, mode))
+        self._candidates = tuple(self._iter_usable(known, mode))
         self._numbers = {each.definition.xid: number for number, each in enumerate(self._candidates)}
         definitions = [each.definition for each in self._candidates]
-        self._conformance = MessageValidator(catalog, endpoint, binding, definitions, uncarried)
+        self._validator = MessageValidator(catalog, endpoint, binding, definitions, uncarried)
         self._frames: Mapping[str, WrittenFrame] = {}
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
@@ -294,54 +302,54 @@ class EndpointComposer:
         NotTaken if no definition has the event's type, or those that do lack values or would not match.
         """
         answers: list[Outbound | UnsendableMessage] = [UnsendableMessage("") for _ in events]
-        tries = [_Try(place, event, iter(self._fitting(event))) for place, event in enumerate(events)]
+        tries = [_Attempt(place, event, iter(self._find_candidates(event))) for place, event in enumerate(events)]
         while tries:
-            attempts = [(each, shaped) for each in tries if (shaped := self._next(each)) is not None]
+            attempts = [(each, shaped) for each in tries if (shaped := self._build_next(each)) is not None]
             for each in tries:
-                answers[each.place] = each.refusal(self._endpoint.xid)
+                answers[each.place] = each.make_refusal(self._endpoint.xid)
             tries = []
             for (each, shaped), fault in zip(
-                attempts, self._conformance.faults([shaped for _, shaped in attempts]), strict=True
+                attempts, self._validator.find_faults([shaped for _, shaped in attempts]), strict=True
             ):
                 candidate = self._candidates[shaped.definition]
                 frame = self._frames.get(candidate.definition.xid)
-                answers[each.place] = framed(shaped.message, each.event, candidate.mode, frame)
+                answers[each.place] = add_frame(shaped.message, each.event, candidate.mode, frame)
                 if fault:
-                    each.faults.append(f"{self._candidates[shaped.definition].definition.xid}: {fault}")
+                    each.find_faults.append(f"{self._candidates[shaped.definition].definition.xid}: {fault}")
                     tries.append(each)
         return answers
 
-    def _next(self, tried: _Try) -> ShapedMessage | None:
+    def _build_next(self, tried: _Attempt) -> BuiltMessage | None:
         """Return the event's message by the next definition that can build one; None if no definition is left."""
-        for candidate in tried.left:
+        for candidate in tried.remaining:
             try:
-                message = self._message(candidate, tried.event)
+                message = self._build_message(candidate, tried.event)
             except (TemplateError, AddressError, UnsendableMessage) as error:
-                tried.faults.append(f"{candidate.definition.xid}: {error}")
+                tried.find_faults.append(f"{candidate.definition.xid}: {error}")
                 continue
-            return ShapedMessage(tried.event, message, self._numbers[candidate.definition.xid], candidate.mode)
+            return BuiltMessage(tried.event, message, self._numbers[candidate.definition.xid], candidate.mode)
         return None
 
-    def _usable(self, definitions: Iterable[Definition], asked: Mode | None) -> Iterator[_Candidate]:
+    def _iter_usable(self, definitions: Iterable[Definition], asked: Mode | None) -> Iterator[_Candidate]:
         for definition in definitions:
             target = match_candidate_of(definition, self._endpoint)
             if target is None or target.protocol not in (None, self._binding.protocol):
                 continue
             native = target.native is not None and not target.envelope
-            structured = not self._binding.binary or asks_structured(definition, self._endpoint, self._binding)
+            structured = not self._binding.binary or is_structured(definition, self._endpoint, self._binding)
             attributes = tuple((prop.name, attribute_constraint(prop)) for prop in definition.envelopemetadata)
             wanted: Mode = "native" if native else "structured" if structured else "binary"
             yield _Candidate(definition, asked or wanted, attributes)
 
-    def _fitting(self, event: RoutedEvent) -> list[_Candidate]:
+    def _find_candidates(self, event: RoutedEvent) -> list[_Candidate]:
         own = [each for each in self._candidates if each.definition.xid == event.message]
         typed = [each for each in self._candidates if each not in own and each.has_type(event)]
-        return [*own, *sorted(typed, key=lambda each: not each.holds(event))]
+        return [*own, *sorted(typed, key=lambda each: not each.matches_attributes(event))]
 
-    def _message(self, candidate: _Candidate, event: RoutedEvent) -> Outbound:
+    def _build_message(self, candidate: _Candidate, event: RoutedEvent) -> Outbound:
         definition = candidate.definition
         values = {**event.attributes, **candidate.placeholder_values(event), **event.context}
-        parts = self._sending.build_option_parts(self._options(definition, values))
+        parts = self._sending.build_option_parts(self._iter_options(definition, values))
         for part in parts:
             if part.text is None and not self._sending.carries_bytes(part.key):
                 raise UnsendableMessage(f"{part.key} must be text, but its bytes are not UTF-8")
@@ -350,43 +358,47 @@ class EndpointComposer:
             if name in self._endpoint.options and name not in keys:
                 parts.append(Part(name, msgspec.json.encode(self._endpoint.options[name]), JSON_KIND))
         if self._least:
-            parts = [self._raised(part) for part in parts]
-        parts += [part for part in self._listed(values) if part.key not in keys]
+            parts = [self._raise_to_minimum(part) for part in parts]
+        parts += [part for part in self._iter_listed_parts(values) if part.key not in keys]
         for name, text in self._sending.channel_address(definition, self._endpoint, connected=True).items():
             if name not in keys:
-                parts.append(Part(name, self._address_text(text, values).encode()))
+                parts.append(Part(name, self._expand_address(text, values).encode()))
         if self._sending.key_name and self._sending.key_name not in keys:
-            parts += self._key(event, values)
-        address = validate_address(self._address(definition, parts, values), self._sending)
+            parts += self._build_key_part(event, values)
+        address = validate_address(self._build_address(definition, parts, values), self._sending)
         kept = [part for part in parts if not part.key.startswith(_QUERY)]
-        return outbound(
+        return build_message(
             event, self._binding, candidate.mode, address, kept, lineage=self._lineage, passing=self._passing
         )
 
-    def _raised(self, part: Part) -> Part:
+    def _raise_to_minimum(self, part: Part) -> Part:
         if part.key in self._least and (part.text or "").isdecimal():
             return part._replace(value=b"%d" % max(self._least[part.key], int(part.text or "")))
         return part
 
-    def _options(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Property, str]]:
+    def _iter_options(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Property, str]]:
         """Yield the protocol options to send, with their texts."""
         for prop in definition.protocoloptions:
             name = prop.name.rpartition(".")[2]
             if prop.value is not None:
-                yield prop, self._text(prop, values)
-            elif prop.required and prop.name not in self._by_channel and prop.name != self._binding.rule.content_type:
+                yield prop, self._expand_option(prop, values)
+            elif (
+                prop.required
+                and prop.name not in self._channel_options
+                and prop.name != self._binding.rule.content_type
+            ):
                 text = values.get(name, values.get(_OF_EVENT.get(name, "")))
                 if text is None:
                     raise UnsendableMessage(f"requires {prop.name}, which has no value")
                 yield prop, text
 
-    def _text(self, prop: Property, values: Mapping[str, str]) -> str:
+    def _expand_option(self, prop: Property, values: Mapping[str, str]) -> str:
         text = to_text(cast(Any, prop.value))
         if prop.type == "timestamp" and is_any_timestamp(text):
             if "time" not in values:
                 raise UnsendableMessage(f"{prop.name} is a time, but the event has no time")
             return values["time"]
-        template = _template(prop, self._sending.has_dotted_levels and prop.name == self._sending.address_key)
+        template = _parse_template(prop, self._sending.has_dotted_levels and prop.name == self._sending.address_key)
         if template is None:
             return text
         expanded = template.expand(values, encode=prop.type == "uritemplate")
@@ -394,39 +406,39 @@ class EndpointComposer:
             raise UnsendableMessage(f"a value does not fit {prop.name} {prop.value!r}")
         return expanded
 
-    def _listed(self, values: Mapping[str, str]) -> Iterator[Part]:
+    def _iter_listed_parts(self, values: Mapping[str, str]) -> Iterator[Part]:
         """Yield headers and query values from the endpoint's options."""
         for member in self._sending.listed_options:
             listed = self._endpoint.options.get(member)
-            pairs = listed.items() if isinstance(listed, dict) else _pairs(listed)
+            pairs = listed.items() if isinstance(listed, dict) else _iter_name_values(listed)
             for name, value in pairs:
                 text = parse_cached_template(to_text(value), False).expand(values, encode=False)
                 yield Part(f"{member}.{name.lower() if member == 'headers' else name}", text.encode())
 
-    def _address_text(self, text: str, values: Mapping[str, str]) -> str:
+    def _expand_address(self, text: str, values: Mapping[str, str]) -> str:
         """Expand a template of the channel; values are encoded so that none adds a level or a wildcard."""
         template = parse_cached_template(text, False)
         known = {name: self._sending.encode_value(values[name]) for name in template.names if name in values}
         return template.expand(known, encode=False)
 
-    def _address(self, definition: Definition, parts: list[Part], values: Mapping[str, str]) -> str:
+    def _build_address(self, definition: Definition, parts: list[Part], values: Mapping[str, str]) -> str:
         declared = any(prop.name == "path" and prop.value is not None for prop in definition.protocoloptions)
         return self._sending.build_address(
-            parts, self._endpoint, declared, self._base, lambda text: self._address_text(text, values)
+            parts, self._endpoint, declared, self._base, lambda text: self._expand_address(text, values)
         )
 
-    def _key(self, event: RoutedEvent, values: Mapping[str, str]) -> list[Part]:
+    def _build_key_part(self, event: RoutedEvent, values: Mapping[str, str]) -> list[Part]:
         """Return the key of the record: the endpoint's, else ``partitionkey``, else the source's."""
         fixed = self._endpoint.options.get("key")
         own = event.attributes.get("partitionkey")
         if fixed:
             data: bytes | None = parse_cached_template(str(fixed), False).expand(values, encode=False).encode()
         else:
-            data = own.encode() if own else source_key(event)
+            data = own.encode() if own else find_partition_key(event)
         return [] if data is None else [Part(self._sending.key_name, data, BINARY_KIND)]
 
 
-def asks_structured(definition: Definition, endpoint: Endpoint, binding: Binding) -> bool:
+def is_structured(definition: Definition, endpoint: Endpoint, binding: Binding) -> bool:
     """Whether the declared native content type, else an option ``mode`` or ``content-mode``, means structured."""
     for prop in definition.protocoloptions:
         if prop.name == binding.rule.content_type and isinstance(prop.value, str):
@@ -436,14 +448,14 @@ def asks_structured(definition: Definition, endpoint: Endpoint, binding: Binding
     return next((mode.lower() for mode in modes if isinstance(mode, str)), "") == "structured"
 
 
-def _template(prop: Property, dots: bool = False) -> Template | None:
+def _parse_template(prop: Property, dots: bool = False) -> Template | None:
     if prop.value is None or prop.type not in TEMPLATE_TYPES:
         return None
     template = parse_cached_template(to_text(prop.value), dots)
     return None if template.is_literal else template
 
 
-def _pairs(listed: object) -> Iterator[tuple[str, Any]]:
+def _iter_name_values(listed: object) -> Iterator[tuple[str, Any]]:
     for entry in listed if isinstance(listed, list) else ():
         if isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry.get("value") is not None:
             yield entry["name"], entry["value"]
@@ -454,15 +466,15 @@ def _pairs(listed: object) -> Iterator[tuple[str, Any]]:
 
 def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, framings: object) -> ArrowSink:
     """Create the sink of events; none of these accepts dead letters."""
-    endpoint = endpoint_of(name, settings, catalog)
+    endpoint = find_endpoint(name, settings, catalog)
     settings.check(name, endpoint)
-    composer = composer_of(settings, endpoint, catalog)
-    publisher = shared_publisher(name, settings, endpoint)
+    composer = make_composer(settings, endpoint, catalog)
+    publisher = get_publisher(name, settings, endpoint)
     spread = kept_spread(spread_key(name, settings), settings.max_destinations)
     return ConfirmedSink(name, composer, publisher, settings.body_limit, spread)
 
 
-def endpoint_of(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint | None:
+def find_endpoint(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint | None:
     """Return the endpoint that a sink names; None if it names none.
 
     Raises:
@@ -485,10 +497,10 @@ def endpoint_of(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint |
     return endpoint
 
 
-def composer_of(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalog) -> MessageBuilder:
+def make_composer(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalog) -> MessageBuilder:
     """Return the message builder: by the endpoint's definitions, or by the template of the settings."""
     binding = settings.binding(endpoint)
-    passing = passing_of(settings, binding)
+    passing = make_header_forwarder(settings, binding)
     mode = cast(Mode | None, settings.content_mode)
     if endpoint is not None:
         return EndpointComposer(
@@ -512,9 +524,9 @@ def composer_of(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalo
     )
 
 
-def passing_of(settings: RemoteSink, binding: Binding) -> HeaderPassing | None:
+def make_header_forwarder(settings: RemoteSink, binding: Binding) -> HeaderForwarder | None:
     """Return what passes headers on; None if the settings disable it."""
-    return None if settings.reserved_headers is None else HeaderPassing(binding, settings.reserved_headers)
+    return None if settings.reserved_headers is None else HeaderForwarder(binding, settings.reserved_headers)
 
 
 def spread_key(name: str, settings: RemoteSink) -> str:

@@ -43,7 +43,7 @@ from router.settings.routes import AddressError, AddressTemplate, describe_missi
 from router.settings.sinks.contract import RemoteSink
 from router.settings.values import LineageForm
 from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
-from router.sinks.jsonlines import AMBIGUOUS, RARE, WIDE, instant_text, pairs_of
+from router.sinks.jsonlines import AMBIGUOUS, RARE, WIDE, format_instant, map_to_dict
 from router.watching.batches import report_progress
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ _MEMBERS: Final = tuple(f'"{name[:-1]}"' for name in CARRIED_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderPassing:
+class HeaderForwarder:
     """What is passed on to one target; ``taken`` are the names, in lower case, that its client sets by itself."""
 
     binding: Binding
     taken: frozenset[str] = frozenset()
 
-    def parts(self, protocol: str, native: str, *, binary: bool, structured: bool) -> Iterator[Part]:
+    def iter_parts(self, protocol: str, native: str, *, binary: bool, structured: bool) -> Iterator[Part]:
         """Yield the parts for a record of that protocol, whose native form is JSON text.
 
         *binary* and *structured* say the mode of the message that is made; without an envelope it is neither.
@@ -83,14 +83,14 @@ class HeaderPassing:
             return
         place = self.binding.headers
         types: dict[str, str] = {}
-        for name, part, wire_type in _came(source, native):
+        for name, part, wire_type in _iter_source_headers(source, native):
             if structured and name.lower().startswith("content-"):
                 continue  # of the body as it was, which is now within another one
             header = self.binding.sending.convert_header(name, part)
             if header is None or header.key.lower() in self.taken:
                 continue
             key = f"{place}.{header.key}"
-            if not _reads_as_attribute(key, self.binding.rule, binary=binary):
+            if not _is_read_as_attribute(key, self.binding.rule, binary=binary):
                 yield header._replace(key=key)
                 if wire_type and source.protocol == self.binding.protocol:
                     types[key] = wire_type
@@ -98,7 +98,7 @@ class HeaderPassing:
             yield Part(TYPES_KEY, msgspec.json.encode(types), JSON_KIND)
 
 
-def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
+def _iter_source_headers(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
     """Yield names, parts and AMQP types of the headers that were not attributes of the record's own envelope."""
     try:
         parts: Parts = source.split(msgspec.json.decode(native))
@@ -125,7 +125,7 @@ def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
         yield name, part, types.get(part.key, "")
 
 
-def _reads_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> bool:
+def _is_read_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> bool:
     """Whether a reader of the message would read a part as an attribute of the event.
 
     Where attributes have no prefix (MQTT), any name of the right form is one in binary mode; without an envelope, the
@@ -165,14 +165,14 @@ class RoutedEvent:
     """More of the lineage, where there is any: how a tie was decided, and what the event is related to."""
 
 
-def event_of(row: Mapping[str, Any]) -> RoutedEvent:
+def event_from_row(row: Mapping[str, Any]) -> RoutedEvent:
     """Return the event of one row of :data:`MESSAGE`."""
     attributes = {"specversion": row.get("specversion") or "1.0"}
     attributes.update((name, row[name]) for name in _NAMES if row[name] is not None)
-    time = row.get(TIME_TEXT) or instant_text(row.get("time"))
+    time = row.get(TIME_TEXT) or format_instant(row.get("time"))
     if time is not None:
         attributes["time"] = time
-    attributes.update(pairs_of(row.get("extensions")))
+    attributes.update(map_to_dict(row.get("extensions")))
     return RoutedEvent(
         restore_types(attributes, row.get(TYPED)),
         row.get("data"),
@@ -180,14 +180,14 @@ def event_of(row: Mapping[str, Any]) -> RoutedEvent:
         row.get("endpoint") or "",
         row.get("epoch") or "",
         row.get("position") or "",
-        pairs_of(row.get("context")),
+        map_to_dict(row.get("context")),
         row.get("protocol") or "",
         row.get("native") or "{}",
         {name: row[name] for name in RARE if row.get(name)},
     )
 
 
-def outbound(
+def build_message(
     event: RoutedEvent,
     binding: Binding,
     mode: Mode,
@@ -195,7 +195,7 @@ def outbound(
     given: Sequence[Part] = (),
     *,
     lineage: LineageForm = True,
-    passing: HeaderPassing | None = None,
+    passing: HeaderForwarder | None = None,
 ) -> Outbound:
     """Build a message from *given* parts and the event, by the CloudEvents binding of the protocol.
 
@@ -218,19 +218,21 @@ def outbound(
     if not binding.binary:
         own = []
     elif lineage:
-        own += lineage_parts(event, binding, lineage)
-    own += _annotations(event, binding) if all(part.key != binding.partition_key for part in given) else []
+        own += build_lineage_parts(event, binding, lineage)
+    own += _build_key_parts(event, binding) if all(part.key != binding.partition_key for part in given) else []
     keys = {part.key for part in own} - {TYPES_KEY}
     parts = merge_parts([part for part in given if part.key not in keys], own)
     if passing is not None:
         keys = {part.key for part in parts}
-        came = passing.parts(event.protocol, event.native, binary=mode == "binary", structured=mode == "structured")
+        came = passing.iter_parts(
+            event.protocol, event.native, binary=mode == "binary", structured=mode == "structured"
+        )
         parts = merge_parts(parts, [part for part in came if part.key not in keys or part.key == TYPES_KEY])
     identity = "|".join((event.endpoint, event.position, event.attributes["source"], event.attributes["id"]))
     return Outbound(address, parts, body, event.position.rpartition("-")[0], identity)
 
 
-def source_key(event: RoutedEvent) -> bytes | None:
+def find_partition_key(event: RoutedEvent) -> bytes | None:
     """Return the partition key that a record came with, where its protocol has one."""
     binding = BINDINGS.get(event.protocol)
     # Most records are told apart by this, without being read.
@@ -243,16 +245,16 @@ def source_key(event: RoutedEvent) -> bytes | None:
     return None if part is None else part.value
 
 
-def _annotations(event: RoutedEvent, binding: Binding) -> list[Part]:
+def _build_key_parts(event: RoutedEvent, binding: Binding) -> list[Part]:
     """Return the part with the event's partition key, where that is none of the record's own (Kafka's composers)."""
     if not binding.partition_key or binding.sending.key_name:
         return []
     own = event.attributes.get("partitionkey")
-    part = Part(binding.partition_key, own.encode() if own else source_key(event))
+    part = Part(binding.partition_key, own.encode() if own else find_partition_key(event))
     return [part] if part.text else []
 
 
-def framed(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenFrame | None) -> Outbound:
+def add_frame(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenFrame | None) -> Outbound:
     """Return a message whose body follows a frame.
 
     A body stays as it is that has one already, that is in a content coding, or that is JSON of a schema whose bodies
@@ -266,7 +268,7 @@ def framed(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenFram
     return replace(message, body=frame.head + message.body)
 
 
-def lineage_parts(event: RoutedEvent, binding: Binding, form: LineageForm = True) -> list[Part]:
+def build_lineage_parts(event: RoutedEvent, binding: Binding, form: LineageForm = True) -> list[Part]:
     """Return the ``xrouter-*`` properties (MATCHING.md#what-comes-out), percent-encoded where attributes are."""
     members = {"endpoint": event.endpoint, "epoch": event.epoch, "position": event.position, **event.more_lineage}
     headers = lineage_of(event.message, context_text(event.context), members, form)
@@ -282,15 +284,15 @@ def lineage_parts(event: RoutedEvent, binding: Binding, form: LineageForm = True
 # a maximum number of them; beyond that a record is ``sink-rejected``. The known ones are in memory: a new plan of the
 # same process keeps them, and a restart starts counting from zero.
 
-_spreads: dict[str, DestinationCap] = {}
+_destination_caps: dict[str, DestinationCap] = {}
 _lock: Final = threading.Lock()
 
 
 class DestinationCap:
     """The destinations that one sink has sent to; thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_destinations: int) -> None:
+        self.max_destinations = max_destinations
         self._known: set[str] = set()
         self._lock = threading.Lock()
 
@@ -299,20 +301,20 @@ class DestinationCap:
         if address in self._known:
             return None
         with self._lock:
-            if len(self._known) < self.most:
+            if len(self._known) < self.max_destinations:
                 self._known.add(address)
                 return None
         return (
-            f"it would be destination {self.most + 1} of the sink, whose max_destinations is {self.most}; "
-            f"let the template have fewer values, or raise the cap"
+            f"it would be destination {self.max_destinations + 1} of the sink, whose max_destinations is "
+            f"{self.max_destinations}; let the template have fewer values, or raise the cap"
         )
 
 
-def kept_spread(key: str, most: int) -> DestinationCap:
+def kept_spread(key: str, max_destinations: int) -> DestinationCap:
     """Return the destinations of the sink with that key in this process; *most* applies from now on."""
     with _lock:
-        spread = _spreads.setdefault(key, DestinationCap(most))
-        spread.most = most
+        spread = _destination_caps.setdefault(key, DestinationCap(max_destinations))
+        spread.max_destinations = max_destinations
         return spread
 
 
@@ -354,7 +356,7 @@ class TemplateComposer:
         *,
         lineage: LineageForm = True,
         given: Sequence[Part] = (),
-        passing: HeaderPassing | None = None,
+        passing: HeaderForwarder | None = None,
         strict: bool = False,
     ) -> None:
         self._template = template
@@ -375,12 +377,12 @@ class TemplateComposer:
         composed: list[Outbound | UnsendableMessage] = []
         for event in events:
             try:
-                composed.append(self._composer(event))
+                composed.append(self._build_message(event))
             except UnsendableMessage as error:
                 composed.append(error)
         return composed
 
-    def _composer(self, event: RoutedEvent) -> Outbound:
+    def _build_message(self, event: RoutedEvent) -> Outbound:
         values = make_event_values(event.message, event.endpoint, "", event.context, event.attributes)
         missing = self._template.missing(values) if self._strict else ()
         if missing:
@@ -389,10 +391,10 @@ class TemplateComposer:
             address = self._template.expand(values)
         except AddressError as error:
             raise UnsendableMessage(str(error)) from error
-        message = outbound(
+        message = build_message(
             event, self._binding, self._mode, address, self._given, lineage=self._lineage, passing=self._passing
         )
-        return framed(message, event, self._mode, self._frames.get(event.message))
+        return add_frame(message, event, self._mode, self._frames.get(event.message))
 
 
 class ConfirmedSink(ArrowSink):
@@ -413,14 +415,14 @@ class ConfirmedSink(ArrowSink):
         self._name = name
         self._spread = spread
         self._max_body = max_body
-        self._composer = composer
+        self._build_message = composer
         self._publisher = publisher
         self._lock = threading.Lock()
         self._settled: dict[str, tuple[int, Settled]] = {}
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
         """Have the bodies of these definitions begin with frames."""
-        self._composer.begin_with(frames)
+        self._build_message.begin_with(frames)
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Send what of the batch is not settled yet. Rows that the target will never accept are ``refused``.
@@ -434,7 +436,9 @@ class ConfirmedSink(ArrowSink):
         with self._lock:
             settled = self._known(commit)
             for batch in kept.to_batches(max_chunksize=CHUNK):
-                self._send([row for row in map(event_of, batch.to_pylist()) if row.position not in settled], settled)
+                self._send_events(
+                    [row for row in map(event_from_row, batch.to_pylist()) if row.position not in settled], settled
+                )
                 report_progress()
             mine = [settled.get(position) for position in kept.column("position").to_pylist()]
         refused = tuple(record for record in mine if record is not None)
@@ -462,17 +466,17 @@ class ConfirmedSink(ArrowSink):
             self._settled[commit.whole] = (commit.version, settled)
         return settled
 
-    def _send(self, events: list[RoutedEvent], settled: Settled) -> None:
+    def _send_events(self, events: list[RoutedEvent], settled: Settled) -> None:
         messages: list[Outbound] = []
         sent: list[RoutedEvent] = []
-        for event, message in zip(events, self._composer.compose(events), strict=True):
+        for event, message in zip(events, self._build_message.compose(events), strict=True):
             try:
                 if isinstance(message, UnsendableMessage):
                     raise message
-                messages.append(self._within(message))
+                messages.append(self._check_limits(message))
                 sent.append(event)
             except UnsendableMessage as error:
-                settled[event.position] = _rejected(event, MessageRefusal(str(error)))
+                settled[event.position] = _to_rejected_row(event, MessageRefusal(str(error)))
         if not messages:
             return
         answers: Mapping[int, MessageRefusal | None] = {}
@@ -482,9 +486,9 @@ class ConfirmedSink(ArrowSink):
             answers = error.settled if isinstance(error, Unsettled) else {}
             raise SinkError(self._name, str(error)) from error
         finally:
-            settled.update((sent[at].position, _rejected(sent[at], answer)) for at, answer in answers.items())
+            settled.update((sent[at].position, _to_rejected_row(sent[at], answer)) for at, answer in answers.items())
 
-    def _within(self, message: Outbound) -> Outbound:
+    def _check_limits(self, message: Outbound) -> Outbound:
         size = len(message.body or b"")
         if self._max_body is not None and size > self._max_body:
             raise UnsendableMessage(f"a body of {size} bytes exceeds the sink's max_body, {self._max_body}")
@@ -494,7 +498,7 @@ class ConfirmedSink(ArrowSink):
         return message
 
 
-def _rejected(event: RoutedEvent, refusal: MessageRefusal | None) -> Rejected | None:
+def _to_rejected_row(event: RoutedEvent, refusal: MessageRefusal | None) -> Rejected | None:
     if refusal is None:
         return None
     return Rejected(event.position, refusal.reason[:REASON_CAP], event.endpoint, event.message)
@@ -508,13 +512,13 @@ def _rejected(event: RoutedEvent, refusal: MessageRefusal | None) -> Rejected | 
 _publishers: dict[str, Publisher] = {}
 
 
-def shared_publisher(name: str, settings: RemoteSink, endpoint: Endpoint | None) -> Publisher:
+def get_publisher(name: str, settings: RemoteSink, endpoint: Endpoint | None) -> Publisher:
     """Return the publisher of a sink: the existing one if nothing about its connection has changed."""
     reached = None if endpoint is None else (endpoint.uris, sorted(endpoint.options.items(), key=lambda item: item[0]))
     key = repr((name, settings, reached))
     with _lock:
         if key not in _publishers:
-            _publishers[key] = _Shared(lambda: settings.publisher(name, settings.binding(endpoint), endpoint))
+            _publishers[key] = _SharedPublisher(lambda: settings.publisher(name, settings.binding(endpoint), endpoint))
         return _publishers[key]
 
 
@@ -525,7 +529,7 @@ def close_targets() -> None:
             publisher.close()
 
 
-class _Shared:
+class _SharedPublisher:
     """A publisher that connects at its first use, and is used by one thread at a time."""
 
     def __init__(self, make: Callable[[], Publisher]) -> None:

@@ -27,18 +27,24 @@ from router.sinks.tables.head import (
     local_folder,
     make_changes_durable,
     make_durable,
-    refused,
+    to_sink_error,
 )
-from router.sinks.tables.requirements import FilesOfCommit, RowsOfCommit, grown, missing_files, rows_of
+from router.sinks.tables.requirements import (
+    FilesOfCommit,
+    RowsOfCommit,
+    add_columns,
+    find_missing_files,
+    read_staged_rows,
+)
 from router.sinks.tables.staging import (
     StagedFileSweeper,
-    TableStaging,
-    conformed,
-    contains,
-    evolved,
-    partitioned,
-    prefix_of,
-    with_partitions,
+    TableFileStager,
+    add_partition_columns,
+    add_partition_fields,
+    can_hold,
+    conform_rows,
+    evolve_schema,
+    make_file_prefix,
 )
 
 if TYPE_CHECKING:
@@ -54,19 +60,21 @@ _ROOM: Final = 64 << 20
 """Bytes that must be free besides those of the rows, so that a full disk is not mistaken for a fault of the rows."""
 
 
-def fails_anywhere(rows: pa.Table, partition_by: Sequence[str]) -> bool:
+def fails_in_new_table(rows: pa.Table, partition_by: Sequence[str]) -> bool:
     """Return whether rows fail at a new table too; False if that cannot be tried here."""
     try:
         with tempfile.TemporaryDirectory(prefix="xrouter-") as folder:
             if shutil.disk_usage(folder).free < 2 * rows.nbytes + _ROOM:
                 return False
             nulls = pa.table([pa.nulls(1, field.type) for field in rows.schema], names=rows.schema.names)
-            return _takes(Path(folder, "nulls"), nulls, ()) and not _takes(Path(folder, "rows"), rows, partition_by)
+            return _accepts_rows(Path(folder, "nulls"), nulls, ()) and not _accepts_rows(
+                Path(folder, "rows"), rows, partition_by
+            )
     except OSError:
         return False
 
 
-def _takes(folder: Path, rows: pa.Table, partition_by: Sequence[str]) -> bool:
+def _accepts_rows(folder: Path, rows: pa.Table, partition_by: Sequence[str]) -> bool:
     try:
         table = DeltaTable.create(str(folder), rows.schema, partition_by=list(partition_by) or None)
         write_deltalake(table, rows, mode="append")
@@ -111,13 +119,13 @@ class DeltaSink(ArrowSink):
     ) -> None:
         self._name = name
         self._uri = uri
-        self._schema = with_partitions(schema, partition_by)
+        self._schema = add_partition_fields(schema, partition_by)
         self._grows = grows
         self._partition_by = list(partition_by)
         self._upkeep = upkeep
         self._rejects = rejects
         self._head: TableHead | None = None
-        self._sweeping = StagedFileSweeper(uri.removeprefix("file://"))
+        self._sweeper = StagedFileSweeper(uri.removeprefix("file://"))
         self.known = b""
         """Columns for workers to stage, serialized by Arrow, once their files had other types under these names."""
         self.may_reject = False
@@ -134,7 +142,7 @@ class DeltaSink(ArrowSink):
         """
         if rows.num_rows == 0:
             return WriteResult(0)
-        rows = partitioned(rows, self._partition_by)
+        rows = add_partition_columns(rows, self._partition_by)
         if not self._grows and not rows.schema.equals(self._schema):
             raise SinkError(self._name, f"batch has columns {rows.schema.names}, not the table's columns")
         try:
@@ -142,20 +150,22 @@ class DeltaSink(ArrowSink):
                 # delta-rs writes behind the version that it has read.
                 self._head = None
                 batch = RowsOfCommit(self._name, rows, may_reject=self._rejects)
-                result = self._append(rows.schema, rows.num_rows, commit, partial(self._write, batch, commit))
-                if result.repeated and (head := self._opened()) is not None:
-                    self._hold_to_rules(batch, head, evolved(head.schema, rows.schema))
-                return _with_refused(result, batch.refused)
+                result = self._append_once(
+                    rows.schema, rows.num_rows, commit, partial(self._commit_rows, batch, commit)
+                )
+                if result.repeated and (head := self._open_head()) is not None:
+                    self._apply_rules(batch, head, evolve_schema(head.schema, rows.schema))
+                return _add_rejected(result, batch.refused)
         except DeltaError as error:
-            if fails_anywhere(rows, self._partition_by):
+            if fails_in_new_table(rows, self._partition_by):
                 raise
-            raise self._refused(error) from error
+            raise self._to_sink_error(error) from error
         except OSError as error:
-            raise refused(self._name, self._uri, error) from error
+            raise to_sink_error(self._name, self._uri, error) from error
 
     def staging(self, commit: Commit) -> Staging | None:
         """Return what writes files into the table's folder; None if the table is in an object store."""
-        return self._staging(commit)
+        return self._make_stager(commit)
 
     def take(self, staged: Staged, commit: Commit) -> WriteResult:
         """Commit what workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
@@ -164,48 +174,48 @@ class DeltaSink(ArrowSink):
             SinkError: a worker could not write, or the table cannot accept the files, or not now.
         """
         if staged.fault is not None:
-            raise refused(self._name, self._uri, staged.fault) from staged.fault
+            raise to_sink_error(self._name, self._uri, staged.fault) from staged.fault
         if not staged.files:
             return WriteResult(0)
-        staging = self._staging(commit)
+        staging = self._make_stager(commit)
         assert staging is not None
         batch = FilesOfCommit(self._name, staging, staged)
         try:
-            schemas = _schemas_of(staged.files)
-            schema = functools.reduce(evolved, schemas)
+            schemas = _find_distinct_schemas(staged.files)
+            schema = functools.reduce(evolve_schema, schemas)
             count = sum(file.rows for file in staged.files)
             with self._lock:
-                result = self._append(schema, count, commit, partial(self._add, batch, schemas, commit))
+                result = self._append_once(schema, count, commit, partial(self._commit_files, batch, schemas, commit))
                 if result.repeated:
-                    self._settle(batch, commit)
-                return _with_refused(result, batch.refused)
+                    self._check_committed(batch, commit)
+                return _add_rejected(result, batch.refused)
         except DeltaError as error:
-            raise self._refused(error) from error
+            raise self._to_sink_error(error) from error
         except OSError as error:
-            raise refused(self._name, self._uri, error) from error
+            raise to_sink_error(self._name, self._uri, error) from error
         finally:
             if not staged.offered:
-                batch.discard_own()
+                batch.discard_rewritten()
 
     def already(self, commit: Commit) -> bool:
         """Whether the table's log has this version of the app, or a later one."""
         try:
             with self._lock:
-                head = self._opened()
-                return head is not None and head.has(commit)
+                head = self._open_head()
+                return head is not None and head.has_commit(commit)
         except DeltaError as error:
-            raise self._refused(error) from error
+            raise self._to_sink_error(error) from error
         except OSError as error:
-            raise refused(self._name, self._uri, error) from error
+            raise to_sink_error(self._name, self._uri, error) from error
 
-    def _append(self, schema: pa.Schema, count: int, commit: Commit, write: _Write) -> WriteResult:
+    def _append_once(self, schema: pa.Schema, count: int, commit: Commit, write: _Write) -> WriteResult:
         conflict: CommitFailedError | None = None
         for _ in range(_ATTEMPTS):
             # An entry that an appending head does not know shows up when it writes its own.
-            known = self._head if self._head is not None and self._head.appends else None
-            head = known or self._opened() or self._created(schema)
+            known = self._head if self._head is not None and self._head.can_append else None
+            head = known or self._open_head() or self._create_table(schema)
             self._head = None
-            if head.has(commit):
+            if head.has_commit(commit):
                 self._head = head
                 # Nobody knows which files of the last process reached the disk. This is rare: all are synced now.
                 os.sync()
@@ -215,58 +225,62 @@ class DeltaSink(ArrowSink):
             except CommitFailedError as error:
                 # Another writer was first (upkeep, another engine, or ourselves before a crash): look again.
                 conflict = error
-                self._head = head if head.follow() is not None else None
+                self._head = head if head.read_new_entries() is not None else None
                 continue
             if self._upkeep is not None:
-                self._upkeep.committed(self._uri, self._head.version)
+                self._upkeep.record_commit(self._uri, self._head.version)
             return WriteResult(count)
         hint = "let other writers of the table pause between their commits; the batch is retried"
         raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} consecutive commits failed", hint=hint) from conflict
 
-    def _add(self, batch: FilesOfCommit, schemas: Sequence[pa.Schema], commit: Commit, head: TableHead) -> TableHead:
-        target = functools.reduce(evolved, schemas, head.schema)
-        if not all(contains(target, schema) for schema in schemas):
+    def _commit_files(
+        self, batch: FilesOfCommit, schemas: Sequence[pa.Schema], commit: Commit, head: TableHead
+    ) -> TableHead:
+        target = functools.reduce(evolve_schema, schemas, head.schema)
+        if not all(can_hold(target, schema) for schema in schemas):
             self.known = target.serialize().to_pybytes()
             hint = "no action needed: the batch is staged again with these columns"
             raise SinkError(self._name, f"{self._uri} has columns of other types than its files", hint=hint)
-        self._hold_to_rules(batch, head, target)
+        self._apply_rules(batch, head, target)
         if not batch.files:
-            batch.discard_rest()
+            batch.discard_replaced()
             return head
         grows = not target.equals(head.schema)
-        if not head.appends:
-            rows = pa.concat_tables([conformed(rows_of(batch.folder, file), target) for file in batch.files])
+        if not head.can_append:
+            rows = pa.concat_tables(
+                [conform_rows(read_staged_rows(batch.folder, file), target) for file in batch.files]
+            )
             batch.staged.offered = True
-            head = self._by_delta(head.table, rows, commit, "merge" if grows else None)
+            head = self._append_with_delta_rs(head.table, rows, commit, "merge" if grows else None)
             batch.files = ()
-            batch.discard_rest()
+            batch.discard_replaced()
             return head
-        metadata = grown(head.metadata, target) if grows else None
+        metadata = add_columns(head.metadata, target) if grows else None
         if (
             metadata is not None
             and "timestamp_ntz" in metadata["schemaString"]
-            and "timestampNtz" not in head.form.features
+            and "timestampNtz" not in head.requirements.features
         ):
             # The table needs a feature for them, which delta-rs adds. The columns are there and empty after a crash.
-            self._by_delta(DeltaTable(self._uri), target.empty_table(), None, "merge")
+            self._append_with_delta_rs(DeltaTable(self._uri), target.empty_table(), None, "merge")
             raise CommitFailedError("the table has other columns now")
-        self._require_files(batch, head)
+        self._check_files(batch, head)
         batch.staged.offered = True
         head.append(batch.files, commit, metadata)
-        batch.discard_rest()
-        self._sweeping.committed(commit, batch.files)
-        if batch.missing():
+        batch.discard_replaced()
+        self._sweeper.record_commit(commit, batch.files)
+        if batch.find_missing():
             # Another engine removed them at the very moment: no log may name what is not there.
-            self._take_back(head, batch.files, commit)
+            self._revert_commit(head, batch.files, commit)
         return head if metadata is None else TableHead(self._uri, DeltaTable(self._uri))
 
-    def _hold_to_rules(self, batch: RowsOfCommit | FilesOfCommit, head: TableHead, target: pa.Schema) -> None:
+    def _apply_rules(self, batch: RowsOfCommit | FilesOfCommit, head: TableHead, target: pa.Schema) -> None:
         """Leave out of a batch the rows that break a rule of the table.
 
         Raises:
             SinkError: rows do, and none can become a dead letter in this attempt: the next one can.
         """
-        batch.hold_to(head.form, target)
+        batch.apply_rules(head.requirements, target)
         if not batch.refused:
             return
         self.may_reject = self._rejects
@@ -275,35 +289,37 @@ class DeltaSink(ArrowSink):
             hint = "no action needed: they become dead letters when the batch is retried"
             raise SinkError(self._name, reason, hint=hint if self._rejects else "drop or correct the rule")
 
-    def _require_files(self, batch: FilesOfCommit, head: TableHead) -> None:
+    def _check_files(self, batch: FilesOfCommit, head: TableHead) -> None:
         """Raise unless the files of a batch are unchanged since they were written.
 
         Raises:
             CommitFailedError: they are not, and others committed: maybe this batch, whose other tries were swept then.
             SinkError: they are not; they are staged again.
         """
-        missing = batch.missing()
+        missing = batch.find_missing()
         if missing:
-            if head.follow() is not None:
+            if head.read_new_entries() is not None:
                 raise CommitFailedError("another writer committed")
             files = f"{len(missing)} of {len(batch.files)} files"
             reason = f"{files} for {self._uri} are missing or truncated, such as {missing[0].path}"
             hint = "let VACUUM keep files younger than an hour; the batch is staged again"
             raise SinkError(self._name, reason, hint=hint)
 
-    def _settle(self, batch: FilesOfCommit, commit: Commit) -> None:
+    def _check_committed(self, batch: FilesOfCommit, commit: Commit) -> None:
         """Check a batch that is in the table's log already: its files are there, and what it rejected is known."""
-        head = self._opened()
-        if head is None or not head.appends:
+        head = self._open_head()
+        if head is None or not head.can_append:
             return
-        self._hold_to_rules(batch, head, functools.reduce(evolved, _schemas_of(batch.staged.files), head.schema))
-        prefix = prefix_of(commit.app, commit.version)
-        named = [file for file in files_of(head.table) if Path(file.path).name.startswith(prefix)]
+        self._apply_rules(
+            batch, head, functools.reduce(evolve_schema, _find_distinct_schemas(batch.staged.files), head.schema)
+        )
+        prefix = make_file_prefix(commit.app, commit.version)
+        named = [file for file in list_table_files(head.table) if Path(file.path).name.startswith(prefix)]
         # A later version of the app says that this one was whole.
-        if head.version_of(commit.app) == commit.version and missing_files(batch.folder, named):
-            self._take_back(head, named, commit)
+        if head.get_last_version(commit.app) == commit.version and find_missing_files(batch.folder, named):
+            self._revert_commit(head, named, commit)
 
-    def _take_back(self, head: TableHead, files: Sequence[StagedFile], commit: Commit) -> None:
+    def _revert_commit(self, head: TableHead, files: Sequence[StagedFile], commit: Commit) -> None:
         """Remove a commit from the table, so that it is written again.
 
         Raises:
@@ -312,38 +328,38 @@ class DeltaSink(ArrowSink):
         self._head = None
         while True:
             try:
-                head.take_back(files, commit)
+                head.revert_commit(files, commit)
                 break
             except CommitFailedError:
-                if head.follow() is None:
-                    opened = self._opened()
+                if head.read_new_entries() is None:
+                    opened = self._open_head()
                     if opened is None:
                         break
                     head = opened
         hint = "let VACUUM keep files younger than an hour; the batch is staged again"
         raise SinkError(self._name, f"files of a commit to {self._uri} were removed by another writer", hint=hint)
 
-    def _write(self, batch: RowsOfCommit, commit: Commit, head: TableHead) -> TableHead:
-        target = evolved(head.schema, batch.rows.schema) if self._grows else head.schema
-        self._hold_to_rules(batch, head, target)
+    def _commit_rows(self, batch: RowsOfCommit, commit: Commit, head: TableHead) -> TableHead:
+        target = evolve_schema(head.schema, batch.rows.schema) if self._grows else head.schema
+        self._apply_rules(batch, head, target)
         if not batch.rows.num_rows:
             return head
-        rows, grows = conformed(batch.rows, target), not target.equals(head.schema)
-        if (head.form.by_delta and not head.form.rules) or not head.appends:
-            return self._by_delta(head.table, rows, commit, "merge" if grows else None)
-        staging = self._staging(commit)
+        rows, grows = conform_rows(batch.rows, target), not target.equals(head.schema)
+        if (head.requirements.can_use_delta_rs and not head.requirements.has_rules) or not head.can_append:
+            return self._append_with_delta_rs(head.table, rows, commit, "merge" if grows else None)
+        staging = self._make_stager(commit)
         assert staging is not None
         files = Staged(tuple(staging.write(rows, f"driver-{os.getpid()}", Catalog())))
         if files.fault is not None:
             raise files.fault
         try:
-            head.append(files.files, commit, grown(head.metadata, target) if grows else None)
+            head.append(files.files, commit, add_columns(head.metadata, target) if grows else None)
         except CommitFailedError:
             staging.discard(files.files)
             raise
         return TableHead(self._uri, DeltaTable(self._uri)) if grows else head
 
-    def _by_delta(
+    def _append_with_delta_rs(
         self, table: DeltaTable, rows: pa.Table, commit: Commit | None, schema_mode: Literal["merge"] | None
     ) -> TableHead:
         """Let delta-rs append rows, and return the head that has them."""
@@ -360,11 +376,11 @@ class DeltaSink(ArrowSink):
         make_changes_durable(self._uri, table, before)
         return TableHead(self._uri, table)
 
-    def _staging(self, commit: Commit) -> TableStaging | None:
+    def _make_stager(self, commit: Commit) -> TableFileStager | None:
         folder = local_folder(self._uri)
-        return None if folder is None else TableStaging(str(folder), commit, tuple(self._partition_by), self.known)
+        return None if folder is None else TableFileStager(str(folder), commit, tuple(self._partition_by), self.known)
 
-    def _opened(self) -> TableHead | None:
+    def _open_head(self) -> TableHead | None:
         """Read the table's log again, and return its head; None if there is no table."""
         if not DeltaTable.is_deltatable(self._uri):
             return None
@@ -378,35 +394,38 @@ class DeltaSink(ArrowSink):
             hint = "set partition_by to the table's partition columns, or give the sink its own path"
             raise SinkError(self._name, f"{self._uri} is partitioned by {', '.join(parts) or 'nothing'}", hint=hint)
         head = TableHead(self._uri, table)
-        if head.form.refused or not (head.appends or head.form.by_delta):
-            reason = head.form.refused or f"the table has features that need a disk: {', '.join(head.form.features)}"
+        if head.requirements.refusal or not (head.can_append or head.requirements.can_use_delta_rs):
+            reason = (
+                head.requirements.refusal
+                or f"the table has features that need a disk: {', '.join(head.requirements.features)}"
+            )
             hint = "remove them (ALTER TABLE ... DROP FEATURE), or give the sink its own path"
             raise SinkError(self._name, f"{self._uri}: {reason}", hint=hint)
         return head
 
-    def _created(self, schema: pa.Schema) -> TableHead:
+    def _create_table(self, schema: pa.Schema) -> TableHead:
         table = DeltaTable.create(self._uri, schema, mode="ignore", partition_by=self._partition_by or None)
         make_durable(self._uri, table.version())
         return TableHead(self._uri, table)
 
-    def _refused(self, error: DeltaError) -> SinkError:
+    def _to_sink_error(self, error: DeltaError) -> SinkError:
         hint = "check the path, its permissions and disk space; the batch is written again after a restart"
         return SinkError(self._name, f"{self._uri}: {error}", hint=hint)
 
 
-def _schemas_of(files: Iterable[StagedFile]) -> list[pa.Schema]:
+def _find_distinct_schemas(files: Iterable[StagedFile]) -> list[pa.Schema]:
     """Return the distinct column sets of files."""
     return [pa.ipc.read_schema(pa.py_buffer(each)) for each in dict.fromkeys(file.schema for file in files)]
 
 
-def files_of(table: DeltaTable) -> list[StagedFile]:
+def list_table_files(table: DeltaTable) -> list[StagedFile]:
     """Return the files of a table, each as one that was staged: without what only its writer knew."""
     adds = pa.table(table.get_add_actions())
     paths, sizes = adds["path"].to_pylist(), adds["size_bytes"].to_pylist()
     return [StagedFile(unquote(path), size=size) for path, size in zip(paths, sizes, strict=True)]
 
 
-def _with_refused(result: WriteResult, rejected: tuple[Rejected, ...]) -> WriteResult:
+def _add_rejected(result: WriteResult, rejected: tuple[Rejected, ...]) -> WriteResult:
     if result.repeated:
         return replace(result, before=result.before - len(rejected), refused=rejected)
     return replace(result, rows=result.rows - len(rejected), refused=rejected)

@@ -35,7 +35,7 @@ from bindings.private_files import hold_lock, replace_file, sync_path
 from router.errors import SinkError
 from router.settings.values import is_url
 from router.sinks.contract import Commit, StagedFile
-from router.sinks.tables.requirements import TableRequirements, plain
+from router.sinks.tables.requirements import TableRequirements, strip_constraints
 
 # The log of a Delta table on a disk, read and written entry by entry.
 #
@@ -60,47 +60,49 @@ class TableLog:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "_delta_log"
 
-    def entry(self, number: int) -> Path:
+    def entry_path(self, number: int) -> Path:
         """Return the path of a version's entry."""
         return self._folder / f"{number:020d}.json"
 
-    def actions(self, number: int) -> list[Any]:
+    def read_actions(self, number: int) -> list[Any]:
         """Return the actions of a version.
 
         Raises:
             FileNotFoundError: the entry does not exist, or no longer.
         """
         # Lines end in a line feed and nothing else: texts of statistics hold other separators of Unicode as they are.
-        return [msgspec.json.decode(line) for line in self.entry(number).read_bytes().split(b"\n") if line.strip()]
+        return [msgspec.json.decode(line) for line in self.entry_path(number).read_bytes().split(b"\n") if line.strip()]
 
-    def newest(self, kind: str, number: int, wanted: Callable[[Action], bool] = lambda _: True) -> Any:
+    def find_newest(self, kind: str, number: int, wanted: Callable[[Action], bool] = lambda _: True) -> Any:
         """Return the newest action of a kind, as it stands in the log up to a version; None when there is none."""
-        checkpoint = max((each for each in self._checkpoints() if each <= number), default=-1)
+        checkpoint = max((each for each in self._iter_checkpoints() if each <= number), default=-1)
         for each in range(number, checkpoint, -1):
-            for action in reversed(self.actions(each)):
+            for action in reversed(self.read_actions(each)):
                 if kind in action and wanted(action[kind]):
                     return action[kind]
-        return next((each for each in self._kept(kind, checkpoint) if wanted(each)), None)
+        return next((each for each in self._iter_checkpoint_actions(kind, checkpoint) if wanted(each)), None)
 
-    def files(self, number: int, below: int) -> dict[tuple[str, str], Any]:
+    def find_files_below(self, number: int, below: int) -> dict[tuple[str, str], Any]:
         """Return the files of a table at a version that have fewer bytes than *below*, as actions ``add``.
 
         They are by path and deletion vector. Of a table with many large files, few are held in memory.
         """
-        checkpoint = max((each for each in self._checkpoints() if each <= number), default=-1)
-        sidecars = (self._folder / "_sidecars" / each["path"] for each in self._kept("sidecar", checkpoint))
-        beside = (add for file in sidecars for add in _column(file, "add", below))
-        known = {_file_key(add): add for add in (*self._kept("add", checkpoint, below), *beside)}
+        checkpoint = max((each for each in self._iter_checkpoints() if each <= number), default=-1)
+        sidecars = (
+            self._folder / "_sidecars" / each["path"] for each in self._iter_checkpoint_actions("sidecar", checkpoint)
+        )
+        beside = (add for file in sidecars for add in _iter_file_actions(file, "add", below))
+        known = {_file_key(add): add for add in (*self._iter_checkpoint_actions("add", checkpoint, below), *beside)}
         for each in range(checkpoint + 1, number + 1):
-            for action in self.actions(each):
+            for action in self.read_actions(each):
                 if "remove" in action:
                     known.pop(_file_key(action["remove"]), None)
-            for action in self.actions(each):
+            for action in self.read_actions(each):
                 if "add" in action:
                     known[_file_key(action["add"])] = action["add"]
         return {key: add for key, add in known.items() if add["size"] < below}
 
-    def link(self, number: int, actions: Iterable[Action]) -> None:
+    def write_entry(self, number: int, actions: Iterable[Action]) -> None:
         """Write the entry of a version durably.
 
         Raises:
@@ -108,9 +110,9 @@ class TableLog:
             OSError: the file system refuses; nothing was written.
         """
         # Old entries are removed from the oldest on: without the one before, the next may have been there and be gone.
-        if not self.entry(number - 1).exists():
+        if not self.entry_path(number - 1).exists():
             raise CommitFailedError(f"version {number - 1} no longer exists")
-        draft, entry = self._folder / DRAFT.replace("*", str(uuid4())), self.entry(number)
+        draft, entry = self._folder / DRAFT.replace("*", str(uuid4())), self.entry_path(number)
         try:
             with draft.open("xb") as file:
                 file.write(b"".join(msgspec.json.encode(action) + b"\n" for action in actions))
@@ -128,18 +130,18 @@ class TableLog:
         if entry.stat().st_ino != ours:
             raise CommitFailedError(f"version {number} was replaced by another writer")
 
-    def _checkpoints(self) -> Iterator[int]:
+    def _iter_checkpoints(self) -> Iterator[int]:
         names = (_CHECKPOINT.fullmatch(file.name) for file in self._folder.glob("*.checkpoint*"))
         yield from (int(name[1]) for name in names if name)
 
-    def _kept(self, kind: str, number: int, below: int | None = None) -> Iterator[Any]:
+    def _iter_checkpoint_actions(self, kind: str, number: int, below: int | None = None) -> Iterator[Any]:
         """Yield the actions of a kind that a checkpoint has, of files those with fewer bytes than *below*."""
         for file in self._folder.glob(f"{number:020d}.checkpoint*"):
             if file.suffix == ".json":
                 lines = (msgspec.json.decode(line) for line in file.read_bytes().split(b"\n") if line.strip())
                 yield from (action[kind] for action in lines if kind in action)
             else:
-                yield from _column(file, kind, below)
+                yield from _iter_file_actions(file, kind, below)
 
 
 def _file_key(file: Action) -> tuple[str, str]:
@@ -147,12 +149,12 @@ def _file_key(file: Action) -> tuple[str, str]:
     return file["path"], f"{vector.get('storageType', '')}{vector.get('pathOrInlineDv', '')}{vector.get('offset', '')}"
 
 
-def changes_the_table(action: Action) -> bool:
+def may_change_table(action: Action) -> bool:
     """Whether an action may change a table's definition, or how it is written."""
     return not action.keys() <= _ADDING
 
 
-def _column(file: Path, kind: str, below: int | None = None) -> Iterator[Any]:
+def _iter_file_actions(file: Path, kind: str, below: int | None = None) -> Iterator[Any]:
     """Yield the actions of a kind that a Parquet file of a checkpoint has, of files those with fewer bytes."""
     content = pq.ParquetFile(file)
     if kind not in content.schema_arrow.names:
@@ -161,20 +163,20 @@ def _column(file: Path, kind: str, below: int | None = None) -> Iterator[Any]:
         column = batch.column(kind).drop_null()
         if below is not None:
             column = column.filter(pc.less(pc.struct_field(column, "size"), below))
-        yield from (_plain(each, column.type) for each in column.to_pylist())
+        yield from (_to_json_value(each, column.type) for each in column.to_pylist())
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
+def _to_json_value(value: Any, kind: pa.DataType) -> Any:
     """Return what Arrow made of an action as its JSON is: maps as objects, and no members without a value."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
-        members = {field.name: _plain(value[field.name], field.type) for field in kind}
+        members = {field.name: _to_json_value(value[field.name], field.type) for field in kind}
         return {name: each for name, each in members.items() if each is not None}
     if pa.types.is_map(kind):
-        return {name: _plain(each, kind.item_type) for name, each in value}
+        return {name: _to_json_value(each, kind.item_type) for name, each in value}
     if pa.types.is_list(kind):
-        return [_plain(each, kind.value_type) for each in value]
+        return [_to_json_value(each, kind.value_type) for each in value]
     return value
 
 
@@ -206,7 +208,7 @@ def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
         fill(file)
 
 
-def refused(sink: str, place: str, error: OSError) -> SinkError:
+def to_sink_error(sink: str, place: str, error: OSError) -> SinkError:
     """Convert an error of the file system to a SinkError."""
     reason = error.strerror or type(error).__name__
     remedy = _REMEDIES.get(error.errno or 0, "check the path and its file system")
@@ -241,7 +243,7 @@ def make_durable(uri: str, version: int) -> None:
 
 
 @contextmanager
-def sole_rewriter(uri: str) -> Iterator[None]:
+def hold_rewrite_lock(uri: str) -> Iterator[None]:
     """Hold the lock on replacing files of the table at *uri*, for this machine; wait while another process has it.
 
     delta-rs lets two that replaced the same files both commit, and the table then has their rows twice. Appends need
@@ -273,38 +275,40 @@ _ROW_IDS: Final = "delta.rowTracking"
 class TableHead:
     """The state of a table's log up to ``version``. ``table`` may be older; later entries only changed its files.
 
-    ``schema`` are the table's columns without what is required of them, ``form`` is what the table asks.
+    ``schema`` are the table's columns without what is required of them, ``requirements`` is what the table asks.
     """
 
     def __init__(self, uri: str, table: DeltaTable) -> None:
         self.table = table
         self.version = table.version()
-        self.schema = plain(pa.schema(table.schema().to_arrow()))
-        self.form = TableRequirements.of(table)
+        self.schema = strip_constraints(pa.schema(table.schema().to_arrow()))
+        self.requirements = TableRequirements.from_table(table)
         folder = local_folder(uri)
         self._folder = folder or Path()
         self._log = TableLog(self._folder)
-        self._written: dict[str, int] = {}
+        self._app_versions: dict[str, int] = {}
         self._partitions = table.metadata().partition_columns
         self._row_ids: int | None = None
-        self.appends = folder is not None and not self.form.mapped and self._log.entry(self.version).exists()
+        self.can_append = (
+            folder is not None and not self.requirements.mapped and self._log.entry_path(self.version).exists()
+        )
         """Whether :meth:`append` may be used: on a local disk, where files have the table's names of columns."""
 
-    def has(self, commit: Commit) -> bool:
+    def has_commit(self, commit: Commit) -> bool:
         """Whether the log has this version of one of the commit's apps, or a later one."""
-        return any(self.version_of(app) >= commit.version for app in commit.apps)
+        return any(self.get_last_version(app) >= commit.version for app in commit.apps)
 
-    def version_of(self, app: str) -> int:
+    def get_last_version(self, app: str) -> int:
         """Return the last version of an app, -1 if there is none."""
-        if app not in self._written:
+        if app not in self._app_versions:
             last = self.table.transaction_version(app)
-            self._written[app] = -1 if last is None else last
-        return self._written[app]
+            self._app_versions[app] = -1 if last is None else last
+        return self._app_versions[app]
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
         """The action ``metaData`` of the table."""
-        return _without_empty(self._log.newest("metaData", self.version))
+        return _drop_empty(self._log.find_newest("metaData", self.version))
 
     def append(self, files: Iterable[StagedFile], commit: Commit, metadata: Mapping[str, Any] | None = None) -> None:
         """Add files to the table in one durable entry; the folders of entry and files are durable too.
@@ -316,29 +320,29 @@ class TableHead:
             OSError: the file system refuses; nothing was added.
         """
         files = tuple(files)
-        for folder in {folder for file in files for folder in self._folders(file.path)}:
+        for folder in {folder for file in files for folder in self._iter_folders(file.path)}:
             sync_path(folder)
         parameters = {"mode": "Append", "partitionBy": msgspec.json.encode(self._partitions).decode()}
-        actions: list[Action] = [self._transaction(commit.app, commit.version)]
+        actions: list[Action] = [self._make_transaction(commit.app, commit.version)]
         if metadata is not None:
             actions.append({"metaData": metadata})
-        actions += [{"add": _added(file)} for file in files]
-        self._link("WRITE", parameters, actions, blind=True)
-        self._written[commit.app] = commit.version
+        actions += [{"add": _make_add(file)} for file in files]
+        self._write_entry("WRITE", parameters, actions, blind=True)
+        self._app_versions[commit.app] = commit.version
 
-    def take_back(self, files: Iterable[StagedFile], commit: Commit) -> None:
+    def revert_commit(self, files: Iterable[StagedFile], commit: Commit) -> None:
         """Remove a commit of ours from the table: its files, and its transaction.
 
         Raises:
             CommitFailedError: another entry was there first.
             OSError: the file system refuses.
         """
-        actions: list[Action] = [self._transaction(commit.app, commit.version - 1)]
-        actions += [{"remove": _removed(_added(file), data_change=True)} for file in files]
-        self._link("DELETE", {"predicate": "[]"}, actions)
-        self._written[commit.app] = commit.version - 1
+        actions: list[Action] = [self._make_transaction(commit.app, commit.version - 1)]
+        actions += [{"remove": _make_remove(_make_add(file), data_change=True)} for file in files]
+        self._write_entry("DELETE", {"predicate": "[]"}, actions)
+        self._app_versions[commit.app] = commit.version - 1
 
-    def rewrite(self, removed: Iterable[Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> None:
+    def replace_files(self, removed: Iterable[Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> None:
         """Replace files by others with the same rows; both as actions ``add``.
 
         The entry says the table's metadata again. Nothing changes by that, but who began before it has to begin
@@ -349,11 +353,11 @@ class TableHead:
             OSError: the file system refuses.
         """
         actions: list[Action] = [{"metaData": self.metadata}]
-        actions += [{"remove": _removed(file)} for file in removed]
+        actions += [{"remove": _make_remove(file)} for file in removed]
         actions += [{"add": {**file, "dataChange": False}} for file in added]
-        self._link("OPTIMIZE", {"predicate": "[]", "zOrderBy": "[]"}, actions)
+        self._write_entry("OPTIMIZE", {"predicate": "[]", "zOrderBy": "[]"}, actions)
 
-    def configure(self, properties: Mapping[str, str]) -> None:
+    def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set properties of the table.
 
         Raises:
@@ -362,21 +366,23 @@ class TableHead:
         """
         configuration = {**self.metadata.get("configuration", {}), **properties}
         parameters = {"properties": msgspec.json.encode(properties).decode()}
-        self._link("SET TBLPROPERTIES", parameters, [{"metaData": {**self.metadata, "configuration": configuration}}])
+        self._write_entry(
+            "SET TBLPROPERTIES", parameters, [{"metaData": {**self.metadata, "configuration": configuration}}]
+        )
 
-    def follow(self) -> list[Action] | None:
+    def read_new_entries(self) -> list[Action] | None:
         """Move to the newest version, and return the actions on the way; None if the log must be read again."""
         followed: list[Action] = []
-        known, written, ids = self.version, dict(self._written), self._row_ids
-        if not self.appends or not self._log.entry(known).exists():
+        known, written, ids = self.version, dict(self._app_versions), self._row_ids
+        if not self.can_append or not self._log.entry_path(known).exists():
             return None
-        while self._log.entry(known + 1).exists():
+        while self._log.entry_path(known + 1).exists():
             try:
-                actions = self._log.actions(known + 1)
+                actions = self._log.read_actions(known + 1)
             except (FileNotFoundError, msgspec.DecodeError):
                 return None
-            changes = [each for each in actions if changes_the_table(each)]
-            if any(_without_empty(each.get("metaData", {})) != self.metadata for each in changes):
+            changes = [each for each in actions if may_change_table(each)]
+            if any(_drop_empty(each.get("metaData", {})) != self.metadata for each in changes):
                 return None
             for action in actions:
                 if "txn" in action:
@@ -387,29 +393,29 @@ class TableHead:
             known += 1
         if not followed:
             return None
-        self.version, self._written, self._row_ids = known, written, ids
+        self.version, self._app_versions, self._row_ids = known, written, ids
         return followed
 
-    def _link(
+    def _write_entry(
         self, operation: str, parameters: Mapping[str, str], actions: list[Action], *, blind: bool = False
     ) -> None:
         number, now = self.version + 1, time.time_ns() // 1_000_000
         info: dict[str, Any] = {}
-        if self.form.timestamps:
-            first = self._log.actions(self.version)[0].get("commitInfo", {})
+        if self.requirements.timestamps:
+            first = self._log.read_actions(self.version)[0].get("commitInfo", {})
             now = info["inCommitTimestamp"] = max(now, first.get("inCommitTimestamp", -1) + 1)
         info |= {"timestamp": now, "operation": operation, "operationParameters": parameters, "engineInfo": ENGINE}
         info |= {"readVersion": self.version, "isBlindAppend": blind}
-        if self.form.row_ids:
-            actions = [*self._with_row_ids(number, actions)]
-        self._log.link(number, [{"commitInfo": info}, *actions])
+        if self.requirements.row_ids:
+            actions = [*self._assign_row_ids(number, actions)]
+        self._log.write_entry(number, [{"commitInfo": info}, *actions])
         self.version = number
 
-    def _with_row_ids(self, number: int, actions: Iterable[Action]) -> Iterator[Action]:
+    def _assign_row_ids(self, number: int, actions: Iterable[Action]) -> Iterator[Action]:
         """Yield actions whose files have ids for their rows, and the highest of these ids (the protocol, "Row IDs")."""
         highest = self._row_ids
         if highest is None:
-            found = self._log.newest("domainMetadata", self.version, lambda each: each["domain"] == _ROW_IDS)
+            found = self._log.find_newest("domainMetadata", self.version, lambda each: each["domain"] == _ROW_IDS)
             highest = -1 if found is None else msgspec.json.decode(found["configuration"])["rowIdHighWaterMark"]
         for action in actions:
             if "add" in action:
@@ -423,26 +429,26 @@ class TableHead:
         # Only what is in the log counts: it is read again.
         self._row_ids = None
 
-    def _transaction(self, app: str, number: int) -> Action:
+    def _make_transaction(self, app: str, number: int) -> Action:
         return {"txn": {"appId": app, "version": number, "lastUpdated": time.time_ns() // 1_000_000}}
 
-    def _folders(self, path: str) -> Iterator[Path]:
+    def _iter_folders(self, path: str) -> Iterator[Path]:
         """Yield a file's folders up to the table's own: those of partitions may be new."""
         yield from (self._folder / parent for parent in Path(path).parents)
 
 
-def _without_empty(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def _drop_empty(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return metadata without empty members: checkpoints leave them out, and entries need not have them."""
     return {name: value for name, value in metadata.items() if value is not None}
 
 
-def _added(file: StagedFile) -> dict[str, Any]:
+def _make_add(file: StagedFile) -> dict[str, Any]:
     """Return a new file's action for an entry (the Delta protocol, "Actions")."""
     add = {"path": quote(file.path, safe="/="), "partitionValues": dict(file.partition), "size": file.size}
     return add | {"modificationTime": file.modified, "dataChange": True, "stats": file.statistics}
 
 
-def _removed(file: Mapping[str, Any], *, data_change: bool = False) -> dict[str, Any]:
+def _make_remove(file: Mapping[str, Any], *, data_change: bool = False) -> dict[str, Any]:
     kept = {name: file[name] for name in ("path", "partitionValues", "size")}
     now = time.time_ns() // 1_000_000
     return {**kept, "deletionTimestamp": now, "dataChange": data_change, "extendedFileMetadata": True}
@@ -453,7 +459,7 @@ def _removed(file: Mapping[str, Any], *, data_change: bool = False) -> dict[str,
 _LOCAL: Final = "file"
 
 
-def dataset_of(table: DeltaTable) -> Any:
+def open_dataset(table: DeltaTable) -> Any:
     """Return the rows of a table as a dataset of Arrow (``pyarrow.dataset.Dataset``), of the version that was opened.
 
     Arrow itself reads files on a disk, since we name its own file system. By default it would use one in Python, whose
