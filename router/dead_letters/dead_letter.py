@@ -88,7 +88,7 @@ BODY_SHOWN: Final = 4_096
 _WIDTH: Final = 16
 
 
-def to_printable(text: str, max_length: int = 0) -> str:
+def sanitize(text: str, max_length: int = 0) -> str:
     """Return a text without control characters and line breaks, truncated to *most* characters if set."""
     shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return shown[: max_length - 1] + CUT if max_length and len(shown) > max_length else shown
@@ -102,7 +102,7 @@ def format_time(moment: datetime | None, *, short: bool = False) -> str:
     return f"{text[:19]}Z" if short else text
 
 
-def iter_native_values(native: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def iter_values(native: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield path and text of each value of a native record, in order, including repeats."""
     for member, value in native.items():
         if isinstance(value, list):
@@ -116,10 +116,10 @@ def iter_native_values(native: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def format_value(value: Any) -> str:
     """Return a value as text: strings unchanged, everything else as JSON."""
-    return to_printable(value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8"))
+    return sanitize(value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8"))
 
 
-def format_body_lines(body: bytes | None, max_length: int = BODY_SHOWN) -> list[str]:
+def format_body(body: bytes | None, max_length: int = BODY_SHOWN) -> list[str]:
     """Yield a body as lines: text if it is UTF-8, else a hex dump."""
     if body is None:
         return ["(none)"]
@@ -131,7 +131,7 @@ def format_body_lines(body: bytes | None, max_length: int = BODY_SHOWN) -> list[
     except UnicodeDecodeError:
         text = None
     if text is not None:
-        return [to_printable(line.rstrip("\r")) for line in text.split("\n")] + more
+        return [sanitize(line.rstrip("\r")) for line in text.split("\n")] + more
     return [_format_hex_line(shown, start) for start in range(0, len(shown), _WIDTH)] + more
 
 

@@ -143,7 +143,7 @@ def find_recent(settings: Settings, letter: str) -> DeadLetter:
         LookupError: it is not.
         RouterError: as :func:`read_latest`.
     """
-    letters = _select_from_sinks(settings, lambda candidates: {letter} & {each for _, each in candidates})
+    letters = _select_from_sinks(settings, lambda found: {letter} & {each for _, each in found})
     if not letters:
         raise LookupError(f"this dead letter is not among the newest; {_HINT}")
     return letters[0]
@@ -204,21 +204,18 @@ def _newest_in_folder(folder: Path) -> tuple[Iterable[Any], pa.Schema]:
 
 
 def _select_rows(name: str, fragments: Iterable[Any], schema: pa.Schema, wanted: IdSelector) -> list[DeadLetter]:
-    candidates: list[tuple[datetime, str]] = []
+    found: list[tuple[datetime, str]] = []
     groups: list[Any] = []
     for fragment in fragments:
         for group in reversed(fragment.split_by_row_group()):
-            if len(candidates) >= LOOK_ROWS:
+            if len(found) >= LOOK_ROWS:
                 break
             groups.append(group)
             for batch in group.to_batches(schema=schema, columns=_KEY_COLUMNS):
                 times = batch.column("failed").cast(DEAD_LETTER.field("failed").type).cast(pa.int64()).to_pylist()
                 ids = batch.column("letter").to_pylist()
-                candidates += (
-                    (stores.instant_from_micros(at) or _BEGINNING, letter)
-                    for at, letter in zip(times, ids, strict=True)
-                )
-    chosen = wanted(candidates)
+                found += ((stores.to_instant(at) or _BEGINNING, letter) for at, letter in zip(times, ids, strict=True))
+    chosen = wanted(found)
     return list(_read_selected(name, groups, schema, chosen)) if chosen else []
 
 
@@ -226,7 +223,7 @@ def _read_selected(name: str, groups: Iterable[Any], schema: pa.Schema, chosen: 
     only = pads.field("letter").isin(pa.array(sorted(chosen), pa.string()))
     for group in groups:
         for batch in group.to_batches(schema=schema, columns=DEAD_LETTER.names, filter=only, batch_size=_ROWS):
-            yield from stores.dead_letters_from_rows(batch, name)
+            yield from stores.parse_rows(batch, name)
 
 
 def select_from_files(name: str, sink: JsonLinesSink, spill: Path, wanted: IdSelector) -> list[DeadLetter]:
@@ -243,7 +240,7 @@ def select_from_files(name: str, sink: JsonLinesSink, spill: Path, wanted: IdSel
                 file.seek(start)
                 lines = file.read(LOOK_BYTES).split(b"\n")[1 if start else 0 :]
             whole = ((None, line) for line in lines if line.strip())
-            letters += stores.dead_letters_from_lines(whole, name, path)
+            letters += stores.parse_lines(whole, name, path)
             if len(letters) >= LOOK_OFFSETS:
                 break
     except OSError as error:
@@ -329,11 +326,8 @@ class Filter:
             (not self.ids or letter.id in self.ids)
             and (not self.reasons or letter.reason in self.reasons)
             and (not self.standings or standing in self.standings)
-            and (not self.endpoints or _matches_any(self.endpoints, letter.endpoint or ""))
-            and (
-                not self.messages
-                or any(_matches_any(self.messages, str(near.get("message"))) for near in letter.nearest)
-            )
+            and (not self.endpoints or _fits(self.endpoints, letter.endpoint or ""))
+            and (not self.messages or any(_fits(self.messages, str(near.get("message"))) for near in letter.nearest))
             and self._is_in_time_range(letter.failed)
         )
 
@@ -396,7 +390,7 @@ def parse_time_option(text: str | None, option: str) -> datetime | None:
     return datetime.now(UTC) - ago
 
 
-def _matches_any(globs: Sequence[str], value: str) -> bool:
+def _fits(globs: Sequence[str], value: str) -> bool:
     return any(fnmatch.fnmatchcase(value, glob) for glob in globs)
 
 
@@ -620,5 +614,5 @@ def _redact_outcome(outcome: Mapping[str, Any], redaction: Redaction) -> dict[st
     if "detail" in shown:
         shown["detail"] = redaction.redact_detail(shown.get("reason"), shown["detail"])
     if "nearest" in shown:
-        shown["nearest"] = [redaction.redact_nearest(each) for each in shown["nearest"]]
+        shown["nearest"] = [redaction.redact_near(each) for each in shown["nearest"]]
     return shown

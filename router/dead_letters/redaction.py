@@ -71,7 +71,7 @@ class SensitiveMarks:
         )
 
 
-def marks_from_settings(redact: Iterable[str]) -> SensitiveMarks:
+def parse_marks(redact: Iterable[str]) -> SensitiveMarks:
     """Return what ``dead_letters.redact`` marks as sensitive."""
     given = frozenset(redact)
     pointers = frozenset(each for each in given if each.startswith("/"))
@@ -103,12 +103,10 @@ class Redactor:
         secrets: list[str] = []
         native = {member: self._redact_member(member, value, secrets) for member, value in letter.native.items()}
         body, whole = self._redact_body(letter.body, secrets)
-        values = tuple(
-            sorted({form for text in secrets for form in _iter_encodings(text)}, key=lambda each: (-len(each), each))
-        )
+        values = tuple(sorted({form for text in secrets for form in _iter_forms(text)}, key=lambda x: (-len(x), x)))
         redaction = Redaction(self, letter, values, whole)
         detail = redaction.redact_detail(letter.reason, letter.detail)
-        nearest = tuple(redaction.redact_nearest(each) for each in letter.nearest)
+        nearest = tuple(redaction.redact_near(each) for each in letter.nearest)
         shown = replace(letter, native=native, body=body, detail=detail, nearest=nearest)
         return replace(redaction, letter=shown)
 
@@ -161,7 +159,7 @@ class Redactor:
 
     def _redact_events(self, tree: Any, secrets: list[str]) -> Any:
         """Redact a body that may be a structured event: attributes by name, data by its own pointers."""
-        tree = self._redact_tree(tree, (), secrets)
+        tree = self._visit(tree, (), secrets)
         if isinstance(tree, list):
             return [self._redact_events(each, secrets) if _is_event(each) else each for each in tree]
         if not _is_event(tree):
@@ -169,25 +167,23 @@ class Redactor:
         shown = dict(tree)
         for name, value in tree.items():
             if name == "data":
-                shown[name] = self._redact_tree(value, (), secrets)
+                shown[name] = self._visit(value, (), secrets)
             elif name != "data_base64" and self.hides(name):
                 shown[name] = _hide(value, secrets)
         if "data_base64" in tree and (self._marks.pointers or self._marks.members):
             shown["data_base64"] = _hide(tree["data_base64"], secrets)
         return shown
 
-    def _redact_tree(self, node: Any, at: tuple[str, ...], secrets: list[str]) -> Any:
+    def _visit(self, node: Any, at: tuple[str, ...], secrets: list[str]) -> Any:
         if node != HIDDEN and any(_path_matches(path, at) for path in self._paths):
             return _hide(node, secrets)
         if isinstance(node, dict):
             return {
-                key: _hide(value, secrets)
-                if key in self._marks.members
-                else self._redact_tree(value, (*at, key), secrets)
+                key: _hide(value, secrets) if key in self._marks.members else self._visit(value, (*at, key), secrets)
                 for key, value in node.items()
             }
         if isinstance(node, list):
-            return [self._redact_tree(value, (*at, str(index)), secrets) for index, value in enumerate(node)]
+            return [self._visit(value, (*at, str(index)), secrets) for index, value in enumerate(node)]
         return node
 
 
@@ -229,7 +225,7 @@ class Redaction:
             return HIDDEN
         return self.redact_value(name, text) or ""
 
-    def redact_nearest(self, nearest: Mapping[str, Any]) -> dict[str, Any]:
+    def redact_near(self, nearest: Mapping[str, Any]) -> dict[str, Any]:
         """Return one nearest definition with redacted mismatches."""
         return {**nearest, "mismatches": [self._redact_mismatch(each) for each in nearest.get("mismatches") or ()]}
 
@@ -272,7 +268,7 @@ def _iter_texts(value: Any) -> Iterator[str]:
         yield str(value)
 
 
-def _iter_encodings(text: str) -> Iterator[str]:
+def _iter_forms(text: str) -> Iterator[str]:
     """Yield the forms of a value in a text: unchanged, decoded, or with JSON or Python escapes."""
     for plain in {text, unquote(text), *_iter_base64_text(text)}:
         yield plain
@@ -325,7 +321,7 @@ def load_catalog_and_marks(settings: Settings) -> tuple[Catalog | None, Sensitiv
 
     When it cannot be read nobody knows what it marks: then everything is sensitive, and a warning says so.
     """
-    given = marks_from_settings(settings.dead_letters.redact)
+    given = parse_marks(settings.dead_letters.redact)
     declarations = Declarations()
     read = settings.catalog
     try:
@@ -335,7 +331,7 @@ def load_catalog_and_marks(settings: Settings) -> tuple[Catalog | None, Sensitiv
     except DocumentError as error:
         _log.warning("the catalog cannot be read, so its sensitive marks are unknown", problem=str(error))
         return None, given | SensitiveMarks(everything=True)
-    return catalog, given | marks_from_catalog(declarations, catalog)
+    return catalog, given | find_marks(declarations, catalog)
 
 
 def make_redactor(marks: SensitiveMarks, *, reveal: bool) -> Redactor:
@@ -343,7 +339,7 @@ def make_redactor(marks: SensitiveMarks, *, reveal: bool) -> Redactor:
     return Redactor(SensitiveMarks() if reveal else marks)
 
 
-def marks_from_catalog(declarations: Declarations, catalog: Catalog) -> SensitiveMarks:
+def find_marks(declarations: Declarations, catalog: Catalog) -> SensitiveMarks:
     """Return what a catalog marks as sensitive."""
     names = {
         escape(name.lower())

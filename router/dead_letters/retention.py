@@ -26,14 +26,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from bindings.background import Background
 from bindings.private_files import sync_path
 from router.dead_letters.reading import read_letters, readable_sinks
-from router.dead_letters.stores import (
-    FAILED,
-    PARQUET,
-    dead_letter_from_line,
-    first_time_in_lines,
-    first_time_in_parquet,
-    list_files_by_time,
-)
+from router.dead_letters.stores import FAILED, PARQUET, first_line_time, first_row_time, list_files, parse_line
 from router.dead_letters.stores import SUFFIX as JSON_LINES
 from router.errors import RouterError, SinkError, StateError
 from router.logs import get_logger
@@ -50,7 +43,7 @@ from router.state.ledger import LetterLedger
 
 
 @dataclass(frozen=True, slots=True)
-class ExpiredFiles:
+class OldFiles:
     """Files of a sink to remove; ``last`` are those whose names must stay."""
 
     sink: str
@@ -82,16 +75,12 @@ class ExpiredFiles:
             raise to_sink_error(self.sink, str(self.folder), error) from error
 
 
-def find_expired_lines(
-    name: str, sink: JsonLinesSink, *, before: datetime | None, max_bytes: int
-) -> ExpiredFiles | None:
-    """Return the dead letters to remove from the JSON lines of a sink; see :func:`find_expired_files`."""
-    return find_expired_files(name, Path(sink.path), JSON_LINES, before=before, max_bytes=max_bytes)
+def find_old_lines(name: str, sink: JsonLinesSink, *, before: datetime | None, limit: int) -> OldFiles | None:
+    """Return the dead letters to remove from the JSON lines of a sink; see :func:`find_old_files`."""
+    return find_old_files(name, Path(sink.path), JSON_LINES, before=before, limit=limit)
 
 
-def find_expired_files(
-    sink: str, folder: Path, suffix: str, *, before: datetime | None, max_bytes: int
-) -> ExpiredFiles | None:
+def find_old_files(sink: str, folder: Path, suffix: str, *, before: datetime | None, limit: int) -> OldFiles | None:
     """Return the files written before a time, and the oldest until the rest has *max_bytes* (0: no limit).
 
     None if there are none.
@@ -99,24 +88,24 @@ def find_expired_files(
     Raises:
         SinkError: the folder cannot be read.
     """
-    written = first_time_in_parquet if suffix == PARQUET else first_time_in_lines
+    written = first_row_time if suffix == PARQUET else first_line_time
     try:
-        files = list_files_by_time(folder, suffix, written)
+        files = list_files(folder, suffix, written)
         sizes = {path: path.stat().st_size for path in files}
         total = sum(sizes.values())
         chosen: list[Path] = []
         for path in files:
-            if (before is not None and _find_time_written(path, written) < before) or (max_bytes and total > max_bytes):
+            if (before is not None and _find_time_written(path, written) < before) or (limit and total > limit):
                 total -= sizes[path]
                 chosen.append(path)
         last = frozenset(_find_last_of_each_app(files))
         counts = {path: _count_letters(path) for path in chosen}
     except OSError as error:
         raise SinkError(sink, f"{folder} cannot be read: {error.strerror}", hint="check the permissions") from error
-    expired = tuple(path for path in chosen if counts[path] or path not in last)
-    if not expired:
+    old = tuple(path for path in chosen if counts[path] or path not in last)
+    if not old:
         return None
-    return ExpiredFiles(sink, folder, expired, last, sum(counts.values()), sum(sizes[path] for path in expired))
+    return OldFiles(sink, folder, old, last, sum(counts.values()), sum(sizes[path] for path in old))
 
 
 def _find_time_written(path: Path, written: Callable[[Path], datetime | None]) -> datetime:
@@ -146,7 +135,7 @@ def _iter_file_ids(path: Path) -> Iterator[str]:
     with path.open("rb") as file:
         for line in file:
             try:
-                yield dead_letter_from_line(line, "").id
+                yield parse_line(line, "").id
             except ValueError:
                 continue  # No letter, hence nothing that the ledger knows.
 
@@ -170,7 +159,7 @@ _HINT: Final = "check the permissions; nothing is lost, and the next purge tries
 
 
 @dataclass(frozen=True, slots=True)
-class ExpiredRows:
+class OldRows:
     """The dead letters of a table written before ``before``; ``keep`` is how long replaced files stay."""
 
     sink: str
@@ -218,18 +207,14 @@ class ExpiredRows:
         raise _removal_error(self.sink, self.uri, last) from last
 
 
-def find_expired_in_table(
-    name: str, sink: TableSink, *, before: datetime | None, max_bytes: int
-) -> ExpiredRows | ExpiredFiles | None:
-    """Return what to remove from the table of a sink; see :func:`find_expired_rows` and :func:`find_expired_files`."""
+def find_in_table(name: str, sink: TableSink, *, before: datetime | None, limit: int) -> OldRows | OldFiles | None:
+    """Return what to remove from the table of a sink; see :func:`find_old_rows` and :func:`find_old_files`."""
     if sink.format == "parquet":
-        return find_expired_files(name, Path(sink.path), PARQUET, before=before, max_bytes=max_bytes)
-    return find_expired_rows(name, sink.path, sink.keep_replaced, before=before, max_bytes=max_bytes)
+        return find_old_files(name, Path(sink.path), PARQUET, before=before, limit=limit)
+    return find_old_rows(name, sink.path, sink.keep_replaced, before=before, limit=limit)
 
 
-def find_expired_rows(
-    sink: str, uri: str, keep: timedelta, *, before: datetime | None, max_bytes: int
-) -> ExpiredRows | None:
+def find_old_rows(sink: str, uri: str, keep: timedelta, *, before: datetime | None, limit: int) -> OldRows | None:
     """Return the dead letters written before a time, and the oldest until the rest has *max_bytes* (0: no limit).
 
     None if there are none. Sizes are those of whole files of the table.
@@ -242,34 +227,32 @@ def find_expired_rows(
             return None
         table = DeltaTable(uri)
         files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        bounds = [bound for bound in (before, _find_size_cutoff(files, max_bytes)) if bound is not None]
+        bounds = [bound for bound in (before, _find_size_cutoff(files, limit)) if bound is not None]
         if not bounds:
             return None
         bound = max(bounds)
         letters = open_dataset(table).count_rows(filter=_build_age_filter(bound))
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise _removal_error(sink, uri, error) from error
-    size = sum(file["size_bytes"] for file in files if _newest_time(file) is not None and _newest_time(file) < bound)
-    return ExpiredRows(sink, uri, bound, keep, letters, size) if letters else None
+    size = sum(file["size_bytes"] for file in files if _max_time(file) is not None and _max_time(file) < bound)
+    return OldRows(sink, uri, bound, keep, letters, size) if letters else None
 
 
-def _find_size_cutoff(files: list[dict[str, Any]], max_bytes: int) -> datetime | None:
+def _find_size_cutoff(files: list[dict[str, Any]], limit: int) -> datetime | None:
     """Return the time before which dead letters must be removed so that the others fit; None when all fit."""
     total = sum(file["size_bytes"] for file in files)
     bound: datetime | None = None
-    if not max_bytes:
+    if not limit:
         return None
-    for file in sorted(
-        (file for file in files if _newest_time(file) is not None), key=lambda file: str(_newest_time(file))
-    ):
-        if total <= max_bytes:
+    for file in sorted((file for file in files if _max_time(file) is not None), key=lambda file: str(_max_time(file))):
+        if total <= limit:
             break
         total -= file["size_bytes"]
-        bound = _newest_time(file) + _TICK
+        bound = _max_time(file) + _TICK
     return bound
 
 
-def _newest_time(file: dict[str, Any]) -> Any:
+def _max_time(file: dict[str, Any]) -> Any:
     """Return when the newest dead letter of a file was written, by the table's statistics."""
     return file.get(f"max.{FAILED}")
 
@@ -318,10 +301,7 @@ def purge(
     before = None if not limits.age else (now or datetime.now(UTC)) - limits.age
     root = Path(settings.state)
     if dry_run:
-        return [
-            *_count_removals(_find_expired(settings, before, limits.size)),
-            *_remove_spill_files(root, before, remove=False),
-        ]
+        return [*_to_counts(_find_old(settings, before, limits.size)), *_remove_spills(root, before, remove=False)]
     with LetterLedger.open(root) as ledger, ledger.exclusive():
         if ledger.pending() is not None:
             raise StateError(
@@ -330,30 +310,28 @@ def purge(
             )
         removed: list[RemovalCount] = []
         known: set[str] = set()
-        for expired in _find_expired(settings, before, limits.size):
-            known.update(_iter_known_ids(expired.iter_ids(), ledger))
-            expired.remove()
-            removed += _count_removals([expired])
+        for old in _find_old(settings, before, limits.size):
+            known.update(_iter_known_ids(old.iter_ids(), ledger))
+            old.remove()
+            removed += _to_counts([old])
         _forget_removed(settings, ledger, known)
         if removed or _has_topics(settings):
             _unblock_keys(settings, ledger)
-    return [*removed, *_remove_spill_files(root, before, remove=True)]
+    return [*removed, *_remove_spills(root, before, remove=True)]
 
 
-def _find_expired(settings: Settings, before: datetime | None, max_bytes: int) -> Iterator[ExpiredRows | ExpiredFiles]:
+def _find_old(settings: Settings, before: datetime | None, limit: int) -> Iterator[OldRows | OldFiles]:
     """Yield the dead letters beyond the limits, per sink."""
     for name in dead_letter_sinks(settings):
         sink = settings.sinks[name]
         if sink.retention and sink.readable:
-            excess: ExpiredRows | ExpiredFiles | None = resolve_name(sink.retention)(
-                name, sink, before=before, max_bytes=max_bytes
-            )
+            excess: OldRows | OldFiles | None = resolve_name(sink.retention)(name, sink, before=before, limit=limit)
             if excess is not None:
                 yield excess
 
 
-def _count_removals(expired: Iterable[ExpiredRows | ExpiredFiles]) -> list[RemovalCount]:
-    return [RemovalCount(each.sink, each.letters, each.size) for each in expired]
+def _to_counts(old: Iterable[OldRows | OldFiles]) -> list[RemovalCount]:
+    return [RemovalCount(each.sink, each.letters, each.size) for each in old]
 
 
 def _iter_known_ids(ids: Iterator[str], ledger: LetterLedger) -> Iterator[str]:
@@ -388,7 +366,7 @@ def _has_topics(settings: Settings) -> bool:
     return any(settings.sinks[name].topics is not None for name in dead_letter_sinks(settings))
 
 
-def _remove_spill_files(root: Path, before: datetime | None, *, remove: bool) -> list[RemovalCount]:
+def _remove_spills(root: Path, before: datetime | None, *, remove: bool) -> list[RemovalCount]:
     """Remove spill files of dead letters in topics by age: broker and router should keep them equally long."""
     if before is None:
         return []

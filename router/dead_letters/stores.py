@@ -82,7 +82,7 @@ def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[De
         SinkError: a file cannot be read, or does not hold dead letters.
     """
     try:
-        for path in list_files_by_time(folder, PARQUET, first_time_in_parquet):
+        for path in list_files(folder, PARQUET, first_row_time):
             try:
                 whole = pads.dataset(str(path), format="parquet")
             except FileNotFoundError:
@@ -93,7 +93,7 @@ def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[De
         raise SinkError(sink, f"{folder} cannot be read: {error}", hint=_HINT) from error
 
 
-def list_files_by_time(folder: Path, suffix: str, first: Callable[[Path], datetime | None]) -> list[Path]:
+def list_files(folder: Path, suffix: str, first: Callable[[Path], datetime | None]) -> list[Path]:
     """Return the batch files of a folder by the time of *first*, then by name, without hidden ones (incomplete)."""
     if not folder.is_dir():
         return []
@@ -101,7 +101,7 @@ def list_files_by_time(folder: Path, suffix: str, first: Callable[[Path], dateti
     return sorted(files, key=lambda path: (first(path) or _EPOCH, path.name))
 
 
-def first_time_in_parquet(path: Path) -> datetime | None:
+def first_row_time(path: Path) -> datetime | None:
     """Return when the first dead letter of a Parquet file was written, by its statistics; None if unknown."""
     try:
         return _find_first_time(pq.read_metadata(path))
@@ -109,7 +109,7 @@ def first_time_in_parquet(path: Path) -> datetime | None:
         return None
 
 
-def instant_from_micros(microseconds: int | None) -> datetime | None:
+def to_instant(microseconds: int | None) -> datetime | None:
     """Return an instant; None if ``datetime`` cannot represent it."""
     if microseconds is None:
         return None
@@ -119,7 +119,7 @@ def instant_from_micros(microseconds: int | None) -> datetime | None:
         return None
 
 
-def dead_letter_from_row(row: Mapping[str, Any], sink: str) -> DeadLetter:
+def parse_row(row: Mapping[str, Any], sink: str) -> DeadLetter:
     """Return the dead letter of a row whose instants are microseconds.
 
     Raises:
@@ -136,8 +136,8 @@ def dead_letter_from_row(row: Mapping[str, Any], sink: str) -> DeadLetter:
         body=row.get(BODY),
         epoch=row["epoch"] or "",
         position=row["position"] or "",
-        received=instant_from_micros(row["received"]),
-        failed=instant_from_micros(row["failed"]),
+        received=to_instant(row["received"]),
+        failed=to_instant(row["failed"]),
         attempts=row["attempts"] or 1,
         sink=sink,
     )
@@ -155,14 +155,14 @@ def _read_rows(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = No
     options = {"columns": columns, "batch_size": ROWS, "batch_readahead": 1, "fragment_readahead": 1}
     scanner = rows.scanner(**options) if schema is None else rows.scanner(schema=schema, **options)
     for batch in scanner.to_batches():
-        yield from dead_letters_from_rows(batch, sink)
+        yield from parse_rows(batch, sink)
 
 
-def dead_letters_from_rows(batch: pa.RecordBatch, sink: str) -> Iterator[DeadLetter]:
+def parse_rows(batch: pa.RecordBatch, sink: str) -> Iterator[DeadLetter]:
     """Yield the dead letters of these rows; damaged ones are skipped and logged."""
     for row in _instants_to_micros(batch).to_pylist():
         try:
-            yield dead_letter_from_row(row, sink)
+            yield parse_row(row, sink)
         except ValueError as error:
             _log.warning("damaged dead letter skipped", sink=sink, letter=row["letter"], problem=str(error))
 
@@ -238,7 +238,7 @@ def read_lines(sink: str, folder: Path) -> Iterator[DeadLetter]:
         SinkError: the folder or a file of it cannot be read.
     """
     try:
-        for path in list_files_by_time(folder, SUFFIX, first_time_in_lines):
+        for path in list_files(folder, SUFFIX, first_line_time):
             yield from _read_lines_file(sink, path)
     except OSError as error:
         raise SinkError(sink, f"{folder} cannot be read: {error.strerror}", hint=_LINES_HINT) from error
@@ -249,7 +249,7 @@ def read_sink_lines(name: str, sink: JsonLinesSink, spill: Path, *, bodies: bool
     return read_lines(name, Path(sink.path))
 
 
-def first_time_in_lines(path: Path) -> datetime | None:
+def first_line_time(path: Path) -> datetime | None:
     """Return when the first dead letter of a file was written; None if unknown."""
     try:
         with path.open("rb") as file:
@@ -260,7 +260,7 @@ def first_time_in_lines(path: Path) -> datetime | None:
         return None  # Gone, or damaged; reading says so line by line.
 
 
-def dead_letter_from_line(line: bytes, sink: str) -> DeadLetter:
+def parse_line(line: bytes, sink: str) -> DeadLetter:
     """Return the dead letter of a line.
 
     Raises:
@@ -289,11 +289,11 @@ def dead_letter_from_line(line: bytes, sink: str) -> DeadLetter:
     )
 
 
-def dead_letters_from_lines(lines: Iterable[tuple[int | None, bytes]], sink: str, path: Path) -> Iterator[DeadLetter]:
+def parse_lines(lines: Iterable[tuple[int | None, bytes]], sink: str, path: Path) -> Iterator[DeadLetter]:
     """Yield the dead letters of these lines, with line numbers if known; other lines are skipped and logged."""
     for number, line in lines:
         try:
-            yield dead_letter_from_line(line, sink)
+            yield parse_line(line, sink)
         except ValueError as error:
             _log.warning("line skipped", sink=sink, file=str(path), line=number, problem=str(error))
 
@@ -304,7 +304,7 @@ def _read_lines_file(sink: str, path: Path) -> Iterator[DeadLetter]:
     except FileNotFoundError:
         return  # Retention removed it meanwhile.
     with file:
-        yield from dead_letters_from_lines(enumerate(file, 1), sink, path)
+        yield from parse_lines(enumerate(file, 1), sink, path)
 
 
 def _to_json_text(raw: msgspec.Raw) -> str | None:
@@ -469,7 +469,7 @@ def read_topics(
     try:
         for message in iter_by_timestamp(client, build_topic_pattern(settings.topic), last):
             try:
-                letter = dead_letter_from_record(message, sink, spill)
+                letter = parse_message(message, sink, spill)
             except (ValueError, RecordError) as error:
                 place = f"{message.topic()}-{message.partition()}-{message.offset()}"
                 _log.warning("record skipped: not a dead letter", sink=sink, record=place, problem=str(error))
@@ -489,7 +489,7 @@ def build_topic_pattern(template: str) -> re.Pattern[str]:
     return re.compile(f"(?:{''.join(pieces)}|{capped})" if name.variables else "".join(pieces))
 
 
-def dead_letter_from_record(message: Message, sink: str, spill: Path) -> DeadLetter | None:
+def parse_message(message: Message, sink: str, spill: Path) -> DeadLetter | None:
     """Return the dead letter of a record; None if it lacks our headers.
 
     Raises:

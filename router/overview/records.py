@@ -21,7 +21,7 @@ from bindings.protocols import binding_of
 from catalog.findings import RecordError
 from catalog.record import Record, parse_record
 from catalog.schemas.ids.deciding import FrameSettings
-from router.dead_letters.dead_letter import BODY_SHOWN, CUT, DeadLetter, format_body_lines, iter_native_values
+from router.dead_letters.dead_letter import BODY_SHOWN, CUT, DeadLetter, format_body, iter_values
 from router.dead_letters.reading import find_recent, get_standing, make_explainer, read_latest, redact_explanation
 from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, load_catalog_and_marks, make_redactor
 from router.evaluation.plan import Plan
@@ -100,8 +100,8 @@ class RecordViews:
             **_letter_to_json(redaction, entry),
             "nearest": [_nearest_to_json(each) for each in shown.nearest],
             "protocol": shown.protocol,
-            "native": [[_cut(name), _cut(text)] for name, text in iter_native_values(shown.native)],
-            "body": "\n".join(format_body_lines(shown.body)) if shown.body is not None else None,
+            "native": [[_cut(name), _cut(text)] for name, text in iter_values(shown.native)],
+            "body": "\n".join(format_body(shown.body)) if shown.body is not None else None,
             "body_bytes": None if letter.body is None else len(letter.body),
             "body_cut": letter.body is not None and len(letter.body) > BODY_SHOWN,
             "epoch": shown.epoch,

@@ -205,12 +205,8 @@ def render_event_lines(rows: pa.RecordBatch) -> pa.StringArray:
         *chain(*(string_member_if_any(name, _get_texts(rows, name)) for name in RARE)),
         "}\n",
     )
-    fallback = (
-        _has_unusual_entry(extensions, _OURS)
-        | _has_unusual_entry(context, frozenset())
-        | is_not_null(_get_texts(rows, TYPED))
-    )
-    return _replace_fallback_lines(lines, rows, fallback, wide_to_json_line)
+    fallback = _is_unusual(extensions, _OURS) | _is_unusual(context, frozenset()) | is_not_null(_get_texts(rows, TYPED))
+    return _replace_lines(lines, rows, fallback, wide_to_json_line)
 
 
 def render_letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
@@ -234,12 +230,10 @@ def render_letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
         else:
             members.append(string_member(name, _get_texts(rows, name)))
     pieces = [piece for member in members for piece in (*member, ",")][:-1]
-    return _replace_fallback_lines(together("{", *pieces, "}\n"), rows, fallback, dead_letter_to_json_line)
+    return _replace_lines(together("{", *pieces, "}\n"), rows, fallback, dead_letter_to_json_line)
 
 
-def _replace_fallback_lines(
-    lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, form: JsonForm
-) -> pa.StringArray:
+def _replace_lines(lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, form: JsonForm) -> pa.StringArray:
     at = np.flatnonzero(fallback)
     if not len(at):
         return lines
@@ -273,7 +267,7 @@ def _get_entries(rows: pa.RecordBatch, name: str) -> Entries:
     return Entries(_get_column(rows, name, TEXT_MAP).cast(_PAIRS))
 
 
-def _has_unusual_entry(entries: Entries, names: frozenset[str]) -> Bool:
+def _is_unusual(entries: Entries, names: frozenset[str]) -> Bool:
     """Return which rows have an entry without a value, one of these names, or a name twice."""
     valueless = np.flatnonzero(entries.values.is_null())
     return (

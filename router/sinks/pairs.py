@@ -120,28 +120,26 @@ class _PairTopic(PairSink):
     def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
         if commit != self._commit:
             self._commit, self._delivered = commit, set()
-        left = [place for place in range(len(rows)) if place not in self._delivered]
+        left = [index for index in range(len(rows)) if index not in self._delivered]
         for start in range(0, len(left), CHUNK):
             self._send_rows(rows, left[start : start + CHUNK])
 
-    def _send_rows(self, rows: Sequence[PairRow], positions: Sequence[int]) -> None:
+    def _send_rows(self, rows: Sequence[PairRow], indexes: Sequence[int]) -> None:
         answers: Mapping[int, MessageRefusal | None] = {}
         try:
-            answers = dict(
-                enumerate(self._publisher.send([_event_from_row(rows[place], self._topic) for place in positions]))
-            )
+            answers = dict(enumerate(self._publisher.send([_to_event(rows[index], self._topic) for index in indexes])))
         except (Unsettled, GatewayError) as error:
             answers = error.settled if isinstance(error, Unsettled) else {}
             raise SinkError(self._name, str(error), hint="it is retried with growing pauses") from error
         finally:
-            self._delivered.update(positions[at] for at in answers)
+            self._delivered.update(indexes[at] for at in answers)
             for at, refusal in answers.items():
                 if refusal is not None:
-                    row = rows[positions[at]]
+                    row = rows[indexes[at]]
                     _log.error("pair rejected permanently", sink=self._name, pair=row.id, reason=refusal.reason)
 
 
-def _event_from_row(row: PairRow, topic: str) -> Outbound:
+def _to_event(row: PairRow, topic: str) -> Outbound:
     """Return a row as a CloudEvent whose data are its members."""
     attributes = {"specversion": "1.0", "id": row.id or "", "source": SOURCE, "type": TYPE + row.outcome}
     parts = [Part(f"headers.ce_{name}", text.encode()) for name, text in attributes.items()]

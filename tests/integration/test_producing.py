@@ -27,7 +27,7 @@ from catalog.model import Catalog
 from router.settings import load_settings
 from router.sinks import Commit, close_targets, open_sink
 from router.sinks.messages.definitions import EndpointComposer, make_composer
-from router.sinks.messages.sink import UnsendableMessage, event_from_row
+from router.sinks.messages.sink import UnsendableMessage, make_event
 from tests.conftest import Kafka
 from tests.support.amqp import queue_name
 from tests.support.amqp import running as amqp_running
@@ -83,7 +83,7 @@ def shaped(settings: Any, sent: Journey) -> Mapping[str, Any]:
     """Return the messages that the sink will make, by position, or why it will make none."""
     composer = make_composer(settings, sent.catalog.endpoints[OUT], sent.catalog)
     assert isinstance(composer, EndpointComposer)
-    events = [event_from_row(row) for row in sent.rows.drop_columns(["time", "received"]).to_pylist()]
+    events = [make_event(row) for row in sent.rows.drop_columns(["time", "received"]).to_pylist()]
     return dict(zip((event.position for event in events), composer.compose(events), strict=True))
 
 

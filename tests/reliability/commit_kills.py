@@ -32,7 +32,7 @@ from tests.unit.router.sinks.tables.tended_writer import APP, write
 
 RULES: Final = UpkeepRules(1, 1 << 20, timedelta(hours=1))
 STEPS: Final = (
-    "router.sinks.tables.delta:DeltaSink._commit_files",
+    "router.sinks.tables.delta:DeltaSink._add_files",
     "router.sinks.tables.head:TableHead.append",
     "router.sinks.tables.head:TableHead.replace_files",
     "router.sinks.tables.head:TableLog.write_entry",

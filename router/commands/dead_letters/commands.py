@@ -20,14 +20,7 @@ from rich.table import Table
 from bindings.private_files import set_umask_for
 from router.commands.arguments import OutputFormat
 from router.commands.match import ExplanationWriter
-from router.dead_letters.dead_letter import (
-    DeadLetter,
-    body_to_json,
-    format_body_lines,
-    format_time,
-    iter_native_values,
-    to_printable,
-)
+from router.dead_letters.dead_letter import DeadLetter, body_to_json, format_body, format_time, iter_values, sanitize
 from router.dead_letters.reading import (
     DeadLetterCounts,
     DeadLetterSummary,
@@ -173,7 +166,7 @@ def _iter_rows(page: DeadLetterCounts) -> Iterator[tuple[str, ...]]:
     """Yield tab-separated rows: counts, then dead letters, each part with a heading."""
     for by, counts in page.counts.items():
         yield by, "letters"
-        yield from ((to_printable(value), str(number)) for value, number in counts.most_common())
+        yield from ((sanitize(value), str(number)) for value, number in counts.most_common())
     if page.newest:
         yield _COLUMNS
     yield from (_make_row(listed, 0) for listed in page.newest)
@@ -184,10 +177,10 @@ def _make_row(listed: DeadLetterSummary, max_detail: int) -> tuple[str, ...]:
         listed.id[:_ID] if max_detail else listed.id,
         format_time(listed.failed, short=True),
         listed.reason,
-        to_printable(listed.endpoint or "-"),
+        sanitize(listed.endpoint or "-"),
         str(listed.attempts),
         listed.standing,
-        to_printable(listed.detail, max_detail),
+        sanitize(listed.detail, max_detail),
     )
 
 
@@ -197,7 +190,7 @@ def _print_page(page: DeadLetterCounts) -> None:
         table = Table(by, "letters")
         shown = counts.most_common(_CASES)
         for value, number in shown:
-            table.add_row(to_printable(value), str(number))
+            table.add_row(sanitize(value), str(number))
         if len(counts) > len(shown):
             table.add_row("and others", str(page.total - sum(number for _, number in shown)))
         console.print(f"{page.total} dead letters by {by}", table)
@@ -516,8 +509,8 @@ def _print_letter(shown: ShownLetter) -> None:
             for each in _list_mismatches(near)
         ]
         _print_table(f"nearest: {near.get('message')}", ("property", "expected", "found"), rows)
-    _print_table("native record", ("property", "value"), iter_native_values(letter.native))
-    _print_table("body", ("body",), ([line] for line in format_body_lines(letter.body)))
+    _print_table("native record", ("property", "value"), iter_values(letter.native))
+    _print_table("body", ("body",), ([line] for line in format_body(letter.body)))
     if shown.history:
         rows = [
             (format_time(each.at), each.what, "-" if each.replay is None else str(each.replay), _format_reason(each))
@@ -534,10 +527,10 @@ def _print_letter(shown: ShownLetter) -> None:
 def _iter_facts(shown: ShownLetter) -> Iterator[Row]:
     letter = shown.letter
     yield "reason", letter.reason
-    yield "detail", to_printable(letter.detail) or "-"
-    yield "endpoint", to_printable(letter.endpoint or "-")
-    yield "protocol", to_printable(letter.protocol)
-    yield "position", to_printable(letter.position)
+    yield "detail", sanitize(letter.detail) or "-"
+    yield "endpoint", sanitize(letter.endpoint or "-")
+    yield "protocol", sanitize(letter.protocol)
+    yield "position", sanitize(letter.position)
     yield "received", format_time(letter.received)
     yield "written", format_time(letter.failed)
     yield "epoch", letter.epoch
@@ -553,11 +546,11 @@ def _list_mismatches(near: Any) -> list[Any]:
 
 
 def _format_side(value: Any) -> str:
-    return "-" if value is None else to_printable(str(value))
+    return "-" if value is None else sanitize(str(value))
 
 
 def _format_reason(happening: Happening) -> str:
-    return to_printable(f"{happening.reason}: {happening.detail}") if happening.reason else "-"
+    return sanitize(f"{happening.reason}: {happening.detail}") if happening.reason else "-"
 
 
 def _print_table(title: str, columns: tuple[str, ...], rows: Any) -> None:

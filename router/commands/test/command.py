@@ -46,7 +46,7 @@ from router.commands.test.runner import (
     run_cases,
 )
 from router.dead_letters.reading import read_letters
-from router.dead_letters.redaction import make_redactor, marks_from_catalog, marks_from_settings
+from router.dead_letters.redaction import find_marks, make_redactor, parse_marks
 from router.errors import RouterError
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.nearest import property_name
@@ -538,9 +538,9 @@ def _add_cases(paths: Sequence[Path], source: str, options: _Sources, *, count: 
     refuse_overwriting(output, force=force)
     sources, config = options.choose_sources(CaseFile(output, b"", (), None, ()))
     evaluator, settings = options.make_evaluator(sources, config)
-    marks = marks_from_catalog(options.declarations, evaluator.catalog)
+    marks = find_marks(options.declarations, evaluator.catalog)
     if settings is not None:
-        marks |= marks_from_settings(settings.dead_letters.redact)
+        marks |= parse_marks(settings.dead_letters.redact)
     with _open_records(source, settings) as records:
         recorded = record_cases(records, evaluator, make_redactor(marks, reveal=reveal), count)
     if not recorded.cases:

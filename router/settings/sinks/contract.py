@@ -42,7 +42,7 @@ class SinkSettings(Section):
     latest: ClassVar[str] = ""
     """Reads its newest dead letters, as :func:`router.dead_letters.reading.select_from_table`; set if ``reader`` is."""
     retention: ClassVar[str] = ""
-    """Finds dead letters to remove, as :func:`router.dead_letters.retention.find_expired_in_table`.
+    """Finds dead letters to remove, as :func:`router.dead_letters.retention.find_in_table`.
 
     Empty if the router does not remove them.
     """

@@ -371,7 +371,7 @@ class TableSink(SinkSettings):
     opener = "router.sinks.tables.opening:open_tables"
     reader = "router.dead_letters.stores:read_table"
     latest = "router.dead_letters.reading:select_from_table"
-    retention = "router.dead_letters.retention:find_expired_in_table"
+    retention = "router.dead_letters.retention:find_in_table"
     pairs = "router.sinks.pairs:open_pair_table"
     tabular = True
 
@@ -469,7 +469,7 @@ class JsonLinesSink(SinkSettings):
     opener = "router.sinks.jsonlines:open_json_lines"
     reader = "router.dead_letters.stores:read_sink_lines"
     latest = "router.dead_letters.reading:select_from_files"
-    retention = "router.dead_letters.retention:find_expired_lines"
+    retention = "router.dead_letters.retention:find_old_lines"
 
     type: Literal["jsonl"] = Field(description="`jsonl`.")
     path: str = Field("-", description="Folder of the files; `-` is standard output.", min_length=1)

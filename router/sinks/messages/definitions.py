@@ -102,10 +102,7 @@ class MessageValidator:
             builder.add_endpoints(name, [name])
         self._matcher = Matcher(builder.targets, builder.channels)
         constraints = [
-            {
-                **_find_used_properties(builder, number, event=True),
-                **_find_used_properties(builder, number, event=False),
-            }
+            {**_find_used_keys(builder, number, event=True), **_find_used_keys(builder, number, event=False)}
             for number in range(len(names))
         ]
         self._attributes = [
@@ -123,19 +120,14 @@ class MessageValidator:
         """Return for each message why it does not match its definition; empty if it does."""
         received = [tuple(self._iter_received_parts(each.message)) for each in shaped]
         keys = [
-            self._make_cache_key(each, parts) or place
-            for place, (each, parts) in enumerate(zip(shaped, received, strict=True))
+            self._cache_key(each, parts) or row for row, (each, parts) in enumerate(zip(shaped, received, strict=True))
         ]
-        asked: dict[Any, int] = {}
-        for place, key in enumerate(keys):
+        new: dict[Any, int] = {}
+        for row, key in enumerate(keys):
             if key not in self._cached_faults:
-                asked.setdefault(key, place)
-        evaluated = (
-            self._find_new_faults([(place, shaped[place], received[place]) for place in asked.values()])
-            if asked
-            else {}
-        )
-        fresh = {key: evaluated[place] for key, place in asked.items()}
+                new.setdefault(key, row)
+        faults = self._find_faults([(row, shaped[row], received[row]) for row in new.values()]) if new else {}
+        fresh = {key: faults[row] for key, row in new.items()}
         answers = [self._cached_faults[key] if key in self._cached_faults else fresh[key] for key in keys]
         if len(self._cached_faults) + len(fresh) > _REMEMBERED:
             self._cached_faults.clear()
@@ -146,7 +138,7 @@ class MessageValidator:
         parts = self._binding.sending.iter_received_parts(message, binary=self._binding.binary)
         return (part for part in parts if part.key not in self._uncarried) if self._uncarried else parts
 
-    def _make_cache_key(self, shaped: BuiltMessage, parts: Sequence[Part]) -> Any:
+    def _cache_key(self, shaped: BuiltMessage, parts: Sequence[Part]) -> Any:
         """Return what decides the result; None if that is all of the message, or too large to be cached."""
         size = sum(len(part.value or b"") for part in parts) + sum(map(len, shaped.event.attributes.values()))
         if size > _REMEMBERED_BYTES:
@@ -164,7 +156,7 @@ class MessageValidator:
             tuple((part if options[part.key] else part.key) for part in parts if part.key in options),
         )
 
-    def _find_new_faults(self, asked: Sequence[tuple[int, BuiltMessage, Sequence[Part]]]) -> dict[int, str]:
+    def _find_faults(self, asked: Sequence[tuple[int, BuiltMessage, Sequence[Part]]]) -> dict[int, str]:
         facts = RecordColumnsBuilder(self._matcher.index.keys)
         for place, shaped, parts in asked:
             message, number = shaped.message, shaped.definition
@@ -184,7 +176,7 @@ class MessageValidator:
         return faults
 
 
-def _find_used_properties(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, bool]:
+def _find_used_keys(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, bool]:
     """Return the properties that a channel's target uses; False for one that only must exist."""
     keyed: dict[str, bool] = {}
     for number in builder.channels[channel].candidates:
@@ -283,7 +275,7 @@ class EndpointComposer:
         self._lineage = lineage
         self._base = base
         self._least = {**binding.sending.min_values, **(least or {})}
-        self._channel_options = frozenset().union(*(each.sending.channel_options for each in BINDINGS.values()))
+        self._by_channel = frozenset().union(*(each.sending.channel_options for each in BINDINGS.values()))
         self._passing = passing
         known = (catalog.definitions[xid] for xid in endpoint.candidates if xid in catalog.definitions)
         self._candidates = tuple(self._iter_usable(known, mode))
@@ -382,11 +374,7 @@ class EndpointComposer:
             name = prop.name.rpartition(".")[2]
             if prop.value is not None:
                 yield prop, self._expand_option(prop, values)
-            elif (
-                prop.required
-                and prop.name not in self._channel_options
-                and prop.name != self._binding.rule.content_type
-            ):
+            elif prop.required and prop.name not in self._by_channel and prop.name != self._binding.rule.content_type:
                 text = values.get(name, values.get(_OF_EVENT.get(name, "")))
                 if text is None:
                     raise UnsendableMessage(f"requires {prop.name}, which has no value")

@@ -73,7 +73,7 @@ class HeaderForwarder:
     binding: Binding
     taken: frozenset[str] = frozenset()
 
-    def iter_parts(self, protocol: str, native: str, *, binary: bool, structured: bool) -> Iterator[Part]:
+    def convert(self, protocol: str, native: str, *, binary: bool, structured: bool) -> Iterator[Part]:
         """Yield the parts for a record of that protocol, whose native form is JSON text.
 
         *binary* and *structured* say the mode of the message that is made; without an envelope it is neither.
@@ -165,7 +165,7 @@ class RoutedEvent:
     """More of the lineage, where there is any: how a tie was decided, and what the event is related to."""
 
 
-def event_from_row(row: Mapping[str, Any]) -> RoutedEvent:
+def make_event(row: Mapping[str, Any]) -> RoutedEvent:
     """Return the event of one row of :data:`MESSAGE`."""
     attributes = {"specversion": row.get("specversion") or "1.0"}
     attributes.update((name, row[name]) for name in _NAMES if row[name] is not None)
@@ -224,9 +224,7 @@ def build_message(
     parts = merge_parts([part for part in given if part.key not in keys], own)
     if passing is not None:
         keys = {part.key for part in parts}
-        came = passing.iter_parts(
-            event.protocol, event.native, binary=mode == "binary", structured=mode == "structured"
-        )
+        came = passing.convert(event.protocol, event.native, binary=mode == "binary", structured=mode == "structured")
         parts = merge_parts(parts, [part for part in came if part.key not in keys or part.key == TYPES_KEY])
     identity = "|".join((event.endpoint, event.position, event.attributes["source"], event.attributes["id"]))
     return Outbound(address, parts, body, event.position.rpartition("-")[0], identity)
@@ -436,9 +434,7 @@ class ConfirmedSink(ArrowSink):
         with self._lock:
             settled = self._known(commit)
             for batch in kept.to_batches(max_chunksize=CHUNK):
-                self._send_events(
-                    [row for row in map(event_from_row, batch.to_pylist()) if row.position not in settled], settled
-                )
+                self._send([row for row in map(make_event, batch.to_pylist()) if row.position not in settled], settled)
                 report_progress()
             mine = [settled.get(position) for position in kept.column("position").to_pylist()]
         refused = tuple(record for record in mine if record is not None)
@@ -466,7 +462,7 @@ class ConfirmedSink(ArrowSink):
             self._settled[commit.whole] = (commit.version, settled)
         return settled
 
-    def _send_events(self, events: list[RoutedEvent], settled: Settled) -> None:
+    def _send(self, events: list[RoutedEvent], settled: Settled) -> None:
         messages: list[Outbound] = []
         sent: list[RoutedEvent] = []
         for event, message in zip(events, self._build_message.compose(events), strict=True):

@@ -29,13 +29,7 @@ from router.sinks.tables.head import (
     make_durable,
     to_sink_error,
 )
-from router.sinks.tables.requirements import (
-    FilesOfCommit,
-    RowsOfCommit,
-    add_columns,
-    find_missing_files,
-    read_staged_rows,
-)
+from router.sinks.tables.requirements import FilesOfCommit, RowsOfCommit, add_columns, find_missing_files, read_rows
 from router.sinks.tables.staging import (
     StagedFileSweeper,
     TableFileStager,
@@ -67,14 +61,12 @@ def fails_in_new_table(rows: pa.Table, partition_by: Sequence[str]) -> bool:
             if shutil.disk_usage(folder).free < 2 * rows.nbytes + _ROOM:
                 return False
             nulls = pa.table([pa.nulls(1, field.type) for field in rows.schema], names=rows.schema.names)
-            return _accepts_rows(Path(folder, "nulls"), nulls, ()) and not _accepts_rows(
-                Path(folder, "rows"), rows, partition_by
-            )
+            return _accepts(Path(folder, "nulls"), nulls, ()) and not _accepts(Path(folder, "rows"), rows, partition_by)
     except OSError:
         return False
 
 
-def _accepts_rows(folder: Path, rows: pa.Table, partition_by: Sequence[str]) -> bool:
+def _accepts(folder: Path, rows: pa.Table, partition_by: Sequence[str]) -> bool:
     try:
         table = DeltaTable.create(str(folder), rows.schema, partition_by=list(partition_by) or None)
         write_deltalake(table, rows, mode="append")
@@ -150,9 +142,7 @@ class DeltaSink(ArrowSink):
                 # delta-rs writes behind the version that it has read.
                 self._head = None
                 batch = RowsOfCommit(self._name, rows, may_reject=self._rejects)
-                result = self._append_once(
-                    rows.schema, rows.num_rows, commit, partial(self._commit_rows, batch, commit)
-                )
+                result = self._append(rows.schema, rows.num_rows, commit, partial(self._add_rows, batch, commit))
                 if result.repeated and (head := self._open_head()) is not None:
                     self._apply_rules(batch, head, evolve_schema(head.schema, rows.schema))
                 return _add_rejected(result, batch.refused)
@@ -181,11 +171,11 @@ class DeltaSink(ArrowSink):
         assert staging is not None
         batch = FilesOfCommit(self._name, staging, staged)
         try:
-            schemas = _find_distinct_schemas(staged.files)
+            schemas = _get_schemas(staged.files)
             schema = functools.reduce(evolve_schema, schemas)
             count = sum(file.rows for file in staged.files)
             with self._lock:
-                result = self._append_once(schema, count, commit, partial(self._commit_files, batch, schemas, commit))
+                result = self._append(schema, count, commit, partial(self._add_files, batch, schemas, commit))
                 if result.repeated:
                     self._check_committed(batch, commit)
                 return _add_rejected(result, batch.refused)
@@ -208,7 +198,7 @@ class DeltaSink(ArrowSink):
         except OSError as error:
             raise to_sink_error(self._name, self._uri, error) from error
 
-    def _append_once(self, schema: pa.Schema, count: int, commit: Commit, write: _Write) -> WriteResult:
+    def _append(self, schema: pa.Schema, count: int, commit: Commit, write: _Write) -> WriteResult:
         conflict: CommitFailedError | None = None
         for _ in range(_ATTEMPTS):
             # An entry that an appending head does not know shows up when it writes its own.
@@ -233,9 +223,7 @@ class DeltaSink(ArrowSink):
         hint = "let other writers of the table pause between their commits; the batch is retried"
         raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} consecutive commits failed", hint=hint) from conflict
 
-    def _commit_files(
-        self, batch: FilesOfCommit, schemas: Sequence[pa.Schema], commit: Commit, head: TableHead
-    ) -> TableHead:
+    def _add_files(self, batch: FilesOfCommit, schemas: list[pa.Schema], commit: Commit, head: TableHead) -> TableHead:
         target = functools.reduce(evolve_schema, schemas, head.schema)
         if not all(can_hold(target, schema) for schema in schemas):
             self.known = target.serialize().to_pybytes()
@@ -247,9 +235,7 @@ class DeltaSink(ArrowSink):
             return head
         grows = not target.equals(head.schema)
         if not head.can_append:
-            rows = pa.concat_tables(
-                [conform_rows(read_staged_rows(batch.folder, file), target) for file in batch.files]
-            )
+            rows = pa.concat_tables([conform_rows(read_rows(batch.folder, file), target) for file in batch.files])
             batch.staged.offered = True
             head = self._append_with_delta_rs(head.table, rows, commit, "merge" if grows else None)
             batch.files = ()
@@ -259,7 +245,7 @@ class DeltaSink(ArrowSink):
         if (
             metadata is not None
             and "timestamp_ntz" in metadata["schemaString"]
-            and "timestampNtz" not in head.requirements.features
+            and "timestampNtz" not in head.needs.features
         ):
             # The table needs a feature for them, which delta-rs adds. The columns are there and empty after a crash.
             self._append_with_delta_rs(DeltaTable(self._uri), target.empty_table(), None, "merge")
@@ -280,7 +266,7 @@ class DeltaSink(ArrowSink):
         Raises:
             SinkError: rows do, and none can become a dead letter in this attempt: the next one can.
         """
-        batch.apply_rules(head.requirements, target)
+        batch.apply_rules(head.needs, target)
         if not batch.refused:
             return
         self.may_reject = self._rejects
@@ -310,9 +296,7 @@ class DeltaSink(ArrowSink):
         head = self._open_head()
         if head is None or not head.can_append:
             return
-        self._apply_rules(
-            batch, head, functools.reduce(evolve_schema, _find_distinct_schemas(batch.staged.files), head.schema)
-        )
+        self._apply_rules(batch, head, functools.reduce(evolve_schema, _get_schemas(batch.staged.files), head.schema))
         prefix = make_file_prefix(commit.app, commit.version)
         named = [file for file in list_table_files(head.table) if Path(file.path).name.startswith(prefix)]
         # A later version of the app says that this one was whole.
@@ -339,13 +323,13 @@ class DeltaSink(ArrowSink):
         hint = "let VACUUM keep files younger than an hour; the batch is staged again"
         raise SinkError(self._name, f"files of a commit to {self._uri} were removed by another writer", hint=hint)
 
-    def _commit_rows(self, batch: RowsOfCommit, commit: Commit, head: TableHead) -> TableHead:
+    def _add_rows(self, batch: RowsOfCommit, commit: Commit, head: TableHead) -> TableHead:
         target = evolve_schema(head.schema, batch.rows.schema) if self._grows else head.schema
         self._apply_rules(batch, head, target)
         if not batch.rows.num_rows:
             return head
         rows, grows = conform_rows(batch.rows, target), not target.equals(head.schema)
-        if (head.requirements.can_use_delta_rs and not head.requirements.has_rules) or not head.can_append:
+        if (head.needs.can_use_delta_rs and not head.needs.has_rules) or not head.can_append:
             return self._append_with_delta_rs(head.table, rows, commit, "merge" if grows else None)
         staging = self._make_stager(commit)
         assert staging is not None
@@ -394,11 +378,8 @@ class DeltaSink(ArrowSink):
             hint = "set partition_by to the table's partition columns, or give the sink its own path"
             raise SinkError(self._name, f"{self._uri} is partitioned by {', '.join(parts) or 'nothing'}", hint=hint)
         head = TableHead(self._uri, table)
-        if head.requirements.refusal or not (head.can_append or head.requirements.can_use_delta_rs):
-            reason = (
-                head.requirements.refusal
-                or f"the table has features that need a disk: {', '.join(head.requirements.features)}"
-            )
+        if head.needs.refusal or not (head.can_append or head.needs.can_use_delta_rs):
+            reason = head.needs.refusal or f"its features need a disk: {', '.join(head.needs.features)}"
             hint = "remove them (ALTER TABLE ... DROP FEATURE), or give the sink its own path"
             raise SinkError(self._name, f"{self._uri}: {reason}", hint=hint)
         return head
@@ -413,7 +394,7 @@ class DeltaSink(ArrowSink):
         return SinkError(self._name, f"{self._uri}: {error}", hint=hint)
 
 
-def _find_distinct_schemas(files: Iterable[StagedFile]) -> list[pa.Schema]:
+def _get_schemas(files: Iterable[StagedFile]) -> list[pa.Schema]:
     """Return the distinct column sets of files."""
     return [pa.ipc.read_schema(pa.py_buffer(each)) for each in dict.fromkeys(file.schema for file in files)]
 

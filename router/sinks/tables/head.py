@@ -80,7 +80,7 @@ class TableLog:
             for action in reversed(self.read_actions(each)):
                 if kind in action and wanted(action[kind]):
                     return action[kind]
-        return next((each for each in self._iter_checkpoint_actions(kind, checkpoint) if wanted(each)), None)
+        return next((each for each in self._iter_actions(kind, checkpoint) if wanted(each)), None)
 
     def find_files_below(self, number: int, below: int) -> dict[tuple[str, str], Any]:
         """Return the files of a table at a version that have fewer bytes than *below*, as actions ``add``.
@@ -88,11 +88,9 @@ class TableLog:
         They are by path and deletion vector. Of a table with many large files, few are held in memory.
         """
         checkpoint = max((each for each in self._iter_checkpoints() if each <= number), default=-1)
-        sidecars = (
-            self._folder / "_sidecars" / each["path"] for each in self._iter_checkpoint_actions("sidecar", checkpoint)
-        )
+        sidecars = (self._folder / "_sidecars" / each["path"] for each in self._iter_actions("sidecar", checkpoint))
         beside = (add for file in sidecars for add in _iter_file_actions(file, "add", below))
-        known = {_file_key(add): add for add in (*self._iter_checkpoint_actions("add", checkpoint, below), *beside)}
+        known = {_file_key(add): add for add in (*self._iter_actions("add", checkpoint, below), *beside)}
         for each in range(checkpoint + 1, number + 1):
             for action in self.read_actions(each):
                 if "remove" in action:
@@ -134,7 +132,7 @@ class TableLog:
         names = (_CHECKPOINT.fullmatch(file.name) for file in self._folder.glob("*.checkpoint*"))
         yield from (int(name[1]) for name in names if name)
 
-    def _iter_checkpoint_actions(self, kind: str, number: int, below: int | None = None) -> Iterator[Any]:
+    def _iter_actions(self, kind: str, number: int, below: int | None = None) -> Iterator[Any]:
         """Yield the actions of a kind that a checkpoint has, of files those with fewer bytes than *below*."""
         for file in self._folder.glob(f"{number:020d}.checkpoint*"):
             if file.suffix == ".json":
@@ -275,23 +273,21 @@ _ROW_IDS: Final = "delta.rowTracking"
 class TableHead:
     """The state of a table's log up to ``version``. ``table`` may be older; later entries only changed its files.
 
-    ``schema`` are the table's columns without what is required of them, ``requirements`` is what the table asks.
+    ``schema`` are the table's columns without what is required of them, ``needs`` is what the table asks.
     """
 
     def __init__(self, uri: str, table: DeltaTable) -> None:
         self.table = table
         self.version = table.version()
         self.schema = strip_constraints(pa.schema(table.schema().to_arrow()))
-        self.requirements = TableRequirements.from_table(table)
+        self.needs = TableRequirements.from_table(table)
         folder = local_folder(uri)
         self._folder = folder or Path()
         self._log = TableLog(self._folder)
         self._app_versions: dict[str, int] = {}
         self._partitions = table.metadata().partition_columns
         self._row_ids: int | None = None
-        self.can_append = (
-            folder is not None and not self.requirements.mapped and self._log.entry_path(self.version).exists()
-        )
+        self.can_append = folder is not None and not self.needs.mapped and self._log.entry_path(self.version).exists()
         """Whether :meth:`append` may be used: on a local disk, where files have the table's names of columns."""
 
     def has_commit(self, commit: Commit) -> bool:
@@ -327,7 +323,7 @@ class TableHead:
         if metadata is not None:
             actions.append({"metaData": metadata})
         actions += [{"add": _make_add(file)} for file in files]
-        self._write_entry("WRITE", parameters, actions, blind=True)
+        self._commit("WRITE", parameters, actions, blind=True)
         self._app_versions[commit.app] = commit.version
 
     def revert_commit(self, files: Iterable[StagedFile], commit: Commit) -> None:
@@ -339,7 +335,7 @@ class TableHead:
         """
         actions: list[Action] = [self._make_transaction(commit.app, commit.version - 1)]
         actions += [{"remove": _make_remove(_make_add(file), data_change=True)} for file in files]
-        self._write_entry("DELETE", {"predicate": "[]"}, actions)
+        self._commit("DELETE", {"predicate": "[]"}, actions)
         self._app_versions[commit.app] = commit.version - 1
 
     def replace_files(self, removed: Iterable[Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> None:
@@ -355,7 +351,7 @@ class TableHead:
         actions: list[Action] = [{"metaData": self.metadata}]
         actions += [{"remove": _make_remove(file)} for file in removed]
         actions += [{"add": {**file, "dataChange": False}} for file in added]
-        self._write_entry("OPTIMIZE", {"predicate": "[]", "zOrderBy": "[]"}, actions)
+        self._commit("OPTIMIZE", {"predicate": "[]", "zOrderBy": "[]"}, actions)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set properties of the table.
@@ -366,9 +362,7 @@ class TableHead:
         """
         configuration = {**self.metadata.get("configuration", {}), **properties}
         parameters = {"properties": msgspec.json.encode(properties).decode()}
-        self._write_entry(
-            "SET TBLPROPERTIES", parameters, [{"metaData": {**self.metadata, "configuration": configuration}}]
-        )
+        self._commit("SET TBLPROPERTIES", parameters, [{"metaData": {**self.metadata, "configuration": configuration}}])
 
     def read_new_entries(self) -> list[Action] | None:
         """Move to the newest version, and return the actions on the way; None if the log must be read again."""
@@ -396,17 +390,17 @@ class TableHead:
         self.version, self._app_versions, self._row_ids = known, written, ids
         return followed
 
-    def _write_entry(
+    def _commit(
         self, operation: str, parameters: Mapping[str, str], actions: list[Action], *, blind: bool = False
     ) -> None:
         number, now = self.version + 1, time.time_ns() // 1_000_000
         info: dict[str, Any] = {}
-        if self.requirements.timestamps:
+        if self.needs.timestamps:
             first = self._log.read_actions(self.version)[0].get("commitInfo", {})
             now = info["inCommitTimestamp"] = max(now, first.get("inCommitTimestamp", -1) + 1)
         info |= {"timestamp": now, "operation": operation, "operationParameters": parameters, "engineInfo": ENGINE}
         info |= {"readVersion": self.version, "isBlindAppend": blind}
-        if self.requirements.row_ids:
+        if self.needs.row_ids:
             actions = [*self._assign_row_ids(number, actions)]
         self._log.write_entry(number, [{"commitInfo": info}, *actions])
         self.version = number

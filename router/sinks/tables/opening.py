@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -71,16 +70,12 @@ class TableLayout:
         messages = pc.dictionary_encode(rows.column("message").combine_chunks())
         codes = messages.indices.to_numpy(zero_copy_only=False)
         for code, message in enumerate(messages.dictionary.to_pylist()):
-            location = self.get_location(message)
-            part = self._add_payload(
-                message, rows.take(pa.array(np.flatnonzero(codes == code))), column_of(message), unfit
-            )
-            tables[location] = _concat_tables(tables[location], part) if location in tables else part
+            path = self.get_location(message)
+            part = self._decode(message, rows.filter(pa.array(codes == code)), column_of(message), unfit)
+            tables[path] = _concat_tables(tables[path], part) if path in tables else part
         return tables, unfit
 
-    def _add_payload(
-        self, message: str, rows: pa.Table, column: PayloadColumn | None, unfit: list[UnfitValues]
-    ) -> pa.Table:
+    def _decode(self, message: str, rows: pa.Table, column: PayloadColumn | None, unfit: list[UnfitValues]) -> pa.Table:
         if column is None:
             return rows
         payload, undecoded = decode_payloads(column, rows, self.framings)
@@ -97,9 +92,9 @@ class TableLayout:
         return rows.append_column(PAYLOAD, payload)
 
 
-def join_table_path(path: str, location: str, *, url: bool) -> str:
-    """Return the folder or URL of the table at *place* below a sink's path."""
-    return f"{path.rstrip('/')}/{location}" if url else str(Path(path) / location)
+def join_table_path(sink_path: str, path: str, *, url: bool) -> str:
+    """Return the folder or URL of the table at *path* below a sink's path."""
+    return f"{sink_path.rstrip('/')}/{path}" if url else str(Path(sink_path) / path)
 
 
 def _concat_tables(known: pa.Table, more: pa.Table) -> pa.Table:
@@ -127,9 +122,9 @@ class DefinitionStager:
         """Write each table's rows to a file, or some; see :class:`Staging`. One that fails keeps no other from it."""
         tables, unfit = self.layout.split_by_table(rows, partial(_cached_payload_column, catalog))
         files = [
-            replace(file, table=location)
-            for location, part in tables.items()
-            for file in self._make_stager(location).write(part, task, catalog)
+            replace(file, table=path)
+            for path, part in tables.items()
+            for file in self._make_stager(path).write(part, task, catalog)
         ]
         files[0] = replace(files[0], unfit=tuple(unfit))
         return files
@@ -139,9 +134,9 @@ class DefinitionStager:
         for file in files:
             TableFileStager(join_table_path(self.path, file.table, url=False), self.commit).discard([file])
 
-    def _make_stager(self, location: str) -> TableFileStager:
-        folder = join_table_path(self.path, location, url=False)
-        known = self.known.get(location) or _read_table_columns(folder)
+    def _make_stager(self, path: str) -> TableFileStager:
+        folder = join_table_path(self.path, path, url=False)
+        known = self.known.get(path) or _read_table_columns(folder)
         return TableFileStager(folder, self.commit, self.partition_by, known)
 
 
@@ -233,17 +228,16 @@ class DefinitionTablesSink(ArrowSink):
             return WriteResult(0)
         tables, unfit = self._layout.split_by_table(rows, self._get_payload_column)
         self._log_unfit(unfit)
-        return self._write_tables(
-            {location: partial(self._get_table(location).write, part, commit) for location, part in tables.items()},
-            unfit,
+        return self._run_all(
+            {path: partial(self._get_table(path).write, part, commit) for path, part in tables.items()}, unfit
         )
 
     def staging(self, commit: Commit) -> Staging | None:
         """Return what writes files into the tables' folders; None for tables in an object store, and for files."""
         if self._partition_by is None or is_url(self._path):
             return None
-        tables = ((location, table.known) for location, table in self._tables.items())
-        known = {location: columns for location, columns in tables if columns}
+        tables = ((path, table.known) for path, table in self._tables.items())
+        known = {path: columns for path, columns in tables if columns}
         return DefinitionStager(self._path, self._layout, commit, self._partition_by, known)
 
     def take(self, staged: Staged, commit: Commit) -> WriteResult:
@@ -257,19 +251,11 @@ class DefinitionTablesSink(ArrowSink):
         staged.offered = True
         unfit = [each for file in staged.files for each in file.unfit]
         self._log_unfit(unfit)
-        split_by_table = {
-            location: Staged(tuple(files), may_reject=staged.may_reject) for location, files in parts.items()
-        }
-        return self._write_tables(
-            {
-                location: partial(self._commit_table, location, part, commit)
-                for location, part in split_by_table.items()
-            },
-            unfit,
-        )
+        shares = {path: Staged(tuple(files), may_reject=staged.may_reject) for path, files in parts.items()}
+        return self._run_all({path: partial(self._commit, path, part, commit) for path, part in shares.items()}, unfit)
 
-    def _commit_table(self, location: str, staged: Staged, commit: Commit) -> WriteResult:
-        table = self._get_table(location)
+    def _commit(self, path: str, staged: Staged, commit: Commit) -> WriteResult:
+        table = self._get_table(path)
         try:
             return table.take(staged, commit)
         finally:
@@ -301,13 +287,11 @@ class DefinitionTablesSink(ArrowSink):
         except SinkError:
             return False
 
-    def _write_tables(
-        self, writes: Mapping[str, Callable[[], WriteResult]], unfit: Iterable[UnfitValues]
-    ) -> WriteResult:
+    def _run_all(self, writes: Mapping[str, Callable[[], WriteResult]], unfit: Iterable[UnfitValues]) -> WriteResult:
         pending: dict[str, Future[WriteResult]] = {}
         with ThreadPoolExecutor(_AT_A_TIME, f"tables-{self._name}") as pool:
-            pending.update((location, pool.submit(write)) for location, write in writes.items())
-        results = {location: future.result() for location, future in pending.items()}
+            pending.update((path, pool.submit(write)) for path, write in writes.items())
+        results = {path: future.result() for path, future in pending.items()}
         return WriteResult(
             sum(result.rows for result in results.values()),
             all(result.repeated for result in results.values()),
@@ -316,10 +300,10 @@ class DefinitionTablesSink(ArrowSink):
             tuple(each for each in unfit if not results[self._layout.get_location(each.message)].repeated),
         )
 
-    def _get_table(self, location: str) -> OpenedTable:
-        table = self._tables.get(location)
+    def _get_table(self, path: str) -> OpenedTable:
+        table = self._tables.get(path)
         if table is None:
-            table = self._tables[location] = self._open(location)
+            table = self._tables[path] = self._open(path)
         return table
 
     def _get_payload_column(self, message: str) -> PayloadColumn | None:
@@ -377,7 +361,7 @@ def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, fra
         settings.path,
         settings.table,
         catalog,
-        lambda location: table(join_table_path(settings.path, location, url=is_url(settings.path)), grows=True),
+        lambda path: table(join_table_path(settings.path, path, url=is_url(settings.path)), grows=True),
         framings,
         settings.partition_by if settings.format == "delta" else None,
     )

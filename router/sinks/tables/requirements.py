@@ -140,7 +140,7 @@ def strip_constraints(schema: pa.Schema) -> pa.Schema:
 def add_columns(metadata: Mapping[str, Any], columns: pa.Schema) -> dict[str, Any]:
     """Return a table's action ``metaData`` with these columns, and all else unchanged."""
     known, wanted = json.loads(metadata["schemaString"]), json.loads(Schema.from_arrow(columns).to_json())
-    return {**metadata, "schemaString": json.dumps(_add_fields(known, wanted), ensure_ascii=False)}
+    return {**metadata, "schemaString": json.dumps(_extend(known, wanted), ensure_ascii=False)}
 
 
 def iter_constraints(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[TableConstraint]:
@@ -173,18 +173,17 @@ def _strip_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _add_fields(known: Any, wanted: Any) -> Any:
+def _extend(known: Any, wanted: Any) -> Any:
     if not isinstance(known, dict) or not isinstance(wanted, dict):
         return known
     if known["type"] == "struct":
         more = {field["name"]: field for field in wanted["fields"]}
         fields = [
-            {**each, "type": _add_fields(each["type"], more.pop(each["name"], each)["type"])}
-            for each in known["fields"]
+            {**each, "type": _extend(each["type"], more.pop(each["name"], each)["type"])} for each in known["fields"]
         ]
         return {**known, "fields": [*fields, *more.values()]}
     inner = "elementType" if known["type"] == "array" else "valueType"
-    return {**known, inner: _add_fields(known[inner], wanted[inner])}
+    return {**known, inner: _extend(known[inner], wanted[inner])}
 
 
 def _iter_unsupported(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[str]:
@@ -288,7 +287,7 @@ class FilesOfCommit:
         self._applied_rules, self.refused = (form, columns), ()
         kept: list[StagedFile] = []
         for file in self.staged.files:
-            rows = read_staged_rows(self.folder, file)
+            rows = read_rows(self.folder, file)
             allowed, rejected = split_by_rules(self._sink, rows, form, columns)
             self.refused += rejected
             if not rejected and set(form.computed) <= set(rows.column_names):
@@ -328,7 +327,7 @@ def find_missing_files(folder: Path, files: Iterable[StagedFile]) -> list[Staged
     return [file for file in files if not is_there(file)]
 
 
-def read_staged_rows(folder: Path, file: StagedFile) -> pa.Table:
+def read_rows(folder: Path, file: StagedFile) -> pa.Table:
     """Return the rows of a staged file, including its partition columns."""
     rows = pq.ParquetFile(folder / file.path).read()
     schema = pa.ipc.read_schema(pa.py_buffer(file.schema))

@@ -102,22 +102,22 @@ def _assign_columns(known: Mapping[str, pa.DataType], new: Sequence[pa.Field]) -
     Names that differ in case alone are one column: many readers of tables tell them apart no more than that.
     """
     spelt = {name.lower(): name for name in known}
-    columns_of_members: dict[int, str] = {}
+    targets: dict[int, str] = {}
     for place, each in enumerate(new):
         name = spelt.get(each.name.lower(), each.name)
         if name not in known or _merge_types(known[name], each.type) is not None:
-            columns_of_members[place] = name
-    taken = set(columns_of_members.values())
+            targets[place] = name
+    taken = set(targets.values())
     for place, each in enumerate(new):
-        if place not in columns_of_members:
+        if place not in targets:
             beside = next(
                 name
                 for name in _iter_numbered_names(f"{spelt[each.name.lower()]}_{_get_type_label(each.type)}")
                 if name not in taken and (name not in known or _merge_types(known[name], each.type) is not None)
             )
-            columns_of_members[place] = beside
+            targets[place] = beside
             taken.add(beside)
-    return [columns_of_members[place] for place in range(len(new))]
+    return [targets[place] for place in range(len(new))]
 
 
 def _iter_numbered_names(name: str) -> Iterator[str]:
@@ -151,14 +151,11 @@ def _get_type_label(kind: pa.DataType) -> str:
 def _assign_arrays(columns: Mapping[str, pa.Array], target: Iterable[pa.Field]) -> dict[str, pa.Array]:
     """Return the columns by the names of their homes in *target*, in its types."""
     fields = {field.name: field.type for field in target}
-    columns_of_members = _assign_columns(fields, [pa.field(name, column.type) for name, column in columns.items()])
-    return {
-        home: _cast_array(column, fields[home])
-        for home, column in zip(columns_of_members, columns.values(), strict=True)
-    }
+    names = _assign_columns(fields, [pa.field(name, column.type) for name, column in columns.items()])
+    return {name: _cast(column, fields[name]) for name, column in zip(names, columns.values(), strict=True)}
 
 
-def _cast_array(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type.equals(kind):
         return column
     mask = column.is_null() if column.null_count else None
@@ -168,18 +165,16 @@ def _cast_array(column: pa.Array, kind: pa.DataType) -> pa.Array:
         columns = [_get_or_nulls(placed, field, len(column)) for field in kind]
         return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
     if pa.types.is_list(kind):
-        offsets = _find_list_offsets(column)
-        return pa.ListArray.from_arrays(offsets, _cast_array(column.flatten(), kind.value_type), type=kind, mask=mask)
+        offsets = _find_offsets(column)
+        return pa.ListArray.from_arrays(offsets, _cast(column.flatten(), kind.value_type), type=kind, mask=mask)
     if pa.types.is_map(kind):
         pairs = column.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", column.type.item_type)])))
         keys, items = pairs.flatten().flatten()
-        return pa.MapArray.from_arrays(
-            _find_list_offsets(pairs), keys, _cast_array(items, kind.item_type), type=kind, mask=mask
-        )
+        return pa.MapArray.from_arrays(_find_offsets(pairs), keys, _cast(items, kind.item_type), type=kind, mask=mask)
     return column.cast(kind)
 
 
-def _find_list_offsets(column: pa.Array) -> pa.Array:
+def _find_offsets(column: pa.Array) -> pa.Array:
     """Return offsets into the array's flattened values, whatever slice the array is; nulls are empty."""
     lengths = pc.fill_null(pc.list_value_length(column), 0)
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths.cast(pa.int32()))])

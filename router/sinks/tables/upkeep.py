@@ -83,7 +83,7 @@ def merge_small_files(uri: str, folder: Path, size: int) -> MergeResult:
     """
     table = DeltaTable(uri)
     head = TableHead(uri, table)
-    if not head.can_append or not head.requirements.can_merge:
+    if not head.can_append or not head.needs.can_merge:
         return MergeResult()
     parts = table.metadata().partition_columns
     columns = pa.schema([field for field in head.schema if field.name not in parts])

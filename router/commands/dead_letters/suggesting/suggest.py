@@ -36,7 +36,7 @@ from router.commands.dead_letters.suggesting.fragment import (
 )
 from router.commands.dead_letters.suggesting.sampling import Hides, Sampler, extract_traits, hide_nothing
 from router.commands.emit.producer import EmitError, MessageProducer, encode_record_line
-from router.dead_letters.dead_letter import DeadLetter, to_printable
+from router.dead_letters.dead_letter import DeadLetter, sanitize
 from router.dead_letters.reading import (
     Endpoints,
     Filter,
@@ -49,7 +49,7 @@ from router.dead_letters.reading import (
     join_ledger_entries,
     read_letters,
 )
-from router.dead_letters.redaction import Redactor, SensitiveMarks, marks_from_catalog, marks_from_settings
+from router.dead_letters.redaction import Redactor, SensitiveMarks, find_marks, parse_marks
 from router.matching.records import CHUNK, RecordMatcher
 from router.settings import Settings, load_settings
 from router.settings.catalogs import make_catalog_fetcher
@@ -523,9 +523,7 @@ def _iter_records(letters: Iterable[DeadLetter], ledger: LetterLedger, selection
 
 def _make_is_hidden(settings: Settings, basis: BaseCatalog) -> Hides:
     """Return the check for sensitive values, which must not be published with a catalog."""
-    marks: SensitiveMarks = marks_from_settings(settings.dead_letters.redact) | marks_from_catalog(
-        basis.declarations, basis.catalog
-    )
+    marks: SensitiveMarks = parse_marks(settings.dead_letters.redact) | find_marks(basis.declarations, basis.catalog)
     redactor = Redactor(marks)
     members = marks.members | {pointer.rpartition("/")[2] for pointer in marks.pointers}
 
@@ -554,12 +552,12 @@ def _print_report(suggestion: Suggestion, settings: Settings, output: Path | Non
         for row in (_COLUMNS, *map(_make_row, suggestion.drafts)):
             print_row(row, err=aside)
     for line in _iter_lines(suggestion, settings, output, merge=merge):
-        print_text(to_printable(line), err=aside)
+        print_text(sanitize(line), err=aside)
 
 
 def _make_row(each: SuggestedDraft) -> tuple[str, ...]:
-    properties = ", ".join(to_printable(name) for name in each.properties) or "-"
-    return each.xid, str(each.letters), f"{each.matched:.1%}", to_printable(each.address, 80) or "-", properties
+    properties = ", ".join(sanitize(name) for name in each.properties) or "-"
+    return each.xid, str(each.letters), f"{each.matched:.1%}", sanitize(each.address, 80) or "-", properties
 
 
 def _iter_lines(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> Iterator[str]:

@@ -21,7 +21,7 @@ from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, sending_of
 from bindings.sending import Outbound
 from router.settings.routes import AddressError, NameTemplateError, parse_address, validate_address
-from router.sinks.messages.sink import Mode, RoutedEvent, build_message, event_from_row
+from router.sinks.messages.sink import Mode, RoutedEvent, build_message, make_event
 
 TEXT = st.text(
     st.characters(exclude_categories=("Cs", "Cc", "Cn"), exclude_characters="\ufeff"), min_size=1, max_size=20
@@ -80,9 +80,7 @@ def test_data_that_is_an_event_itself_is_not_taken_for_this_one(protocol: str) -
 def test_a_row_of_the_wide_table() -> None:
     row: dict[str, Any] = {"id": "1", "source": "s", "type": "t", "time_text": "2026-01-02T03:04:05.123456789+02:00"}
     columns = dict.fromkeys(("subject", "datacontenttype", "dataschema", "specversion"))
-    event = event_from_row(
-        {**columns, **row, "extensions": [("seq", "7")], "context": [("x", "y")], "position": "t-0-1"}
-    )
+    event = make_event({**columns, **row, "extensions": [("seq", "7")], "context": [("x", "y")], "position": "t-0-1"})
     assert next(iter(event.attributes)) == "specversion"
     assert event.attributes["time"] == row["time_text"]
     assert event.attributes["seq"] == "7"
@@ -94,7 +92,7 @@ def test_a_row_of_the_wide_table() -> None:
 def test_integers_and_booleans_keep_their_types_where_messages_have_types(protocol: str) -> None:
     row = {"id": "1", "source": "s", "type": "t", "extensions": [("n", "7"), ("dry", "false"), ("m", "7")]}
     columns = dict.fromkeys(("subject", "datacontenttype", "dataschema", "specversion"))
-    event = event_from_row({**columns, **row, "typed": "n dry", "position": "t-0-1"})
+    event = make_event({**columns, **row, "typed": "n dry", "position": "t-0-1"})
     binary, structured = (build_message(event, BINDINGS[protocol], mode, "a") for mode in ("binary", "structured"))
     assert {"n": 7, "dry": False, "m": "7"}.items() <= to_json_members(read(structured, protocol).attributes).items()
     typed = protocol in ("AMQP/1.0", "MQTT/3.1.1")  # The one has types in binary mode, the other no binary mode.
