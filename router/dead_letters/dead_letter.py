@@ -19,12 +19,12 @@ _LIST: Final = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that became no event, complete, with the outcome that was written with it.
+    """A record that did not become an event, with all its content and the reason.
 
-    ``id`` is the same for every retry of the batch that made it. ``nearest`` holds objects
+    ``id`` is the same for every retry of its batch. ``nearest`` holds objects
     ``{"message", "mismatches": [{"property", "expected", "found"}]}``. ``native`` is the record's own JSON form
     without its body, ``body`` its bytes (None for no body). ``received`` is the record's arrival, ``failed`` when the
-    letter was written; None where a sink could not hold the instant. ``attempts`` counts those before the letter was
+    letter was written; None if the sink could not store the time. ``attempts`` counts those before the letter was
     written; replays are counted in the ledger. ``sink`` is the sink it was read from, and the only member that
     differs between sinks.
     """
@@ -73,14 +73,14 @@ def parse_nearest(text: str | None) -> tuple[dict[str, Any], ...]:
         try:
             entry, end = _LIST.raw_decode(rest)
         except (ValueError, RecursionError):
-            break  # Cut off here: headers of Kafka are capped, the outcome itself is not.
+            break  # Truncated here: the size of Kafka headers is limited.
         if isinstance(entry, dict):
             entries.append(entry)
         rest = rest[end:].lstrip().removeprefix(",").lstrip()
     return tuple(entries)
 
 
-# Texts of letters for people: safe for a terminal, of one line, and bounded.
+# Dead letters as text for people: safe for a terminal, on one line, and limited in length.
 
 CUT: Final = "…"
 BODY_SHOWN: Final = 4_096
@@ -89,7 +89,7 @@ _WIDTH: Final = 16
 
 
 def sanitize(text: str, max_length: int = 0) -> str:
-    """Return a text without control characters and line breaks, truncated to *most* characters if set."""
+    """Return a text without control characters and line breaks, truncated to *max_length* characters if set."""
     shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return shown[: max_length - 1] + CUT if max_length and len(shown) > max_length else shown
 
@@ -120,13 +120,13 @@ def format_value(value: Any) -> str:
 
 
 def format_body(body: bytes | None, max_length: int = BODY_SHOWN) -> list[str]:
-    """Yield a body as lines: text if it is UTF-8, else a hex dump."""
+    """Return a body as lines: text if it is UTF-8, else a hex dump."""
     if body is None:
         return ["(none)"]
     shown = body[:max_length]
     more = [f"{CUT} {len(body) - max_length} bytes more"] if len(body) > max_length else []
     try:
-        # A character may be cut in two at the end.
+        # The last character may be truncated.
         text = shown.decode("utf-8", "ignore" if more else "strict") if _is_text(body) else None
     except UnicodeDecodeError:
         text = None
@@ -136,7 +136,7 @@ def format_body(body: bytes | None, max_length: int = BODY_SHOWN) -> list[str]:
 
 
 def body_to_json(body: bytes | None, max_length: int | None = None) -> dict[str, Any]:
-    """Return a body as a JSON member: ``body`` or ``body_base64``."""
+    """Return a body as a JSON member, ``body`` for UTF-8 text, else ``body_base64``; empty without a body."""
     if body is None:
         return {}
     try:

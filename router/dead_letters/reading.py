@@ -1,8 +1,8 @@
 """Read dead letters back from their sinks, as a stream.
 
-Every sink gives the same letter for the same record, but for its name (and for texts that a header's cap cut off).
-Reading gives the letters that were there when it began, and perhaps later ones; sinks may be written to meanwhile.
-Letters that retention removes meanwhile are left out.
+Every sink returns the same letter for a record, except for the sink's name and texts truncated to fit a header.
+Reading returns all letters that existed when it started, and possibly newer ones: sinks may be written to concurrently.
+Letters that retention removes during the read are skipped.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _ID: Final = re.compile(r"[0-9a-f]{32}")
 def read_letters(settings: Settings, *, sinks: Sequence[str] = (), bodies: bool = True) -> Iterator[DeadLetter]:
     """Yield the dead letters of these sinks (default: all that can be read), each id once, oldest first per sink.
 
-    Without *bodies*, tables are not asked for them, which is much faster; letters may then have none.
+    Without *bodies*, they are not read from tables, which is much faster.
 
     Raises:
-        ConfigError: a sink is not one of dead letters, or cannot be read back; raised at once, before the first letter.
+        ConfigError: a sink has no dead letters or cannot be read back; raised before the first letter.
         SinkError: a sink cannot be read now.
     """
     return _read_once_per_id(settings, readable_sinks(settings, sinks), bodies)
@@ -63,7 +63,7 @@ def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str,
     """Return the sinks to read dead letters from.
 
     Raises:
-        ConfigError: one of *wanted* takes no dead letters or cannot be read back, or no sink at all can.
+        ConfigError: one of *wanted* has no dead letters or cannot be read back, or no sink can.
     """
     takers = dead_letter_sinks(settings)
     readable = tuple(name for name in takers if settings.sinks[name].readable)
@@ -82,7 +82,7 @@ def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str,
 
 
 def _read_once_per_id(settings: Settings, names: Iterable[str], bodies: bool) -> Iterator[DeadLetter]:
-    # Ids are 32 hexadecimal digits; as integers they take a third of the room.
+    # Ids are 32 hexadecimal digits; integers need a third of the memory.
     seen: set[int | str] = set()
     for name in names:
         for letter in _read_sink(name, settings, bodies):
@@ -102,11 +102,10 @@ def _compact_id(letter: str) -> int | str:
     return int(letter, 16) if _ID.fullmatch(letter) else letter
 
 
-# The newest dead letters, without reading all there are: what a page shows that is looked at again and again.
+# The newest dead letters, without reading all of them: for pages that are refreshed often.
 #
-# Of a table the files with the newest letters are looked at, by what its log says of them; of a folder the newest
-# files; of topics the ends of their partitions. How much is looked at is bounded, so that of very many letters written
-# at the same time any may be shown.
+# Only the newest files of a table (by its log) or folder are read, and the ends of a topic's partitions. The amount is
+# limited: of very many letters written at the same time, any may be shown.
 
 LOOK_ROWS: Final = 50_000
 """Rows of a table whose times are read."""
@@ -122,7 +121,7 @@ _UNKNOWN: Final = (2**63, 0)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 _KEY_COLUMNS: Final = ["letter", "failed"]
-_HINT: Final = "`xrouter dead-letters show` looks through all there are"
+_HINT: Final = "`xrouter dead-letters show` searches all of them"
 IdSelector = Callable[[list[tuple[datetime, str]]], set[str]]
 """Selects ids from the newest dead letters, each with the time it was written."""
 
@@ -161,7 +160,7 @@ def _select_from_sinks(settings: Settings, wanted: IdSelector) -> list[DeadLette
 
 
 def select_from_table(name: str, sink: TableSink, spill: Path, wanted: IdSelector) -> list[DeadLetter]:
-    """Return the selected ones of the newest dead letters in a table.
+    """Return the dead letters that *wanted* selects from the newest in a table.
 
     Raises:
         SinkError: it cannot be read.
@@ -180,7 +179,7 @@ def _newest_in_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
     table = DeltaTable(uri)
     whole = open_dataset(table)
     stores.check_columns(name, uri, whole.schema)
-    # The log knows the newest time in each file, and when it was added: only the newest files are opened.
+    # The log has the latest time in each file, and when it was added: only the newest files are opened.
     files = pa.table(table.get_add_actions(flatten=True))
     failed = files.column("max.failed").to_pylist() if "max.failed" in files.schema.names else [None] * files.num_rows
     added = files.column("modification_time").to_pylist()
@@ -191,7 +190,7 @@ def _newest_in_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
 
 
 def _to_microseconds(at: datetime | None) -> int:
-    """Return an instant as microseconds; a file without one in the log sorts first."""
+    """Return a time as microseconds since 1970; None sorts as the newest."""
     if at is None:
         return _UNKNOWN[0]
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
@@ -227,7 +226,7 @@ def _read_selected(name: str, groups: Iterable[Any], schema: pa.Schema, chosen: 
 
 
 def select_from_files(name: str, sink: JsonLinesSink, spill: Path, wanted: IdSelector) -> list[DeadLetter]:
-    """Return the selected ones of the dead letters at the ends of the newest JSON lines files.
+    """Return the dead letters that *wanted* selects from the ends of the newest JSON lines files.
 
     Raises:
         SinkError: the folder cannot be read.
@@ -249,7 +248,7 @@ def select_from_files(name: str, sink: JsonLinesSink, spill: Path, wanted: IdSel
 
 
 def select_from_topics(name: str, sink: KafkaSink, spill: Path, wanted: IdSelector) -> list[DeadLetter]:
-    """Return the selected ones of the dead letters at the ends of the partitions of a sink's topics.
+    """Return the dead letters that *wanted* selects from the ends of the partitions of a sink's topics.
 
     Raises:
         BrokerUnreachable: no broker answers.
@@ -258,7 +257,7 @@ def select_from_topics(name: str, sink: KafkaSink, spill: Path, wanted: IdSelect
     def letters() -> Iterator[DeadLetter]:
         return stores.read_topics(name, sink, spill, last=LOOK_OFFSETS)
 
-    # They are read twice: whole, all of them together may be larger than memory.
+    # Read twice, since all complete letters may not fit into memory.
     chosen = wanted([(each.failed or _BEGINNING, each.id) for each in letters()])
     return [each for each in letters() if each.id in chosen] if chosen else []
 
@@ -278,13 +277,11 @@ def _newest_files(folder: Path, suffix: str) -> list[Path]:
             try:
                 dated.append((path.stat().st_mtime, path.name, path))
             except FileNotFoundError:
-                continue  # Retention removed it meanwhile.
+                continue  # Retention has removed it.
     return [path for _, _, path in heapq.nlargest(LOOK_FILES, dated)]
 
 
-# Counting dead letters and finding the newest, in one pass and with a bounded number of them in memory.
-
-# Which dead letters are meant: one filter, and one set of options, for every command that takes letters.
+# The filter of dead letters, and its options, the same for all commands.
 
 Reasons = Annotated[
     list[str] | None, typer.Option("--reason", metavar="CODE", help="Only dead letters with this reason; repeatable.")
@@ -308,8 +305,8 @@ Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only before thi
 class Filter:
     """A filter of dead letters: each member must match, by any of its values. An empty member matches all.
 
-    ``since`` (included) and ``until`` (not) look at when the letter was written; one without that time is taken by
-    neither. ``messages`` and ``endpoints`` may have shell-style ``*``.
+    ``since`` (inclusive) and ``until`` (exclusive) apply to the time when the letter was written; a letter without it
+    matches neither. ``messages`` and ``endpoints`` may contain shell-style ``*``.
     """
 
     ids: frozenset[str] = frozenset()
@@ -349,10 +346,10 @@ def build_filter(
     until: str | None = None,
     standings: Sequence[Standing] = (),
 ) -> Filter:
-    """Return the filter of a command line.
+    """Build a filter from options of the command line.
 
     Raises:
-        RouterError: a time cannot be read, or there is no such reason; names the option.
+        RouterError: a time or reason is invalid; the error names the option.
     """
     for reason in reasons or ():
         if reason not in REASONS:
@@ -371,10 +368,10 @@ def build_filter(
 
 
 def parse_time_option(text: str | None, option: str) -> datetime | None:
-    """Return a time of a command line: RFC 3339, a date (midnight UTC), or a duration before now.
+    """Parse a time from the command line: RFC 3339, a date (midnight UTC), or a duration before now.
 
     Raises:
-        RouterError: it is none of them.
+        RouterError: the text is not a valid time.
     """
     if text is None:
         return None
@@ -403,7 +400,7 @@ _WHOLE_ID: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSummary:
-    """One row of the list. ``nearest`` has xids; ``attempts`` counts the first write and all replays."""
+    """A dead letter in a list. ``nearest`` has xids; ``attempts`` counts the first write and all replays."""
 
     id: str
     failed: datetime | None
@@ -432,9 +429,9 @@ class DeadLetterSummary:
 
 @dataclass(slots=True)
 class DeadLetterCounts:
-    """Counts of dead letters by kind, and the newest of them, newest first.
+    """Counts of dead letters per group, and the most recent ones, newest first.
 
-    ``seen`` counts all letters there are, ``total`` those that the filter takes.
+    ``seen`` counts all letters, ``total`` the letters that match the filter.
     """
 
     seen: int = 0
@@ -451,7 +448,7 @@ def list_dead_letters(
     by: Sequence[GroupBy],
     limit: int,
 ) -> DeadLetterCounts:
-    """Count the dead letters that match the filter, and return the *limit* most recently written."""
+    """Count the dead letters that match the filter, and return the *limit* most recent ones."""
     result = DeadLetterCounts(counts={each: Counter() for each in by})
     heap: list[tuple[datetime, int, DeadLetterSummary]] = []
     for letter, entry in join_ledger_entries(letters, ledger):
@@ -464,7 +461,7 @@ def list_dead_letters(
             result.counts[each][_group_value(letter, each)] += 1
         age = letter.failed or _BEGINNING
         if limit and (len(heap) < limit or age >= heap[0][0]):
-            # Of letters that were written together, the later counts as newer.
+            # If times are equal, the letter read later counts as newer.
             keep = heapq.heappush if len(heap) < limit else heapq.heappushpop
             keep(heap, (age, result.total, _summarize(letter, entry, redactor)))
     result.newest = [listed for _, _, listed in sorted(heap, key=lambda each: each[:2], reverse=True)]
@@ -483,7 +480,7 @@ def join_ledger_entries(
 
 
 def get_standing(entry: LedgerEntry | None) -> Standing:
-    """Return the standing of a dead letter with that ledger entry."""
+    """Return the standing of a dead letter from its ledger entry; ``open`` without an entry."""
     return entry.standing if entry is not None else "open"
 
 
@@ -529,7 +526,7 @@ def _summarize(letter: DeadLetter, entry: LedgerEntry | None, redactor: Redactor
 
 
 def _group_value(letter: DeadLetter, by: GroupBy) -> str:
-    """Return the value that a dead letter is counted by; for ``nearest``, the first nearest definition."""
+    """Return the value by which a dead letter is grouped; for ``nearest``, its first nearest definition."""
     if by == "reason":
         return letter.reason
     if by == "endpoint":
@@ -537,7 +534,7 @@ def _group_value(letter: DeadLetter, by: GroupBy) -> str:
     return str(letter.nearest[0].get("message")) if letter.nearest else NONE
 
 
-# What the current catalog would say of a letter, candidate by candidate, as ``match --explain`` does.
+# Explaining a dead letter with the current catalog, candidate by candidate, like ``match --explain``.
 
 _BY_NAME = ("context", "cloudevent")
 
@@ -545,7 +542,7 @@ _BY_NAME = ("context", "cloudevent")
 def explain_with_catalog(letter: DeadLetter, catalog: Catalog, settings: Settings) -> RecordExplanation:
     """Explain a dead letter's record with *catalog*, using the matcher of ``match``.
 
-    The candidates are those of the letter's endpoint; one without an endpoint is held against every definition.
+    The candidates are those of the letter's endpoint; without an endpoint, all definitions.
     """
     explainer = make_explainer(catalog, settings, letter.endpoint)
     return explainer.explain(1, msgspec.json.encode(letter.to_record().to_json()))

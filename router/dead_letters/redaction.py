@@ -1,10 +1,10 @@
 """Redact values of dead letters that settings or catalog mark as sensitive (deploy/OPERATIONS.md#dead-letters).
 
-Marks are names of attributes, headers and properties (``*`` globs, any letter case, with or without the prefix that a
-binding puts before attributes), JSON pointers into bodies (``*`` for any one step; also into the data of a structured
-event), and names of JSON members, from schemas. Texts such as the detail may quote a value that is hidden: it is taken
-out of them wherever it stands, also cut off. A body that marks cannot be looked for in, since it is no JSON, is hidden
-whole. The stored letter stays as it is. Hiding too much is no fault here, showing too much is.
+Marks are names of attributes, headers and properties (globs with ``*``, case-insensitive, with or without the binding's
+attribute prefix), JSON pointers into bodies (``*`` for any one step; also into the data of a structured event), and
+names of JSON members, from schemas. Texts such as the detail may quote a hidden value: it is removed from them, even if
+it is truncated there. A body that is not JSON cannot be searched for marked values, so all of it is hidden. The stored
+letter is not changed. If in doubt, more is hidden.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _QUOTES_BODY: Final = "schema-violation"
 
 
 class _NumberWithText(float):
-    """A number with a fraction or exponent, and its source text."""
+    """A number with a fraction or exponent that remembers its source text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -53,7 +53,7 @@ class _NumberWithText(float):
 class SensitiveMarks:
     """What is sensitive: ``names`` are globs, ``pointers`` are JSON pointers, ``members`` are names of JSON members.
 
-    With ``everything`` all that came with a record is sensitive, since the marks could not be read.
+    With ``everything`` the whole record is sensitive, since the marks could not be read.
     """
 
     names: frozenset[str] = frozenset()
@@ -79,7 +79,7 @@ def parse_marks(redact: Iterable[str]) -> SensitiveMarks:
 
 
 class Redactor:
-    """Redacts what is marked; without marks (``--reveal``), nothing."""
+    """Redacts marked values; without marks (``--reveal``), nothing."""
 
     def __init__(self, marks: SensitiveMarks) -> None:
         self._marks = marks
@@ -145,7 +145,7 @@ class Redactor:
         try:
             tree = json.loads(body, parse_float=_NumberWithText)
         except (ValueError, RecursionError):
-            # A body without JSON in it has no place that a pointer or member could mean, but may be what was JSON.
+            # Pointers and members cannot be applied to a body that is not JSON, which may be damaged JSON.
             whole = bool(marks.pointers or marks.members or marks.everything)
             return (HIDDEN.encode(), True) if whole else (body, False)
         if marks.everything:
@@ -154,7 +154,7 @@ class Redactor:
         tree = self._redact_events(tree, secrets)
         if len(secrets) == before and not (marks.pointers or marks.members):
             return body, False
-        # Written anew even when nothing was hidden: of repeated members the parser saw only the last.
+        # Encoded again even if nothing was hidden: the parser sees only the last of repeated members.
         return json.dumps(tree, ensure_ascii=False).encode("utf-8", "backslashreplace"), False
 
     def _redact_events(self, tree: Any, secrets: list[str]) -> Any:
@@ -189,7 +189,7 @@ class Redactor:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """One redacted dead letter. ``values`` are the hidden values, longest first; with ``whole`` the whole body is
+    """One redacted dead letter. ``values`` are the hidden values, longest first; with ``body_hidden`` the whole body is
     hidden.
     """
 
@@ -215,12 +215,12 @@ class Redaction:
         """Return the redacted value of *name*, such as ``headers.x-card`` or ``subject``."""
         if text is None:
             return None
-        steps = name.split(".")  # names of headers may have dots: each end of the path may be what a mark names
+        steps = name.split(".")  # header names may contain dots: a mark may name any end of the path
         hidden = len(steps) > MAX_STEPS or any(self.redactor.hides(".".join(steps[at:])) for at in range(len(steps)))
         return HIDDEN if hidden else self.redact_text(text)
 
     def redact_derived(self, name: str, text: str) -> str:
-        """Return a redacted value that was derived from the record: a template may extract part of a hidden value."""
+        """Return a redacted value that a template derived from the record, maybe from part of a hidden value."""
         if text and any(text in hidden for hidden in self.values):
             return HIDDEN
         return self.redact_value(name, text) or ""
@@ -248,7 +248,7 @@ def _path_matches(path: Sequence[str], at: Sequence[str]) -> bool:
 
 
 def _hide(value: Any, secrets: list[str]) -> Any:
-    """Collect the texts of a hidden value, and return its replacement."""
+    """Add the texts of a value to *secrets*, and return its replacement."""
     secrets.extend(text for text in _iter_texts(value) if text)
     return None if value is None else HIDDEN
 
@@ -303,12 +303,12 @@ def _common_prefix_length(one: str, other: str) -> int:
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-# What a catalog marks as sensitive: an extension of ours, read the same in every dialect.
+# Sensitive marks in a catalog: an extension of xRegistry, the same in all dialects.
 #
 # A property of a message (an attribute of its envelope, a protocol option, a header) with the member ``sensitive:
 # true`` marks its name; a property in a JSON schema or JsonStructure document with ``writeOnly: true`` or
-# ``x-sensitive: true`` marks the JSON member of that name. Marks hold for all letters, since one that matched nothing
-# has no definition.
+# ``x-sensitive: true`` marks the JSON member of that name. Marks apply to all letters, since a letter may have no
+# definition.
 
 SENSITIVE: Final = "sensitive"
 _OF_SCHEMAS: Final = ("writeOnly", "x-sensitive")
@@ -319,7 +319,7 @@ _log = get_logger()
 def load_catalog_and_marks(settings: Settings) -> tuple[Catalog | None, SensitiveMarks]:
     """Return the catalog of the settings, and what it and the settings mark as sensitive.
 
-    When it cannot be read nobody knows what it marks: then everything is sensitive, and a warning says so.
+    If the catalog cannot be read, everything is sensitive, and a warning is logged.
     """
     given = parse_marks(settings.dead_letters.redact)
     declarations = Declarations()

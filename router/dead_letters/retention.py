@@ -1,8 +1,8 @@
 """Remove dead letters by age or total size, from sinks that support it.
 
-Tables and folders lose letters; topics of Kafka have the broker's own retention. Nothing is removed while a replay runs
-or is unfinished, since it must find its letters again. The ledger forgets letters after they are gone everywhere, so a
-crash in between can leave rows of letters that are no more, and never open a letter again that was replayed.
+Letters are removed from tables and folders; for Kafka topics, the broker's retention applies. Nothing is removed while
+a replay is running or unfinished, since it must find its letters again. Ledger entries are deleted after the letters: a
+crash in between leaves entries without letters, but never reopens a letter that was replayed.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from router.state.ledger import LetterLedger
 
 # Removing old letters from a folder of batch files, Parquet or JSON lines: whole files.
 #
-# A repeated batch is known by the name of its file. So the last file of each app is not removed but emptied, its name
-# kept; a crash in between leaves it as it was.
+# The name of a file identifies a repeated batch. So the last file of each app is emptied, not removed; a crash in
+# between leaves it unchanged.
 
 
 @dataclass(frozen=True, slots=True)
 class OldFiles:
-    """Files of a sink to remove; ``last`` are those whose names must stay."""
+    """Files of a sink to remove; ``last`` are the last file of each app, which are emptied instead."""
 
     sink: str
     folder: Path
@@ -59,10 +59,10 @@ class OldFiles:
             yield from _iter_file_ids(path)
 
     def remove(self) -> None:
-        """Remove the files, and empty those whose names must stay.
+        """Remove the files, or empty the last of each app.
 
         Raises:
-            SinkError: the file system refuses; what is gone then stays gone, and the next purge goes on.
+            SinkError: a file cannot be removed; the next purge continues.
         """
         try:
             for path in self.files:
@@ -81,7 +81,7 @@ def find_old_lines(name: str, sink: JsonLinesSink, *, before: datetime | None, l
 
 
 def find_old_files(sink: str, folder: Path, suffix: str, *, before: datetime | None, limit: int) -> OldFiles | None:
-    """Return the files written before a time, and the oldest until the rest has *max_bytes* (0: no limit).
+    """Return the files written before a time, and the oldest until the rest has *limit* bytes (0: no limit).
 
     None if there are none.
 
@@ -109,7 +109,7 @@ def find_old_files(sink: str, folder: Path, suffix: str, *, before: datetime | N
 
 
 def _find_time_written(path: Path, written: Callable[[Path], datetime | None]) -> datetime:
-    """Return when the dead letters of a file were written; by default the file's modification time."""
+    """Return when the dead letters of a file were written; if unknown, the file's modification time."""
     return written(path) or datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
@@ -137,11 +137,11 @@ def _iter_file_ids(path: Path) -> Iterator[str]:
             try:
                 yield parse_line(line, "").id
             except ValueError:
-                continue  # No letter, hence nothing that the ledger knows.
+                continue  # Not a dead letter, so it has no ledger entry.
 
 
 def _make_empty_writer(path: Path) -> Callable[[BinaryIO], None]:
-    """Return the bytes of an empty file of that kind."""
+    """Return a function that writes an empty file of the same kind."""
 
     def fill(file: BinaryIO) -> None:
         if path.suffix != JSON_LINES:
@@ -150,12 +150,12 @@ def _make_empty_writer(path: Path) -> Callable[[BinaryIO], None]:
     return fill
 
 
-# Removing old letters from a Delta table: by one delete; writers beside it go on, and readers see all or none.
+# Removing old letters from a Delta table in one atomic delete, concurrently with other writers.
 
 _ATTEMPTS: Final = 5
 _TICK: Final = timedelta(milliseconds=1)
 """Resolution of the times in a table's statistics."""
-_HINT: Final = "check the permissions; nothing is lost, and the next purge tries again"
+_HINT: Final = "check the permissions; nothing is lost, and the next purge retries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class OldRows:
     size: int
 
     def iter_ids(self) -> Iterator[str]:
-        """Yield their ids."""
+        """Yield the ids of these dead letters."""
         try:
             rows = open_dataset(DeltaTable(self.uri)).scanner(columns=["letter"], filter=_build_age_filter(self.before))
             for batch in rows.to_batches():
@@ -179,10 +179,10 @@ class OldRows:
             raise _removal_error(self.sink, self.uri, error) from error
 
     def remove(self) -> None:
-        """Remove them, and replaced files that are older than ``keep``.
+        """Delete the dead letters, and remove replaced files that are older than ``keep``.
 
         Raises:
-            SinkError: the table cannot be changed now; nothing of it was.
+            SinkError: the table cannot be changed now; it is unchanged.
         """
         try:
             with hold_rewrite_lock(self.uri):
@@ -215,7 +215,7 @@ def find_in_table(name: str, sink: TableSink, *, before: datetime | None, limit:
 
 
 def find_old_rows(sink: str, uri: str, keep: timedelta, *, before: datetime | None, limit: int) -> OldRows | None:
-    """Return the dead letters written before a time, and the oldest until the rest has *max_bytes* (0: no limit).
+    """Return the dead letters written before a time, and the oldest until the rest has *limit* bytes (0: no limit).
 
     None if there are none. Sizes are those of whole files of the table.
 
@@ -239,7 +239,7 @@ def find_old_rows(sink: str, uri: str, keep: timedelta, *, before: datetime | No
 
 
 def _find_size_cutoff(files: list[dict[str, Any]], limit: int) -> datetime | None:
-    """Return the time before which dead letters must be removed so that the others fit; None when all fit."""
+    """Return the time before which dead letters must be removed to get below the size limit; None if all fit."""
     total = sum(file["size_bytes"] for file in files)
     bound: datetime | None = None
     if not limit:
@@ -253,7 +253,7 @@ def _find_size_cutoff(files: list[dict[str, Any]], limit: int) -> datetime | Non
 
 
 def _max_time(file: dict[str, Any]) -> Any:
-    """Return when the newest dead letter of a file was written, by the table's statistics."""
+    """Return the time of the newest dead letter of a file from the table's statistics."""
     return file.get(f"max.{FAILED}")
 
 
@@ -272,7 +272,7 @@ _CHUNK: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """Limits of retention: an ``age`` of zero and a ``size`` of 0 are no limit; see :mod:`router.settings.model`."""
+    """Limits of retention; 0 means no limit. See :mod:`router.settings.model`."""
 
     age: timedelta = timedelta(0)
     size: int = 0
@@ -280,7 +280,7 @@ class RetentionLimits:
 
 @dataclass(frozen=True, slots=True)
 class RemovalCount:
-    """What was removed from one sink, or would be; ``spill`` is called so, and its files are counted as letters."""
+    """How many dead letters were (or would be) removed from a sink; for spill files, ``sink`` is ``spill``."""
 
     sink: str
     letters: int
@@ -290,9 +290,9 @@ class RemovalCount:
 def purge(
     settings: Settings, limits: RetentionLimits, *, now: datetime | None = None, dry_run: bool = False
 ) -> list[RemovalCount]:
-    """Remove dead letters beyond the limits; return what was removed, per sink with any.
+    """Remove dead letters beyond the limits, and return the counts of each sink that had any.
 
-    With *dry_run* nothing is changed.
+    With *dry_run* nothing is removed.
 
     Raises:
         StateError: a replay is running or unfinished, or the ledger cannot be used.
@@ -305,7 +305,7 @@ def purge(
     with LetterLedger.open(root) as ledger, ledger.exclusive():
         if ledger.pending() is not None:
             raise StateError(
-                "a replay is unfinished, so that no letter can be removed",
+                "a replay is unfinished, so no dead letter can be removed",
                 hint="run `xrouter dead-letters replay` again to finish it",
             )
         removed: list[RemovalCount] = []
@@ -341,7 +341,7 @@ def _iter_known_ids(ids: Iterator[str], ledger: LetterLedger) -> Iterator[str]:
 
 
 def _forget_removed(settings: Settings, ledger: LetterLedger, ids: set[str]) -> None:
-    """Delete ledger entries of dead letters that no sink has; one that a topic may still have keeps its standing."""
+    """Delete the ledger entries of removed dead letters, unless a topic or another sink may still have them."""
     if not ids or _has_topics(settings):
         return
     readable = readable_sinks(settings)
@@ -351,9 +351,9 @@ def _forget_removed(settings: Settings, ledger: LetterLedger, ids: set[str]) -> 
 
 
 def _unblock_keys(settings: Settings, ledger: LetterLedger) -> None:
-    """Unblock keys of dead letters that no sink has, including those that a broker removed.
+    """Unblock keys of dead letters that no sink has, including letters that a broker removed.
 
-    A letter that is still to be written may be among them; it gets its place again once it is.
+    A letter that is not written yet may be among them; its key is blocked again when it is written.
     """
     left = ledger.order.numbers()
     if left:
@@ -367,7 +367,7 @@ def _has_topics(settings: Settings) -> bool:
 
 
 def _remove_spills(root: Path, before: datetime | None, *, remove: bool) -> list[RemovalCount]:
-    """Remove spill files of dead letters in topics by age: broker and router should keep them equally long."""
+    """Remove old spill files of dead letters in topics; the broker's retention should have the same age."""
     if before is None:
         return []
     files = [path for path in (root / SPILL).glob("*.json") if path.stat().st_mtime < before.timestamp()]
@@ -378,7 +378,7 @@ def _remove_spills(root: Path, before: datetime | None, *, remove: bool) -> list
     return [RemovalCount(SPILL, len(files), size)] if files else []
 
 
-# Retention of dead letters in a running router: a thread of its own, beside the batches and never inside one.
+# Retention of dead letters in a running router, in a separate thread.
 
 INTERVAL_SECONDS: Final = 600.0
 _STOP_SECONDS: Final = 5.0
@@ -388,8 +388,8 @@ _log = get_logger()
 class RetentionThread:
     """Removes dead letters beyond ``dead_letters.retention``: on entry, then every ten minutes until exit.
 
-    Without limits there is no thread. What goes wrong is logged and tried again; the router goes on. A removal that is
-    cut off by the end of the process leaves each table whole, and is made good by the next.
+    Without limits there is no thread. Errors are logged and retried; the router continues. A removal interrupted
+    by the end of the process leaves each table consistent, and the next one completes it.
     """
 
     def __init__(self, settings: Settings, *, interval: float = INTERVAL_SECONDS) -> None:
@@ -408,7 +408,7 @@ class RetentionThread:
     ) -> None:
         self._stop.set()
         self._thread.ask_to_end()
-        # A purge of a large table must not hold up the end of the router.
+        # A purge of a large table must not delay shutdown.
         self._thread.join(_STOP_SECONDS)
 
     def _purge_periodically(self) -> None:

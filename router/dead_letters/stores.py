@@ -37,10 +37,10 @@ from router.sinks.messages.sink import LINEAGE
 from router.sinks.tables.head import open_dataset
 from router.state.ledger import parse_instant
 
-# Dead letters out of tables: Delta and Parquet, a few hundred rows in memory at a time.
+# Dead letters from tables, Delta and Parquet, with a few hundred rows in memory at a time.
 #
-# A Delta table is read at the version it has when reading begins: later commits, compaction among them, do not disturb.
-# Its files, like those of a Parquet folder, hold a batch each and are read by the time that their letters were written.
+# A Delta table is read at its version when reading starts, so later commits and compactions have no effect. Each file
+# has one batch, as in a Parquet folder; files are read in order of the time when their letters were written.
 
 ROWS: Final = 256
 """Rows in memory at a time; each may have a body of megabytes."""
@@ -63,7 +63,7 @@ def read_delta(sink: str, uri: str, *, bodies: bool = True) -> Iterator[DeadLett
     """Yield the dead letters of a Delta table, oldest file first; none if there is no table yet.
 
     Raises:
-        SinkError: the table cannot be read, or is not one of dead letters.
+        SinkError: the table cannot be read, or is not a table of dead letters.
     """
     try:
         if not DeltaTable.is_deltatable(uri):
@@ -79,7 +79,7 @@ def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[De
     """Yield the dead letters of a folder of Parquet files, oldest file first; none if there is no folder yet.
 
     Raises:
-        SinkError: a file cannot be read, or does not hold dead letters.
+        SinkError: a file cannot be read, or does not contain dead letters.
     """
     try:
         for path in list_files(folder, PARQUET, first_row_time):
@@ -110,7 +110,7 @@ def first_row_time(path: Path) -> datetime | None:
 
 
 def to_instant(microseconds: int | None) -> datetime | None:
-    """Return an instant; None if ``datetime`` cannot represent it."""
+    """Return microseconds since 1970 as a time; None if ``datetime`` cannot represent it."""
     if microseconds is None:
         return None
     try:
@@ -120,10 +120,10 @@ def to_instant(microseconds: int | None) -> datetime | None:
 
 
 def parse_row(row: Mapping[str, Any], sink: str) -> DeadLetter:
-    """Return the dead letter of a row whose instants are microseconds.
+    """Parse a table row whose times are microseconds.
 
     Raises:
-        ValueError: its native record is no JSON object.
+        ValueError: its native record is not a JSON object.
     """
     return DeadLetter(
         id=row["letter"] or "",
@@ -144,7 +144,7 @@ def parse_row(row: Mapping[str, Any], sink: str) -> DeadLetter:
 
 
 def _read_files_in_order(sink: str, fragments: list[Any], schema: pa.Schema, bodies: bool) -> Iterator[DeadLetter]:
-    """Yield a table's files by the time of their first dead letter."""
+    """Yield the dead letters of a table, files ordered by the time of their first one."""
     dated = [(_find_first_time(fragment.metadata) or _EPOCH, fragment.path, fragment) for fragment in fragments]
     for _, _, fragment in sorted(dated, key=lambda each: each[:2]):
         yield from _read_rows(sink, fragment, bodies, schema)
@@ -159,7 +159,7 @@ def _read_rows(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = No
 
 
 def parse_rows(batch: pa.RecordBatch, sink: str) -> Iterator[DeadLetter]:
-    """Yield the dead letters of these rows; damaged ones are skipped and logged."""
+    """Parse table rows; damaged ones are skipped and logged."""
     for row in _instants_to_micros(batch).to_pylist():
         try:
             yield parse_row(row, sink)
@@ -168,7 +168,7 @@ def parse_rows(batch: pa.RecordBatch, sink: str) -> Iterator[DeadLetter]:
 
 
 def _instants_to_micros(batch: pa.RecordBatch) -> pa.Table:
-    """Cast instants to microseconds, since tables can have instants beyond Python's calendar."""
+    """Cast times to microseconds, since tables can have times beyond Python's calendar."""
     table = pa.Table.from_batches([batch])
     for name in ("received", FAILED):
         at = table.schema.get_field_index(name)
@@ -190,10 +190,10 @@ def _find_first_time(metadata: pq.FileMetaData) -> datetime | None:
 
 
 def check_columns(sink: str, place: str, schema: pa.Schema) -> None:
-    """Raise if a table is not one of dead letters.
+    """Raise if a table is not a dead-letter table.
 
     Raises:
-        SinkError: it lacks columns.
+        SinkError: columns are missing.
     """
     missing = [name for name in DEAD_LETTER.names if name not in schema.names]
     if missing:
@@ -201,7 +201,7 @@ def check_columns(sink: str, place: str, schema: pa.Schema) -> None:
         raise SinkError(sink, f"{place} is not a dead-letter table: missing {', '.join(missing)}", hint=hint)
 
 
-# Dead letters out of a folder of JSON lines, one line in memory at a time.
+# Dead letters from a folder of JSON lines, with one line in memory at a time.
 
 SUFFIX: Final = ".jsonl"
 _LINES_HINT: Final = "check the permissions"
@@ -232,10 +232,10 @@ _LINE: Final = msgspec.json.Decoder(_DeadLetterLine)
 def read_lines(sink: str, folder: Path) -> Iterator[DeadLetter]:
     """Yield the dead letters of a folder, oldest file first; none if there is no folder yet.
 
-    A line that is no dead letter is left out and logged with its place.
+    A line that is not a dead letter is skipped and logged with its line number.
 
     Raises:
-        SinkError: the folder or a file of it cannot be read.
+        SinkError: the folder or a file in it cannot be read.
     """
     try:
         for path in list_files(folder, SUFFIX, first_line_time):
@@ -257,14 +257,14 @@ def first_line_time(path: Path) -> datetime | None:
         form = msgspec.json.decode(line)
         return parse_instant(form.get("failed")) if isinstance(form, dict) else None
     except (FileNotFoundError, msgspec.DecodeError):
-        return None  # Gone, or damaged; reading says so line by line.
+        return None  # Removed or damaged; reading reports that line by line.
 
 
 def parse_line(line: bytes, sink: str) -> DeadLetter:
-    """Return the dead letter of a line.
+    """Parse a JSON line.
 
     Raises:
-        ValueError: it holds none.
+        ValueError: the line is not a dead letter.
     """
     try:
         form = _LINE.decode(line)
@@ -290,7 +290,7 @@ def parse_line(line: bytes, sink: str) -> DeadLetter:
 
 
 def parse_lines(lines: Iterable[tuple[int | None, bytes]], sink: str, path: Path) -> Iterator[DeadLetter]:
-    """Yield the dead letters of these lines, with line numbers if known; other lines are skipped and logged."""
+    """Parse JSON lines, with line numbers if known; lines that are not dead letters are skipped and logged."""
     for number, line in lines:
         try:
             yield parse_line(line, sink)
@@ -308,27 +308,24 @@ def _read_lines_file(sink: str, path: Path) -> Iterator[DeadLetter]:
 
 
 def _to_json_text(raw: msgspec.Raw) -> str | None:
-    """Return the JSON text of a member: its source text, or the content of a string that could not be embedded."""
+    """Return the JSON text of a member: its source text, or the content of a string; None for null."""
     text = bytes(raw).decode("utf-8").strip()
     if text.startswith('"'):
         return msgspec.json.decode(text, type=str)
     return None if text == "null" else text
 
 
-# Dead letters out of Kafka topics: from their beginning to where they end when reading begins.
+# Dead letters from Kafka topics, up to the end offsets when reading starts.
 #
-# A letter is the record it was made from (key, value, headers), and behind those headers ours, ``xrouter-*``
-# (:meth:`router.writing.writer.BatchWriter`). A record that came from Kafka has no header with its native form: that is
-# what the letter's own key and headers show, and the position names the rest. What was too large for a topic lies in a
-# file. Records without our headers are somebody else's and left out. Nothing is committed, and no consumer group is
-# joined.
-
-# All records of some topics up to their present ends, in the order of their timestamps.
+# A dead letter has key, value and headers of its source record, followed by our headers, ``xrouter-*``
+# (:meth:`router.writing.writer.BatchWriter`). For a Kafka record there is no header with the native record: it is built
+# from the letter's key, headers and position. Records that were too large for the topic are in spill files. Records
+# without our headers are skipped. Nothing is committed, and no consumer group is joined.
 
 MAX_BUFFERED_BYTES: Final = 64 * 2**20
-"""Bytes of records that wait for those of other partitions; each partition has an equal share, and one record more.
+"""Maximum bytes of buffered records, shared equally by partitions; each may exceed its share by one record.
 
-A partition that is paused loses what the client has fetched of it, and fetching again costs a round trip: it must be
+Pausing a partition discards what the client has fetched of it, and fetching again costs a round trip, so it must be
 rare.
 """
 STALL_SECONDS: Final = 30.0
@@ -340,21 +337,21 @@ PartitionKey = tuple[str, int]
 def iter_by_timestamp(client: KafkaClient, topics: re.Pattern[str], last: int | None = None) -> Iterator[Message]:
     """Yield the records of all matching topics by timestamp; within a partition, by offset.
 
-    With *last*, only so many at the end of each partition.
+    With *last*, only that number of records at the end of each partition.
 
-    Retention that removes what was to be read is no error; what is gone is left out.
+    Records that the broker's retention removes during the read are skipped.
 
     Raises:
-        KafkaUnreachable: no broker answers, or records that should be there do not come.
+        KafkaUnreachable: no broker responds, or expected records do not arrive.
     """
     config = {
         **client.librdkafka_config(),
-        "group.id": "xrouter-dead-letters",  # a name is required; nothing is joined or committed
+        "group.id": "xrouter-dead-letters",  # required; no group is joined, nothing is committed
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "auto.offset.reset": "earliest",
         "queued.max.messages.kbytes": 16_384,
-        # At the end of a partition the broker keeps a fetch that long, and with it those of other partitions.
+        # At the end of a partition the broker delays a fetch that long, also for other partitions.
         "fetch.wait.max.ms": 20,
         "log_level": 0,
     }
@@ -372,7 +369,7 @@ def iter_by_timestamp(client: KafkaClient, topics: re.Pattern[str], last: int | 
 def _find_offset_ranges(
     consumer: Consumer, topics: re.Pattern[str], last: int | None = None
 ) -> dict[PartitionKey, tuple[int, int]]:
-    """Return first and end offset of each partition that has records, or of its *last* records."""
+    """Return start and end offset of each partition that has records; with *last*, of its last records."""
     ranges: dict[PartitionKey, tuple[int, int]] = {}
     for name, topic in consumer.list_topics(timeout=TIMEOUT_SECONDS).topics.items():
         if name.startswith("__") or not topics.fullmatch(name):
@@ -385,7 +382,7 @@ def _find_offset_ranges(
 
 
 class _TimestampMerger:
-    """Buffers at most :data:`MAX_BUFFERED_BYTES`: a partition that is far ahead of others is paused."""
+    """Merges partitions by timestamp; a partition that is far ahead of the others is paused."""
 
     def __init__(self, consumer: Consumer, ranges: dict[PartitionKey, tuple[int, int]]) -> None:
         self._consumer = consumer
@@ -398,7 +395,7 @@ class _TimestampMerger:
         consumer.assign([TopicPartition(*place, first) for place, (first, _) in ranges.items()])
 
     def iter_records(self) -> Iterator[Message]:
-        """Yield all records."""
+        """Yield all records by timestamp."""
         while True:
             self._fill_buffers()
             heads = [(held[0].timestamp()[1], place) for place, held in self._buffers.items() if held]
@@ -450,7 +447,7 @@ def _estimate_size(message: Message) -> int:
 
 
 ID_HEADER: Final = f"{LINEAGE}letter"
-"""Our first header; an earlier one of that name belonged to the record."""
+"""Our first header; an earlier header with this name belongs to the source record."""
 _TOPIC_HINT: Final = "start the broker, or correct bootstrap_servers and credentials of the sink"
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -458,12 +455,12 @@ Headers = Sequence[tuple[str, bytes | None]]
 def read_topics(
     sink: str, settings: KafkaSink, spill: Path, *, bodies: bool = True, last: int | None = None
 ) -> Iterator[DeadLetter]:
-    """Yield the dead letters in the topics of a sink, by time written; *spill* is the folder of large ones.
+    """Yield the dead letters in the topics of a sink, by time written; *spill* is the folder of spill files.
 
-    With *last*, only so many records at the end of each partition are read.
+    With *last*, only that number of records at the end of each partition is read.
 
     Raises:
-        BrokerUnreachable: no broker answers, or what was to be read does not come.
+        BrokerUnreachable: no broker responds, or expected records do not arrive.
     """
     client = settings.cluster()
     try:
@@ -481,22 +478,22 @@ def read_topics(
 
 
 def build_topic_pattern(template: str) -> re.Pattern[str]:
-    """Return the pattern of all topics that a dead-letter topic template can produce."""
+    """Build a pattern that matches all topics that a dead-letter topic template can produce."""
     name = parse_name(template, DEAD_LETTER_VARIABLES)
     pieces = ["[A-Za-z0-9._-]+" if place % 2 else re.escape(part) for place, part in enumerate(name.parts)]
-    # A name that is too long is cut and ends in a digest: of such a one only the beginning is known.
+    # A name that is too long is truncated and ends in a digest: only its beginning is known.
     capped = rf"(?=.{{{KAFKA_LIMIT}}}$){re.escape(name.parts[0])}.*-[0-9a-f]{{16}}"
     return re.compile(f"(?:{''.join(pieces)}|{capped})" if name.variables else "".join(pieces))
 
 
 def parse_message(message: Message, sink: str, spill: Path) -> DeadLetter | None:
-    """Return the dead letter of a record; None if it lacks our headers.
+    """Parse a Kafka record; None if it lacks our headers.
 
     Raises:
-        ValueError: its headers contradict what we write, or its file is gone.
-        RecordError: its file holds no record.
+        ValueError: its headers are invalid, or its spill file is missing.
+        RecordError: its spill file is not a valid record.
     """
-    headers: Headers = message.headers() or []  # type: ignore[assignment]  # confluent's own type allows less
+    headers: Headers = message.headers() or []  # type: ignore[assignment]  # confluent's type is too narrow
     at = next((place for place in reversed(range(len(headers))) if headers[place][0] == ID_HEADER), None)
     if at is None:
         return None
@@ -549,5 +546,5 @@ def _read_spill_file(path: Path) -> tuple[dict[str, object], bytes | None]:
     try:
         record = parse_record(read_regular(path))
     except FileNotFoundError as error:
-        raise ValueError(f"its file {path} is gone") from error
+        raise ValueError(f"its spill file {path} is missing") from error
     return dict(record.native), record.body

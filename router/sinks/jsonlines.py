@@ -46,7 +46,7 @@ from router.settings.sinks.messages import JsonLinesSink as JsonLinesSettings
 from router.sinks.contract import ArrowSink, Commit, WriteResult
 from router.sinks.tables.head import to_sink_error, write_atomically
 
-# Columns and lines of the router's output (MATCHING.md#what-comes-out): wide table, dead letters, JSON lines.
+# Columns of the router's output (MATCHING.md#what-comes-out), wide table and dead letters, and their JSON lines.
 
 
 def _make_columns(texts: str, *others: tuple[str, pa.DataType]) -> dict[str, pa.DataType]:
@@ -63,7 +63,7 @@ WIDE: Final = pa.schema(
 )
 """One routed event. ``extensions`` are the attributes without a column; ``native`` the record's JSON without body.
 
-For JSON lines the columns ``TIME_TEXT`` and ``TYPED`` stand beside them.
+Rows for JSON lines also have the columns ``TIME_TEXT`` and ``TYPED``.
 """
 
 DEAD_LETTER: Final = pa.schema(
@@ -75,14 +75,14 @@ DEAD_LETTER: Final = pa.schema(
 """One dead letter. ``nearest`` is a JSON list, ``native`` the record's JSON without body, ``body`` its bytes."""
 
 AMBIGUOUS: Final = "ambiguous"
-"""An optional column beside WIDE: how ``match.ambiguous`` resolved a tie, null where there was none."""
-# The columns RELATED and SCHEMA_ID may stand beside WIDE as well, where the catalog has relations or bodies have ids.
+"""An optional column: how ``match.ambiguous`` resolved a tie, null if there was none."""
+# The columns RELATED and SCHEMA_ID are optional as well: for catalogs with relations, and for bodies with schema ids.
 DECIDED: Final = WIDE.append(pa.field(AMBIGUOUS, pa.string()))
-"""The columns of tables once a tie was resolved."""
+"""The columns of a table after a tie was resolved."""
 RARE: Final = (AMBIGUOUS, *RELATED, SCHEMA_ID)
-"""Optional columns for the part of the lineage that only some events have."""
+"""Optional columns with lineage that only some events have."""
 ATTRIBUTES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
-"""Attributes that are a column and, where they are there, a member of a line, in this order."""
+"""Attributes with a column of their own, and members of a line in this order if present."""
 _LINE_BREAKS: Final = (b"\n", b"\r")
 
 JsonForm = Callable[[Mapping[str, Any]], bytes]
@@ -143,7 +143,7 @@ def format_instant(value: datetime | None) -> str | None:
 
 
 def map_to_dict(value: Any) -> dict[str, str]:
-    """Return a map column's value as a dict, whether Arrow gave it as pairs or as a dict; None is empty."""
+    """Return a map column's value (pairs or a dict) as a dict; empty for None."""
     return dict(value or ())
 
 
@@ -158,7 +158,7 @@ def _encode_event(attributes: Mapping[str, str], data: bytes | None) -> bytes:
 
 
 def _embed_json(text: str) -> Any:
-    """Embed JSON text as JSON; text that is not JSON, or would break the line, as a string."""
+    """Return JSON text for embedding; text that is not JSON, or has line breaks, is returned as a string."""
     if any(mark in text for mark in "\n\r"):
         return text
     try:
@@ -169,7 +169,7 @@ def _embed_json(text: str) -> Any:
     return msgspec.Raw(text.encode("utf-8"))
 
 
-# JSON lines of whole batches: the columnar version of the row functions above.
+# JSON lines of batches: the columnar version of the row functions above.
 
 Lines = Callable[[pa.RecordBatch], pa.StringArray]
 """Returns the line of each row, with the line break at its end."""
@@ -178,9 +178,9 @@ _OURS: Final = frozenset((*ATTRIBUTES, "specversion", "time", "data", "data_base
 
 
 def render_event_lines(rows: pa.RecordBatch) -> pa.StringArray:
-    """Return the lines of rows of ``WIDE``, equal to :func:`~router.sinks.jsonlines.wide_to_json_line` of each.
+    """Return the lines of rows of ``WIDE``, the same as :func:`~router.sinks.jsonlines.wide_to_json_line` of each row.
 
-    The columns ``TIME_TEXT``, ``TYPED`` and those of ``RARE`` may stand beside; instants are of the years 1 to 9999.
+    The columns ``TIME_TEXT``, ``TYPED`` and ``RARE`` are optional; times must be in the years 1 to 9999.
     """
     extensions, context = _get_entries(rows, "extensions"), _get_entries(rows, "context")
     data = _get_column(rows, "data", pa.binary())
@@ -188,7 +188,7 @@ def render_event_lines(rows: pa.RecordBatch) -> pa.StringArray:
         '{"cloudevent":{',
         *_render_attributes(rows),
         *_render_pairs(extensions, leading=True),
-        # JSON of several lines becomes base64: a line must stay a line, and the bytes what they were.
+        # JSON with line breaks becomes base64, which preserves both the line and the bytes.
         *data_members(data, _get_texts(rows, "datacontenttype"), barred=_has_line_breaks(data)),
         "},",
         *string_member("message", _get_texts(rows, "message")),
@@ -210,9 +210,9 @@ def render_event_lines(rows: pa.RecordBatch) -> pa.StringArray:
 
 
 def render_letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
-    """Return the lines of rows of ``DEAD_LETTER``, equal to ``dead_letter_to_json_line`` of each.
+    """Return the lines of rows of ``DEAD_LETTER``, the same as ``dead_letter_to_json_line`` of each row.
 
-    Instants are of the years 1 to 9999.
+    Times must be in the years 1 to 9999.
     """
     members: list[Pieces] = []
     fallback = np.zeros(rows.num_rows, bool)
@@ -242,7 +242,7 @@ def _replace_lines(lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, 
 
 
 def _render_attributes(rows: pa.RecordBatch) -> Pieces:
-    """Return the attributes that have a column as JSON members, ``specversion`` first and ``time`` last."""
+    """Render the attributes that have a column as JSON members, ``specversion`` first and ``time`` last."""
     version, time = _get_texts(rows, "specversion"), _get_texts(rows, TIME_TEXT)
     version = _fill_empty(version, pa.scalar("1.0"))
     time = _fill_empty(time, _get_instant_texts(rows, "time"))
@@ -251,7 +251,7 @@ def _render_attributes(rows: pa.RecordBatch) -> Pieces:
 
 
 def _fill_empty(texts: pa.StringArray, other: pa.StringArray | pa.StringScalar) -> pa.StringArray:
-    """Return the texts, with the *other* text where one is null or empty."""
+    """Return the texts, with null and empty ones replaced by *other*."""
     empty = pc.fill_null(pc.equal(texts, ""), True)
     return pc.if_else(empty, other, texts) if pc.any(empty).as_py() else texts
 
@@ -268,7 +268,7 @@ def _get_entries(rows: pa.RecordBatch, name: str) -> Entries:
 
 
 def _is_unusual(entries: Entries, names: frozenset[str]) -> Bool:
-    """Return which rows have an entry without a value, one of these names, or a name twice."""
+    """Return which rows have an entry without a value, an entry with one of these names, or a repeated name."""
     valueless = np.flatnonzero(entries.values.is_null())
     return (
         entries.rows_with_repeats(lambda _: True)
@@ -301,9 +301,7 @@ def _get_column(rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
     return column if column.type == kind else column.cast(kind)
 
 
-# JSON lines: one file for each batch in a folder (exactly once), or standard output (at least once).
-
-# A folder with one file for each batch, exactly once.
+# Sinks of JSON lines: one file for each batch in a folder (exactly once), or standard output (at least once).
 
 
 class BatchFileSink(ArrowSink):
@@ -338,7 +336,7 @@ class BatchFileSink(ArrowSink):
         return WriteResult(rows.num_rows)
 
     def already(self, commit: Commit) -> bool:
-        """Whether there is a file of the batch, or of one that it is a part of. If so, make its name durable."""
+        """Return whether the batch, or a batch that includes it, has a file; if so, make the file's name durable."""
         try:
             exists = any(self._file_path(app, commit.version).exists() for app in commit.apps)
             if exists:
@@ -355,14 +353,14 @@ _SLICE: Final = 2000
 _BYTES: Final = 32 * 1024 * 1024
 """Rows written at a time, and their maximum bytes: a large batch need not fit into memory twice."""
 _DELETE: Final = 0x7F
-"""The first byte of characters that may control a terminal; JSON itself escapes the control characters before it."""
+"""The first byte of control characters that JSON does not escape."""
 _FIRST: Final = -62_135_596_800_000_000
 _LAST: Final = 253_402_300_799_999_999
-"""Microseconds of the first and last instant that a ``datetime`` can be."""
+"""Microseconds of the first and last time that ``datetime`` can represent."""
 
 
 def open_json_lines(name: str, settings: JsonLinesSettings, kind: str, catalog: object, framings: object) -> ArrowSink:
-    """Make the sink of lines for events or dead letters."""
+    """Create the sink of JSON lines for events or dead letters."""
     lines = render_event_lines if kind == "events" else render_letter_lines
     if settings.is_stdout:
         return StandardOutputSink(name, lines)
@@ -372,8 +370,8 @@ def open_json_lines(name: str, settings: JsonLinesSettings, kind: str, catalog: 
 class JsonLinesFolder(BatchFileSink):
     """Writes each batch as ``APP-VERSION.jsonl``.
 
-    ``lines`` makes them: :func:`~router.sinks.jsonlines.render_event_lines` of events,
-    :func:`~router.sinks.jsonlines.render_letter_lines` of dead letters.
+    ``lines`` renders them: :func:`~router.sinks.jsonlines.render_event_lines` for events,
+    :func:`~router.sinks.jsonlines.render_letter_lines` for dead letters.
     """
 
     suffix = ".jsonl"
@@ -390,8 +388,8 @@ class JsonLinesFolder(BatchFileSink):
 class StandardOutputSink(ArrowSink):
     """Writes lines to standard output: at least once, since nothing shows what a reader consumed.
 
-    Since the output may be a terminal, characters that would control it are JSON escapes. After a crash in mid-batch
-    only the last line may be cut off, and the batch is written again.
+    Since the output may be a terminal, its control characters are escaped. After a crash within a batch, the last line
+    may be incomplete, and the batch is written again.
     """
 
     def __init__(self, name: str, lines: Lines, stream: BinaryIO | None = None) -> None:
@@ -422,7 +420,7 @@ class StandardOutputSink(ArrowSink):
 
 
 def _iter_line_bytes(rows: pa.Table, lines: Lines) -> Iterator[memoryview]:
-    """Yield the bytes of all lines, some lines at a time."""
+    """Yield the bytes of the rendered lines, a group of rows at a time."""
     waiting = _null_unusual_instants(rows).to_batches(max_chunksize=_SLICE)[::-1]
     while waiting:
         batch = waiting.pop()
@@ -434,9 +432,9 @@ def _iter_line_bytes(rows: pa.Table, lines: Lines) -> Iterator[memoryview]:
 
 
 def _null_unusual_instants(rows: pa.Table) -> pa.Table:
-    """Make instants null that Python's calendar lacks (years below 1 or above 9999): one must not block the stream.
+    """Replace times outside the years 1 to 9999 by null, so that they do not block the stream.
 
-    The event's own ``time`` is not lost: its text is in the column ``TIME_TEXT``.
+    The event's ``time`` is not lost: its text is in the column ``TIME_TEXT``.
     """
     for index, field in enumerate(rows.schema):
         if field.type == INSTANT:

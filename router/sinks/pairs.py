@@ -34,14 +34,14 @@ PAIRS: Final = pa.schema(
         )
     ]
 )
-"""One pair, or a half that is given up, whose other side is null. ``outcome`` is paired, unanswered or unasked;
-``cause`` says of the last two why: time, room, or unnamed. ``settled`` is when that was decided.
+"""A pair, or a message without its counterpart, whose columns are null. ``outcome`` is paired, unanswered or unasked;
+``cause`` is the reason for the last two: time, room, or unnamed. ``settled`` is when the outcome was decided.
 """
 SOURCE: Final = "/xrouter/relations"
 TYPE: Final = "io.xregistry.router.relation."
-"""Begins the type of an event; the outcome is the rest."""
+"""The prefix of the type of an event; the outcome follows."""
 CHUNK: Final = 500
-"""Events handed over at a time. When a client says no more, only whole groups are known to be confirmed."""
+"""Events sent at a time. After an error of the client, only complete groups are known to be confirmed."""
 _log = get_logger()
 
 
@@ -67,13 +67,13 @@ class PairRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PairSink(Protocol):
-    """Writes pairs."""
+    """Writes request-reply pairs."""
 
     def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
-        """Write rows; the same commit comes again after an error or a crash.
+        """Write rows; called again with the same commit after an error or a crash.
 
         Raises:
-            SinkError: it cannot accept them now.
+            SinkError: the destination does not accept the rows now.
         """
 
 
@@ -83,14 +83,14 @@ def open_pairs(name: str, settings: Sink) -> PairSink:
 
 
 def open_pair_table(name: str, settings: TableSink) -> PairSink:
-    """Make the Delta table."""
+    """Create the sink for a Delta table."""
     rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
     table = DeltaSink(name, settings.path, PAIRS, upkeep=Upkeep(name, rules), rejects=False)
     return _PairTable(table)
 
 
 def open_pair_topic(name: str, settings: KafkaSink) -> PairSink:
-    """Make the sender to a topic."""
+    """Create the sink for a Kafka topic."""
     from bindings.protocols import binding_of
 
     binding = binding_of("KAFKA")
@@ -108,7 +108,7 @@ class _PairTable(PairSink):
 
 
 class _PairTopic(PairSink):
-    """Sends what is not settled yet: of a commit that comes again in this process, only what is left."""
+    """Sends pairs to a topic; if a commit is repeated in this process, only those not delivered yet."""
 
     def __init__(self, name: str, topic: str, publisher: Publisher) -> None:
         self._name = name
@@ -140,7 +140,7 @@ class _PairTopic(PairSink):
 
 
 def _to_event(row: PairRow, topic: str) -> Outbound:
-    """Return a row as a CloudEvent whose data are its members."""
+    """Return a row as a CloudEvent with the row's members as data."""
     attributes = {"specversion": "1.0", "id": row.id or "", "source": SOURCE, "type": TYPE + row.outcome}
     parts = [Part(f"headers.ce_{name}", text.encode()) for name, text in attributes.items()]
     parts.append(Part("headers.content-type", b"application/json"))

@@ -1,10 +1,9 @@
 """Build messages by the definitions of a ``producer`` endpoint of the catalog (MATCHING.md#sending).
 
-Of the endpoint's candidates, the event's own definition is used, else one with the event's ``type``; among several, one
-whose other attributes match too. It is a template: literals are set, and placeholders are expanded from the record's
-context attributes, else from what the definition's own attribute templates match in the event, else from the event's
-attributes. The event keeps its attributes and data unchanged. A message that its definition would not match is not
-sent.
+The definition is the event's own if the endpoint has it, else one with the event's ``type``; among several, one whose
+other attributes match too. It is used as a template: literals are set, and placeholders are expanded from the record's
+context attributes, else from values that the definition's attribute templates match in the event, else from the event's
+attributes. Attributes and data of the event are not changed. A message that its definition would not match is not sent.
 """
 
 from __future__ import annotations
@@ -57,20 +56,20 @@ from router.sinks.messages.sink import (
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame
 
-# Messages are checked against the definitions they were built by, before they are sent (MATCHING.md#sending).
+# Messages are checked against their definitions before they are sent (MATCHING.md#sending).
 #
-# The matcher is the one of ``run``; it gets what a receiver of the message would read. Messages with equal constrained
-# values get the same result, so definitions of literals are evaluated once.
+# The matcher is the same as in ``run``; its input is what a receiver of the message would read. Results are cached by
+# the values that are constrained, so a definition of literals is evaluated once.
 
 _REMEMBERED: Final = 20_000
 _REMEMBERED_BYTES: Final = 4096
-"""Messages with longer properties are matched each time, so that senders cannot fill the memory."""
+"""Messages with longer properties are not cached, so that senders cannot fill the memory."""
 _MISMATCHES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltMessage:
-    """A message, its event, the index of the definition it was built by, and its mode."""
+    """A message, its event, the index of its definition, and its mode."""
 
     event: RoutedEvent
     message: Outbound
@@ -79,7 +78,7 @@ class BuiltMessage:
 
 
 class MessageValidator:
-    """Checks messages of one endpoint, each against its own definition only, which is one of *definitions*.
+    """Checks messages of one endpoint, each against its own definition only (one of *definitions*).
 
     ``uncarried`` are parts that the target cannot carry, whatever the protocol supports.
     """
@@ -117,7 +116,7 @@ class MessageValidator:
         self._cached_faults: dict[Any, str] = {}
 
     def find_faults(self, shaped: Sequence[BuiltMessage]) -> list[str]:
-        """Return for each message why it does not match its definition; empty if it does."""
+        """Return for each message why it does not match its definition; an empty text if it matches."""
         received = [tuple(self._iter_received_parts(each.message)) for each in shaped]
         keys = [
             self._cache_key(each, parts) or row for row, (each, parts) in enumerate(zip(shaped, received, strict=True))
@@ -139,7 +138,7 @@ class MessageValidator:
         return (part for part in parts if part.key not in self._uncarried) if self._uncarried else parts
 
     def _cache_key(self, shaped: BuiltMessage, parts: Sequence[Part]) -> Any:
-        """Return what decides the result; None if that is all of the message, or too large to be cached."""
+        """Return the cache key of a message's result; None if it cannot be cached or is too large."""
         size = sum(len(part.value or b"") for part in parts) + sum(map(len, shaped.event.attributes.values()))
         if size > _REMEMBERED_BYTES:
             return None
@@ -157,27 +156,27 @@ class MessageValidator:
         )
 
     def _find_faults(self, asked: Sequence[tuple[int, BuiltMessage, Sequence[Part]]]) -> dict[int, str]:
-        facts = RecordColumnsBuilder(self._matcher.index.keys)
+        builder = RecordColumnsBuilder(self._matcher.index.keys)
         for place, shaped, parts in asked:
             message, number = shaped.message, shaped.definition
             sniff = self._sniffs[number]
-            facts.add(
+            builder.add(
                 RawRow(place, self._binding, parts, message.body, number, lambda sniff=sniff: sniff, message.id, None)  # type: ignore[misc]
             )
-        built = facts.build()
-        winners = self._matcher.winners(built)
-        faults = {place: "it would be read as a batch of no events" for place, _, _ in asked}
-        faults.update({int(source): "" for source in built.sources})
+        columns = builder.build()
+        winners = self._matcher.winners(columns)
+        faults = {place: "it would be read as an empty batch of events" for place, _, _ in asked}
+        faults.update({int(source): "" for source in columns.sources})
         if (winners < 0).any():
-            outcomes = self._matcher.match(built)
-            for row, source in enumerate(built.sources.tolist()):
+            outcomes = self._matcher.match(columns)
+            for row, source in enumerate(columns.sources.tolist()):
                 if winners[row] < 0:
                     faults[source] = _describe_mismatches(outcomes.nearest.get(row, []), outcomes.details[row])
         return faults
 
 
 def _find_used_keys(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, bool]:
-    """Return the properties that a channel's target uses; False for one that only must exist."""
+    """Return the properties that a channel's target constrains; False for those that may have any value."""
     keyed: dict[str, bool] = {}
     for number in builder.channels[channel].candidates:
         for key, constraint in builder.targets[number].constraints(event=event) or ():
@@ -215,18 +214,18 @@ class _Candidate:
     attributes: tuple[tuple[str, Constraint], ...]
 
     def has_type(self, event: RoutedEvent) -> bool:
-        """Whether the definition has the event's type; one that declares none has its id as type."""
+        """Whether the definition has the event's type; the default type is its id."""
         kind = event.attributes["type"]
         declared = next((asked for name, asked in self.attributes if name == "type" and asked.value is not None), None)
         return self.definition.messageid == kind if declared is None else declared.satisfied(kind, present=True)
 
     def matches_attributes(self, event: RoutedEvent) -> bool:
-        """Whether all declared attributes match the event."""
+        """Whether all attributes of the definition match the event."""
         values = ((asked, event.attributes.get(name)) for name, asked in self.attributes)
         return all(asked.satisfied(value, present=value is not None) for asked, value in values)
 
     def placeholder_values(self, event: RoutedEvent) -> dict[str, str]:
-        """Return the values of the placeholders in the declared attributes; the first one wins."""
+        """Return the values of placeholders in the definition's attributes; the first value wins."""
         values: dict[str, str] = {}
         for name, asked in reversed(self.attributes):
             values.update(asked.placeholder_values(event.attributes.get(name)))
@@ -235,7 +234,7 @@ class _Candidate:
 
 @dataclass(slots=True)
 class _Attempt:
-    """An event, the definitions still to try, and why others were not used."""
+    """An event, the definitions still to try, and the reasons why others failed."""
 
     place: int
     event: RoutedEvent
@@ -251,9 +250,9 @@ class _Attempt:
 class EndpointComposer:
     """Builds messages for one endpoint. ``mode`` overrides the mode of its definitions; ``base`` is a URL for HTTP.
 
-    ``least`` has minimum values of parts that override endpoint, definition and protocol: a message to be confirmed
-    cannot be sent with QoS 0. ``passing`` adds the headers of records; None leaves them out. ``uncarried`` are parts
-    that the target cannot carry.
+    ``least`` are minimum values of parts, which override endpoint, definition and protocol: a message to be confirmed
+    cannot have QoS 0. ``passing`` forwards headers of records; None omits them. ``uncarried`` are parts that the target
+    cannot carry.
     """
 
     def __init__(
@@ -289,9 +288,10 @@ class EndpointComposer:
         self._frames = frames
 
     def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | UnsendableMessage]:
-        """Return the message for each event, checked against the definition that it was built by.
+        """Return the message for each event, checked against its definition.
 
-        NotTaken if no definition has the event's type, or those that do lack values or would not match.
+        The result is :class:`UnsendableMessage` if no definition has the event's type, or none of these can be filled
+        and matches.
         """
         answers: list[Outbound | UnsendableMessage] = [UnsendableMessage("") for _ in events]
         tries = [_Attempt(place, event, iter(self._find_candidates(event))) for place, event in enumerate(events)]
@@ -312,7 +312,7 @@ class EndpointComposer:
         return answers
 
     def _build_next(self, tried: _Attempt) -> BuiltMessage | None:
-        """Return the event's message by the next definition that can build one; None if no definition is left."""
+        """Build the event's message with the next usable definition; None if there are no more."""
         for candidate in tried.remaining:
             try:
                 message = self._build_message(candidate, tried.event)
@@ -369,7 +369,7 @@ class EndpointComposer:
         return part
 
     def _iter_options(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Property, str]]:
-        """Yield the protocol options to send, with their texts."""
+        """Yield the protocol options to send, with their values as text."""
         for prop in definition.protocoloptions:
             name = prop.name.rpartition(".")[2]
             if prop.value is not None:
@@ -404,7 +404,7 @@ class EndpointComposer:
                 yield Part(f"{member}.{name.lower() if member == 'headers' else name}", text.encode())
 
     def _expand_address(self, text: str, values: Mapping[str, str]) -> str:
-        """Expand a template of the channel; values are encoded so that none adds a level or a wildcard."""
+        """Expand a template of the channel; values are encoded so that they cannot add levels or wildcards."""
         template = parse_cached_template(text, False)
         known = {name: self._sending.encode_value(values[name]) for name in template.names if name in values}
         return template.expand(known, encode=False)
@@ -416,7 +416,7 @@ class EndpointComposer:
         )
 
     def _build_key_part(self, event: RoutedEvent, values: Mapping[str, str]) -> list[Part]:
-        """Return the key of the record: the endpoint's, else ``partitionkey``, else the source's."""
+        """Return the part with the record's key: the endpoint's, else ``partitionkey``, else the source record's."""
         fixed = self._endpoint.options.get("key")
         own = event.attributes.get("partitionkey")
         if fixed:
@@ -427,7 +427,7 @@ class EndpointComposer:
 
 
 def is_structured(definition: Definition, endpoint: Endpoint, binding: Binding) -> bool:
-    """Whether the declared native content type, else an option ``mode`` or ``content-mode``, means structured."""
+    """Whether a definition's content type, else its option ``mode`` or ``content-mode``, is structured."""
     for prop in definition.protocoloptions:
         if prop.name == binding.rule.content_type and isinstance(prop.value, str):
             return prop.value.lower().startswith(STRUCTURED)
@@ -453,7 +453,7 @@ def _iter_name_values(listed: object) -> Iterator[tuple[str, Any]]:
 
 
 def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, framings: object) -> ArrowSink:
-    """Create the sink of events; none of these accepts dead letters."""
+    """Create the message sink of events; message sinks do not accept dead letters."""
     endpoint = find_endpoint(name, settings, catalog)
     settings.check(name, endpoint)
     composer = make_composer(settings, endpoint, catalog)
@@ -463,10 +463,10 @@ def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, 
 
 
 def find_endpoint(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint | None:
-    """Return the endpoint that a sink names; None if it names none.
+    """Return the endpoint in a sink's settings; None if there is none.
 
     Raises:
-        SinkError: the catalog lacks it, or this type of sink cannot send to it. A later catalog may fix that.
+        SinkError: the catalog does not have it, or this type of sink cannot send to it. A later catalog may fix that.
     """
     if settings.endpoint is None:
         return None
@@ -486,7 +486,7 @@ def find_endpoint(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint
 
 
 def make_composer(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalog) -> MessageBuilder:
-    """Return the message builder: by the endpoint's definitions, or by the template of the settings."""
+    """Create the message builder: for an endpoint's definitions, or for the template in the settings."""
     binding = settings.binding(endpoint)
     passing = make_header_forwarder(settings, binding)
     mode = cast(Mode | None, settings.content_mode)
@@ -513,10 +513,10 @@ def make_composer(settings: RemoteSink, endpoint: Endpoint | None, catalog: Cata
 
 
 def make_header_forwarder(settings: RemoteSink, binding: Binding) -> HeaderForwarder | None:
-    """Return what passes headers on; None if the settings disable it."""
+    """Create the forwarder of record headers; None if the settings disable it."""
     return None if settings.reserved_headers is None else HeaderForwarder(binding, settings.reserved_headers)
 
 
 def spread_key(name: str, settings: RemoteSink) -> str:
-    """Return the key by which a sink's destinations are counted: sink, connection, and templates."""
+    """Return the key under which a sink's destinations are counted: sink, connection, and templates."""
     return repr((name, settings.own_addresses, settings.endpoint, settings.template))

@@ -1,7 +1,7 @@
 """A sink that sends each row as a message and returns once all are confirmed.
 
-At least once: a batch repeated after a crash is sent again. Within one process the sink remembers what a target has
-settled of a batch until the next batch, so that an outage in mid-batch makes no duplicates.
+At least once: a batch repeated after a crash is sent again. Within a process, the sink remembers the results of the
+current batch, so that an outage within the batch causes no duplicates.
 """
 
 from __future__ import annotations
@@ -49,34 +49,32 @@ from router.watching.batches import report_progress
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame
 
-# Events as message sinks take them from the wide table, and what they become for one protocol.
-#
-# A message is made as *parts*, the form in which records are read (:mod:`bindings.parts`): what a sink makes is what
-# our own codec of that protocol reads back.
+# Rows of the wide table as messages of one protocol. A message is built from *parts*, the form in which records are
+# read (:mod:`bindings.parts`), so our codec of the protocol reads back what a sink builds.
 
-# Headers that a record came with and that were no CloudEvents attributes, passed on with the message it becomes.
+# Forwarding of a record's headers that are not CloudEvents attributes.
 #
-# Each protocol has a place of its own for them: headers, user properties, application properties. Four kinds are left
-# out: headers of a connection and not of the message, those that would be read as an attribute of the event, those that
-# the target sets by itself, and those that its protocol has no form for. No message is rejected for a header.
+# Each protocol has its own form: headers, user properties, application properties. Four kinds are omitted: headers of
+# the connection, headers that would be read as an attribute of the event, headers that the target's client sets, and
+# headers that its protocol cannot express. No message is rejected because of a header.
 
 LINEAGE: Final = "xrouter-"
-"""Prefix of the names this router adds; those of a router before it are not passed on."""
+"""Prefix of the headers that this router adds; those of an earlier router are not forwarded."""
 _HEADERS: Final = "headers."
 _MEMBERS: Final = tuple(f'"{name[:-1]}"' for name in CARRIED_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderForwarder:
-    """What is passed on to one target; ``taken`` are the names, in lower case, that its client sets by itself."""
+    """Forwards record headers to one target; ``taken`` are the headers, in lower case, that its client sets."""
 
     binding: Binding
     taken: frozenset[str] = frozenset()
 
     def convert(self, protocol: str, native: str, *, binary: bool, structured: bool) -> Iterator[Part]:
-        """Yield the parts for a record of that protocol, whose native form is JSON text.
+        """Convert the headers of a record, given as native JSON of *protocol*, to parts of the target's protocol.
 
-        *binary* and *structured* say the mode of the message that is made; without an envelope it is neither.
+        *binary* and *structured* are the mode of the message; without an envelope both are False.
         """
         source = binding_of(protocol)
         if source is None or not self.binding.binary or not any(member in native for member in _MEMBERS):
@@ -85,7 +83,7 @@ class HeaderForwarder:
         types: dict[str, str] = {}
         for name, part, wire_type in _iter_source_headers(source, native):
             if structured and name.lower().startswith("content-"):
-                continue  # of the body as it was, which is now within another one
+                continue  # describes the body, which is now inside the event
             header = self.binding.sending.convert_header(name, part)
             if header is None or header.key.lower() in self.taken:
                 continue
@@ -99,11 +97,11 @@ class HeaderForwarder:
 
 
 def _iter_source_headers(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
-    """Yield names, parts and AMQP types of the headers that were not attributes of the record's own envelope."""
+    """Yield name, part and AMQP type of each record header that is not an attribute of the record's envelope."""
     try:
         parts: Parts = source.split(msgspec.json.decode(native))
     except (msgspec.DecodeError, RecordError):
-        return  # the native record is shown, not relied on: an unusual one has no headers
+        return  # a native record that cannot be parsed has no headers
     types = types_of(parts)
     bare = source.rule.prefixes[0] in CARRIED_PREFIXES
     is_event = any(attribute_of_key(part.key, source.rule) == "specversion" for part in parts)
@@ -126,10 +124,10 @@ def _iter_source_headers(source: Binding, native: str) -> Iterator[tuple[str, Pa
 
 
 def _is_read_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> bool:
-    """Whether a reader of the message would read a part as an attribute of the event.
+    """Whether a receiver would read a part as an attribute of the event.
 
-    Where attributes have no prefix (MQTT), any name of the right form is one in binary mode; without an envelope, the
-    one that would make an event of the message.
+    If attributes have no prefix (MQTT), any valid attribute name is one in binary mode; without an envelope, only
+    ``specversion``, which would make the message an event.
     """
     name = attribute_of_key(key, rule)
     if name is None or rule.prefixes[0] not in CARRIED_PREFIXES:
@@ -139,7 +137,7 @@ def _is_read_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> boo
 
 Mode = Literal["binary", "structured", "native"]
 MESSAGE: Final = pa.schema([*WIDE, *((name, pa.string()) for name in (TIME_TEXT, TYPED, AMBIGUOUS))])
-"""The columns that message sinks get: an instant cannot give back ``time`` as it was written, nor a text its type."""
+"""The columns of rows for message sinks: WIDE, with the original text of ``time`` and the types of attributes."""
 _JSON: Final = re.compile("[/+]json")
 _NAMES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
 
@@ -150,7 +148,7 @@ class UnsendableMessage(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RoutedEvent:
-    """One routed event. ``attributes`` hold text, ``specversion`` first; ``native`` is the record's JSON, no body."""
+    """A routed event. ``attributes`` are text, ``specversion`` first; ``native`` is the record's JSON without body."""
 
     attributes: Mapping[str, str]
     data: bytes | None
@@ -162,7 +160,7 @@ class RoutedEvent:
     protocol: str = ""
     native: str = "{}"
     more_lineage: Mapping[str, str] = field(default_factory=dict)
-    """More of the lineage, where there is any: how a tie was decided, and what the event is related to."""
+    """Optional lineage: how a tie was resolved, and related messages."""
 
 
 def make_event(row: Mapping[str, Any]) -> RoutedEvent:
@@ -199,9 +197,9 @@ def build_message(
 ) -> Outbound:
     """Build a message from *given* parts and the event, by the CloudEvents binding of the protocol.
 
-    An attribute goes before a given part of the same key. Data that is itself an event travels in structured mode:
-    its content type in the place of ours would make a reader take it for this one. ``native`` sends data alone.
-    *passing* adds the headers that the record came with; both of the others go before them.
+    An attribute overrides a given part with the same key. Data that is itself an event is sent in structured mode,
+    since a receiver would mistake its content type for that of the message. ``native`` sends data only. *passing* adds
+    headers of the record, which attributes and given parts override.
     """
     content_type = event.attributes.get("datacontenttype")
     body = event.data
@@ -231,20 +229,20 @@ def build_message(
 
 
 def find_partition_key(event: RoutedEvent) -> bytes | None:
-    """Return the partition key that a record came with, where its protocol has one."""
+    """Return the partition key of an event's source record; None if it has none."""
     binding = BINDINGS.get(event.protocol)
-    # Most records are told apart by this, without being read.
+    # A quick check: most records need not be parsed.
     if binding is None or not binding.partition_key or binding.partition_key.rpartition(".")[2] not in event.native:
         return None
     try:
         part = first_part(binding.split(msgspec.json.decode(event.native)), binding.partition_key)
     except (msgspec.DecodeError, RecordError):
-        return None  # the native record is shown, not relied on: an unusual one has no key
+        return None  # a native record that cannot be parsed has no key
     return None if part is None else part.value
 
 
 def _build_key_parts(event: RoutedEvent, binding: Binding) -> list[Part]:
-    """Return the part with the event's partition key, where that is none of the record's own (Kafka's composers)."""
+    """Return the part with the event's partition key; none for Kafka, whose composers set the record's key."""
     if not binding.partition_key or binding.sending.key_name:
         return []
     own = event.attributes.get("partitionkey")
@@ -253,10 +251,10 @@ def _build_key_parts(event: RoutedEvent, binding: Binding) -> list[Part]:
 
 
 def add_frame(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenFrame | None) -> Outbound:
-    """Return a message whose body follows a frame.
+    """Return a message with its body prefixed by a frame.
 
-    A body stays as it is that has one already, that is in a content coding, or that is JSON of a schema whose bodies
-    are bytes; so does an event in structured mode.
+    A body is not changed if it has a frame already, has a content coding, or is JSON although the schema's bodies are
+    binary; neither is an event in structured mode.
     """
     if frame is None or message.body is None or mode == "structured" or event.more_lineage.get(SCHEMA_ID):
         return message
@@ -267,7 +265,7 @@ def add_frame(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenF
 
 
 def build_lineage_parts(event: RoutedEvent, binding: Binding, form: LineageForm = True) -> list[Part]:
-    """Return the ``xrouter-*`` properties (MATCHING.md#what-comes-out), percent-encoded where attributes are."""
+    """Return the ``xrouter-*`` properties (MATCHING.md#what-comes-out), percent-encoded if attributes are."""
     members = {"endpoint": event.endpoint, "epoch": event.epoch, "position": event.position, **event.more_lineage}
     headers = lineage_of(event.message, context_text(event.context), members, form)
     return [
@@ -279,8 +277,8 @@ def build_lineage_parts(event: RoutedEvent, binding: Binding, form: LineageForm 
 # The cap on distinct destinations of a sink (MATCHING.md#what-comes-out).
 #
 # Templates build topics, nodes, subjects and URLs from external values, and a broker may create each one. So a sink has
-# a maximum number of them; beyond that a record is ``sink-rejected``. The known ones are in memory: a new plan of the
-# same process keeps them, and a restart starts counting from zero.
+# a maximum number of them; records for further ones are ``sink-rejected``. Known destinations are in memory: they are
+# shared by all plans of a process, and counted from zero after a restart.
 
 _destination_caps: dict[str, DestinationCap] = {}
 _lock: Final = threading.Lock()
@@ -295,7 +293,7 @@ class DestinationCap:
         self._lock = threading.Lock()
 
     def fault(self, address: str) -> str | None:
-        """Count a destination, and return None; one beyond the cap is not counted, and the text says so."""
+        """Count a destination; if it exceeds the cap, return why it cannot be used, else None."""
         if address in self._known:
             return None
         with self._lock:
@@ -309,7 +307,7 @@ class DestinationCap:
 
 
 def kept_spread(key: str, max_destinations: int) -> DestinationCap:
-    """Return the destinations of the sink with that key in this process; *most* applies from now on."""
+    """Return the destination cap for a key in this process, with *max_destinations* as its new limit."""
     with _lock:
         spread = _destination_caps.setdefault(key, DestinationCap(max_destinations))
         spread.max_destinations = max_destinations
@@ -317,33 +315,32 @@ def kept_spread(key: str, max_destinations: int) -> DestinationCap:
 
 
 CHUNK: Final = 500
-"""Messages passed to the client at a time; only whole groups are known to be confirmed after an error."""
+"""Messages passed to the client at a time; after an error, only complete groups are known to be confirmed."""
 _UNUSED: Final = ("time", "received")
-"""Instants, which may lie outside Python's calendar and are sent as the event wrote them."""
+"""Columns that are not read: times may be outside Python's calendar, and are sent as the event's text."""
 REASON_CAP: Final = 500
 
 
 Settled = dict[str, Rejected | None]
-"""The results of a batch's records, by position; None is delivered."""
+"""The results of a batch's records, by position; None means delivered."""
 
 
 class MessageBuilder(Protocol):
     """Builds messages of events."""
 
     def compose(self, events: Sequence[RoutedEvent]) -> Sequence[Outbound | UnsendableMessage]:
-        """Return the message for each event; NotTaken says why there can be none for this target."""
+        """Return for each event its message, or why it cannot be sent to this target."""
         ...
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
-        """Have the bodies of these definitions begin with frames."""
+        """Prefix the bodies of these definitions with frames."""
         ...
 
 
 class TemplateComposer:
-    """Builds messages for the address of a template in the settings; ``given`` parts are on every one.
+    """Builds messages with an address from a template in the settings; ``given`` parts are added to each message.
 
-    ``passing`` adds the headers of records; None leaves them out. ``strict`` rejects events without a value for the
-    address.
+    ``passing`` forwards headers of records; None omits them. ``strict`` rejects events without a value for the address.
     """
 
     def __init__(
@@ -367,11 +364,11 @@ class TemplateComposer:
         self._frames: Mapping[str, WrittenFrame] = {}
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
-        """Have the bodies of these definitions begin with frames."""
+        """Prefix the bodies of these definitions with frames."""
         self._frames = frames
 
     def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | UnsendableMessage]:
-        """Return the message for each event; NotTaken for an address too long, or that misses a value and may not."""
+        """Return for each event its message, or why not: its address is too long or lacks a value."""
         composed: list[Outbound | UnsendableMessage] = []
         for event in events:
             try:
@@ -398,8 +395,8 @@ class TemplateComposer:
 class ConfirmedSink(ArrowSink):
     """Implements :class:`~router.sinks.contract.ArrowSink` for rows of :data:`router.sinks.messages.sink.MESSAGE`.
 
-    Safe for use by several queries; their batches go one after the other. ``max_body`` is in bytes, ``spread`` counts
-    destinations and caps them.
+    Safe for use by several queries; their batches are sent one after the other. ``max_body`` is in bytes, ``spread``
+    limits the number of destinations.
     """
 
     def __init__(
@@ -419,17 +416,17 @@ class ConfirmedSink(ArrowSink):
         self._settled: dict[str, tuple[int, Settled]] = {}
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
-        """Have the bodies of these definitions begin with frames."""
+        """Prefix the bodies of these definitions with frames."""
         self._build_message.begin_with(frames)
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
-        """Send what of the batch is not settled yet. Rows that the target will never accept are ``refused``.
+        """Send the rows of a batch that have no result yet. Rows that the target will never accept are ``refused``.
 
         Raises:
-            SinkError: the target accepts nothing now. Calling again with the same commit continues from there.
+            SinkError: the target is not available. Calling again with the same commit continues.
         """
         if rows.num_rows == 0:
-            return WriteResult(0)  # without waiting for the batch of another query
+            return WriteResult(0)  # without waiting for another query's batch
         kept = rows.drop_columns([name for name in _UNUSED if name in rows.column_names])
         with self._lock:
             settled = self._known(commit)
@@ -445,17 +442,17 @@ class ConfirmedSink(ArrowSink):
         return False
 
     def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
-        """Yield what the target has not accepted in this process; a row that it refused, with its own reason."""
+        """Yield the rows that the target has not accepted in this process; refused rows have their own reason."""
         settled = self.settled(commit)
         return (left for row in share if (left := settled.get(row.position, row)) is not None)
 
     def settled(self, commit: Commit) -> Settled:
-        """Return what the target has settled of a batch in this process, by position; None is delivered."""
+        """Return the results of a batch in this process, by position; None means delivered."""
         version, settled = self._settled.get(commit.whole, (-1, {}))
         return dict(settled) if version == commit.version else {}
 
     def _known(self, commit: Commit) -> Settled:
-        # Under the whole batch: its positions are unique, and a part knows what the whole has settled.
+        # Stored for the whole batch, whose positions are unique, so that parts share the results.
         version, settled = self._settled.get(commit.whole, (-1, {}))
         if version != commit.version:
             settled = {}
@@ -500,16 +497,14 @@ def _to_rejected_row(event: RoutedEvent, refusal: MessageRefusal | None) -> Reje
     return Rejected(event.position, refusal.reason[:REASON_CAP], event.endpoint, event.message)
 
 
-# Connections of sinks, kept for reuse.
-#
-# A plan creates its own sinks, and a new catalog a new plan. Connections outlive both: a sink with the same name,
-# settings and endpoint reuses the existing one.
+# Connections of sinks are reused: each plan creates its own sinks, but a sink with the same name, settings and endpoint
+# uses the existing connection.
 
 _publishers: dict[str, Publisher] = {}
 
 
 def get_publisher(name: str, settings: RemoteSink, endpoint: Endpoint | None) -> Publisher:
-    """Return the publisher of a sink: the existing one if nothing about its connection has changed."""
+    """Return the publisher of a sink: the existing one if its connection settings are unchanged."""
     reached = None if endpoint is None else (endpoint.uris, sorted(endpoint.options.items(), key=lambda item: item[0]))
     key = repr((name, settings, reached))
     with _lock:
@@ -519,14 +514,14 @@ def get_publisher(name: str, settings: RemoteSink, endpoint: Endpoint | None) ->
 
 
 def close_targets() -> None:
-    """Disconnect all targets; a sink that is used again reconnects."""
+    """Disconnect all publishers; a sink that is used again reconnects."""
     with _lock:
         for publisher in _publishers.values():
             publisher.close()
 
 
 class _SharedPublisher:
-    """A publisher that connects at its first use, and is used by one thread at a time."""
+    """A publisher that connects on first use, and is used by one thread at a time."""
 
     def __init__(self, make: Callable[[], Publisher]) -> None:
         self._make = make
@@ -541,7 +536,7 @@ class _SharedPublisher:
 
     def close(self) -> None:
         if not self._lock.acquire(blocking=False):
-            return  # A batch that was cut off still sends. Its connection ends with the process, which does not wait.
+            return  # An interrupted batch is still sending; its connection ends with the process.
         try:
             if self._publisher is not None:
                 self._publisher.close()

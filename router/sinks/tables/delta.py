@@ -44,18 +44,18 @@ from router.sinks.tables.staging import (
 if TYPE_CHECKING:
     from router.sinks.tables.upkeep import Upkeep
 
-# Whether the rows cause an error of delta-rs: then no Delta table would accept them.
+# Finding out whether the rows cause an error of delta-rs, so that no Delta table would accept them.
 #
-# The errors do not say. An invalid value and a full disk raise the same class, and the texts of errors may quote a
-# record. So the rows are written once more, to a new table in a separate folder. If they fail there too, and a row of
-# nulls does not, the rows are at fault.
+# An invalid value and a full disk raise the same class of error, and its text may quote a record. So the rows are
+# written to a new table in a temporary folder. If that fails too, and writing a row of nulls does not, the rows are the
+# cause.
 
 _ROOM: Final = 64 << 20
-"""Bytes that must be free besides those of the rows, so that a full disk is not mistaken for a fault of the rows."""
+"""Bytes that must be free in addition to the rows, so that a full disk is not mistaken for invalid rows."""
 
 
 def fails_in_new_table(rows: pa.Table, partition_by: Sequence[str]) -> bool:
-    """Return whether rows fail at a new table too; False if that cannot be tried here."""
+    """Whether writing the rows to a new table fails too; False if that cannot be tried here."""
     try:
         with tempfile.TemporaryDirectory(prefix="xrouter-") as folder:
             if shutil.disk_usage(folder).free < 2 * rows.nbytes + _ROOM:
@@ -77,25 +77,27 @@ def _accepts(folder: Path, rows: pa.Table, partition_by: Sequence[str]) -> bool:
 
 _ATTEMPTS: Final = 20
 _Write: TypeAlias = Callable[[TableHead], TableHead]
-"""Commits rows to a table once, in one entry of its log that is on the disk then; returns the head that has it."""
+"""Commits rows to a table in one durable entry of its log; returns the new head."""
 
 
 class DeltaSink(ArrowSink):
     """Appends each batch in one commit of the table's log, which also records the batch's app and version.
 
-    Both become visible together, by one atomic log entry, so that a process killed before it has written nothing
-    (only files that the log does not name) and one killed after it finds the version on the next try and leaves the
-    batch out. delta-rs does not ignore a repeated transaction by itself, hence the look before each write. As with
-    every Delta transaction, a version not above the last of its app counts as written. On local disk, files and log
-    entry are synchronised before ``write`` returns, since delta-rs leaves that to the operating system: a batch that
-    was reported survives power loss, while power loss inside ``write`` may leave a torn last log entry.
-    A :class:`DeltaError` that the rows cause is raised unchanged (:mod:`router.sinks.tables.delta`): waiting would not
-    fix it. If the table is on the local disk, workers stage a batch and the driver commits their files, in an entry of
-    the same form; a table in an object store takes it as rows of the driver. Others may write to the table as well
-    (OPERATIONS.md#tables-that-others-write-to). Rows that break a rule of the table are rejected.
-    The table is created at the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
-    further columns of a batch are added to it (:mod:`router.sinks.tables.staging`). With *rejects* a row that breaks a
-    rule of the table may become a dead letter.
+    Both become visible atomically, in one log entry: a process killed before it has written nothing (except files that
+    the log does not name), and one killed after it finds the version in the next attempt and skips the batch. delta-rs
+    does not ignore a repeated transaction, so the log is checked before each write. As with every Delta transaction, a
+    version not above the last one of its app counts as written. On local disk, files and log entry are synchronised
+    before ``write`` returns, which delta-rs leaves to the operating system: a reported batch survives power loss, while
+    power loss during ``write`` may leave an incomplete last log entry.
+
+    A :class:`DeltaError` caused by the rows is raised unchanged, since a retry would not help. If the table is on local
+    disk, workers stage a batch and the driver commits their files; for a table in an object store, the driver writes
+    the rows. Others may write to the table as well (OPERATIONS.md#tables-that-others-write-to). Rows that break a rule
+    of the table are rejected.
+
+    The table is created with the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
+    further columns of a batch are added (:mod:`router.sinks.tables.staging`). With *rejects*, a row that breaks a rule
+    of the table may become a dead letter.
     """
 
     def __init__(
@@ -119,18 +121,18 @@ class DeltaSink(ArrowSink):
         self._head: TableHead | None = None
         self._sweeper = StagedFileSweeper(uri.removeprefix("file://"))
         self.known = b""
-        """Columns for workers to stage, serialized by Arrow, once their files had other types under these names."""
+        """The table's columns for workers, serialized by Arrow; set after their files had different types."""
         self.may_reject = False
-        """Whether rows broke a rule of the table: from then on records are kept as they arrived, to become letters."""
-        # Queries share the sink: the version made durable must be that of the very write.
+        """Whether rows broke a rule of the table: then outcomes include the original records, for dead letters."""
+        # Queries share the sink: the version made durable must be that of the same write.
         self._lock = threading.Lock()
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Append a batch once; see :class:`~router.sinks.contract.ArrowSink`.
 
         Raises:
-            SinkError: the table accepts nothing, or not now.
-            DeltaError: it cannot accept these rows, nor could any table.
+            SinkError: the table cannot be written, or not now.
+            DeltaError: no table could accept these rows.
         """
         if rows.num_rows == 0:
             return WriteResult(0)
@@ -139,7 +141,7 @@ class DeltaSink(ArrowSink):
             raise SinkError(self._name, f"batch has columns {rows.schema.names}, not the table's columns")
         try:
             with self._lock:
-                # delta-rs writes behind the version that it has read.
+                # delta-rs appends to the version that it has read.
                 self._head = None
                 batch = RowsOfCommit(self._name, rows, may_reject=self._rejects)
                 result = self._append(rows.schema, rows.num_rows, commit, partial(self._add_rows, batch, commit))
@@ -154,14 +156,14 @@ class DeltaSink(ArrowSink):
             raise to_sink_error(self._name, self._uri, error) from error
 
     def staging(self, commit: Commit) -> Staging | None:
-        """Return what writes files into the table's folder; None if the table is in an object store."""
+        """Return the writer of files into the table's folder; None if the table is in an object store."""
         return self._make_stager(commit)
 
     def take(self, staged: Staged, commit: Commit) -> WriteResult:
-        """Commit what workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
+        """Commit the files that workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
 
         Raises:
-            SinkError: a worker could not write, or the table cannot accept the files, or not now.
+            SinkError: a worker could not write, or the table cannot accept the files (now).
         """
         if staged.fault is not None:
             raise to_sink_error(self._name, self._uri, staged.fault) from staged.fault
@@ -201,19 +203,19 @@ class DeltaSink(ArrowSink):
     def _append(self, schema: pa.Schema, count: int, commit: Commit, write: _Write) -> WriteResult:
         conflict: CommitFailedError | None = None
         for _ in range(_ATTEMPTS):
-            # An entry that an appending head does not know shows up when it writes its own.
+            # If the cached head misses an entry, writing the next one fails.
             known = self._head if self._head is not None and self._head.can_append else None
             head = known or self._open_head() or self._create_table(schema)
             self._head = None
             if head.has_commit(commit):
                 self._head = head
-                # Nobody knows which files of the last process reached the disk. This is rare: all are synced now.
+                # Files of an earlier process may not be on disk yet. This is rare, so everything is synced.
                 os.sync()
                 return WriteResult(0, repeated=True, before=count)
             try:
                 self._head = write(head)
             except CommitFailedError as error:
-                # Another writer was first (upkeep, another engine, or ourselves before a crash): look again.
+                # Another writer was first (upkeep, another engine, or this router before a crash): retry.
                 conflict = error
                 self._head = head if head.read_new_entries() is not None else None
                 continue
@@ -247,7 +249,8 @@ class DeltaSink(ArrowSink):
             and "timestamp_ntz" in metadata["schemaString"]
             and "timestampNtz" not in head.needs.features
         ):
-            # The table needs a feature for them, which delta-rs adds. The columns are there and empty after a crash.
+            # The table needs a feature for them, which delta-rs adds. After a crash here the columns exist, but are
+            # empty.
             self._append_with_delta_rs(DeltaTable(self._uri), target.empty_table(), None, "merge")
             raise CommitFailedError("the table has other columns now")
         self._check_files(batch, head)
@@ -256,15 +259,15 @@ class DeltaSink(ArrowSink):
         batch.discard_replaced()
         self._sweeper.record_commit(commit, batch.files)
         if batch.find_missing():
-            # Another engine removed them at the very moment: no log may name what is not there.
+            # Another engine has just removed them: the log must not name missing files.
             self._revert_commit(head, batch.files, commit)
         return head if metadata is None else TableHead(self._uri, DeltaTable(self._uri))
 
     def _apply_rules(self, batch: RowsOfCommit | FilesOfCommit, head: TableHead, target: pa.Schema) -> None:
-        """Leave out of a batch the rows that break a rule of the table.
+        """Remove rows that break a rule of the table from a batch.
 
         Raises:
-            SinkError: rows do, and none can become a dead letter in this attempt: the next one can.
+            SinkError: rows break a rule, but cannot become dead letters in this attempt, only in the next one.
         """
         batch.apply_rules(head.needs, target)
         if not batch.refused:
@@ -279,8 +282,8 @@ class DeltaSink(ArrowSink):
         """Raise unless the files of a batch are unchanged since they were written.
 
         Raises:
-            CommitFailedError: they are not, and others committed: maybe this batch, whose other tries were swept then.
-            SinkError: they are not; they are staged again.
+            CommitFailedError: files changed and others committed, maybe this batch, whose other files were removed
+            then. SinkError: files changed; the batch is staged again.
         """
         missing = batch.find_missing()
         if missing:
@@ -292,14 +295,14 @@ class DeltaSink(ArrowSink):
             raise SinkError(self._name, reason, hint=hint)
 
     def _check_committed(self, batch: FilesOfCommit, commit: Commit) -> None:
-        """Check a batch that is in the table's log already: its files are there, and what it rejected is known."""
+        """Check a batch that is in the table's log already: its files must exist, and rejected rows are found again."""
         head = self._open_head()
         if head is None or not head.can_append:
             return
         self._apply_rules(batch, head, functools.reduce(evolve_schema, _get_schemas(batch.staged.files), head.schema))
         prefix = make_file_prefix(commit.app, commit.version)
         named = [file for file in list_table_files(head.table) if Path(file.path).name.startswith(prefix)]
-        # A later version of the app says that this one was whole.
+        # A later version of the app implies that this one was complete.
         if head.get_last_version(commit.app) == commit.version and find_missing_files(batch.folder, named):
             self._revert_commit(head, named, commit)
 
@@ -307,7 +310,7 @@ class DeltaSink(ArrowSink):
         """Remove a commit from the table, so that it is written again.
 
         Raises:
-            SinkError: always; the table has no row of the commit any more, and no trace of it.
+            SinkError: always, after the commit was removed.
         """
         self._head = None
         while True:
@@ -346,7 +349,7 @@ class DeltaSink(ArrowSink):
     def _append_with_delta_rs(
         self, table: DeltaTable, rows: pa.Table, commit: Commit | None, schema_mode: Literal["merge"] | None
     ) -> TableHead:
-        """Let delta-rs append rows, and return the head that has them."""
+        """Append rows with delta-rs, and return the new head."""
         before = table.version()
         transactions = None if commit is None else [Transaction(commit.app, commit.version)]
         write_deltalake(
@@ -365,7 +368,7 @@ class DeltaSink(ArrowSink):
         return None if folder is None else TableFileStager(str(folder), commit, tuple(self._partition_by), self.known)
 
     def _open_head(self) -> TableHead | None:
-        """Read the table's log again, and return its head; None if there is no table."""
+        """Read the table's log, and return its head; None if there is no table."""
         if not DeltaTable.is_deltatable(self._uri):
             return None
         table = DeltaTable(self._uri)
@@ -395,12 +398,12 @@ class DeltaSink(ArrowSink):
 
 
 def _get_schemas(files: Iterable[StagedFile]) -> list[pa.Schema]:
-    """Return the distinct column sets of files."""
+    """Return the distinct schemas of files."""
     return [pa.ipc.read_schema(pa.py_buffer(each)) for each in dict.fromkeys(file.schema for file in files)]
 
 
 def list_table_files(table: DeltaTable) -> list[StagedFile]:
-    """Return the files of a table, each as one that was staged: without what only its writer knew."""
+    """Return the files of a table, with path and size only."""
     adds = pa.table(table.get_add_actions())
     paths, sizes = adds["path"].to_pylist(), adds["size_bytes"].to_pylist()
     return [StagedFile(unquote(path), size=size) for path, size in zip(paths, sizes, strict=True)]

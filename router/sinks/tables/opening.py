@@ -32,24 +32,23 @@ from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 # A table per message definition: the wide table's columns, and the payload as typed columns.
 #
-# A batch is split by table first, and each table gets its rows in one commit, several tables at a time. Every table
-# knows the batches it has, so a batch that was interrupted between two tables is completed by writing it again.
-
-# Rows of the wide table, split by the table of their definition, with payloads as typed columns.
+# A batch is split by table, and each table gets its rows in one commit, several tables in parallel. Every table records
+# the batches it has, so a batch that was interrupted between two tables is completed by writing it again.
 
 PAYLOAD: Final = "payload"
-"""The struct of typed columns; null where a body is absent or does not parse. ``data`` has it anyway."""
+"""The struct of typed columns; null if a body is absent or invalid. ``data`` has the body unchanged."""
 WRITTEN_BY: Final = "schema_id"
-"""The id of the schema that a body was written with; null where it has no frame."""
+"""The id of the schema that a body was written with; null if it has no frame."""
 ColumnOf = Callable[[str], PayloadColumn | None]
 """Returns the payload column of a definition, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """How rows are split: *template* names the tables, with levels separated by ``/``; *framings* are the sources'.
+    """How rows are split into tables: *template* names the tables, with levels separated by ``/``.
 
-    Several definitions may share a table, which then has the members of all their payloads.
+    Several definitions may share a table, which then has the members of all their payloads. *framings* are those of the
+    sources.
     """
 
     template: str
@@ -62,7 +61,7 @@ class TableLayout:
         return "/".join(part.expand(values, escape="_") for part in parts)
 
     def split_by_table(self, rows: pa.Table, column_of: ColumnOf) -> tuple[dict[str, pa.Table], list[UnfitValues]]:
-        """Return the rows by the path of their table, in their original order, and the values that do not fit."""
+        """Split rows by the path of their table, in order; also return the values that do not fit."""
         if SCHEMA_ID in rows.schema.names:
             rows = rows.rename_columns({SCHEMA_ID: WRITTEN_BY})
         tables: dict[str, pa.Table] = {}
@@ -109,7 +108,7 @@ def _concat_tables(known: pa.Table, more: pa.Table) -> pa.Table:
 class DefinitionStager:
     """Writes files into the folders of the tables below *path*.
 
-    *known* are the columns of tables, by place, serialized by Arrow, where the driver knows better than workers.
+    *known* are columns of tables by path, serialized by Arrow, if workers cannot know them.
     """
 
     path: str
@@ -119,7 +118,7 @@ class DefinitionStager:
     known: Mapping[str, bytes]
 
     def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
-        """Write each table's rows to a file, or some; see :class:`Staging`. One that fails keeps no other from it."""
+        """Write each table's rows to one or more files, even if another table fails; see :class:`Staging`."""
         tables, unfit = self.layout.split_by_table(rows, partial(_cached_payload_column, catalog))
         files = [
             replace(file, table=path)
@@ -130,7 +129,7 @@ class DefinitionStager:
         return files
 
     def discard(self, files: Iterable[StagedFile]) -> None:
-        """Remove files that were never offered to a log."""
+        """Remove files that were never added to a log."""
         for file in files:
             TableFileStager(join_table_path(self.path, file.table, url=False), self.commit).discard([file])
 
@@ -162,9 +161,9 @@ def _cached_payload_column(catalog: Catalog, message: str) -> PayloadColumn | No
 
 
 def _read_table_columns(folder: str) -> bytes:
-    """Return the columns of a table as cached at the first call; empty if it cannot be read.
+    """Return the columns of a table, cached at the first call; empty if it cannot be read.
 
-    A table only grows, and the driver looks again before it takes a file over.
+    Columns are only ever added, and the driver checks them again before it commits a file.
     """
     if folder not in _cache.tables:
         try:
@@ -182,7 +181,7 @@ _log = get_logger()
 
 
 class OpenedTable(ArrowSink, Protocol):
-    """One of the tables. ``known`` are its columns, for workers that would otherwise stage others; mostly empty."""
+    """The sink of one table. ``known`` are its columns for workers, if they would otherwise stage different types."""
 
     known: bytes
 
@@ -192,11 +191,10 @@ OpenTable = Callable[[str], OpenedTable]
 
 
 class DefinitionTablesSink(ArrowSink):
-    """Writes each row to the table of its definition; exactly once, as its tables are.
+    """Writes each row to the table of its definition, exactly once.
 
-    *name* is that of the sink, *path* where its tables are, *template* names them, its parts separated by ``/``.
-    Several definitions may share a table, which then has the members of all their payloads. *framings* are those of the
-    sources. *partition_by* is None for tables that workers do not stage.
+    *name* is the sink's name, *path* the folder of its tables, *template* names them (see :class:`TableLayout`).
+    *partition_by* is None for tables that workers do not stage.
     """
 
     def __init__(
@@ -222,7 +220,7 @@ class DefinitionTablesSink(ArrowSink):
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch once; see :class:`~router.sinks.contract.ArrowSink`.
 
-        When a table fails, the others have their rows; writing again completes the batch.
+        If a table fails, the others have their rows; writing again completes the batch.
         """
         if rows.num_rows == 0:
             return WriteResult(0)
@@ -233,7 +231,7 @@ class DefinitionTablesSink(ArrowSink):
         )
 
     def staging(self, commit: Commit) -> Staging | None:
-        """Return what writes files into the tables' folders; None for tables in an object store, and for files."""
+        """Return the writer of files into the tables' folders; None for tables in an object store, and for Parquet."""
         if self._partition_by is None or is_url(self._path):
             return None
         tables = ((path, table.known) for path, table in self._tables.items())
@@ -247,7 +245,7 @@ class DefinitionTablesSink(ArrowSink):
         parts: dict[str, list[StagedFile]] = {}
         for file in staged.files:
             parts.setdefault(file.table, []).append(file)
-        # The files of each table are settled here, whether it is offered them or not.
+        # From here on, the files of each table are committed or removed by this method.
         staged.offered = True
         unfit = [each for file in staged.files for each in file.unfit]
         self._log_unfit(unfit)
@@ -265,15 +263,15 @@ class DefinitionTablesSink(ArrowSink):
 
     @property
     def may_reject(self) -> bool:  # type: ignore[override]
-        """Whether one of the tables has rules that rows broke."""
+        """Whether rows broke a rule of one of the tables."""
         return any(table.may_reject for table in tuple(self._tables.values()))
 
     def already(self, commit: Commit) -> bool:
-        """Return False: only the rows of a batch show which tables it concerns."""
+        """Return False: only the rows of a batch show which tables they go to."""
         return False
 
     def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
-        """Yield the rows whose table has no commit of the batch, or cannot be read: it may be the blocked one."""
+        """Yield the rows whose table does not have the batch, or cannot be read."""
         has: dict[str, bool] = {}
         for row in share:
             if row.message not in has:
@@ -312,7 +310,7 @@ class DefinitionTablesSink(ArrowSink):
         return self._payloads[message]
 
     def _log_unfit(self, unfit: Iterable[UnfitValues]) -> None:
-        """Log once per definition and column that a value became null."""
+        """Log once per definition and column that values were replaced by null."""
         for each in unfit:
             if (each.message, each.column) in self._logged:
                 continue
@@ -324,8 +322,6 @@ class DefinitionTablesSink(ArrowSink):
                 text = "a value does not fit its column, which is null in that row"
                 _log.warning(text, message=each.message, column=each.column, rows=each.detail)
 
-
-# Create table sinks from their settings.
 
 # A folder of Parquet files, one per batch, exactly once.
 
@@ -354,7 +350,7 @@ def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, fra
         return DeltaSink(name, path, schema, grows=grows, partition_by=parts, upkeep=upkeep, rejects=events)
 
     if settings.layout == "wide" or kind == "dead-letters":
-        # How ambiguous records were decided for has a column only while such are decided for.
+        # The column ``ambiguous`` is added when a tie is first resolved.
         return table(settings.path, grows=kind == "events")
     return DefinitionTablesSink(
         name,

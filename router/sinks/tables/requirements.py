@@ -51,7 +51,7 @@ _APPENDED: Final = frozenset(
         "variantType-preview",
     }
 )
-"""Features that an append can satisfy, or that require nothing unless they are in use (:func:`_iter_unsupported`)."""
+"""Features that an append supports, or that require nothing unless they are in use (:func:`_iter_unsupported`)."""
 _BY_DELTA: Final = frozenset(
     {
         "appendOnly",
@@ -66,9 +66,9 @@ _BY_DELTA: Final = frozenset(
         "variantType",
     }
 )
-"""Features of tables that delta-rs itself writes to."""
+"""Features of tables that delta-rs can write to."""
 _ROWS_KEPT: Final = frozenset({"rowTracking", "clustering", "columnMapping"})
-"""Features that track the location of rows: merging is left to engines that maintain them."""
+"""Features that track the location of rows: only engines that support them may merge files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ class TableConstraint:
 
 @dataclass(frozen=True, slots=True)
 class TableRequirements:
-    """A table's requirements. ``refused`` says why the router cannot write to it, empty if it can.
+    """A table's requirements for writers. ``refusal`` is why the router cannot write to it; empty if it can.
 
-    ``checks`` are the conditions of its rows. ``computed`` has an expression of SQL for each column that has to be
-    filled where rows lack it. With ``mapped`` its files have other names for its columns.
+    ``checks`` are conditions on its rows. ``computed`` has an SQL expression for each column that must be computed if
+    rows lack it. With ``mapped``, its files use other column names.
     """
 
     refusal: str
@@ -118,7 +118,7 @@ class TableRequirements:
 
     @property
     def can_merge(self) -> bool:
-        """Whether small files can be merged here."""
+        """Whether the router can merge the table's small files."""
         return not self.refusal and not self.features & _ROWS_KEPT
 
     @property
@@ -144,7 +144,7 @@ def add_columns(metadata: Mapping[str, Any], columns: pa.Schema) -> dict[str, An
 
 
 def iter_constraints(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[TableConstraint]:
-    """Yield the conditions on the rows of a table with this configuration and these fields, as its log has them."""
+    """Yield the conditions on rows from a table's configuration and fields, as in its log."""
     for name, sql in sorted(configuration.items()):
         if name.startswith(_CONSTRAINT):
             yield TableConstraint(f"CHECK constraint {name.removeprefix(_CONSTRAINT)} ({sql})", sql)
@@ -187,7 +187,7 @@ def _extend(known: Any, wanted: Any) -> Any:
 
 
 def _iter_unsupported(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[str]:
-    """Yield the features in use that an append cannot satisfy."""
+    """Yield the features in use that an append cannot support."""
     if any(name.startswith("delta.identity.") for field in _iter_nested(fields) for name in field["metadata"]):
         yield "identityColumns"
     for name in ("IcebergCompatV1", "IcebergCompatV2", "IcebergCompatV3"):
@@ -196,7 +196,7 @@ def _iter_unsupported(configuration: Mapping[str, str], fields: list[Any]) -> It
 
 
 def _iter_nested(fields: list[Any]) -> Iterator[Any]:
-    """Yield fields and nested fields."""
+    """Yield fields and all nested fields."""
     for field in fields:
         yield field
         kinds = [field["type"]]
@@ -207,7 +207,7 @@ def _iter_nested(fields: list[Any]) -> Iterator[Any]:
 
 
 def _iter_not_null(value: str, kind: Any, depth: int) -> Iterator[str]:
-    """Yield the conditions that nothing in a value is null that must not be."""
+    """Yield the NOT NULL conditions of nested members of a value."""
     if not isinstance(kind, dict):
         return
     if kind["type"] == "struct":
@@ -239,11 +239,11 @@ def _quote_name(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-# Rows are checked against the rules of their table: constraints, invariants, NOT NULL, generated columns.
+# Checking rows against the rules of their table: constraints, invariants, NOT NULL, generated columns.
 #
-# A table has them in Spark's SQL, so Spark evaluates them: no other engine is right for every expression. A row breaks
-# a condition that is not true, null included (the Delta protocol, "CHECK Constraints"). What cannot be computed for a
-# row is null (no ANSI mode): a row never blocks the others.
+# The rules are Spark SQL, so Spark evaluates them: no other engine is correct for every expression. A row breaks a
+# condition that is false or null (the Delta protocol, "CHECK Constraints"). An expression that fails for a row is null
+# (no ANSI mode), so that a row never blocks the others.
 
 _ROW: Final = "__row"
 _BROKEN: Final = "__broken"
@@ -260,14 +260,14 @@ class RowsOfCommit:
     may_reject: bool = True
 
     def apply_rules(self, form: TableRequirements, columns: pa.Schema) -> None:
-        """Leave out the rows that break a rule of the table."""
+        """Remove the rows that break a rule of the table."""
         if form.has_rules:
             self.rows, more = split_by_rules(self.sink, self.rows, form, columns)
             self.refused += more
 
 
 class FilesOfCommit:
-    """Files of a commit for the log: those that workers staged, or their rows that the table's rules allow."""
+    """Files of a commit for the log: those that workers staged, or rewritten ones without rejected rows."""
 
     def __init__(self, sink: str, staging: TableFileStager, staged: Staged) -> None:
         self.staged = staged
@@ -280,7 +280,7 @@ class FilesOfCommit:
         self._applied_rules: tuple[TableRequirements, pa.Schema] | None = None
 
     def apply_rules(self, form: TableRequirements, columns: pa.Schema) -> None:
-        """Rewrite files with rows that break a rule of the table, or lack its computed columns."""
+        """Rewrite files that have rows that break a rule of the table, or lack its computed columns."""
         if self._applied_rules == (form, columns) or not form.has_rules:
             return
         self.discard_rewritten()
@@ -344,7 +344,7 @@ def read_rows(folder: Path, file: StagedFile) -> pa.Table:
 def split_by_rules(
     sink: str, rows: pa.Table, form: TableRequirements, columns: pa.Schema
 ) -> tuple[pa.Table, tuple[Rejected, ...]]:
-    """Return the rows that the table's rules allow, with its computed columns, and the rejected ones.
+    """Split rows into those that meet the table's rules, with its computed columns, and rejected ones.
 
     Raises:
         SinkError: a rule cannot be evaluated, or rows without a position break one.
@@ -388,7 +388,7 @@ def _make_rejected_row(sink: str, rows: pa.Table, row: int, names: list[str]) ->
 
 
 def _make_session(sink: str) -> SparkSession:
-    """Return a session of the router's Spark without ANSI mode: what cannot be computed is null."""
+    """Create a session of the router's Spark without ANSI mode: expressions that fail are null."""
     from pyspark.sql import SparkSession
 
     running = SparkSession._instantiatedSession

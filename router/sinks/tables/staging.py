@@ -1,8 +1,8 @@
 """Files of a Delta table that workers write before its log names them.
 
-A file is named for the commit that it is meant for and for the try of the task that wrote it: ``APP-VERSION-TASK``. So
-a try that died, or one of two that wrote the same rows, leaves files that are known by their names: those of a commit
-that is in the log without them.
+A file is named for its commit and for the attempt of the task that wrote it: ``APP-VERSION-TASK``. So files left by an
+attempt that failed, or by one of two attempts that wrote the same rows, are known by their names: their commit is in
+the log without them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ from router.rendering.texts import INSTANT
 from router.settings.routes import escape_value
 from router.sinks.contract import Commit, StagedFile
 
-# How a table of typed payloads grows with its schema: columns come, none goes, and none changes its type.
+# Schema evolution of a table with typed payloads: columns are added, never removed, and their types do not change.
 #
-# A definition's schema changes while its table lives on. What both know stays one column; a new member becomes a new
-# column, null in older rows; one that is gone is null in newer rows. A member whose type changed keeps its column when
-# each of its values fits there (``int32`` into ``int64``), else it gets a column beside it, named for the type
-# (``level`` and ``level_string``): old rows keep their meaning, and no value is bent.
+# If a definition's schema changes, a new member becomes a new column, null in older rows; a removed member is null in
+# newer rows. A member whose type changed uses its old column if all its values fit there (``int32`` into ``int64``),
+# else an additional column named for the type (``level`` and ``level_string``).
 
 _WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.int64(): (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()),
@@ -47,20 +46,20 @@ _WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.int16(): (pa.int8(), pa.uint8()),
     pa.float64(): (pa.float32(), pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()),
 }
-"""Per type the ones whose every value it holds exactly."""
+"""Per type, the types whose values it can represent exactly."""
 
 
 def evolve_schema(known: pa.Schema, new: pa.Schema) -> pa.Schema:
-    """Return the schema of a table that has the columns *known* and is to take rows of *new*.
+    """Return the schema of a table with the columns *known* after adding what rows of schema *new* need.
 
-    The columns of *known* come first and unchanged but for members added inside of them; then those that are new.
-    Both are to have nullable fields only.
+    The columns of *known* come first, unchanged except for nested members that are added; new columns follow. Both
+    schemas must have only nullable fields.
     """
     return pa.schema(_merge_fields(known, new))
 
 
 def conform_rows(rows: pa.Table, target: pa.Schema) -> pa.Table:
-    """Return the rows with the columns of *target*, which :func:`evolve_schema` made for them; nothing is lost."""
+    """Convert rows to the columns of *target*, a result of :func:`evolve_schema` for them; no value is lost."""
     rows = rows.combine_chunks()
     columns: dict[str, pa.Array] = {name: _combine_chunks(rows.column(name)) for name in rows.column_names}
     placed = _assign_arrays(columns, target)
@@ -68,7 +67,7 @@ def conform_rows(rows: pa.Table, target: pa.Schema) -> pa.Table:
 
 
 def can_hold(known: pa.Schema, given: pa.Schema) -> bool:
-    """Return whether rows of *given* fit *known* unchanged, with nulls for missing columns: no type differs."""
+    """Whether rows of schema *given* fit into *known* without any change of type; missing columns are null."""
     return _can_hold_members(list(known), list(given))
 
 
@@ -97,9 +96,9 @@ def _merge_fields(known: Iterable[pa.Field], new: Iterable[pa.Field]) -> list[pa
 
 
 def _assign_columns(known: Mapping[str, pa.DataType], new: Sequence[pa.Field]) -> list[str]:
-    """Return for each new member the column that its values go to, which may be there already or not.
+    """Return for each new member the column for its values, an existing or a new one.
 
-    Names that differ in case alone are one column: many readers of tables tell them apart no more than that.
+    Names that differ only in case share a column, since many table readers ignore case.
     """
     spelt = {name.lower(): name for name in known}
     targets: dict[int, str] = {}
@@ -127,7 +126,7 @@ def _iter_numbered_names(name: str) -> Iterator[str]:
 
 
 def _merge_types(known: pa.DataType, new: pa.DataType) -> pa.DataType | None:
-    """Return the type that holds both, equal to *known* but for added members; None when there is none."""
+    """Return the type for values of both types, equal to *known* except for added members; None if there is none."""
     if known.equals(new) or new in _WIDER.get(known, ()):
         return known
     if pa.types.is_struct(known) and pa.types.is_struct(new):
@@ -149,7 +148,7 @@ def _get_type_label(kind: pa.DataType) -> str:
 
 
 def _assign_arrays(columns: Mapping[str, pa.Array], target: Iterable[pa.Field]) -> dict[str, pa.Array]:
-    """Return the columns by the names of their homes in *target*, in its types."""
+    """Return the columns by their names in *target*, cast to its types."""
     fields = {field.name: field.type for field in target}
     names = _assign_columns(fields, [pa.field(name, column.type) for name, column in columns.items()])
     return {name: _cast(column, fields[name]) for name, column in zip(names, columns.values(), strict=True)}
@@ -175,7 +174,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _find_offsets(column: pa.Array) -> pa.Array:
-    """Return offsets into the array's flattened values, whatever slice the array is; nulls are empty."""
+    """Return offsets into the array's flattened values, also for a slice; nulls are empty lists."""
     lengths = pc.fill_null(pc.list_value_length(column), 0)
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths.cast(pa.int32()))])
 
@@ -189,22 +188,22 @@ def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
-# Statistics of a Parquet file as Delta's log has them, so that readers leave out files that hold nothing for them.
+# Statistics of a Parquet file in the form of Delta's log, with which readers skip files.
 #
-# They come of the file's own footer. A bound that JSON cannot hold exactly is left out, which every reader allows: what
-# is too long, decimals, infinite numbers, and instants outside of the years 1 to 9999.
+# They are read from the file's footer. Bounds that JSON cannot represent exactly are omitted: long texts, decimals,
+# infinite numbers, and times outside the years 1 to 9999.
 
 COLUMNS: Final = 32
-"""Leaves of the schema, from its first on, that have statistics: what Delta looks at unless a table says otherwise."""
+"""Number of leaf columns with statistics, from the first on: Delta's default."""
 LONGEST: Final = 64
-"""Characters of a text that is a bound."""
+"""Maximum characters of a text that is a bound."""
 _DAY: Final = 86_400_000_000
 _EPOCH: Final = datetime(1970, 1, 1)
 FieldPath = tuple[str, ...]
 
 
 def build_statistics(schema: pa.Schema, footer: pq.FileMetaData) -> str:
-    """Return the statistics of a file whose columns are those of *schema*, as JSON."""
+    """Return the statistics of a file with the columns of *schema*, as JSON."""
     statistics: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     for number, place, kind in _iter_leaves(schema):
         if number >= COLUMNS:
@@ -225,7 +224,7 @@ def build_statistics(schema: pa.Schema, footer: pq.FileMetaData) -> str:
 
 
 def _iter_leaves(schema: pa.Schema) -> Iterator[tuple[int, FieldPath, pa.DataType]]:
-    """Yield number, place and type of each leaf that is one value of a row; those of lists and maps only count."""
+    """Yield number, path and type of each leaf with one value per row; leaves in lists and maps are only numbered."""
     number = 0
 
     def walk(place: FieldPath, kind: pa.DataType, *, single: bool) -> Iterator[tuple[int, FieldPath, pa.DataType]]:
@@ -251,9 +250,9 @@ def _has_bounds(kind: pa.DataType) -> bool:
 
 
 def _find_bounds(kind: pa.DataType, columns: Sequence[pq.Statistics]) -> tuple[Any, Any]:
-    """Return the least and the greatest value as JSON has them; None for one that cannot be written."""
+    """Return minimum and maximum as JSON values; None for a value that JSON cannot represent."""
     if pa.types.is_temporal(kind):
-        # Python has no date or time for each that Arrow has, so the numbers are looked at.
+        # Arrow has dates and times that Python cannot represent, so numbers are compared.
         low, high = min(each.min_raw for each in columns), max(each.max_raw for each in columns)
         return _format_time(low, kind), _format_time(high, kind)
     return _to_json_bound(min(each.min for each in columns)), _to_json_bound(max(each.max for each in columns))
@@ -284,15 +283,15 @@ def _set_member(tree: dict[str, Any], place: FieldPath, value: Any) -> None:
     tree[place[-1]] = value
 
 
-# Partition columns of tables: those a row has anyway, and the day or hour it was received.
+# Partition columns of tables: existing columns, and the day or hour when a row was received.
 
 _DERIVED: Final = {"day": pa.date32(), "hour": INSTANT}
-"""Columns made from ``received``, in UTC; ``hour`` is the instant at which the hour begins."""
+"""Columns derived from ``received``, in UTC; ``hour`` is the time at which the hour starts."""
 RECEIVED: Final = "received"
 
 
 def add_partition_columns(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return the rows with those of *columns* that they lack: ``day`` and ``hour``."""
+    """Add the partition columns ``day`` and ``hour`` to rows if *columns* has them."""
     for name in columns:
         kind = _DERIVED.get(name)
         if kind is not None and name not in rows.column_names:
@@ -302,7 +301,7 @@ def add_partition_columns(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def add_partition_fields(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    """Return the schema of :func:`add_partition_columns` rows."""
+    """Add the fields of :func:`add_partition_columns` to a schema."""
     for name in columns:
         if name in _DERIVED and name not in schema.names:
             schema = schema.append(pa.field(name, _DERIVED[name]))
@@ -312,9 +311,9 @@ def add_partition_fields(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIX: Final = ".snappy.parquet"
 LISTED: Final = 100
-"""File names that are checked for each commit, on average, to find those that are no part of the table."""
+"""File names checked per commit, on average, to find files that are not part of the table."""
 REMEMBERED: Final = 600.0
-"""Seconds after a commit in which files of tries that Spark gave up are looked for."""
+"""Seconds after a commit during which files of abandoned attempts are searched."""
 MOST_REMEMBERED: Final = 1_000
 
 
@@ -322,8 +321,7 @@ MOST_REMEMBERED: Final = 1_000
 class TableFileStager:
     """Writes files into the folder of a Delta table on the local disk.
 
-    *known* are the columns that the table has, serialized by Arrow, where rows may have others; empty where they have
-    the table's own, or where there is none.
+    *known* are the table's columns, serialized by Arrow, if rows may have different types; else empty.
     """
 
     folder: str
@@ -331,10 +329,10 @@ class TableFileStager:
     partition_by: tuple[str, ...] = ()
     known: bytes = b""
     umask: int = field(default_factory=current_umask)
-    """The umask of the driver: workers make files for their owner alone, but these are for all readers of sinks."""
+    """The umask of the driver: files of workers are private by default, but these are for all readers."""
 
     def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
-        """Write rows to one file for each value of the partition columns; see :class:`Staging`."""
+        """Write rows to one file per combination of partition values; see :class:`Staging`."""
         rows = add_partition_columns(rows, self.partition_by)
         if self.known:
             rows = conform_rows(rows, evolve_schema(pa.ipc.read_schema(pa.py_buffer(self.known)), rows.schema))
@@ -352,7 +350,7 @@ class TableFileStager:
         except OSError as error:
             self.discard(staged)
             if error.errno == errno.ENAMETOOLONG:
-                raise  # A name that a record gave.
+                raise  # The name comes from a record.
             return [StagedFile(fault=(error.errno, error.strerror or str(error)))]
         except BaseException:
             self.discard(staged)
@@ -360,37 +358,37 @@ class TableFileStager:
         return staged
 
     def discard(self, files: Iterable[StagedFile]) -> None:
-        """Remove files that were never offered to the table's log."""
+        """Remove files that were never added to the table's log."""
         for file in files:
-            # What could not be written has no path: that is the table's folder then, or whatever is in its way.
+            # A file that could not be written has no path, which would mean the table's folder.
             if file.path:
                 with suppress(OSError):
                     Path(self.folder, file.path).unlink()
 
 
 def make_file_prefix(app: str, version: int) -> str:
-    """Return what the names of a commit's files begin with, and those of no other."""
+    """Return the prefix of the file names of a commit, which no other commit has."""
     return f"{escape_value(app, '_')}-{version:012d}-"
 
 
 class StagedFileSweeper:
-    """Removes the files that failed tries left beside committed ones.
+    """Removes files of failed attempts from the folders of committed files.
 
-    A commit of a part says that the whole, and what else it is a part of, was not committed: their files go as well. To
-    look means to list folders, so it is done the more seldom the more files they have. Each look is for the commits of
-    the last ten minutes: a try that Spark gave up may end long after its commit.
+    A commit of a part implies that the whole batch and enclosing parts were not committed: their files are removed too.
+    A sweep lists folders, so the more files they have, the rarer it is. It covers the commits of the last ten minutes,
+    since an attempt that Spark abandoned may end long after its commit.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._commits: dict[str, _CommittedFiles] = {}
-        """By what names of their files begin with, the oldest first."""
+        """By the prefix of their file names, oldest first."""
         self._folders: dict[str, float] = {}
-        """Folders that commits had files in, with the time of the last one."""
+        """Folders with files of commits, with the time of the last commit."""
         self._wait = 0
 
     def record_commit(self, commit: Commit, files: Iterable[StagedFile]) -> None:
-        """Record a commit that the log has with exactly these files, and sweep when due."""
+        """Record a commit with its files in the log, and sweep if it is time."""
         now = time.monotonic()
         paths = {os.path.join(self._folder, file.path) for file in files}
         for path in paths:
@@ -406,7 +404,7 @@ class StagedFileSweeper:
         self._forget_commits(now - REMEMBERED)
 
     def _sweep_folder(self, folder: str) -> int:
-        """Remove the files of a folder that are of these commits and not in the log; return how many it has."""
+        """Remove files of recorded commits that are not in the log from a folder; return its file count."""
         try:
             names = os.listdir(folder)
         except OSError:
@@ -420,7 +418,7 @@ class StagedFileSweeper:
         return len(names)
 
     def _forget_commits(self, before: float) -> None:
-        """Forget commits from before a time, and all but the latest where there are too many."""
+        """Forget commits before a time, and the oldest ones if there are too many."""
         surplus = len(self._commits) - MOST_REMEMBERED
         old = [
             prefix
@@ -434,14 +432,14 @@ class StagedFileSweeper:
 
 @dataclass(frozen=True, slots=True)
 class _CommittedFiles:
-    """When a commit was made, and its files in the log."""
+    """The time of a commit, and its files in the log."""
 
     at: float
     files: set[str]
 
 
 def _write_file(file: Path, rows: pa.Table) -> tuple[int, str]:
-    """Write rows to a new file that is on the disk then; return its bytes and statistics."""
+    """Write rows to a new file durably; return its size and statistics."""
     file.parent.mkdir(parents=True, exist_ok=True)
     footers: list[pq.FileMetaData] = []
     try:
@@ -459,7 +457,7 @@ def _write_file(file: Path, rows: pa.Table) -> tuple[int, str]:
 
 
 def _split_by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
-    """Yield the rows by the values of partition columns, as texts, each share in its order and without the columns."""
+    """Yield partition values as texts, each with its rows in order, without the partition columns."""
     if not columns:
         yield {}, rows
         return
@@ -474,9 +472,9 @@ def _split_by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tupl
 
 
 def _to_partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values of a partition column as Delta writes them; an empty text is none, since Delta knows no other."""
+    """Return values of a partition column as Delta writes them; an empty text becomes null, as in Delta."""
     if pa.types.is_timestamp(column.type):
-        # Without its zone Arrow writes an instant as the log has it.
+        # Without a time zone, Arrow formats a time as in the log.
         column = pa.chunked_array([each.view(pa.int64()).view(pa.timestamp("us")) for each in column.chunks])
     texts = column.cast(pa.string())
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)

@@ -1,17 +1,17 @@
-"""Background maintenance of Delta tables, so that log entries and files stay few: its steps, in order.
+"""Background maintenance of Delta tables, which limits log entries and files. Its steps, in order:
 
-| step | what a reader or a router finds after a kill right here |
+| step | state after a crash during the step |
 |---|---|
-| set the table's retention | the table unchanged |
-| merge small files, in one commit | small files, or what they became; no log names the others |
-| remove files that were replaced long ago | fewer of them; the next removal takes the rest |
-| write a checkpoint durably | all entries still; a checkpoint is complete or absent |
-| remove entries that an old enough checkpoint has | more of them than needed |
+| set the table's retention | the table is unchanged |
+| merge small files, in one commit | either small or merged files are in the table; the others are not in the log |
+| remove files that were replaced long ago | some are left; the next run removes them |
+| write a checkpoint durably | all entries exist; the checkpoint is complete or absent |
+| remove entries that an old enough checkpoint has | some are left |
 
-Batches go on meanwhile: a commit that finds upkeep before it looks again, as upkeep does that finds another engine.
-Files that no log names are removed by their names and age: those of a merge that was cut off after an hour, or as late
-as replaced files, and those that a batch has staged after a day. Files go before the checkpoint is written, since it
-forgets what was replaced long ago.
+Batches continue meanwhile: on a conflict, a commit is retried, and so is upkeep after a conflict with another engine.
+Files that are not in the log are removed by name and age: those of an interrupted merge after an hour, or with replaced
+files, and files staged for a batch after a day. Files are removed before the checkpoint is written, since it omits what
+was replaced long ago.
 """
 
 from __future__ import annotations
@@ -52,20 +52,19 @@ from router.sinks.tables.staging import build_statistics, conform_rows, evolve_s
 
 # Merging the small files of a table on disk, without ever losing or duplicating a row.
 #
-# The rows are written to new files first. One entry of the log then replaces the old files by them, and only where each
-# old file is still in the log at the version before: what others committed meanwhile is read, and if it concerns these
-# files, the merge is given up. Those who began before the entry cannot commit behind it
-# (:meth:`TableHead.replace_files`).
+# The rows are written to new files first. Then one log entry replaces the old files, provided that all of them are
+# still in the log: entries that others committed are read, and if they removed one of these files, the merge is
+# abandoned. Writers that started before the entry conflict with it (:meth:`TableHead.replace_files`).
 
 MERGED: Final = "part-"
 """The prefix of merged files' names, as with other engines."""
 _ATTEMPTS: Final = 100
 MOST: Final = 2_000
-"""Files that one entry replaces, or a few more."""
+"""Approximate maximum of files that one entry replaces."""
 _GROUP: Final = 32 * 2**20
-"""Bytes of rows collected before they are written."""
+"""Bytes of rows buffered before they are written."""
 File = Mapping[str, Any]
-"""An action ``add`` of the log."""
+"""An action ``add`` from the log."""
 
 
 class MergeResult(NamedTuple):
@@ -76,7 +75,7 @@ class MergeResult(NamedTuple):
 
 
 def merge_small_files(uri: str, folder: Path, size: int) -> MergeResult:
-    """Merge files of a table that are smaller than *size*, each partition for itself, at most about :data:`MOST`.
+    """Merge files smaller than *size* within each partition of a table, about :data:`MOST` at most.
 
     Raises:
         DeltaError, OSError: the table cannot be read or written now; it is unchanged.
@@ -102,24 +101,25 @@ def merge_small_files(uri: str, folder: Path, size: int) -> MergeResult:
             _delete_files(folder, added)
             return MergeResult()
     except FileNotFoundError:
-        # Another engine replaced a file and removed it: what it wrote is looked at next time.
+        # Another engine replaced and removed a file; the next run handles its files.
         _delete_files(folder, added)
         return MergeResult()
     except BaseException:
         _delete_files(folder, added)
         raise
     if not all(_is_unchanged(folder, file) for file in added):
-        # Another engine removed what no log named yet: the old files are there still, and stand for it again.
+        # Another engine removed the new files before they were in the log: the old files still exist, and are restored.
         _commit_replacement(head, folder, added, removed)
         return MergeResult()
     return MergeResult(len(removed), len(added))
 
 
 def _group_small_files(files: Iterable[File], size: int) -> Iterator[list[File]]:
-    """Yield groups of small files of one partition, to become a file each."""
+    """Yield groups of small files of one partition, each to be merged into one file."""
     partitions: dict[str, tuple[list[File], int]] = {}
     for file in sorted(files, key=lambda file: (file["modificationTime"], file["path"])):
-        # Rows of a file with a deletion vector are left to an engine that writes such; a path elsewhere is a clone's.
+        # Files with a deletion vector are left to engines that support them; a path outside the table belongs to a
+        # clone.
         if file.get("deletionVector") or ":" in unquote(file["path"]).partition("/")[0]:
             continue
         partition = json.dumps(file["partitionValues"], sort_keys=True)
@@ -133,7 +133,7 @@ def _group_small_files(files: Iterable[File], size: int) -> Iterator[list[File]]
 
 
 def _can_merge_file(path: Path, columns: pa.Schema, known: dict[bytes, bool]) -> bool:
-    """Whether the rows of a file can be written with these columns, without any loss; *known* is of files before."""
+    """Whether a file's rows can be written with these columns without loss; *known* caches results by schema."""
     schema = pq.read_schema(path)
     key = schema.remove_metadata().serialize().to_pybytes()
     if key not in known:
@@ -148,7 +148,7 @@ def _can_merge_schema(schema: pa.Schema, columns: pa.Schema) -> bool:
 
 
 def _write_merged_file(folder: Path, files: Sequence[File], columns: pa.Schema) -> File:
-    """Write the rows of files to a new one beside the first, which is on the disk then; return it as an action."""
+    """Write the rows of files to a new file durably, in the folder of the first; return it as an action."""
     beside = files[0]["path"].rpartition("/")[0]
     name = f"{MERGED}{uuid4()}-merged.snappy.parquet"
     path = folder / unquote(beside) / name
@@ -184,13 +184,13 @@ def _write_merged_file(folder: Path, files: Sequence[File], columns: pa.Schema) 
 
 
 def _conform_columns(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Return rows with the columns of the table; most files have these, and nothing is to be done."""
+    """Convert rows to the table's columns; most files have these already."""
     rows = _add_time_zones(rows, columns)
     return rows if rows.schema.equals(columns) else conform_rows(rows, columns)
 
 
 def _add_time_zones(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Return rows whose instants have their zone, which Parquet's old type for them does not say."""
+    """Add the time zone to times if the table has one: Parquet's legacy type for times has none."""
     for at, field in enumerate(rows.schema):
         wanted = columns.field(field.name).type if field.name in columns.names else field.type
         if pa.types.is_timestamp(field.type) and pa.types.is_timestamp(wanted) and not field.type.tz and wanted.tz:
@@ -199,7 +199,7 @@ def _add_time_zones(rows: pa.Table, columns: pa.Schema) -> pa.Table:
 
 
 def _commit_replacement(head: TableHead, folder: Path, removed: Sequence[File], added: Sequence[File]) -> bool:
-    """Commit the replacement of files; return False if the log no longer has one of them."""
+    """Commit the replacement of files; return False if one of them is no longer in the log."""
     gone = {file["path"] for file in removed}
     for _ in range(_ATTEMPTS):
         if not all(_is_unchanged(folder, file) for file in added):
@@ -229,23 +229,24 @@ def _delete_files(folder: Path, files: Iterable[File]) -> None:
 
 
 _EVERY: Final = 100
-"""Versions of a table between two runs of maintenance if files are not merged."""
+"""Versions of a table between two maintenance runs if files are not merged."""
 _UPKEEP_ATTEMPTS: Final = 20
 _STAGED: Final = re.compile(r"-\d{12}-[^/]*-[0-9a-f]{8}\.snappy\.parquet")
-"""The end of the names of files that workers stage."""
+"""Pattern of the names of files that workers stage."""
 _STAGED_FOR: Final = 86_400.0
-"""Seconds after which a file that was staged is part of no batch any more; one that is gone is staged again."""
+"""Seconds after which a staged file is considered abandoned; if it was not, it is staged again."""
 _UNNAMED_FOR: Final = 3_600.0
-"""Seconds after which an entry that was never linked has no writer any more, nor has a file that no log names."""
+"""Seconds after which drafts of entries and files that are not in the log are considered abandoned."""
 _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepRules:
-    """When tables are tended and how: after so many versions, with files merged into those of ``file_bytes``.
+    """Maintenance settings: tables are maintained every ``after`` versions, with small files merged up to
+    ``file_bytes``.
 
-    With ``after`` 0 files are not merged. Replaced files and entries of the log stay for ``keep``, counted in whole
-    hours for files.
+    If ``after`` is 0, files are not merged. Replaced files and log entries are kept for ``keep``, rounded down to hours
+    for files.
     """
 
     after: int
@@ -267,9 +268,9 @@ class Upkeep:
         self._thread: Background | None = None
 
     def record_commit(self, uri: str, version: int) -> None:
-        """Record that a batch became this version of the table at *uri*; returns at once.
+        """Record that a batch was committed as this version of the table at *uri*; does not block.
 
-        A table is due whenever its version passes a multiple of what the rules say, however often routers start.
+        A table is due whenever its version passes a multiple of the interval, regardless of restarts.
         """
         with self._lock:
             known = self._rounds.get(uri, (version - 1) // self._every)
@@ -278,7 +279,7 @@ class Upkeep:
                 return
             self._waiting.add(uri)
             if self._thread is None:
-                # Each step is atomic, so that nothing is lost when the process ends in the middle.
+                # Each step is atomic, so nothing is lost if the process ends in between.
                 self._thread = Background("upkeep", self._maintain_due_tables, name=f"upkeep-{self._sink}")
                 self._thread.start()
         self._due.put(uri)
@@ -295,7 +296,7 @@ class Upkeep:
                     self._waiting.discard(uri)
 
     def maintain(self, uri: str) -> MergeResult:
-        """Do all due maintenance of a table now; return the result of merging.
+        """Do all maintenance of a table now; return the result of merging.
 
         Raises:
             DeltaError, OSError: the table cannot be read or written now; it is unchanged.
@@ -326,7 +327,7 @@ class Upkeep:
         return merged
 
     def _set_retention(self, uri: str, folder: Path | None) -> None:
-        """Set the table's retention properties, which all maintenance obeys, ours and others'."""
+        """Set the table's retention properties, which apply to our maintenance and that of other engines."""
         kept = f"interval {int(self._rules.keep.total_seconds())} seconds"
         wanted = dict.fromkeys(("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"), kept)
         for _ in range(_UPKEEP_ATTEMPTS):
@@ -357,7 +358,7 @@ class Upkeep:
 
 
 def _remove_replaced(table: DeltaTable, folder: Path, hours: int) -> None:
-    """Remove files that the log replaced long ago, and old ones that no log names."""
+    """Remove files that were replaced long ago, and old files that are not in the log."""
     for path in table.vacuum(hours, enforce_retention_duration=False, full=False):
         _remove_old_file(folder / path, folder, 0.0)
     for path in table.vacuum(hours, enforce_retention_duration=False, full=True):
