@@ -254,12 +254,12 @@ def select_from_topics(name: str, sink: KafkaSink, spill: Path, wanted: IdSelect
         BrokerUnreachable: no broker answers.
     """
 
-    def letters() -> Iterator[DeadLetter]:
+    def read_ends() -> Iterator[DeadLetter]:
         return stores.read_topics(name, sink, spill, last=LOOK_OFFSETS)
 
     # Read twice, since all complete letters may not fit into memory.
-    chosen = wanted([(each.failed or _BEGINNING, each.id) for each in letters()])
-    return [each for each in letters() if each.id in chosen] if chosen else []
+    chosen = wanted([(each.failed or _BEGINNING, each.id) for each in read_ends()])
+    return [each for each in read_ends() if each.id in chosen] if chosen else []
 
 
 def _select_letters(letters: Sequence[DeadLetter], wanted: IdSelector) -> list[DeadLetter]:

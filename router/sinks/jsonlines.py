@@ -244,13 +244,13 @@ def _replace_lines(lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, 
 def _render_attributes(rows: pa.RecordBatch) -> Pieces:
     """Render the attributes that have a column as JSON members, ``specversion`` first and ``time`` last."""
     version, time = _get_texts(rows, "specversion"), _get_texts(rows, TIME_TEXT)
-    version = _fill_empty(version, pa.scalar("1.0"))
-    time = _fill_empty(time, _get_instant_texts(rows, "time"))
+    version = _replace_empty(version, pa.scalar("1.0"))
+    time = _replace_empty(time, _get_instant_texts(rows, "time"))
     others = (string_member_if_any(name, _get_texts(rows, name)) for name in ATTRIBUTES)
     return [*string_member("specversion", version), *chain(*others), *string_member_if_any("time", time)]
 
 
-def _fill_empty(texts: pa.StringArray, other: pa.StringArray | pa.StringScalar) -> pa.StringArray:
+def _replace_empty(texts: pa.StringArray, other: pa.StringArray | pa.StringScalar) -> pa.StringArray:
     """Return the texts, with null and empty ones replaced by *other*."""
     empty = pc.fill_null(pc.equal(texts, ""), True)
     return pc.if_else(empty, other, texts) if pc.any(empty).as_py() else texts

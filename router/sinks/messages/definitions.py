@@ -108,7 +108,7 @@ class MessageValidator:
             tuple(key[2:] for key, deciding in each.items() if key.startswith("e.") and deciding)
             for each in constraints
         ]
-        self._iter_options = [
+        self._options = [
             {_to_part_key(key): deciding for key, deciding in each.items() if key.startswith(("p.", "b."))}
             for each in constraints
         ]
@@ -146,7 +146,7 @@ class MessageValidator:
         native = shaped.mode == "native"
         if native and (self._sniffs[shaped.definition] or media_type_of(content).startswith(EVENT_MEDIA)):
             return None
-        options = self._iter_options[shaped.definition]
+        options = self._options[shaped.definition]
         return (
             shaped.definition,
             shaped.mode,

@@ -410,14 +410,14 @@ class ConfirmedSink(ArrowSink):
         self._name = name
         self._spread = spread
         self._max_body = max_body
-        self._build_message = composer
+        self._composer = composer
         self._publisher = publisher
         self._lock = threading.Lock()
         self._settled: dict[str, tuple[int, Settled]] = {}
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
         """Prefix the bodies of these definitions with frames."""
-        self._build_message.begin_with(frames)
+        self._composer.begin_with(frames)
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Send the rows of a batch that have no result yet. Rows that the target will never accept are ``refused``.
@@ -462,7 +462,7 @@ class ConfirmedSink(ArrowSink):
     def _send(self, events: list[RoutedEvent], settled: Settled) -> None:
         messages: list[Outbound] = []
         sent: list[RoutedEvent] = []
-        for event, message in zip(events, self._build_message.compose(events), strict=True):
+        for event, message in zip(events, self._composer.compose(events), strict=True):
             try:
                 if isinstance(message, UnsendableMessage):
                     raise message
