@@ -148,19 +148,19 @@ def find_recent(settings: Settings, letter: str) -> DeadLetter:
     return letters[0]
 
 
-def _select_from_sinks(settings: Settings, wanted: IdSelector) -> list[DeadLetter]:
+def _select_from_sinks(settings: Settings, select_ids: IdSelector) -> list[DeadLetter]:
     letters: dict[str, DeadLetter] = {}
     for name in readable_sinks(settings):
         sink = settings.sinks[name]
         if not sink.latest:
             continue
-        for letter in resolve_name(sink.latest)(name, sink, Path(settings.state) / "spill", wanted):
+        for letter in resolve_name(sink.latest)(name, sink, Path(settings.state) / "spill", select_ids):
             letters.setdefault(letter.id, letter)
     return sorted(letters.values(), key=lambda each: (each.failed or _BEGINNING, each.id), reverse=True)
 
 
-def select_from_table(name: str, sink: TableSink, spill: Path, wanted: IdSelector) -> list[DeadLetter]:
-    """Return the dead letters that *wanted* selects from the newest in a table.
+def select_from_table(name: str, sink: TableSink, spill: Path, select_ids: IdSelector) -> list[DeadLetter]:
+    """Return the dead letters that *select_ids* selects from the newest in a table.
 
     Raises:
         SinkError: it cannot be read.
@@ -168,7 +168,7 @@ def select_from_table(name: str, sink: TableSink, spill: Path, wanted: IdSelecto
     try:
         parquet = sink.format == "parquet"
         fragments, schema = _newest_in_folder(Path(sink.path)) if parquet else _newest_in_delta(name, sink.path)
-        return _select_rows(name, fragments, schema, wanted)
+        return _select_rows(name, fragments, schema, select_ids)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise SinkError(name, f"{sink.path} cannot be read: {error}", hint="check the permissions") from error
 
@@ -202,7 +202,7 @@ def _newest_in_folder(folder: Path) -> tuple[Iterable[Any], pa.Schema]:
     return [form.make_fragment(str(path), LocalFileSystem()) for path in files], DEAD_LETTER
 
 
-def _select_rows(name: str, fragments: Iterable[Any], schema: pa.Schema, wanted: IdSelector) -> list[DeadLetter]:
+def _select_rows(name: str, fragments: Iterable[Any], schema: pa.Schema, select_ids: IdSelector) -> list[DeadLetter]:
     found: list[tuple[datetime, str]] = []
     groups: list[Any] = []
     for fragment in fragments:
@@ -214,7 +214,7 @@ def _select_rows(name: str, fragments: Iterable[Any], schema: pa.Schema, wanted:
                 times = batch.column("failed").cast(DEAD_LETTER.field("failed").type).cast(pa.int64()).to_pylist()
                 ids = batch.column("letter").to_pylist()
                 found += ((stores.to_instant(at) or _BEGINNING, letter) for at, letter in zip(times, ids, strict=True))
-    chosen = wanted(found)
+    chosen = select_ids(found)
     return list(_read_selected(name, groups, schema, chosen)) if chosen else []
 
 
@@ -225,8 +225,8 @@ def _read_selected(name: str, groups: Iterable[Any], schema: pa.Schema, chosen: 
             yield from stores.parse_rows(batch, name)
 
 
-def select_from_files(name: str, sink: JsonLinesSink, spill: Path, wanted: IdSelector) -> list[DeadLetter]:
-    """Return the dead letters that *wanted* selects from the ends of the newest JSON lines files.
+def select_from_files(name: str, sink: JsonLinesSink, spill: Path, select_ids: IdSelector) -> list[DeadLetter]:
+    """Return the dead letters that *select_ids* selects from the ends of the newest JSON lines files.
 
     Raises:
         SinkError: the folder cannot be read.
@@ -244,11 +244,11 @@ def select_from_files(name: str, sink: JsonLinesSink, spill: Path, wanted: IdSel
                 break
     except OSError as error:
         raise SinkError(name, f"{sink.path} cannot be read: {error.strerror}", hint="check its permissions") from error
-    return _select_letters(letters, wanted)
+    return _select_letters(letters, select_ids)
 
 
-def select_from_topics(name: str, sink: KafkaSink, spill: Path, wanted: IdSelector) -> list[DeadLetter]:
-    """Return the dead letters that *wanted* selects from the ends of the partitions of a sink's topics.
+def select_from_topics(name: str, sink: KafkaSink, spill: Path, select_ids: IdSelector) -> list[DeadLetter]:
+    """Return the dead letters that *select_ids* selects from the ends of the partitions of a sink's topics.
 
     Raises:
         BrokerUnreachable: no broker answers.
@@ -258,12 +258,12 @@ def select_from_topics(name: str, sink: KafkaSink, spill: Path, wanted: IdSelect
         return stores.read_topics(name, sink, spill, last=LOOK_OFFSETS)
 
     # Read twice, since all complete letters may not fit into memory.
-    chosen = wanted([(each.failed or _BEGINNING, each.id) for each in read_ends()])
+    chosen = select_ids([(each.failed or _BEGINNING, each.id) for each in read_ends()])
     return [each for each in read_ends() if each.id in chosen] if chosen else []
 
 
-def _select_letters(letters: Sequence[DeadLetter], wanted: IdSelector) -> list[DeadLetter]:
-    chosen = wanted([(each.failed or _BEGINNING, each.id) for each in letters])
+def _select_letters(letters: Sequence[DeadLetter], select_ids: IdSelector) -> list[DeadLetter]:
+    chosen = select_ids([(each.failed or _BEGINNING, each.id) for each in letters])
     return [each for each in letters if each.id in chosen]
 
 

@@ -386,33 +386,33 @@ class _TimestampMerger:
 
     def __init__(self, consumer: Consumer, ranges: dict[PartitionKey, tuple[int, int]]) -> None:
         self._consumer = consumer
-        self._ends = {place: end for place, (_, end) in ranges.items()}
-        self._buffers: dict[PartitionKey, deque[Message]] = {place: deque() for place in ranges}
+        self._ends = {key: end for key, (_, end) in ranges.items()}
+        self._buffers: dict[PartitionKey, deque[Message]] = {key: deque() for key in ranges}
         self._bytes = dict.fromkeys(ranges, 0)
         self._share = MAX_BUFFERED_BYTES // max(1, len(ranges))
         self._reading = set(ranges)
         self._paused: set[PartitionKey] = set()
-        consumer.assign([TopicPartition(*place, first) for place, (first, _) in ranges.items()])
+        consumer.assign([TopicPartition(*key, first) for key, (first, _) in ranges.items()])
 
     def iter_records(self) -> Iterator[Message]:
         """Yield all records by timestamp."""
         while True:
             self._fill_buffers()
-            heads = [(held[0].timestamp()[1], place) for place, held in self._buffers.items() if held]
-            if not heads:
+            next_times = [(held[0].timestamp()[1], key) for key, held in self._buffers.items() if held]
+            if not next_times:
                 return
-            place = min(heads)[1]
-            message = self._buffers[place].popleft()
-            self._bytes[place] -= _estimate_size(message)
+            key = min(next_times)[1]
+            message = self._buffers[key].popleft()
+            self._bytes[key] -= _estimate_size(message)
             yield message
-            if place in self._paused and not self._buffers[place]:
-                self._paused.discard(place)
-                self._consumer.resume([TopicPartition(*place)])
+            if key in self._paused and not self._buffers[key]:
+                self._paused.discard(key)
+                self._consumer.resume([TopicPartition(*key)])
 
     def _fill_buffers(self) -> None:
         """Wait until each unfinished partition has its next record buffered."""
         last = time.monotonic()
-        while any(not self._buffers[place] for place in self._reading):
+        while any(not self._buffers[key] for key in self._reading):
             message = self._consumer.poll(_POLL)
             if message is not None:
                 last = time.monotonic()
@@ -421,22 +421,22 @@ class _TimestampMerger:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no record in {STALL_SECONDS:g} s"))
 
     def _buffer_record(self, message: Message) -> None:
-        place = (str(message.topic()), int(message.partition() or 0))
+        key = (str(message.topic()), int(message.partition() or 0))
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
-        if place not in self._reading:
+        if key not in self._reading:
             return
         offset = int(message.offset() or 0)
-        if error is None and offset < self._ends[place]:
-            self._buffers[place].append(message)
-            self._bytes[place] += _estimate_size(message)
-        if error is not None or offset >= self._ends[place] - 1:
-            self._reading.discard(place)
-            self._consumer.pause([TopicPartition(*place)])
-        elif self._bytes[place] >= self._share:
-            self._paused.add(place)
-            self._consumer.pause([TopicPartition(*place)])
+        if error is None and offset < self._ends[key]:
+            self._buffers[key].append(message)
+            self._bytes[key] += _estimate_size(message)
+        if error is not None or offset >= self._ends[key] - 1:
+            self._reading.discard(key)
+            self._consumer.pause([TopicPartition(*key)])
+        elif self._bytes[key] >= self._share:
+            self._paused.add(key)
+            self._consumer.pause([TopicPartition(*key)])
 
 
 def _estimate_size(message: Message) -> int:
