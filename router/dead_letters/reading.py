@@ -167,13 +167,13 @@ def select_from_table(name: str, sink: TableSink, spill: Path, select_ids: IdSel
     """
     try:
         parquet = sink.format == "parquet"
-        fragments, schema = _newest_in_folder(Path(sink.path)) if parquet else _newest_in_delta(name, sink.path)
+        fragments, schema = _find_in_folder(Path(sink.path)) if parquet else _find_in_delta(name, sink.path)
         return _select_rows(name, fragments, schema, select_ids)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise SinkError(name, f"{sink.path} cannot be read: {error}", hint="check the permissions") from error
 
 
-def _newest_in_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
+def _find_in_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
     if not DeltaTable.is_deltatable(uri):
         return (), DEAD_LETTER
     table = DeltaTable(uri)
@@ -196,8 +196,8 @@ def _to_microseconds(at: datetime | None) -> int:
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
-def _newest_in_folder(folder: Path) -> tuple[Iterable[Any], pa.Schema]:
-    files = _newest_files(folder, stores.PARQUET)
+def _find_in_folder(folder: Path) -> tuple[Iterable[Any], pa.Schema]:
+    files = _find_newest(folder, stores.PARQUET)
     form = pads.ParquetFileFormat()
     return [form.make_fragment(str(path), LocalFileSystem()) for path in files], DEAD_LETTER
 
@@ -233,7 +233,7 @@ def select_from_files(name: str, sink: JsonLinesSink, spill: Path, select_ids: I
     """
     letters: list[DeadLetter] = []
     try:
-        for path in _newest_files(Path(sink.path), stores.SUFFIX):
+        for path in _find_newest(Path(sink.path), stores.SUFFIX):
             with path.open("rb") as file:
                 start = max(0, path.stat().st_size - LOOK_BYTES)
                 file.seek(start)
@@ -267,7 +267,7 @@ def _select_letters(letters: Sequence[DeadLetter], select_ids: IdSelector) -> li
     return [each for each in letters if each.id in chosen]
 
 
-def _newest_files(folder: Path, suffix: str) -> list[Path]:
+def _find_newest(folder: Path, suffix: str) -> list[Path]:
     """Return the newest files of a folder, newest first, without hidden ones, which are incomplete."""
     if not folder.is_dir():
         return []

@@ -26,7 +26,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from bindings.background import Background
 from bindings.private_files import sync_path
 from router.dead_letters.reading import read_letters, readable_sinks
-from router.dead_letters.stores import FAILED, PARQUET, first_line_time, first_row_time, list_files, parse_line
+from router.dead_letters.stores import FAILED, PARQUET, find_line_time, find_row_time, list_files, parse_line
 from router.dead_letters.stores import SUFFIX as JSON_LINES
 from router.errors import RouterError, SinkError, StateError
 from router.logs import get_logger
@@ -88,7 +88,7 @@ def find_old_files(sink: str, folder: Path, suffix: str, *, before: datetime | N
     Raises:
         SinkError: the folder cannot be read.
     """
-    written = first_row_time if suffix == PARQUET else first_line_time
+    written = find_row_time if suffix == PARQUET else find_line_time
     try:
         files = list_files(folder, suffix, written)
         sizes = {path: path.stat().st_size for path in files}
@@ -143,11 +143,11 @@ def _iter_file_ids(path: Path) -> Iterator[str]:
 def _make_empty_writer(path: Path) -> Callable[[BinaryIO], None]:
     """Return a function that writes an empty file of the same kind."""
 
-    def fill(file: BinaryIO) -> None:
+    def write_empty(file: BinaryIO) -> None:
         if path.suffix != JSON_LINES:
             pq.write_table(DEAD_LETTER.empty_table(), file)
 
-    return fill
+    return write_empty
 
 
 # Removing old letters from a Delta table in one atomic delete, concurrently with other writers.

@@ -82,7 +82,7 @@ def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[De
         SinkError: a file cannot be read, or does not contain dead letters.
     """
     try:
-        for path in list_files(folder, PARQUET, first_row_time):
+        for path in list_files(folder, PARQUET, find_row_time):
             try:
                 whole = pads.dataset(str(path), format="parquet")
             except FileNotFoundError:
@@ -101,7 +101,7 @@ def list_files(folder: Path, suffix: str, first: Callable[[Path], datetime | Non
     return sorted(files, key=lambda path: (first(path) or _EPOCH, path.name))
 
 
-def first_row_time(path: Path) -> datetime | None:
+def find_row_time(path: Path) -> datetime | None:
     """Return when the first dead letter of a Parquet file was written, by its statistics; None if unknown."""
     try:
         return _find_first_time(pq.read_metadata(path))
@@ -238,7 +238,7 @@ def read_lines(sink: str, folder: Path) -> Iterator[DeadLetter]:
         SinkError: the folder or a file in it cannot be read.
     """
     try:
-        for path in list_files(folder, SUFFIX, first_line_time):
+        for path in list_files(folder, SUFFIX, find_line_time):
             yield from _read_lines_file(sink, path)
     except OSError as error:
         raise SinkError(sink, f"{folder} cannot be read: {error.strerror}", hint=_LINES_HINT) from error
@@ -249,7 +249,7 @@ def read_sink_lines(name: str, sink: JsonLinesSink, spill: Path, *, bodies: bool
     return read_lines(name, Path(sink.path))
 
 
-def first_line_time(path: Path) -> datetime | None:
+def find_line_time(path: Path) -> datetime | None:
     """Return when the first dead letter of a file was written; None if unknown."""
     try:
         with path.open("rb") as file:

@@ -429,7 +429,7 @@ class ConfirmedSink(ArrowSink):
             return WriteResult(0)  # without waiting for another query's batch
         kept = rows.drop_columns([name for name in _UNUSED if name in rows.column_names])
         with self._lock:
-            settled = self._known(commit)
+            settled = self._get_results(commit)
             for batch in kept.to_batches(max_chunksize=CHUNK):
                 self._send([row for row in map(make_event, batch.to_pylist()) if row.position not in settled], settled)
                 report_progress()
@@ -443,15 +443,15 @@ class ConfirmedSink(ArrowSink):
 
     def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
         """Yield the rows that the target has not accepted in this process; refused rows have their own reason."""
-        settled = self.settled(commit)
+        settled = self.get_known_results(commit)
         return (left for row in share if (left := settled.get(row.position, row)) is not None)
 
-    def settled(self, commit: Commit) -> Settled:
+    def get_known_results(self, commit: Commit) -> Settled:
         """Return the results of a batch in this process, by position; None means delivered."""
         version, settled = self._settled.get(commit.whole, (-1, {}))
         return dict(settled) if version == commit.version else {}
 
-    def _known(self, commit: Commit) -> Settled:
+    def _get_results(self, commit: Commit) -> Settled:
         # Stored for the whole batch, whose positions are unique, so that parts share the results.
         version, settled = self._settled.get(commit.whole, (-1, {}))
         if version != commit.version:

@@ -119,7 +119,7 @@ class DefinitionStager:
 
     def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
         """Write each table's rows to one or more files, even if another table fails; see :class:`Staging`."""
-        tables, unfit = self.layout.split_by_table(rows, partial(_cached_payload_column, catalog))
+        tables, unfit = self.layout.split_by_table(rows, partial(_get_cached_column, catalog))
         files = [
             replace(file, table=path)
             for path, part in tables.items()
@@ -151,7 +151,7 @@ class _WorkerCache:
 _cache = _WorkerCache()
 
 
-def _cached_payload_column(catalog: Catalog, message: str) -> PayloadColumn | None:
+def _get_cached_column(catalog: Catalog, message: str) -> PayloadColumn | None:
     if _cache.epoch != catalog.epoch:
         _cache.epoch, _cache.payloads = catalog.epoch, {}
     if message not in _cache.payloads:
@@ -342,7 +342,7 @@ def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, fra
     rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
     upkeep = Upkeep(name, rules) if settings.format == "delta" else None
 
-    def table(path: str, *, grows: bool = False) -> OpenedTable:
+    def open_one(path: str, *, grows: bool = False) -> OpenedTable:
         if settings.format == "parquet":
             return ParquetSink(name, Path(path))
         schema = WIDE if kind == "events" else DEAD_LETTER
@@ -351,13 +351,13 @@ def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, fra
 
     if settings.layout == "wide" or kind == "dead-letters":
         # The column ``ambiguous`` is added when a tie is first resolved.
-        return table(settings.path, grows=kind == "events")
+        return open_one(settings.path, grows=kind == "events")
     return DefinitionTablesSink(
         name,
         settings.path,
         settings.table,
         catalog,
-        lambda path: table(join_table_path(settings.path, path, url=is_url(settings.path)), grows=True),
+        lambda path: open_one(join_table_path(settings.path, path, url=is_url(settings.path)), grows=True),
         framings,
         settings.partition_by if settings.format == "delta" else None,
     )
