@@ -39,7 +39,7 @@ from router.schemaids.framing import IDS, registry_address, registry_folder, uni
 from router.settings import HttpSettings, KafkaSink, Settings
 from router.settings.checks import event_sinks, iter_executor_warnings, iter_inbox_faults
 from router.settings.sinks.contract import RemoteSink
-from router.sinks.messages.definitions import endpoint_of
+from router.sinks.messages.definitions import find_endpoint
 from router.sinks.tables.head import local_folder
 from router.sources import INBOX, Source, group_by_query, make_inbox_client, make_source_client
 from router.spark.connectors import KAFKA, MANIFEST, JavaMissing, cache_root, find_java
@@ -287,7 +287,7 @@ def _iter_refused_tables(folder: Path) -> Iterator[str]:
 
     for log in itertools.islice(folder.rglob("_delta_log"), _TABLES):
         try:
-            refused = TableRequirements.of(DeltaTable(log.parent)).refused
+            refused = TableRequirements.from_table(DeltaTable(log.parent)).refusal
         except (DeltaError, OSError) as error:
             reason = str(error).partition("\n")[0]
             refused = f"cannot be read: {reason}" if DeltaTable.is_deltatable(str(log.parent)) else ""
@@ -474,7 +474,7 @@ def _check_frames(called: str, name: str, plan: Plan) -> Iterator[CheckResult]:
 def _make_sink_check(name: str, sink: RemoteSink, catalog: Catalog) -> PreflightCheck | _KafkaQuery:
     called = f"sink {name}"
     try:
-        endpoint = endpoint_of(name, sink, catalog)
+        endpoint = find_endpoint(name, sink, catalog)
         cluster = sink.cluster_at(name, endpoint)
         if cluster is not None:
             return _KafkaQuery(called, cluster, optional=sink.own_cluster() is None)

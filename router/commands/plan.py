@@ -31,8 +31,8 @@ from router.commands.catalog import describe_change
 from router.commands.test.cases import read_cases
 from router.commands.test.runner import entry_to_dead_letter
 from router.dead_letters.dead_letter import DeadLetter
-from router.dead_letters.reading import latest_letters, moment_of
-from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, marks_of, marks_of_settings, redactor_of
+from router.dead_letters.reading import parse_time_option, read_latest
+from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, find_marks, make_redactor, parse_marks
 from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
 from router.evaluation.comparing import (
     KINDS,
@@ -190,7 +190,7 @@ class ChangeSampler:
 def _describe_mismatch(verdict: CatalogOutcome, message: str | None, redaction: Redaction) -> str:
     """Return the first requirement of a definition that a record does not meet."""
     near = next((each for each in verdict.nearest if each.get("message") == message), None)
-    wrong = (near and redaction.near(near).get("mismatches")) or ()
+    wrong = (near and redaction.redact_near(near).get("mismatches")) or ()
     if not wrong:
         return ""
     asked, there = value_text(wrong[0].get("expected")), value_text(wrong[0].get("found"))
@@ -200,7 +200,7 @@ def _describe_mismatch(verdict: CatalogOutcome, message: str | None, redaction: 
 
 
 def _redact_detail(verdict: CatalogOutcome, redaction: Redaction) -> str:
-    return redaction.detail(verdict.reason, verdict.detail)
+    return redaction.redact_detail(verdict.reason, verdict.detail)
 
 
 def _redact_outcome(verdict: CatalogOutcome, other: CatalogOutcome, redaction: Redaction) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def _redact_outcome(verdict: CatalogOutcome, other: CatalogOutcome, redaction: R
         shown["detail"] = _cut(_redact_detail(verdict, redaction))
     shown["sinks"] = list(verdict.sinks)
     if verdict.topics != other.topics:
-        shown["topics"] = {name: _cut(redaction.text(topic)) for name, topic in verdict.topics.items()}
+        shown["topics"] = {name: _cut(redaction.redact_text(topic)) for name, topic in verdict.topics.items()}
     if verdict.message and other.message:
         for name in ("context", "attributes"):
             differing = _redact_changed(getattr(verdict, name), getattr(other, name), redaction)
@@ -221,7 +221,7 @@ def _redact_outcome(verdict: CatalogOutcome, other: CatalogOutcome, redaction: R
 
 def _redact_changed(mine: Mapping[str, str], others: Mapping[str, str], redaction: Redaction) -> dict[str, str | None]:
     names = sorted(name for name in {*mine, *others} if mine.get(name) != others.get(name))
-    return {name: None if name not in mine else _cut(redaction.derived(name, mine[name])) for name in names[:MAX_SHOWN]}
+    return {key: _cut(redaction.redact_derived(key, mine[key])) if key in mine else None for key in names[:MAX_SHOWN]}
 
 
 def _cut(text: str) -> str:
@@ -444,7 +444,7 @@ class RecordSelection:
 
     def _iter_letter_chunks(self, settings: Settings, feed: RecordFeed) -> Iterator[Chunk]:
         try:
-            letters = latest_letters(settings, min(self.max_records, MAX_LETTERS))
+            letters = read_latest(settings, min(self.max_records, MAX_LETTERS))
         except ConfigError as error:
             feed.notes.append(error.message)
             return
@@ -613,9 +613,9 @@ def plan(
     old_catalog, old_marks = _load_catalog(list(settings.catalog.source), settings)
     new_catalog, new_marks = _load_catalog(new, settings)
     before, after = Plan(old_catalog, settings), Plan(new_catalog, settings)
-    marks = old_marks | new_marks | marks_of_settings(settings.dead_letters.redact)
-    sampling = ChangeSampler(old_catalog, new_catalog, redactor_of(marks, reveal=reveal))
-    moment = moment_of(since, "--since")
+    marks = old_marks | new_marks | parse_marks(settings.dead_letters.redact)
+    sampling = ChangeSampler(old_catalog, new_catalog, make_redactor(marks, reveal=reveal))
+    moment = parse_time_option(since, "--since")
     selection = RecordSelection((DEFAULT_RECORDS if last is None else last) if moment is None else MAX_RECORDS, moment)
     read = origins if origins else [] if records else list(RecordSource)
     if read:
@@ -647,7 +647,7 @@ def _load_catalog(sources: list[str], settings: Settings) -> tuple[Catalog, Sens
         # A reload waits for them; without them their definitions would look removed.
         away = ", ".join(loaded.pending[:MAX_PENDING_NAMED])
         raise CatalogUnavailable(f"{', '.join(sources)} has references that cannot be reached: {away}", hint=_RETRY)
-    return loaded, marks_of(declarations, loaded)
+    return loaded, find_marks(declarations, loaded)
 
 
 def _iter_feeds(

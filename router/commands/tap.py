@@ -37,8 +37,8 @@ from catalog.parsing.pointers import resolve_pointer
 from catalog.record import Record
 from router.commands.arguments import load_usable
 from router.commands.plan import make_inbox_chunk, to_dead_letter
-from router.dead_letters.dead_letter import BODY_SHOWN, CUT, body_lines, native_rows
-from router.dead_letters.redaction import Redaction, Redactor, marks_of, marks_of_settings, redactor_of
+from router.dead_letters.dead_letter import BODY_SHOWN, CUT, format_body, iter_values
+from router.dead_letters.redaction import Redaction, Redactor, find_marks, make_redactor, parse_marks
 from router.errors import BrokerUnreachable, ConfigError, RouterError
 from router.evaluation.comparing import Chunk, SinksByRoute
 from router.evaluation.evaluator import EVALUATORS
@@ -232,7 +232,7 @@ class TapSampler:
         reason = outcomes.reasons.get(row)
         redaction = self._redactor.redact(to_dead_letter(chunk, source, reason or ""))
         shown, detail = redaction.letter, outcomes.details.get(row, "")
-        body = body_lines(shown.body) if shown.body is not None else []
+        body = format_body(shown.body) if shown.body is not None else []
         size = len(chunk.taken_apart(source)[2] or b"")
         document = {
             "at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -242,12 +242,12 @@ class TapSampler:
             "outcome": "dead-letter" if message is None else "routed",
             "message": message,
             "reason": reason,
-            "detail": _cut(redaction.detail(reason, detail)),
-            "nearest": [_shorten_nearest(redaction.near(each)) for each in outcomes.nearest.get(row, ())[:MAX_NEAREST]],
+            "detail": _cut(redaction.redact_detail(reason, detail)),
+            "nearest": [_shorten(redaction.redact_near(each)) for each in outcomes.nearest.get(row, ())[:MAX_NEAREST]],
             "sinks": list(self._ways.sinks(int(columns["route"][row].as_py()))),
             "topics": _redact_topics(columns, row, redaction, routed=message is not None),
             "before": {
-                "native": [[_cut(path), _cut(text)] for path, text in islice(native_rows(shown.native), MAX_VALUES)],
+                "native": [[_cut(path), _cut(text)] for path, text in islice(iter_values(shown.native), MAX_VALUES)],
                 "body": "\n".join(body),
                 "body_bytes": size,
                 "body_cut": size > BODY_SHOWN,
@@ -264,7 +264,7 @@ def _make_event_values(chunk: Chunk, decided: RoutedOutcomes, row: int, redactio
     context = dict(decided.outcomes.contexts[row].as_py() or ())
     values = {"attributes": _event_attributes(chunk, decided, row), "context": context}
     return {
-        kind: {name: _cut(redaction.derived(name, text)) for name, text in list(given.items())[:MAX_VALUES]}
+        kind: {name: _cut(redaction.redact_derived(name, text)) for name, text in list(given.items())[:MAX_VALUES]}
         for kind, given in values.items()
     }
 
@@ -289,10 +289,10 @@ def _event_attributes(chunk: Chunk, decided: RoutedOutcomes, row: int) -> dict[s
 def _redact_topics(columns: Mapping[str, pa.Array], row: int, redaction: Redaction, *, routed: bool) -> dict[str, str]:
     prefix = "topic_" if routed else "letters_"
     topics = {name.removeprefix(prefix): columns[name][row].as_py() for name in columns if name.startswith(prefix)}
-    return {name: _cut(redaction.text(topic)) for name, topic in topics.items() if topic is not None}
+    return {name: _cut(redaction.redact_text(topic)) for name, topic in topics.items() if topic is not None}
 
 
-def _shorten_nearest(nearest: Mapping[str, Any]) -> dict[str, Any]:
+def _shorten(nearest: Mapping[str, Any]) -> dict[str, Any]:
     wrong = [each for each in nearest.get("mismatches") or () if isinstance(each, Mapping)][:MAX_NEAREST]
     names = ("property", "expected", "found")
     mismatches = [{name: None if each.get(name) is None else _cut(str(each[name])) for name in names} for each in wrong]
@@ -564,8 +564,8 @@ def tap(
     catalog = load_usable(
         list(read.source), make_catalog_fetcher(settings), base_uri=read.base_uri, declarations=declarations
     )
-    redactor = redactor_of(
-        marks_of(declarations, catalog) | marks_of_settings(settings.dead_letters.redact), reveal=reveal
+    redactor = make_redactor(
+        find_marks(declarations, catalog) | parse_marks(settings.dead_letters.redact), reveal=reveal
     )
     plan = Plan(catalog, settings)
     sampling = TapSampler(plan, redactor, choice)

@@ -19,12 +19,12 @@ _LIST: Final = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that became no event, complete, with the outcome that was written with it.
+    """A record that did not become an event, with all its content and the reason.
 
-    ``id`` is the same for every retry of the batch that made it. ``nearest`` holds objects
+    ``id`` is the same for every retry of its batch. ``nearest`` holds objects
     ``{"message", "mismatches": [{"property", "expected", "found"}]}``. ``native`` is the record's own JSON form
     without its body, ``body`` its bytes (None for no body). ``received`` is the record's arrival, ``failed`` when the
-    letter was written; None where a sink could not hold the instant. ``attempts`` counts those before the letter was
+    letter was written; None if the sink could not store the time. ``attempts`` counts those before the letter was
     written; replays are counted in the ledger. ``sink`` is the sink it was read from, and the only member that
     differs between sinks.
     """
@@ -44,7 +44,7 @@ class DeadLetter:
     attempts: int
     sink: str = ""
 
-    def record(self) -> Record:
+    def to_record(self) -> Record:
         """Return the native record of the dead letter, with its original arrival time and position."""
         time = None if self.received is None else instant(self.received)
         return Record(self.protocol, self.native, self.body, self.endpoint, time, self.position)
@@ -73,14 +73,14 @@ def parse_nearest(text: str | None) -> tuple[dict[str, Any], ...]:
         try:
             entry, end = _LIST.raw_decode(rest)
         except (ValueError, RecursionError):
-            break  # Cut off here: headers of Kafka are capped, the outcome itself is not.
+            break  # Truncated here: the size of Kafka headers is limited.
         if isinstance(entry, dict):
             entries.append(entry)
         rest = rest[end:].lstrip().removeprefix(",").lstrip()
     return tuple(entries)
 
 
-# Texts of letters for people: safe for a terminal, of one line, and bounded.
+# Dead letters as text for people: safe for a terminal, on one line, and limited in length.
 
 CUT: Final = "…"
 BODY_SHOWN: Final = 4_096
@@ -88,13 +88,13 @@ BODY_SHOWN: Final = 4_096
 _WIDTH: Final = 16
 
 
-def printable(text: str, most: int = 0) -> str:
-    """Return a text without control characters and line breaks, truncated to *most* characters if set."""
+def sanitize(text: str, max_length: int = 0) -> str:
+    """Return a text without control characters and line breaks, truncated to *max_length* characters if set."""
     shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
-    return shown[: most - 1] + CUT if most and len(shown) > most else shown
+    return shown[: max_length - 1] + CUT if max_length and len(shown) > max_length else shown
 
 
-def time_text(moment: datetime | None, *, short: bool = False) -> str:
+def format_time(moment: datetime | None, *, short: bool = False) -> str:
     """Return a time as text, ``-`` for None; *short* omits fractions of a second."""
     if moment is None:
         return "-"
@@ -102,47 +102,47 @@ def time_text(moment: datetime | None, *, short: bool = False) -> str:
     return f"{text[:19]}Z" if short else text
 
 
-def native_rows(native: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def iter_values(native: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield path and text of each value of a native record, in order, including repeats."""
     for member, value in native.items():
         if isinstance(value, list):
             for entry in value:
-                yield _entry(member, entry)
+                yield _format_entry(member, entry)
         elif isinstance(value, Mapping):
-            yield from ((f"{member}.{name}", value_text(inner)) for name, inner in value.items())
+            yield from ((f"{member}.{name}", format_value(inner)) for name, inner in value.items())
         else:
-            yield member, value_text(value)
+            yield member, format_value(value)
 
 
-def value_text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as text: strings unchanged, everything else as JSON."""
-    return printable(value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8"))
+    return sanitize(value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8"))
 
 
-def body_lines(body: bytes | None, most: int = BODY_SHOWN) -> list[str]:
-    """Yield a body as lines: text if it is UTF-8, else a hex dump."""
+def format_body(body: bytes | None, max_length: int = BODY_SHOWN) -> list[str]:
+    """Return a body as lines: text if it is UTF-8, else a hex dump."""
     if body is None:
         return ["(none)"]
-    shown = body[:most]
-    more = [f"{CUT} {len(body) - most} bytes more"] if len(body) > most else []
+    shown = body[:max_length]
+    more = [f"{CUT} {len(body) - max_length} bytes more"] if len(body) > max_length else []
     try:
-        # A character may be cut in two at the end.
+        # The last character may be truncated.
         text = shown.decode("utf-8", "ignore" if more else "strict") if _is_text(body) else None
     except UnicodeDecodeError:
         text = None
     if text is not None:
-        return [printable(line.rstrip("\r")) for line in text.split("\n")] + more
-    return [_hex(shown, start) for start in range(0, len(shown), _WIDTH)] + more
+        return [sanitize(line.rstrip("\r")) for line in text.split("\n")] + more
+    return [_format_hex_line(shown, start) for start in range(0, len(shown), _WIDTH)] + more
 
 
-def body_json(body: bytes | None, most: int | None = None) -> dict[str, Any]:
-    """Return a body as a JSON member: ``body`` or ``body_base64``."""
+def body_to_json(body: bytes | None, max_length: int | None = None) -> dict[str, Any]:
+    """Return a body as a JSON member, ``body`` for UTF-8 text, else ``body_base64``; empty without a body."""
     if body is None:
         return {}
     try:
-        return {"body": body[:most].decode("utf-8")}
+        return {"body": body[:max_length].decode("utf-8")}
     except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body[:most]).decode("ascii")}
+        return {"body_base64": base64.b64encode(body[:max_length]).decode("ascii")}
 
 
 def _is_text(body: bytes) -> bool:
@@ -152,15 +152,15 @@ def _is_text(body: bytes) -> bool:
         return False
 
 
-def _entry(member: str, entry: Any) -> tuple[str, str]:
+def _format_entry(member: str, entry: Any) -> tuple[str, str]:
     if not isinstance(entry, Mapping) or "name" not in entry:
-        return member, value_text(entry)
+        return member, format_value(entry)
     if "value_base64" in entry:
-        return f"{member}.{entry['name']}", f"base64 {value_text(entry['value_base64'])}"
-    return f"{member}.{entry['name']}", value_text(entry.get("value"))
+        return f"{member}.{entry['name']}", f"base64 {format_value(entry['value_base64'])}"
+    return f"{member}.{entry['name']}", format_value(entry.get("value"))
 
 
-def _hex(data: bytes, start: int) -> str:
+def _format_hex_line(data: bytes, start: int) -> str:
     piece = data[start : start + _WIDTH]
     plain = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in piece)
     return f"{start:08x}  {piece.hex(' '):<{_WIDTH * 3 - 1}}  {plain}"

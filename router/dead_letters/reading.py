@@ -1,8 +1,8 @@
 """Read dead letters back from their sinks, as a stream.
 
-Every sink gives the same letter for the same record, but for its name (and for texts that a header's cap cut off).
-Reading gives the letters that were there when it began, and perhaps later ones; sinks may be written to meanwhile.
-Letters that retention removes meanwhile are left out.
+Every sink returns the same letter for a record, except for the sink's name and texts truncated to fit a header.
+Reading returns all letters that existed when it started, and possibly newer ones: sinks may be written to concurrently.
+Letters that retention removes during the read are skipped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from router.settings import JsonLinesSink, KafkaSink, Settings, SourceSettings, 
 from router.settings.routes import REASONS
 from router.settings.values import parse_duration
 from router.sinks.jsonlines import DEAD_LETTER
-from router.sinks.tables.head import dataset_of
+from router.sinks.tables.head import open_dataset
 from router.state.ledger import LedgerEntry, LetterLedger, Standing, instant, parse_instant
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -50,20 +50,20 @@ _ID: Final = re.compile(r"[0-9a-f]{32}")
 def read_letters(settings: Settings, *, sinks: Sequence[str] = (), bodies: bool = True) -> Iterator[DeadLetter]:
     """Yield the dead letters of these sinks (default: all that can be read), each id once, oldest first per sink.
 
-    Without *bodies*, tables are not asked for them, which is much faster; letters may then have none.
+    Without *bodies*, they are not read from tables, which is much faster.
 
     Raises:
-        ConfigError: a sink is not one of dead letters, or cannot be read back; raised at once, before the first letter.
+        ConfigError: a sink has no dead letters or cannot be read back; raised before the first letter.
         SinkError: a sink cannot be read now.
     """
-    return _once(settings, readable_sinks(settings, sinks), bodies)
+    return _read_once_per_id(settings, readable_sinks(settings, sinks), bodies)
 
 
 def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the sinks to read dead letters from.
 
     Raises:
-        ConfigError: one of *wanted* takes no dead letters or cannot be read back, or no sink at all can.
+        ConfigError: one of *wanted* has no dead letters or cannot be read back, or no sink can.
     """
     takers = dead_letter_sinks(settings)
     readable = tuple(name for name in takers if settings.sinks[name].readable)
@@ -81,32 +81,31 @@ def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str,
     return tuple(dict.fromkeys(wanted)) or readable
 
 
-def _once(settings: Settings, names: Iterable[str], bodies: bool) -> Iterator[DeadLetter]:
-    # Ids are 32 hexadecimal digits; as integers they take a third of the room.
+def _read_once_per_id(settings: Settings, names: Iterable[str], bodies: bool) -> Iterator[DeadLetter]:
+    # Ids are 32 hexadecimal digits; integers need a third of the memory.
     seen: set[int | str] = set()
     for name in names:
-        for letter in _read(name, settings, bodies):
-            key = _compact(letter.id)
+        for letter in _read_sink(name, settings, bodies):
+            key = _compact_id(letter.id)
             if key not in seen:
                 seen.add(key)
                 yield letter
 
 
-def _read(name: str, settings: Settings, bodies: bool) -> Iterator[DeadLetter]:
+def _read_sink(name: str, settings: Settings, bodies: bool) -> Iterator[DeadLetter]:
     sink = settings.sinks[name]
     read = resolve_name(sink.reader)
     return cast(Iterator[DeadLetter], read(name, sink, Path(settings.state) / "spill", bodies=bodies))
 
 
-def _compact(letter: str) -> int | str:
+def _compact_id(letter: str) -> int | str:
     return int(letter, 16) if _ID.fullmatch(letter) else letter
 
 
-# The newest dead letters, without reading all there are: what a page shows that is looked at again and again.
+# The newest dead letters, without reading all of them: for pages that are refreshed often.
 #
-# Of a table the files with the newest letters are looked at, by what its log says of them; of a folder the newest
-# files; of topics the ends of their partitions. How much is looked at is bounded, so that of very many letters written
-# at the same time any may be shown.
+# Only the newest files of a table (by its log) or folder are read, and the ends of a topic's partitions. The amount is
+# limited: of very many letters written at the same time, any may be shown.
 
 LOOK_ROWS: Final = 50_000
 """Rows of a table whose times are read."""
@@ -122,153 +121,153 @@ _UNKNOWN: Final = (2**63, 0)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 _KEY_COLUMNS: Final = ["letter", "failed"]
-_HINT: Final = "`xrouter dead-letters show` looks through all there are"
-Wanted = Callable[[list[tuple[datetime, str]]], set[str]]
+_HINT: Final = "`xrouter dead-letters show` searches all of them"
+IdSelector = Callable[[list[tuple[datetime, str]]], set[str]]
 """Selects ids from the newest dead letters, each with the time it was written."""
 
 
-def latest_letters(settings: Settings, most: int) -> list[DeadLetter]:
-    """Return the newest dead letters, newest first, complete; at most *most*.
+def read_latest(settings: Settings, limit: int) -> list[DeadLetter]:
+    """Return the newest dead letters, newest first, complete; at most *limit*.
 
     Raises:
         RouterError: no sink of dead letters can be read back, or one cannot be read now.
     """
-    return _looked_at(settings, lambda looked: {letter for _, letter in heapq.nlargest(most, looked)})[:most]
+    return _select_from_sinks(settings, lambda found: {letter for _, letter in heapq.nlargest(limit, found)})[:limit]
 
 
-def recent_letter(settings: Settings, letter: str) -> DeadLetter:
+def find_recent(settings: Settings, letter: str) -> DeadLetter:
     """Return a dead letter by its id, if it is among the newest.
 
     Raises:
         LookupError: it is not.
-        RouterError: as :func:`latest_letters`.
+        RouterError: as :func:`read_latest`.
     """
-    letters = _looked_at(settings, lambda looked: {letter} & {each for _, each in looked})
+    letters = _select_from_sinks(settings, lambda found: {letter} & {each for _, each in found})
     if not letters:
         raise LookupError(f"this dead letter is not among the newest; {_HINT}")
     return letters[0]
 
 
-def _looked_at(settings: Settings, wanted: Wanted) -> list[DeadLetter]:
+def _select_from_sinks(settings: Settings, select_ids: IdSelector) -> list[DeadLetter]:
     letters: dict[str, DeadLetter] = {}
     for name in readable_sinks(settings):
         sink = settings.sinks[name]
         if not sink.latest:
             continue
-        for letter in resolve_name(sink.latest)(name, sink, Path(settings.state) / "spill", wanted):
+        for letter in resolve_name(sink.latest)(name, sink, Path(settings.state) / "spill", select_ids):
             letters.setdefault(letter.id, letter)
     return sorted(letters.values(), key=lambda each: (each.failed or _BEGINNING, each.id), reverse=True)
 
 
-def in_table(name: str, sink: TableSink, spill: Path, wanted: Wanted) -> list[DeadLetter]:
-    """Return the selected ones of the newest dead letters in a table.
+def select_from_table(name: str, sink: TableSink, spill: Path, select_ids: IdSelector) -> list[DeadLetter]:
+    """Return the dead letters that *select_ids* selects from the newest in a table.
 
     Raises:
         SinkError: it cannot be read.
     """
     try:
         parquet = sink.format == "parquet"
-        fragments, schema = _of_folder(Path(sink.path)) if parquet else _of_delta(name, sink.path)
-        return _rows(name, fragments, schema, wanted)
+        fragments, schema = _find_in_folder(Path(sink.path)) if parquet else _find_in_delta(name, sink.path)
+        return _select_rows(name, fragments, schema, select_ids)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise SinkError(name, f"{sink.path} cannot be read: {error}", hint="check the permissions") from error
 
 
-def _of_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
+def _find_in_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
     if not DeltaTable.is_deltatable(uri):
         return (), DEAD_LETTER
     table = DeltaTable(uri)
-    whole = dataset_of(table)
+    whole = open_dataset(table)
     stores.check_columns(name, uri, whole.schema)
-    # The log knows the newest time in each file, and when it was added: only the newest files are opened.
+    # The log has the latest time in each file, and when it was added: only the newest files are opened.
     files = pa.table(table.get_add_actions(flatten=True))
     failed = files.column("max.failed").to_pylist() if "max.failed" in files.schema.names else [None] * files.num_rows
     added = files.column("modification_time").to_pylist()
     paths = files.column("path").to_pylist()
-    newest = {path: (_micros(at), since) for path, at, since in zip(paths, failed, added, strict=True)}
+    newest = {path: (_to_microseconds(at), since) for path, at, since in zip(paths, failed, added, strict=True)}
     fragments = whole.get_fragments()
     return heapq.nlargest(LOOK_FILES, fragments, key=lambda each: newest.get(each.path, _UNKNOWN)), whole.schema
 
 
-def _micros(at: datetime | None) -> int:
-    """Return an instant as microseconds; a file without one in the log sorts first."""
+def _to_microseconds(at: datetime | None) -> int:
+    """Return a time as microseconds since 1970; None sorts as the newest."""
     if at is None:
         return _UNKNOWN[0]
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
-def _of_folder(folder: Path) -> tuple[Iterable[Any], pa.Schema]:
-    files = _newest_files(folder, stores.PARQUET)
+def _find_in_folder(folder: Path) -> tuple[Iterable[Any], pa.Schema]:
+    files = _find_newest(folder, stores.PARQUET)
     form = pads.ParquetFileFormat()
     return [form.make_fragment(str(path), LocalFileSystem()) for path in files], DEAD_LETTER
 
 
-def _rows(name: str, fragments: Iterable[Any], schema: pa.Schema, wanted: Wanted) -> list[DeadLetter]:
-    looked: list[tuple[datetime, str]] = []
+def _select_rows(name: str, fragments: Iterable[Any], schema: pa.Schema, select_ids: IdSelector) -> list[DeadLetter]:
+    found: list[tuple[datetime, str]] = []
     groups: list[Any] = []
     for fragment in fragments:
         for group in reversed(fragment.split_by_row_group()):
-            if len(looked) >= LOOK_ROWS:
+            if len(found) >= LOOK_ROWS:
                 break
             groups.append(group)
             for batch in group.to_batches(schema=schema, columns=_KEY_COLUMNS):
                 times = batch.column("failed").cast(DEAD_LETTER.field("failed").type).cast(pa.int64()).to_pylist()
                 ids = batch.column("letter").to_pylist()
-                looked += ((stores.moment(at) or _BEGINNING, letter) for at, letter in zip(times, ids, strict=True))
-    chosen = wanted(looked)
-    return list(_whole(name, groups, schema, chosen)) if chosen else []
+                found += ((stores.to_instant(at) or _BEGINNING, letter) for at, letter in zip(times, ids, strict=True))
+    chosen = select_ids(found)
+    return list(_read_selected(name, groups, schema, chosen)) if chosen else []
 
 
-def _whole(name: str, groups: Iterable[Any], schema: pa.Schema, chosen: set[str]) -> Iterator[DeadLetter]:
+def _read_selected(name: str, groups: Iterable[Any], schema: pa.Schema, chosen: set[str]) -> Iterator[DeadLetter]:
     only = pads.field("letter").isin(pa.array(sorted(chosen), pa.string()))
     for group in groups:
         for batch in group.to_batches(schema=schema, columns=DEAD_LETTER.names, filter=only, batch_size=_ROWS):
-            yield from stores.letters_of(batch, name)
+            yield from stores.parse_rows(batch, name)
 
 
-def in_files(name: str, sink: JsonLinesSink, spill: Path, wanted: Wanted) -> list[DeadLetter]:
-    """Return the selected ones of the dead letters at the ends of the newest JSON lines files.
+def select_from_files(name: str, sink: JsonLinesSink, spill: Path, select_ids: IdSelector) -> list[DeadLetter]:
+    """Return the dead letters that *select_ids* selects from the ends of the newest JSON lines files.
 
     Raises:
         SinkError: the folder cannot be read.
     """
     letters: list[DeadLetter] = []
     try:
-        for path in _newest_files(Path(sink.path), stores.SUFFIX):
+        for path in _find_newest(Path(sink.path), stores.SUFFIX):
             with path.open("rb") as file:
                 start = max(0, path.stat().st_size - LOOK_BYTES)
                 file.seek(start)
                 lines = file.read(LOOK_BYTES).split(b"\n")[1 if start else 0 :]
             whole = ((None, line) for line in lines if line.strip())
-            letters += stores.letters_of_lines(whole, name, path)
+            letters += stores.parse_lines(whole, name, path)
             if len(letters) >= LOOK_OFFSETS:
                 break
     except OSError as error:
         raise SinkError(name, f"{sink.path} cannot be read: {error.strerror}", hint="check its permissions") from error
-    return _chosen(letters, wanted)
+    return _select_letters(letters, select_ids)
 
 
-def in_topics(name: str, sink: KafkaSink, spill: Path, wanted: Wanted) -> list[DeadLetter]:
-    """Return the selected ones of the dead letters at the ends of the partitions of a sink's topics.
+def select_from_topics(name: str, sink: KafkaSink, spill: Path, select_ids: IdSelector) -> list[DeadLetter]:
+    """Return the dead letters that *select_ids* selects from the ends of the partitions of a sink's topics.
 
     Raises:
         BrokerUnreachable: no broker answers.
     """
 
-    def letters() -> Iterator[DeadLetter]:
+    def read_ends() -> Iterator[DeadLetter]:
         return stores.read_topics(name, sink, spill, last=LOOK_OFFSETS)
 
-    # They are read twice: whole, all of them together may be larger than memory.
-    chosen = wanted([(each.failed or _BEGINNING, each.id) for each in letters()])
-    return [each for each in letters() if each.id in chosen] if chosen else []
+    # Read twice, since all complete letters may not fit into memory.
+    chosen = select_ids([(each.failed or _BEGINNING, each.id) for each in read_ends()])
+    return [each for each in read_ends() if each.id in chosen] if chosen else []
 
 
-def _chosen(letters: Sequence[DeadLetter], wanted: Wanted) -> list[DeadLetter]:
-    chosen = wanted([(each.failed or _BEGINNING, each.id) for each in letters])
+def _select_letters(letters: Sequence[DeadLetter], select_ids: IdSelector) -> list[DeadLetter]:
+    chosen = select_ids([(each.failed or _BEGINNING, each.id) for each in letters])
     return [each for each in letters if each.id in chosen]
 
 
-def _newest_files(folder: Path, suffix: str) -> list[Path]:
+def _find_newest(folder: Path, suffix: str) -> list[Path]:
     """Return the newest files of a folder, newest first, without hidden ones, which are incomplete."""
     if not folder.is_dir():
         return []
@@ -278,13 +277,11 @@ def _newest_files(folder: Path, suffix: str) -> list[Path]:
             try:
                 dated.append((path.stat().st_mtime, path.name, path))
             except FileNotFoundError:
-                continue  # Retention removed it meanwhile.
+                continue  # Retention has removed it.
     return [path for _, _, path in heapq.nlargest(LOOK_FILES, dated)]
 
 
-# Counting dead letters and finding the newest, in one pass and with a bounded number of them in memory.
-
-# Which dead letters are meant: one filter, and one set of options, for every command that takes letters.
+# The filter of dead letters, and its options, the same for all commands.
 
 Reasons = Annotated[
     list[str] | None, typer.Option("--reason", metavar="CODE", help="Only dead letters with this reason; repeatable.")
@@ -308,8 +305,8 @@ Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only before thi
 class Filter:
     """A filter of dead letters: each member must match, by any of its values. An empty member matches all.
 
-    ``since`` (included) and ``until`` (not) look at when the letter was written; one without that time is taken by
-    neither. ``messages`` and ``endpoints`` may have shell-style ``*``.
+    ``since`` (inclusive) and ``until`` (exclusive) apply to the time when the letter was written; a letter without it
+    matches neither. ``messages`` and ``endpoints`` may contain shell-style ``*``.
     """
 
     ids: frozenset[str] = frozenset()
@@ -326,12 +323,12 @@ class Filter:
             (not self.ids or letter.id in self.ids)
             and (not self.reasons or letter.reason in self.reasons)
             and (not self.standings or standing in self.standings)
-            and (not self.endpoints or _any(self.endpoints, letter.endpoint or ""))
-            and (not self.messages or any(_any(self.messages, str(near.get("message"))) for near in letter.nearest))
-            and self._in_time(letter.failed)
+            and (not self.endpoints or _fits(self.endpoints, letter.endpoint or ""))
+            and (not self.messages or any(_fits(self.messages, str(near.get("message"))) for near in letter.nearest))
+            and self._is_in_time_range(letter.failed)
         )
 
-    def _in_time(self, failed: datetime | None) -> bool:
+    def _is_in_time_range(self, failed: datetime | None) -> bool:
         if self.since is None and self.until is None:
             return True
         if failed is None:
@@ -339,7 +336,7 @@ class Filter:
         return (self.since is None or failed >= self.since) and (self.until is None or failed < self.until)
 
 
-def filter_of(
+def build_filter(
     *,
     ids: Sequence[str] | None = None,
     reasons: Sequence[str] | None = None,
@@ -349,10 +346,10 @@ def filter_of(
     until: str | None = None,
     standings: Sequence[Standing] = (),
 ) -> Filter:
-    """Return the filter of a command line.
+    """Build a filter from options of the command line.
 
     Raises:
-        RouterError: a time cannot be read, or there is no such reason; names the option.
+        RouterError: a time or reason is invalid; the error names the option.
     """
     for reason in reasons or ():
         if reason not in REASONS:
@@ -364,17 +361,17 @@ def filter_of(
         frozenset(reasons or ()),
         tuple(endpoints or ()),
         tuple(messages or ()),
-        moment_of(since, "--since"),
-        moment_of(until, "--until"),
+        parse_time_option(since, "--since"),
+        parse_time_option(until, "--until"),
         frozenset(standings),
     )
 
 
-def moment_of(text: str | None, option: str) -> datetime | None:
-    """Return a time of a command line: RFC 3339, a date (midnight UTC), or a duration before now.
+def parse_time_option(text: str | None, option: str) -> datetime | None:
+    """Parse a time from the command line: RFC 3339, a date (midnight UTC), or a duration before now.
 
     Raises:
-        RouterError: it is none of them.
+        RouterError: the text is not a valid time.
     """
     if text is None:
         return None
@@ -390,11 +387,11 @@ def moment_of(text: str | None, option: str) -> datetime | None:
     return datetime.now(UTC) - ago
 
 
-def _any(globs: Sequence[str], value: str) -> bool:
+def _fits(globs: Sequence[str], value: str) -> bool:
     return any(fnmatch.fnmatchcase(value, glob) for glob in globs)
 
 
-By = Literal["reason", "endpoint", "nearest"]
+GroupBy = Literal["reason", "endpoint", "nearest"]
 NONE: Final = "(none)"
 _CHUNK: Final = 500
 _NAMED: Final = 5
@@ -402,8 +399,8 @@ _WHOLE_ID: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """One row of the list. ``nearest`` has xids; ``attempts`` counts the first write and all replays."""
+class DeadLetterSummary:
+    """A dead letter in a list. ``nearest`` has xids; ``attempts`` counts the first write and all replays."""
 
     id: str
     failed: datetime | None
@@ -431,47 +428,47 @@ class Listed:
 
 
 @dataclass(slots=True)
-class Listing:
-    """Counts of dead letters by kind, and the newest of them, newest first.
+class DeadLetterCounts:
+    """Counts of dead letters per group, and the most recent ones, newest first.
 
-    ``seen`` counts all letters there are, ``total`` those that the filter takes.
+    ``seen`` counts all letters, ``total`` the letters that match the filter.
     """
 
     seen: int = 0
     total: int = 0
-    counts: dict[By, Counter[str]] = field(default_factory=dict)
-    newest: list[Listed] = field(default_factory=list)
+    counts: dict[GroupBy, Counter[str]] = field(default_factory=dict)
+    newest: list[DeadLetterSummary] = field(default_factory=list)
 
 
-def listing(
+def list_dead_letters(
     letters: Iterable[DeadLetter],
     ledger: LetterLedger,
     selection: Filter,
     redactor: Redactor,
-    by: Sequence[By],
+    by: Sequence[GroupBy],
     limit: int,
-) -> Listing:
-    """Count the dead letters that match the filter, and return the *limit* most recently written."""
-    result = Listing(counts={each: Counter() for each in by})
-    heap: list[tuple[datetime, int, Listed]] = []
-    for letter, entry in with_entries(letters, ledger):
+) -> DeadLetterCounts:
+    """Count the dead letters that match the filter, and return the *limit* most recent ones."""
+    result = DeadLetterCounts(counts={each: Counter() for each in by})
+    heap: list[tuple[datetime, int, DeadLetterSummary]] = []
+    for letter, entry in join_ledger_entries(letters, ledger):
         result.seen += 1
-        standing = standing_of(entry)
+        standing = get_standing(entry)
         if not selection.takes(letter, standing):
             continue
         result.total += 1
         for each in by:
-            result.counts[each][_group(letter, each)] += 1
+            result.counts[each][_group_value(letter, each)] += 1
         age = letter.failed or _BEGINNING
         if limit and (len(heap) < limit or age >= heap[0][0]):
-            # Of letters that were written together, the later counts as newer.
+            # If times are equal, the letter read later counts as newer.
             keep = heapq.heappush if len(heap) < limit else heapq.heappushpop
-            keep(heap, (age, result.total, _listed(letter, entry, redactor)))
+            keep(heap, (age, result.total, _summarize(letter, entry, redactor)))
     result.newest = [listed for _, _, listed in sorted(heap, key=lambda each: each[:2], reverse=True)]
     return result
 
 
-def with_entries(
+def join_ledger_entries(
     letters: Iterable[DeadLetter], ledger: LetterLedger
 ) -> Iterator[tuple[DeadLetter, LedgerEntry | None]]:
     """Yield dead letters, each with its ledger entry or None; entries are read in blocks."""
@@ -482,12 +479,12 @@ def with_entries(
             yield letter, known.get(letter.id)
 
 
-def standing_of(entry: LedgerEntry | None) -> Standing:
-    """Return the standing of a dead letter with that ledger entry."""
+def get_standing(entry: LedgerEntry | None) -> Standing:
+    """Return the standing of a dead letter from its ledger entry; ``open`` without an entry."""
     return entry.standing if entry is not None else "open"
 
 
-def find_letter(letters: Iterable[DeadLetter], prefix: str) -> DeadLetter:
+def find_dead_letter(letters: Iterable[DeadLetter], prefix: str) -> DeadLetter:
     """Return the only dead letter whose id starts with *prefix*.
 
     Raises:
@@ -513,9 +510,9 @@ def find_letter(letters: Iterable[DeadLetter], prefix: str) -> DeadLetter:
     return matches[0]
 
 
-def _listed(letter: DeadLetter, entry: LedgerEntry | None, redactor: Redactor) -> Listed:
+def _summarize(letter: DeadLetter, entry: LedgerEntry | None, redactor: Redactor) -> DeadLetterSummary:
     shown = redactor.redact(letter).letter
-    return Listed(
+    return DeadLetterSummary(
         letter.id,
         letter.failed,
         letter.reason,
@@ -523,13 +520,13 @@ def _listed(letter: DeadLetter, entry: LedgerEntry | None, redactor: Redactor) -
         shown.detail,
         tuple(str(near.get("message")) for near in letter.nearest),
         letter.attempts + (entry.attempts if entry is not None else 0),
-        standing_of(entry),
+        get_standing(entry),
         letter.sink,
     )
 
 
-def _group(letter: DeadLetter, by: By) -> str:
-    """Return the value that a dead letter is counted by; for ``nearest``, the first nearest definition."""
+def _group_value(letter: DeadLetter, by: GroupBy) -> str:
+    """Return the value by which a dead letter is grouped; for ``nearest``, its first nearest definition."""
     if by == "reason":
         return letter.reason
     if by == "endpoint":
@@ -537,7 +534,7 @@ def _group(letter: DeadLetter, by: By) -> str:
     return str(letter.nearest[0].get("message")) if letter.nearest else NONE
 
 
-# What the current catalog would say of a letter, candidate by candidate, as ``match --explain`` does.
+# Explaining a dead letter with the current catalog, candidate by candidate, like ``match --explain``.
 
 _BY_NAME = ("context", "cloudevent")
 
@@ -545,25 +542,25 @@ _BY_NAME = ("context", "cloudevent")
 def explain_with_catalog(letter: DeadLetter, catalog: Catalog, settings: Settings) -> RecordExplanation:
     """Explain a dead letter's record with *catalog*, using the matcher of ``match``.
 
-    The candidates are those of the letter's endpoint; one without an endpoint is held against every definition.
+    The candidates are those of the letter's endpoint; without an endpoint, all definitions.
     """
-    explainer = explainer_of(catalog, settings, letter.endpoint)
-    return explainer.explain(1, msgspec.json.encode(letter.record().to_json()))
+    explainer = make_explainer(catalog, settings, letter.endpoint)
+    return explainer.explain(1, msgspec.json.encode(letter.to_record().to_json()))
 
 
-def explainer_of(catalog: Catalog, settings: Settings, endpoint: str | None) -> Explainer:
+def make_explainer(catalog: Catalog, settings: Settings, endpoint: str | None) -> Explainer:
     """Return an explainer for records of an endpoint; slow to create for thousands of definitions."""
     matcher = RecordMatcher(
         catalog,
         hop_by_hop=settings.match.hop_by_hop,
         validation=settings.match.validation,
         ambiguous=settings.match.ambiguous,
-        frames=_frames(settings, endpoint),
+        frames=_find_frame_settings(settings, endpoint),
     )
     return Explainer(matcher)
 
 
-def _frames(settings: Settings, endpoint: str | None) -> FrameSettings:
+def _find_frame_settings(settings: Settings, endpoint: str | None) -> FrameSettings:
     """Return the schema id framing of an endpoint; the default if it is not a source of the settings."""
     source = next((each for each in settings.sources if each.endpoint == endpoint), None)
     if source is None:
@@ -571,48 +568,48 @@ def _frames(settings: Settings, endpoint: str | None) -> FrameSettings:
     return frame_settings(settings, [source])[source.endpoint]
 
 
-def redact_explanation(story: RecordExplanation, redaction: Redaction) -> RecordExplanation:
+def redact_explanation(explanation: RecordExplanation, redaction: Redaction) -> RecordExplanation:
     """Return an explanation with the redactions of its dead letter applied."""
     return replace(
-        story,
-        main=tuple((name, redaction.value(name, text) or "") for name, text in story.main),
-        events=tuple(_event(event, redaction) for event in story.events),
-        error=redaction.text(story.error),
+        explanation,
+        main=tuple((name, redaction.redact_value(name, text) or "") for name, text in explanation.main),
+        events=tuple(_redact_event(event, redaction) for event in explanation.events),
+        error=redaction.redact_text(explanation.error),
     )
 
 
-def _event(event: EventExplanation, redaction: Redaction) -> EventExplanation:
+def _redact_event(event: EventExplanation, redaction: Redaction) -> EventExplanation:
     return replace(
         event,
-        faults=tuple(map(redaction.text, event.faults)),
-        candidates=tuple(_candidate(candidate, redaction) for candidate in event.candidates),
-        why=redaction.text(event.why),
-        outcome=_outcome(event.outcome, redaction),
+        faults=tuple(map(redaction.redact_text, event.faults)),
+        candidates=tuple(_redact_candidate(candidate, redaction) for candidate in event.candidates),
+        why=redaction.redact_text(event.why),
+        outcome=_redact_outcome(event.outcome, redaction),
     )
 
 
-def _candidate(candidate: ExplainedCandidate, redaction: Redaction) -> ExplainedCandidate:
+def _redact_candidate(candidate: ExplainedCandidate, redaction: Redaction) -> ExplainedCandidate:
     checks = tuple(
         replace(
             check,
-            expected=redaction.value(check.property, check.expected),
-            actual=redaction.value(check.property, check.actual),
+            expected=redaction.redact_value(check.property, check.expected),
+            actual=redaction.redact_value(check.property, check.actual),
         )
         for check in candidate.checks
     )
-    schema = tuple(map(redaction.text, candidate.schema))
-    if redaction.whole and schema not in ((), FITS):
+    schema = tuple(map(redaction.redact_text, candidate.schema))
+    if redaction.body_hidden and schema not in ((), FITS):
         schema = (HIDDEN,)
-    return replace(candidate, checks=checks, schema=schema, verdict=redaction.text(candidate.verdict))
+    return replace(candidate, checks=checks, schema=schema, verdict=redaction.redact_text(candidate.verdict))
 
 
-def _outcome(outcome: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
+def _redact_outcome(outcome: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
     shown = dict(outcome)
     for member in _BY_NAME:
         if member in shown:
-            shown[member] = {name: redaction.value(name, text) for name, text in shown[member].items()}
+            shown[member] = {name: redaction.redact_value(name, text) for name, text in shown[member].items()}
     if "detail" in shown:
-        shown["detail"] = redaction.detail(shown.get("reason"), shown["detail"])
+        shown["detail"] = redaction.redact_detail(shown.get("reason"), shown["detail"])
     if "nearest" in shown:
-        shown["nearest"] = [redaction.near(each) for each in shown["nearest"]]
+        shown["nearest"] = [redaction.redact_near(each) for each in shown["nearest"]]
     return shown

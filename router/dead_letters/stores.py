@@ -34,13 +34,13 @@ from router.settings import JsonLinesSink, KafkaSink, TableSink
 from router.settings.routes import DEAD_LETTER_VARIABLES, KAFKA_LIMIT, parse_name
 from router.sinks.jsonlines import DEAD_LETTER
 from router.sinks.messages.sink import LINEAGE
-from router.sinks.tables.head import dataset_of
+from router.sinks.tables.head import open_dataset
 from router.state.ledger import parse_instant
 
-# Dead letters out of tables: Delta and Parquet, a few hundred rows in memory at a time.
+# Dead letters from tables, Delta and Parquet, with a few hundred rows in memory at a time.
 #
-# A Delta table is read at the version it has when reading begins: later commits, compaction among them, do not disturb.
-# Its files, like those of a Parquet folder, hold a batch each and are read by the time that their letters were written.
+# A Delta table is read at its version when reading starts, so later commits and compactions have no effect. Each file
+# has one batch, as in a Parquet folder; files are read in order of the time when their letters were written.
 
 ROWS: Final = 256
 """Rows in memory at a time; each may have a body of megabytes."""
@@ -63,14 +63,14 @@ def read_delta(sink: str, uri: str, *, bodies: bool = True) -> Iterator[DeadLett
     """Yield the dead letters of a Delta table, oldest file first; none if there is no table yet.
 
     Raises:
-        SinkError: the table cannot be read, or is not one of dead letters.
+        SinkError: the table cannot be read, or is not a table of dead letters.
     """
     try:
         if not DeltaTable.is_deltatable(uri):
             return
-        whole = dataset_of(DeltaTable(uri))
+        whole = open_dataset(DeltaTable(uri))
         check_columns(sink, uri, whole.schema)
-        yield from _in_order(sink, list(whole.get_fragments()), whole.schema, bodies)
+        yield from _read_files_in_order(sink, list(whole.get_fragments()), whole.schema, bodies)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise SinkError(sink, f"{uri} cannot be read: {error}", hint=_HINT) from error
 
@@ -79,21 +79,21 @@ def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[De
     """Yield the dead letters of a folder of Parquet files, oldest file first; none if there is no folder yet.
 
     Raises:
-        SinkError: a file cannot be read, or does not hold dead letters.
+        SinkError: a file cannot be read, or does not contain dead letters.
     """
     try:
-        for path in ordered_files(folder, PARQUET, first_failed):
+        for path in list_files(folder, PARQUET, find_row_time):
             try:
                 whole = pads.dataset(str(path), format="parquet")
             except FileNotFoundError:
                 continue  # Retention removed it meanwhile.
             check_columns(sink, str(path), whole.schema)
-            yield from _letters(sink, whole, bodies)
+            yield from _read_rows(sink, whole, bodies)
     except (OSError, pa.ArrowException) as error:
         raise SinkError(sink, f"{folder} cannot be read: {error}", hint=_HINT) from error
 
 
-def ordered_files(folder: Path, suffix: str, first: Callable[[Path], datetime | None]) -> list[Path]:
+def list_files(folder: Path, suffix: str, first: Callable[[Path], datetime | None]) -> list[Path]:
     """Return the batch files of a folder by the time of *first*, then by name, without hidden ones (incomplete)."""
     if not folder.is_dir():
         return []
@@ -101,16 +101,16 @@ def ordered_files(folder: Path, suffix: str, first: Callable[[Path], datetime | 
     return sorted(files, key=lambda path: (first(path) or _EPOCH, path.name))
 
 
-def first_failed(path: Path) -> datetime | None:
+def find_row_time(path: Path) -> datetime | None:
     """Return when the first dead letter of a Parquet file was written, by its statistics; None if unknown."""
     try:
-        return _least(pq.read_metadata(path))
+        return _find_first_time(pq.read_metadata(path))
     except FileNotFoundError:
         return None
 
 
-def moment(microseconds: int | None) -> datetime | None:
-    """Return an instant; None if ``datetime`` cannot represent it."""
+def to_instant(microseconds: int | None) -> datetime | None:
+    """Return microseconds since 1970 as a time; None if ``datetime`` cannot represent it."""
     if microseconds is None:
         return None
     try:
@@ -119,11 +119,11 @@ def moment(microseconds: int | None) -> datetime | None:
         return None
 
 
-def letter_of(row: Mapping[str, Any], sink: str) -> DeadLetter:
-    """Return the dead letter of a row whose instants are microseconds.
+def parse_row(row: Mapping[str, Any], sink: str) -> DeadLetter:
+    """Parse a table row whose times are microseconds.
 
     Raises:
-        ValueError: its native record is no JSON object.
+        ValueError: its native record is not a JSON object.
     """
     return DeadLetter(
         id=row["letter"] or "",
@@ -136,39 +136,39 @@ def letter_of(row: Mapping[str, Any], sink: str) -> DeadLetter:
         body=row.get(BODY),
         epoch=row["epoch"] or "",
         position=row["position"] or "",
-        received=moment(row["received"]),
-        failed=moment(row["failed"]),
+        received=to_instant(row["received"]),
+        failed=to_instant(row["failed"]),
         attempts=row["attempts"] or 1,
         sink=sink,
     )
 
 
-def _in_order(sink: str, fragments: list[Any], schema: pa.Schema, bodies: bool) -> Iterator[DeadLetter]:
-    """Yield a table's files by the time of their first dead letter."""
-    dated = [(_least(fragment.metadata) or _EPOCH, fragment.path, fragment) for fragment in fragments]
+def _read_files_in_order(sink: str, fragments: list[Any], schema: pa.Schema, bodies: bool) -> Iterator[DeadLetter]:
+    """Yield the dead letters of a table, files ordered by the time of their first one."""
+    dated = [(_find_first_time(fragment.metadata) or _EPOCH, fragment.path, fragment) for fragment in fragments]
     for _, _, fragment in sorted(dated, key=lambda each: each[:2]):
-        yield from _letters(sink, fragment, bodies, schema)
+        yield from _read_rows(sink, fragment, bodies, schema)
 
 
-def _letters(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = None) -> Iterator[DeadLetter]:
+def _read_rows(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = None) -> Iterator[DeadLetter]:
     columns = [name for name in DEAD_LETTER.names if bodies or name != BODY]
     options = {"columns": columns, "batch_size": ROWS, "batch_readahead": 1, "fragment_readahead": 1}
     scanner = rows.scanner(**options) if schema is None else rows.scanner(schema=schema, **options)
     for batch in scanner.to_batches():
-        yield from letters_of(batch, sink)
+        yield from parse_rows(batch, sink)
 
 
-def letters_of(batch: pa.RecordBatch, sink: str) -> Iterator[DeadLetter]:
-    """Yield the dead letters of these rows; damaged ones are skipped and logged."""
-    for row in _plain(batch).to_pylist():
+def parse_rows(batch: pa.RecordBatch, sink: str) -> Iterator[DeadLetter]:
+    """Parse table rows; damaged ones are skipped and logged."""
+    for row in _instants_to_micros(batch).to_pylist():
         try:
-            yield letter_of(row, sink)
+            yield parse_row(row, sink)
         except ValueError as error:
             _log.warning("damaged dead letter skipped", sink=sink, letter=row["letter"], problem=str(error))
 
 
-def _plain(batch: pa.RecordBatch) -> pa.Table:
-    """Cast instants to microseconds, since tables can have instants beyond Python's calendar."""
+def _instants_to_micros(batch: pa.RecordBatch) -> pa.Table:
+    """Cast times to microseconds, since tables can have times beyond Python's calendar."""
     table = pa.Table.from_batches([batch])
     for name in ("received", FAILED):
         at = table.schema.get_field_index(name)
@@ -177,7 +177,7 @@ def _plain(batch: pa.RecordBatch) -> pa.Table:
     return table
 
 
-def _least(metadata: pq.FileMetaData) -> datetime | None:
+def _find_first_time(metadata: pq.FileMetaData) -> datetime | None:
     """Return the minimum of column ``failed`` by the statistics of its row groups."""
     at = metadata.schema.to_arrow_schema().get_field_index(FAILED)
     minima: list[datetime] = []
@@ -190,10 +190,10 @@ def _least(metadata: pq.FileMetaData) -> datetime | None:
 
 
 def check_columns(sink: str, place: str, schema: pa.Schema) -> None:
-    """Raise if a table is not one of dead letters.
+    """Raise if a table is not a dead-letter table.
 
     Raises:
-        SinkError: it lacks columns.
+        SinkError: columns are missing.
     """
     missing = [name for name in DEAD_LETTER.names if name not in schema.names]
     if missing:
@@ -201,14 +201,14 @@ def check_columns(sink: str, place: str, schema: pa.Schema) -> None:
         raise SinkError(sink, f"{place} is not a dead-letter table: missing {', '.join(missing)}", hint=hint)
 
 
-# Dead letters out of a folder of JSON lines, one line in memory at a time.
+# Dead letters from a folder of JSON lines, with one line in memory at a time.
 
 SUFFIX: Final = ".jsonl"
 _LINES_HINT: Final = "check the permissions"
 _NULL: Final = msgspec.Raw(b"null")
 
 
-class _Line(msgspec.Struct):
+class _DeadLetterLine(msgspec.Struct):
     """The members of a line (MATCHING.md#what-comes-out); only the id is required."""
 
     letter: str
@@ -226,30 +226,30 @@ class _Line(msgspec.Struct):
     attempts: int | None = None
 
 
-_LINE: Final = msgspec.json.Decoder(_Line)
+_LINE: Final = msgspec.json.Decoder(_DeadLetterLine)
 
 
 def read_lines(sink: str, folder: Path) -> Iterator[DeadLetter]:
     """Yield the dead letters of a folder, oldest file first; none if there is no folder yet.
 
-    A line that is no dead letter is left out and logged with its place.
+    A line that is not a dead letter is skipped and logged with its line number.
 
     Raises:
-        SinkError: the folder or a file of it cannot be read.
+        SinkError: the folder or a file in it cannot be read.
     """
     try:
-        for path in ordered_files(folder, SUFFIX, first_failed_line):
-            yield from _file(sink, path)
+        for path in list_files(folder, SUFFIX, find_line_time):
+            yield from _read_lines_file(sink, path)
     except OSError as error:
         raise SinkError(sink, f"{folder} cannot be read: {error.strerror}", hint=_LINES_HINT) from error
 
 
-def read_lines_of(name: str, sink: JsonLinesSink, spill: Path, *, bodies: bool = True) -> Iterator[DeadLetter]:
+def read_sink_lines(name: str, sink: JsonLinesSink, spill: Path, *, bodies: bool = True) -> Iterator[DeadLetter]:
     """Yield the dead letters in the files of a sink; see :func:`read_lines`."""
     return read_lines(name, Path(sink.path))
 
 
-def first_failed_line(path: Path) -> datetime | None:
+def find_line_time(path: Path) -> datetime | None:
     """Return when the first dead letter of a file was written; None if unknown."""
     try:
         with path.open("rb") as file:
@@ -257,14 +257,14 @@ def first_failed_line(path: Path) -> datetime | None:
         form = msgspec.json.decode(line)
         return parse_instant(form.get("failed")) if isinstance(form, dict) else None
     except (FileNotFoundError, msgspec.DecodeError):
-        return None  # Gone, or damaged; reading says so line by line.
+        return None  # Removed or damaged; reading reports that line by line.
 
 
-def letter_of_line(line: bytes, sink: str) -> DeadLetter:
-    """Return the dead letter of a line.
+def parse_line(line: bytes, sink: str) -> DeadLetter:
+    """Parse a JSON line.
 
     Raises:
-        ValueError: it holds none.
+        ValueError: the line is not a dead letter.
     """
     try:
         form = _LINE.decode(line)
@@ -275,10 +275,10 @@ def letter_of_line(line: bytes, sink: str) -> DeadLetter:
         id=form.letter,
         reason=form.reason or "",
         detail=form.detail or "",
-        nearest=parse_nearest(_embedded(form.nearest)),
+        nearest=parse_nearest(_to_json_text(form.nearest)),
         endpoint=form.endpoint,
         protocol=form.protocol or "",
-        native=parse_native(_embedded(form.native)),
+        native=parse_native(_to_json_text(form.native)),
         body=body,
         epoch=form.epoch or "",
         position=form.position or "",
@@ -289,46 +289,43 @@ def letter_of_line(line: bytes, sink: str) -> DeadLetter:
     )
 
 
-def letters_of_lines(lines: Iterable[tuple[int | None, bytes]], sink: str, path: Path) -> Iterator[DeadLetter]:
-    """Yield the dead letters of these lines, with line numbers if known; other lines are skipped and logged."""
+def parse_lines(lines: Iterable[tuple[int | None, bytes]], sink: str, path: Path) -> Iterator[DeadLetter]:
+    """Parse JSON lines, with line numbers if known; lines that are not dead letters are skipped and logged."""
     for number, line in lines:
         try:
-            yield letter_of_line(line, sink)
+            yield parse_line(line, sink)
         except ValueError as error:
             _log.warning("line skipped", sink=sink, file=str(path), line=number, problem=str(error))
 
 
-def _file(sink: str, path: Path) -> Iterator[DeadLetter]:
+def _read_lines_file(sink: str, path: Path) -> Iterator[DeadLetter]:
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return  # Retention removed it meanwhile.
     with file:
-        yield from letters_of_lines(enumerate(file, 1), sink, path)
+        yield from parse_lines(enumerate(file, 1), sink, path)
 
 
-def _embedded(raw: msgspec.Raw) -> str | None:
-    """Return the JSON text of a member: its source text, or the content of a string that could not be embedded."""
+def _to_json_text(raw: msgspec.Raw) -> str | None:
+    """Return the JSON text of a member: its source text, or the content of a string; None for null."""
     text = bytes(raw).decode("utf-8").strip()
     if text.startswith('"'):
         return msgspec.json.decode(text, type=str)
     return None if text == "null" else text
 
 
-# Dead letters out of Kafka topics: from their beginning to where they end when reading begins.
+# Dead letters from Kafka topics, up to the end offsets when reading starts.
 #
-# A letter is the record it was made from (key, value, headers), and behind those headers ours, ``xrouter-*``
-# (:meth:`router.writing.writer.BatchWriter`). A record that came from Kafka has no header with its native form: that is
-# what the letter's own key and headers show, and the position names the rest. What was too large for a topic lies in a
-# file. Records without our headers are somebody else's and left out. Nothing is committed, and no consumer group is
-# joined.
+# A dead letter has key, value and headers of its source record, followed by our headers, ``xrouter-*``
+# (:meth:`router.writing.writer.BatchWriter`). For a Kafka record there is no header with the native record: it is built
+# from the letter's key, headers and position. Records that were too large for the topic are in spill files. Records
+# without our headers are skipped. Nothing is committed, and no consumer group is joined.
 
-# All records of some topics up to their present ends, in the order of their timestamps.
+MAX_BUFFERED_BYTES: Final = 64 * 2**20
+"""Maximum bytes of buffered records, shared equally by partitions; each may exceed its share by one record.
 
-HELD_BYTES: Final = 64 * 2**20
-"""Bytes of records that wait for those of other partitions; each partition has an equal share, and one record more.
-
-A partition that is paused loses what the client has fetched of it, and fetching again costs a round trip: it must be
+Pausing a partition discards what the client has fetched of it, and fetching again costs a round trip, so it must be
 rare.
 """
 STALL_SECONDS: Final = 30.0
@@ -337,31 +334,31 @@ _POLL: Final = 0.5
 PartitionKey = tuple[str, int]
 
 
-def merged(client: KafkaClient, topics: re.Pattern[str], last: int | None = None) -> Iterator[Message]:
+def iter_by_timestamp(client: KafkaClient, topics: re.Pattern[str], last: int | None = None) -> Iterator[Message]:
     """Yield the records of all matching topics by timestamp; within a partition, by offset.
 
-    With *last*, only so many at the end of each partition.
+    With *last*, only that number of records at the end of each partition.
 
-    Retention that removes what was to be read is no error; what is gone is left out.
+    Records that the broker's retention removes during the read are skipped.
 
     Raises:
-        KafkaUnreachable: no broker answers, or records that should be there do not come.
+        KafkaUnreachable: no broker responds, or expected records do not arrive.
     """
     config = {
         **client.librdkafka_config(),
-        "group.id": "xrouter-dead-letters",  # a name is required; nothing is joined or committed
+        "group.id": "xrouter-dead-letters",  # required; no group is joined, nothing is committed
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "auto.offset.reset": "earliest",
         "queued.max.messages.kbytes": 16_384,
-        # At the end of a partition the broker keeps a fetch that long, and with it those of other partitions.
+        # At the end of a partition the broker delays a fetch that long, also for other partitions.
         "fetch.wait.max.ms": 20,
         "log_level": 0,
     }
     try:
         consumer = Consumer(config)
         try:
-            yield from _Merge(consumer, _ranges(consumer, topics, last)).run()
+            yield from _TimestampMerger(consumer, _find_offset_ranges(consumer, topics, last)).iter_records()
         finally:
             consumer.close()
     except KafkaException as error:
@@ -369,10 +366,10 @@ def merged(client: KafkaClient, topics: re.Pattern[str], last: int | None = None
         raise KafkaUnreachable(f"Kafka at {client.servers} does not answer: {reason}") from error
 
 
-def _ranges(
+def _find_offset_ranges(
     consumer: Consumer, topics: re.Pattern[str], last: int | None = None
 ) -> dict[PartitionKey, tuple[int, int]]:
-    """Return first and end offset of each partition that has records, or of its *last* records."""
+    """Return start and end offset of each partition that has records; with *last*, of its last records."""
     ranges: dict[PartitionKey, tuple[int, int]] = {}
     for name, topic in consumer.list_topics(timeout=TIMEOUT_SECONDS).topics.items():
         if name.startswith("__") or not topics.fullmatch(name):
@@ -384,73 +381,73 @@ def _ranges(
     return ranges
 
 
-class _Merge:
-    """Buffers at most :data:`HELD_BYTES`: a partition that is far ahead of others is paused."""
+class _TimestampMerger:
+    """Merges partitions by timestamp; a partition that is far ahead of the others is paused."""
 
     def __init__(self, consumer: Consumer, ranges: dict[PartitionKey, tuple[int, int]]) -> None:
         self._consumer = consumer
-        self._ends = {place: end for place, (_, end) in ranges.items()}
-        self._held: dict[PartitionKey, deque[Message]] = {place: deque() for place in ranges}
+        self._ends = {key: end for key, (_, end) in ranges.items()}
+        self._buffers: dict[PartitionKey, deque[Message]] = {key: deque() for key in ranges}
         self._bytes = dict.fromkeys(ranges, 0)
-        self._share = HELD_BYTES // max(1, len(ranges))
+        self._share = MAX_BUFFERED_BYTES // max(1, len(ranges))
         self._reading = set(ranges)
         self._paused: set[PartitionKey] = set()
-        consumer.assign([TopicPartition(*place, first) for place, (first, _) in ranges.items()])
+        consumer.assign([TopicPartition(*key, first) for key, (first, _) in ranges.items()])
 
-    def run(self) -> Iterator[Message]:
-        """Yield all records."""
+    def iter_records(self) -> Iterator[Message]:
+        """Yield all records by timestamp."""
         while True:
-            self._fill()
-            heads = [(held[0].timestamp()[1], place) for place, held in self._held.items() if held]
-            if not heads:
+            self._fill_buffers()
+            next_times = [(held[0].timestamp()[1], key) for key, held in self._buffers.items() if held]
+            if not next_times:
                 return
-            place = min(heads)[1]
-            message = self._held[place].popleft()
-            self._bytes[place] -= _size(message)
+            key = min(next_times)[1]
+            message = self._buffers[key].popleft()
+            self._bytes[key] -= _estimate_size(message)
             yield message
-            if place in self._paused and not self._held[place]:
-                self._paused.discard(place)
-                self._consumer.resume([TopicPartition(*place)])
+            if key in self._paused and not self._buffers[key]:
+                self._paused.discard(key)
+                self._consumer.resume([TopicPartition(*key)])
 
-    def _fill(self) -> None:
+    def _fill_buffers(self) -> None:
         """Wait until each unfinished partition has its next record buffered."""
         last = time.monotonic()
-        while any(not self._held[place] for place in self._reading):
+        while any(not self._buffers[key] for key in self._reading):
             message = self._consumer.poll(_POLL)
             if message is not None:
                 last = time.monotonic()
-                self._take(message)
+                self._buffer_record(message)
             elif time.monotonic() - last > STALL_SECONDS:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no record in {STALL_SECONDS:g} s"))
 
-    def _take(self, message: Message) -> None:
-        place = (str(message.topic()), int(message.partition() or 0))
+    def _buffer_record(self, message: Message) -> None:
+        key = (str(message.topic()), int(message.partition() or 0))
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
-        if place not in self._reading:
+        if key not in self._reading:
             return
         offset = int(message.offset() or 0)
-        if error is None and offset < self._ends[place]:
-            self._held[place].append(message)
-            self._bytes[place] += _size(message)
-        if error is not None or offset >= self._ends[place] - 1:
-            self._reading.discard(place)
-            self._consumer.pause([TopicPartition(*place)])
-        elif self._bytes[place] >= self._share:
-            self._paused.add(place)
-            self._consumer.pause([TopicPartition(*place)])
+        if error is None and offset < self._ends[key]:
+            self._buffers[key].append(message)
+            self._bytes[key] += _estimate_size(message)
+        if error is not None or offset >= self._ends[key] - 1:
+            self._reading.discard(key)
+            self._consumer.pause([TopicPartition(*key)])
+        elif self._bytes[key] >= self._share:
+            self._paused.add(key)
+            self._consumer.pause([TopicPartition(*key)])
 
 
-def _size(message: Message) -> int:
+def _estimate_size(message: Message) -> int:
     """Return the approximate memory size of a record."""
     headers: Sequence[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]
-    told = sum(len(name) + len(value or b"") for name, value in headers)
-    return 500 + len(message.value() or b"") + len(message.key() or b"") + told
+    header_bytes = sum(len(name) + len(value or b"") for name, value in headers)
+    return 500 + len(message.value() or b"") + len(message.key() or b"") + header_bytes
 
 
-FIRST: Final = f"{LINEAGE}letter"
-"""Our first header; an earlier one of that name belonged to the record."""
+ID_HEADER: Final = f"{LINEAGE}letter"
+"""Our first header; an earlier header with this name belongs to the source record."""
 _TOPIC_HINT: Final = "start the broker, or correct bootstrap_servers and credentials of the sink"
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -458,18 +455,18 @@ Headers = Sequence[tuple[str, bytes | None]]
 def read_topics(
     sink: str, settings: KafkaSink, spill: Path, *, bodies: bool = True, last: int | None = None
 ) -> Iterator[DeadLetter]:
-    """Yield the dead letters in the topics of a sink, by time written; *spill* is the folder of large ones.
+    """Yield the dead letters in the topics of a sink, by time written; *spill* is the folder of spill files.
 
-    With *last*, only so many records at the end of each partition are read.
+    With *last*, only that number of records at the end of each partition is read.
 
     Raises:
-        BrokerUnreachable: no broker answers, or what was to be read does not come.
+        BrokerUnreachable: no broker responds, or expected records do not arrive.
     """
     client = settings.cluster()
     try:
-        for message in merged(client, fitting(settings.topic), last):
+        for message in iter_by_timestamp(client, build_topic_pattern(settings.topic), last):
             try:
-                letter = letter_of_record(message, sink, spill)
+                letter = parse_message(message, sink, spill)
             except (ValueError, RecordError) as error:
                 place = f"{message.topic()}-{message.partition()}-{message.offset()}"
                 _log.warning("record skipped: not a dead letter", sink=sink, record=place, problem=str(error))
@@ -480,32 +477,32 @@ def read_topics(
         raise BrokerUnreachable(f"sink {sink}: {error}", hint=_TOPIC_HINT) from error
 
 
-def fitting(template: str) -> re.Pattern[str]:
-    """Return the pattern of all topics that a dead-letter topic template can produce."""
+def build_topic_pattern(template: str) -> re.Pattern[str]:
+    """Build a pattern that matches all topics that a dead-letter topic template can produce."""
     name = parse_name(template, DEAD_LETTER_VARIABLES)
     pieces = ["[A-Za-z0-9._-]+" if place % 2 else re.escape(part) for place, part in enumerate(name.parts)]
-    # A name that is too long is cut and ends in a digest: of such a one only the beginning is known.
+    # A name that is too long is truncated and ends in a digest: only its beginning is known.
     capped = rf"(?=.{{{KAFKA_LIMIT}}}$){re.escape(name.parts[0])}.*-[0-9a-f]{{16}}"
     return re.compile(f"(?:{''.join(pieces)}|{capped})" if name.variables else "".join(pieces))
 
 
-def letter_of_record(message: Message, sink: str, spill: Path) -> DeadLetter | None:
-    """Return the dead letter of a record; None if it lacks our headers.
+def parse_message(message: Message, sink: str, spill: Path) -> DeadLetter | None:
+    """Parse a Kafka record; None if it lacks our headers.
 
     Raises:
-        ValueError: its headers contradict what we write, or its file is gone.
-        RecordError: its file holds no record.
+        ValueError: its headers are invalid, or its spill file is missing.
+        RecordError: its spill file is not a valid record.
     """
-    headers: Headers = message.headers() or []  # type: ignore[assignment]  # confluent's own type allows less
-    at = next((place for place in reversed(range(len(headers))) if headers[place][0] == FIRST), None)
+    headers: Headers = message.headers() or []  # type: ignore[assignment]  # confluent's type is too narrow
+    at = next((place for place in reversed(range(len(headers))) if headers[place][0] == ID_HEADER), None)
     if at is None:
         return None
     lineage = {name: value.decode("utf-8", "replace") for name, value in headers[at:] if value is not None}
-    body, form = message.value(), _native(lineage, message.key(), headers[:at])
+    body, form = message.value(), _parse_native_record(lineage, message.key(), headers[:at])
     if f"{LINEAGE}spill" in lineage:
-        form, body = _spilled(spill / f"{lineage[FIRST]}.json")
+        form, body = _read_spill_file(spill / f"{lineage[ID_HEADER]}.json")
     return DeadLetter(
-        id=lineage[FIRST],
+        id=lineage[ID_HEADER],
         reason=lineage.get(f"{LINEAGE}reason", ""),
         detail=lineage.get(f"{LINEAGE}detail", ""),
         nearest=parse_nearest(lineage.get(f"{LINEAGE}nearest")),
@@ -522,7 +519,7 @@ def letter_of_record(message: Message, sink: str, spill: Path) -> DeadLetter | N
     )
 
 
-def _native(lineage: dict[str, str], key: bytes | None, headers: Headers) -> dict[str, object]:
+def _parse_native_record(lineage: dict[str, str], key: bytes | None, headers: Headers) -> dict[str, object]:
     given = lineage.get(f"{LINEAGE}native")
     if given is not None:
         return parse_native(given)
@@ -545,9 +542,9 @@ def _native(lineage: dict[str, str], key: bytes | None, headers: Headers) -> dic
     return build(split_row(row))
 
 
-def _spilled(path: Path) -> tuple[dict[str, object], bytes | None]:
+def _read_spill_file(path: Path) -> tuple[dict[str, object], bytes | None]:
     try:
         record = parse_record(read_regular(path))
     except FileNotFoundError as error:
-        raise ValueError(f"its file {path} is gone") from error
+        raise ValueError(f"its spill file {path} is missing") from error
     return dict(record.native), record.body

@@ -21,9 +21,9 @@ from bindings.protocols import binding_of
 from catalog.findings import RecordError
 from catalog.record import Record, parse_record
 from catalog.schemas.ids.deciding import FrameSettings
-from router.dead_letters.dead_letter import BODY_SHOWN, CUT, DeadLetter, body_lines, native_rows
-from router.dead_letters.reading import explainer_of, latest_letters, recent_letter, redact_explanation, standing_of
-from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, marked_catalog, redactor_of
+from router.dead_letters.dead_letter import BODY_SHOWN, CUT, DeadLetter, format_body, iter_values
+from router.dead_letters.reading import find_recent, get_standing, make_explainer, read_latest, redact_explanation
+from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, load_catalog_and_marks, make_redactor
 from router.evaluation.plan import Plan
 from router.matching.explanation import Explainer, RecordExplanation
 from router.settings.checks import is_loopback
@@ -66,7 +66,7 @@ class RecordViews:
 
     def list_newest(self, plan: Plan) -> dict[str, Any]:
         """Return the newest letters, newest first, with the nearest definition and the first mismatch of each."""
-        letters = latest_letters(plan.settings, LISTED)
+        letters = read_latest(plan.settings, LISTED)
         redactor = self._find_redactor(plan)
         with LetterLedger.open(Path(plan.settings.state), create=False) as ledger:
             entries = ledger.entries(letter.id for letter in letters)
@@ -79,7 +79,7 @@ class RecordViews:
             HttpProblem: 404 for one that is not among the newest.
         """
         try:
-            return recent_letter(plan.settings, letter)
+            return find_recent(plan.settings, letter)
         except LookupError as error:
             raise HttpProblem(HTTPStatus.NOT_FOUND, str(error)) from error
 
@@ -100,8 +100,8 @@ class RecordViews:
             **_letter_to_json(redaction, entry),
             "nearest": [_nearest_to_json(each) for each in shown.nearest],
             "protocol": shown.protocol,
-            "native": [[_cut(name), _cut(text)] for name, text in native_rows(shown.native)],
-            "body": "\n".join(body_lines(shown.body)) if shown.body is not None else None,
+            "native": [[_cut(name), _cut(text)] for name, text in iter_values(shown.native)],
+            "body": "\n".join(format_body(shown.body)) if shown.body is not None else None,
             "body_bytes": None if letter.body is None else len(letter.body),
             "body_cut": letter.body is not None and len(letter.body) > BODY_SHOWN,
             "epoch": shown.epoch,
@@ -113,7 +113,7 @@ class RecordViews:
                     "at": None if each.at is None else instant(each.at),
                     "what": each.what,
                     "reason": each.reason,
-                    "detail": _cut(redaction.detail(each.reason, each.detail)),
+                    "detail": _cut(redaction.redact_detail(each.reason, each.detail)),
                 }
                 for each in history
             ],
@@ -148,8 +148,8 @@ class RecordViews:
         if explainer is None:
             if len(self._explainers) >= _EXPLAINERS:
                 self._explainers.clear()
-            explainer = self._explainers[key] = explainer_of(plan.catalog, plan.settings, letter.endpoint)
-        return explainer.explain(1, msgspec.json.encode(letter.record().to_json()))
+            explainer = self._explainers[key] = make_explainer(plan.catalog, plan.settings, letter.endpoint)
+        return explainer.explain(1, msgspec.json.encode(letter.to_record().to_json()))
 
     def _find_redactor(self, plan: Plan) -> Redactor:
         """Return the redactor for the sensitive values that the catalog at its source marks.
@@ -160,11 +160,11 @@ class RecordViews:
         known = self._known if self._known is not None and self._known.epoch == plan.epoch else None
         if known is not None and time.monotonic() < known.until:
             return known.redactor
-        catalog, marks = marked_catalog(plan.settings)
+        catalog, marks = load_catalog_and_marks(plan.settings)
         if catalog is not None and catalog.epoch == plan.epoch:
             until = time.monotonic() + MARKS_SECONDS
-            known = self._known = _CachedRedactor(plan.epoch, redactor_of(marks, reveal=False), until)
-        return redactor_of(SensitiveMarks(everything=True), reveal=False) if known is None else known.redactor
+            known = self._known = _CachedRedactor(plan.epoch, make_redactor(marks, reveal=False), until)
+        return make_redactor(SensitiveMarks(everything=True), reveal=False) if known is None else known.redactor
 
 
 def _letter_to_json(redaction: Redaction, entry: LedgerEntry | None) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _letter_to_json(redaction: Redaction, entry: LedgerEntry | None) -> dict[str
         "definition": None if nearest is None else _cut(str(nearest.get("message"))),
         "mismatch": mismatches[0] if mismatches else None,
         "attempts": shown.attempts + (entry.attempts if entry is not None else 0),
-        "standing": standing_of(entry),
+        "standing": get_standing(entry),
         "sink": shown.sink,
     }
 
@@ -194,7 +194,7 @@ def _nearest_to_json(nearest: Mapping[str, Any]) -> dict[str, Any]:
 
 def _outcome_to_json(story: RecordExplanation, verdict: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
     """Return the explanation of a record, and the outcome with the sinks of a replay."""
-    shown = {**verdict, "detail": _cut(redaction.detail(verdict["reason"], verdict["detail"]))}
+    shown = {**verdict, "detail": _cut(redaction.redact_detail(verdict["reason"], verdict["detail"]))}
     explained: dict[str, Any] = _shorten_texts(redact_explanation(story, redaction).to_json())
     return {"verdict": shown, "explained": explained}
 

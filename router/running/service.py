@@ -22,7 +22,7 @@ from bindings.private_files import set_umask_for
 from catalog.linting.attributes import rejecting_errors
 from catalog.load import freeze_for_gc
 from router.batches.plans import PlanHolder
-from router.dead_letters.retention import Housekeeping
+from router.dead_letters.retention import RetentionThread
 from router.errors import BrokerUnreachable, ConfigError, DiskError, SinkError
 from router.evaluation.plan import Plan, plan_of
 from router.intake.intake import Intake, open_local_store, open_topic_store
@@ -299,7 +299,7 @@ class Service:
             self._overview.enable_replays(spark)
             stack.callback(self._overview.disable_replays)
             if not once:
-                stack.enter_context(Housekeeping(self._settings))
+                stack.enter_context(RetentionThread(self._settings))
             page = f"http://{self._settings.metrics.host}:{self._port}/"
             _log.info("running", status_page=page, metrics=f"{page}metrics")
             if ready is not None:

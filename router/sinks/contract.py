@@ -1,8 +1,8 @@
 """The contract of batch sinks: tables, files, and message targets.
 
-A batch has a commit: the sink's *app* (which must be new for every checkpoint generation, and differ between a sink's
-events and dead letters) and the batch's *version*. It comes either as one Arrow table on the driver, or *staged*:
-workers write files that nobody reads yet, and the driver commits them by name.
+A batch has a commit: the sink's *app* (new for every checkpoint generation, and different for a sink's events and dead
+letters) and the batch's *version*. It is passed as one Arrow table on the driver, or *staged*: workers write files that
+are not visible yet, and the driver commits them by name.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Commit:
     """The identity of a batch at a sink: repeating it must change nothing. ``version`` grows with every batch.
 
-    A batch may be written in parts, each with an app of its own, and a part in parts again. ``within`` are the apps of
-    what it is a part of, the next larger first: a sink that has the version under one of these has the part as well.
+    A batch may be written in parts, each with its own app, and parts may be split again. ``within`` are the apps of the
+    enclosing parts, innermost first: a sink that has the version for one of these has the part as well.
     """
 
     app: str
@@ -37,7 +37,7 @@ class Commit:
 
     @property
     def apps(self) -> tuple[str, ...]:
-        """The apps under which a sink may have it: its own, and those it is a part of."""
+        """The apps for which a sink may have it: its own, and those of enclosing parts."""
         return (self.app, *self.within)
 
     @property
@@ -48,7 +48,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A row that a sink will never accept, by its position; ``endpoint`` and ``message`` are those of the row."""
+    """A row that a sink will never accept, with the row's position, endpoint and message definition."""
 
     position: str
     reason: str
@@ -58,7 +58,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class UnfitValues:
-    """Values that are null in a definition's payloads: bodies that do not parse, or values that do not fit ``column``.
+    """Values replaced by null in payloads of a definition: invalid bodies, or values that do not fit ``column``.
 
     ``values`` is their number; ``detail`` gives the number of rows and describes the first.
     """
@@ -73,11 +73,11 @@ class UnfitValues:
 class WriteResult:
     """The result of a write: ``rows`` the sink has now; ``repeated`` if it had the batch before and skipped it.
 
-    A sink that takes a batch over several tries also counts in ``rows`` what earlier tries of this process settled: the
-    caller compares ``rows`` with the size of the batch. ``before`` are the rows that were left out as repeated.
+    If a sink needs several attempts for a batch, ``rows`` includes results of earlier attempts in this process: the
+    caller compares ``rows`` with the size of the batch. ``before`` is the number of rows skipped as repeated.
 
-    ``refused`` are rows that the destination will never accept. The sink is done with them; the caller makes them dead
-    letters. ``unfit`` is what became null in typed columns in this write.
+    ``refused`` are rows that the destination will never accept; the caller makes them dead letters. ``unfit`` are
+    values replaced by null in this write.
     """
 
     rows: int
@@ -89,13 +89,13 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file that a worker wrote for a commit to come, with all that is needed to take it over.
+    """A file that a worker wrote for a future commit, with all that the commit needs.
 
     ``path`` is relative to the folder of its table, and ``table`` where that is below the sink's path. ``size`` is in
     bytes, ``modified`` in milliseconds. ``partition`` has the value of each partition column as text. ``statistics`` is
     JSON as Delta defines it. ``schema`` is that of the rows with their partition columns, serialized by Arrow.
-    ``unfit`` is what became null in its typed columns and those of other files beside it. With a ``fault``, number
-    and text of an error of the file system, there is no such file.
+    ``unfit`` are the values replaced by null in this file and the task's other files. If ``fault`` is set (number and
+    text of an error of the file system), the file does not exist.
     """
 
     path: str = ""
@@ -112,10 +112,10 @@ class StagedFile:
 
 @dataclass(slots=True)
 class Staged:
-    """What the workers wrote for one commit of a sink.
+    """The files that workers wrote for one commit of a sink.
 
-    ``offered`` is set before the files are offered to a log: from then on only the log can say whether they are part of
-    the table. With ``may_reject`` rows may still become dead letters: their outcomes know how records arrived.
+    ``offered`` is set before the files are added to a log: from then on only the log shows whether they are part of the
+    table. With ``may_reject``, rows may become dead letters: their outcomes include the original records.
     """
 
     files: tuple[StagedFile, ...] = ()
@@ -124,34 +124,34 @@ class Staged:
 
     @property
     def fault(self) -> OSError | None:
-        """Why a worker could not write some file; None when all rows are in files."""
+        """The error why a worker could not write a file; None if all rows are in files."""
         return next((OSError(*file.fault) for file in self.files if file.fault is not None), None)
 
 
 class Staging(Protocol):
-    """Writes the rows of one commit in workers of Spark, to which it is sent."""
+    """Writes the rows of one commit to files in Spark's workers; it is serialized and sent to them."""
 
     def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
-        """Write rows to files of their own, which are on the disk when it returns, and which nobody reads yet.
+        """Write rows to new files, which are durable but not yet visible to readers when the method returns.
 
-        *task* names the try of the task that asks, and no other ever: no two write to the same file. *catalog* has the
-        definitions with a schema, and these. What the file system refuses is a file with a fault.
+        *task* is unique for each attempt of a task, so no two attempts write the same file. *catalog* has the
+        definitions that have a schema. An error of the file system is returned as a file with a fault.
 
         Raises:
-            Exception: the rows cannot be written anywhere.
+            Exception: the rows cannot be written to any file.
         """
         ...
 
     def discard(self, files: Iterable[StagedFile]) -> None:
-        """Remove files that were never offered to a log, as far as that is possible now."""
+        """Remove files that were never added to a log, if possible."""
         ...
 
 
 class ArrowSink(Protocol):
     """A destination for whole batches.
 
-    With ``may_reject`` it found rows that it will never take, and could not name them: outcomes of the next attempt are
-    to be such that rows may become dead letters.
+    ``may_reject`` is set when the sink found rows that it will never accept, but could not identify them: in the next
+    attempt, outcomes must allow rows to become dead letters.
     """
 
     may_reject: bool = False
@@ -159,38 +159,37 @@ class ArrowSink(Protocol):
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch once.
 
-        When it returns, the batch is there and stays through a crash of the process. When the process dies inside, the
-        batch is there wholly or not at all, and the next call with the same commit settles it. Order of rows is
-        kept inside the batch. An empty batch writes nothing. Not for concurrent use. A message target cannot take
-        a batch as one: it has taken some when the process dies or the call fails, and may get them again.
+        The write is atomic and durable when the method returns; after a crash, the next call with the same commit
+        completes it. The order of rows is preserved within the batch. An empty batch writes nothing. Not for concurrent
+        use. Message targets are not atomic: after a crash or an error, some messages are delivered, maybe twice.
 
         Raises:
-            SinkError: the destination cannot take it now; nothing of the batch is visible.
+            SinkError: the destination does not accept the batch now; nothing of it is visible.
         """
         ...
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
-        """Have the bodies of these definitions begin with frames; only of a sink whose settings say ``framed``."""
-        raise TypeError(f"{type(self).__name__} has no bodies that begin with frames")
+        """Prefix the bodies of these definitions with frames; only for a sink with the setting ``framed``."""
+        raise TypeError(f"{type(self).__name__} does not support frames")
 
     def staging(self, commit: Commit) -> Staging | None:
-        """Return what writes a batch in the workers, to be handed to :meth:`take`; None where it comes as a table.
+        """Return the writer of a batch in workers, for :meth:`take`; None if the sink needs the batch as a table.
 
-        Touches neither disk nor network.
+        Uses neither disk nor network.
         """
         return None
 
     def take(self, staged: Staged, commit: Commit) -> WriteResult:
-        """Write a batch once, of the files that workers staged for it: the promises and errors of :meth:`write`.
+        """Commit a batch once from the files that workers staged; same guarantees and errors as :meth:`write`.
 
-        A sink that has the batch already leaves the files as they are; they are no part of it.
+        A sink that has the batch already ignores the files.
         """
-        raise TypeError(f"{type(self).__name__} takes nothing that was staged")
+        raise TypeError(f"{type(self).__name__} does not support staged files")
 
     def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
-        """Yield those rows of its *share* of a batch that the sink lacks, as far as it knows.
+        """Yield the rows of *share*, its part of a batch, that the sink may not have.
 
-        It leaves out only rows that it has for certain; a row that it refused comes with its own reason.
+        Only rows that it certainly has are omitted; a refused row is returned with its own reason.
         """
         return iter(share)
 
@@ -203,7 +202,7 @@ class ArrowSink(Protocol):
         ...
 
 
-# From the settings of a sink to the sink.
+# Opening sinks from their settings.
 
 Kind = Literal["events", "dead-letters"]
 
@@ -211,21 +210,21 @@ Kind = Literal["events", "dead-letters"]
 def open_sink(
     name: str, settings: Sink, kind: Kind, catalog: Catalog | None = None, framings: Framings | None = None
 ) -> ArrowSink:
-    """Make the sink called *name* for events or dead letters. Touches neither disk nor network.
+    """Create the sink called *name* for events or dead letters; uses neither disk nor network.
 
-    *catalog* is for sinks that name an endpoint of it, *framings* of the sources for tables with typed payloads.
+    *catalog* is for sinks that name an endpoint, *framings* (of the sources) for tables with typed payloads.
 
     Raises:
-        SinkError: the endpoint is not in the catalog, or cannot be sent to as the settings say.
+        SinkError: the endpoint is not in the catalog, or the sink cannot send to it with these settings.
     """
     return cast(ArrowSink, resolve_name(settings.opener)(name, settings, kind, catalog or Catalog(), framings))
 
 
 def check_endpoints(settings: Settings, catalog: Catalog) -> None:
-    """Make sure that every sink which names an endpoint can send to it, as far as the catalog tells.
+    """Raise if a sink cannot send to the endpoint that its settings name, according to the catalog.
 
     Raises:
-        SinkError: one cannot; names sink and endpoint.
+        SinkError: names sink and endpoint.
     """
     for name, sink in settings.sinks.items():
         if sink.remote is not None and sink.remote.endpoint is not None:

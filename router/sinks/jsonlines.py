@@ -44,45 +44,45 @@ from router.rendering.texts import (
 from router.settings.routes import escape_value
 from router.settings.sinks.messages import JsonLinesSink as JsonLinesSettings
 from router.sinks.contract import ArrowSink, Commit, WriteResult
-from router.sinks.tables.head import refused, write_atomically
+from router.sinks.tables.head import to_sink_error, write_atomically
 
-# Columns and lines of the router's output (MATCHING.md#what-comes-out): wide table, dead letters, JSON lines.
+# Columns of the router's output (MATCHING.md#what-comes-out), wide table and dead letters, and their JSON lines.
 
 
-def _schema(texts: str, *others: tuple[str, pa.DataType]) -> dict[str, pa.DataType]:
+def _make_columns(texts: str, *others: tuple[str, pa.DataType]) -> dict[str, pa.DataType]:
     return {**dict.fromkeys(texts.split(), pa.string()), **dict(others)}
 
 
 WIDE: Final = pa.schema(
     {
-        **_schema("id source specversion type subject datacontenttype dataschema", ("time", INSTANT)),
-        **_schema("", ("extensions", TEXT_MAP), ("data", pa.binary())),
-        **_schema("message endpoint epoch position protocol", ("context", TEXT_MAP)),
-        **_schema("native", ("received", INSTANT)),
+        **_make_columns("id source specversion type subject datacontenttype dataschema", ("time", INSTANT)),
+        **_make_columns("", ("extensions", TEXT_MAP), ("data", pa.binary())),
+        **_make_columns("message endpoint epoch position protocol", ("context", TEXT_MAP)),
+        **_make_columns("native", ("received", INSTANT)),
     }.items()
 )
 """One routed event. ``extensions`` are the attributes without a column; ``native`` the record's JSON without body.
 
-For JSON lines the columns ``TIME_TEXT`` and ``TYPED`` stand beside them.
+Rows for JSON lines also have the columns ``TIME_TEXT`` and ``TYPED``.
 """
 
 DEAD_LETTER: Final = pa.schema(
     {
-        **_schema("letter reason detail nearest endpoint protocol native", ("body", pa.binary())),
-        **_schema("epoch position", ("received", INSTANT), ("failed", INSTANT), ("attempts", pa.int32())),
+        **_make_columns("letter reason detail nearest endpoint protocol native", ("body", pa.binary())),
+        **_make_columns("epoch position", ("received", INSTANT), ("failed", INSTANT), ("attempts", pa.int32())),
     }.items()
 )
 """One dead letter. ``nearest`` is a JSON list, ``native`` the record's JSON without body, ``body`` its bytes."""
 
 AMBIGUOUS: Final = "ambiguous"
-"""An optional column beside WIDE: how ``match.ambiguous`` resolved a tie, null where there was none."""
-# The columns RELATED and SCHEMA_ID may stand beside WIDE as well, where the catalog has relations or bodies have ids.
+"""An optional column: how ``match.ambiguous`` resolved a tie, null if there was none."""
+# The columns RELATED and SCHEMA_ID are optional as well: for catalogs with relations, and for bodies with schema ids.
 DECIDED: Final = WIDE.append(pa.field(AMBIGUOUS, pa.string()))
-"""The columns of tables once a tie was resolved."""
+"""The columns of a table after a tie was resolved."""
 RARE: Final = (AMBIGUOUS, *RELATED, SCHEMA_ID)
-"""Optional columns for the part of the lineage that only some events have."""
+"""Optional columns with lineage that only some events have."""
 ATTRIBUTES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
-"""Attributes that are a column and, where they are there, a member of a line, in this order."""
+"""Attributes with a column of their own, and members of a line in this order if present."""
 _LINE_BREAKS: Final = (b"\n", b"\r")
 
 JsonForm = Callable[[Mapping[str, Any]], bytes]
@@ -96,20 +96,20 @@ def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
     """
     attributes = {"specversion": row.get("specversion") or "1.0"}
     attributes.update((name, row[name]) for name in ATTRIBUTES if row.get(name) is not None)
-    time = row.get(TIME_TEXT) or instant_text(row.get("time"))
+    time = row.get(TIME_TEXT) or format_instant(row.get("time"))
     if time is not None:
         attributes["time"] = time
-    attributes.update(pairs_of(row.get("extensions")))
+    attributes.update(map_to_dict(row.get("extensions")))
     attributes = restore_types(attributes, row.get(TYPED))
     lineage = {name: row.get(name) for name in ("message", "endpoint")}
     return msgspec.json.encode(
         {
-            "cloudevent": msgspec.Raw(_event_text(attributes, row.get("data"))),
+            "cloudevent": msgspec.Raw(_encode_event(attributes, row.get("data"))),
             **lineage,
-            "context": pairs_of(row.get("context")),
+            "context": map_to_dict(row.get("context")),
             "epoch": row.get("epoch"),
             "position": row.get("position"),
-            "received": instant_text(row.get("received")),
+            "received": format_instant(row.get("received")),
             **{name: row[name] for name in RARE if row.get(name) is not None},
         }
     )
@@ -124,9 +124,9 @@ def dead_letter_to_json_line(row: Mapping[str, Any]) -> bytes:
     for name in DEAD_LETTER.names:
         value = row.get(name)
         if name in ("nearest", "native") and value is not None:
-            members[name] = _embedded(value)
+            members[name] = _embed_json(value)
         elif name in ("received", "failed"):
-            members[name] = instant_text(value)
+            members[name] = format_instant(value)
         elif name == "body" and value is not None:
             members[name] = base64.b64encode(value).decode("ascii")
         else:
@@ -134,7 +134,7 @@ def dead_letter_to_json_line(row: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(members)
 
 
-def instant_text(value: datetime | None) -> str | None:
+def format_instant(value: datetime | None) -> str | None:
     """Return an instant as RFC 3339 in UTC, with as few digits as possible; None stays None."""
     if value is None:
         return None
@@ -142,12 +142,12 @@ def instant_text(value: datetime | None) -> str | None:
     return f"{text.rstrip('0').rstrip('.')}Z" if text.endswith("0") else f"{text}Z"
 
 
-def pairs_of(value: Any) -> dict[str, str]:
-    """Return a map column's value as a dict, whether Arrow gave it as pairs or as a dict; None is empty."""
+def map_to_dict(value: Any) -> dict[str, str]:
+    """Return a map column's value (pairs or a dict) as a dict; empty for None."""
     return dict(value or ())
 
 
-def _event_text(attributes: Mapping[str, str], data: bytes | None) -> bytes:
+def _encode_event(attributes: Mapping[str, str], data: bytes | None) -> bytes:
     if data is not None and any(mark in data for mark in _LINE_BREAKS):
         text = encode_event(attributes, data)
         if not any(mark in text for mark in _LINE_BREAKS):
@@ -157,8 +157,8 @@ def _event_text(attributes: Mapping[str, str], data: bytes | None) -> bytes:
     return encode_event(attributes, data)
 
 
-def _embedded(text: str) -> Any:
-    """Embed JSON text as JSON; text that is not JSON, or would break the line, as a string."""
+def _embed_json(text: str) -> Any:
+    """Return JSON text for embedding; text that is not JSON, or has line breaks, is returned as a string."""
     if any(mark in text for mark in "\n\r"):
         return text
     try:
@@ -169,7 +169,7 @@ def _embedded(text: str) -> Any:
     return msgspec.Raw(text.encode("utf-8"))
 
 
-# JSON lines of whole batches: the columnar version of the row functions above.
+# JSON lines of batches: the columnar version of the row functions above.
 
 Lines = Callable[[pa.RecordBatch], pa.StringArray]
 """Returns the line of each row, with the line break at its end."""
@@ -177,63 +177,63 @@ _PAIRS: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False)
 _OURS: Final = frozenset((*ATTRIBUTES, "specversion", "time", "data", "data_base64"))
 
 
-def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
-    """Return the lines of rows of ``WIDE``, equal to :func:`~router.sinks.jsonlines.wide_to_json_line` of each.
+def render_event_lines(rows: pa.RecordBatch) -> pa.StringArray:
+    """Return the lines of rows of ``WIDE``, the same as :func:`~router.sinks.jsonlines.wide_to_json_line` of each row.
 
-    The columns ``TIME_TEXT``, ``TYPED`` and those of ``RARE`` may stand beside; instants are of the years 1 to 9999.
+    The columns ``TIME_TEXT``, ``TYPED`` and ``RARE`` are optional; times must be in the years 1 to 9999.
     """
-    extensions, context = _entries(rows, "extensions"), _entries(rows, "context")
-    data = _column(rows, "data", pa.binary())
+    extensions, context = _get_entries(rows, "extensions"), _get_entries(rows, "context")
+    data = _get_column(rows, "data", pa.binary())
     lines = together(
         '{"cloudevent":{',
-        *_attributes(rows),
-        *_pairs(extensions, leading=True),
-        # JSON of several lines becomes base64: a line must stay a line, and the bytes what they were.
-        *data_members(data, _text(rows, "datacontenttype"), barred=_has_line_breaks(data)),
+        *_render_attributes(rows),
+        *_render_pairs(extensions, leading=True),
+        # JSON with line breaks becomes base64, which preserves both the line and the bytes.
+        *data_members(data, _get_texts(rows, "datacontenttype"), barred=_has_line_breaks(data)),
         "},",
-        *string_member("message", _text(rows, "message")),
+        *string_member("message", _get_texts(rows, "message")),
         ",",
-        *string_member("endpoint", _text(rows, "endpoint")),
+        *string_member("endpoint", _get_texts(rows, "endpoint")),
         ',"context":{',
-        *_pairs(context),
+        *_render_pairs(context),
         "},",
-        *string_member("epoch", _text(rows, "epoch")),
+        *string_member("epoch", _get_texts(rows, "epoch")),
         ",",
-        *string_member("position", _text(rows, "position")),
+        *string_member("position", _get_texts(rows, "position")),
         ",",
-        *string_member("received", _instants(rows, "received"), plain=True),
-        *chain(*(string_member_if_any(name, _text(rows, name)) for name in RARE)),
+        *string_member("received", _get_instant_texts(rows, "received"), plain=True),
+        *chain(*(string_member_if_any(name, _get_texts(rows, name)) for name in RARE)),
         "}\n",
     )
-    fallback = _unusual(extensions, _OURS) | _unusual(context, frozenset()) | is_not_null(_text(rows, TYPED))
-    return _with_exact(lines, rows, fallback, wide_to_json_line)
+    fallback = _is_unusual(extensions, _OURS) | _is_unusual(context, frozenset()) | is_not_null(_get_texts(rows, TYPED))
+    return _replace_lines(lines, rows, fallback, wide_to_json_line)
 
 
-def dead_letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
-    """Return the lines of rows of ``DEAD_LETTER``, equal to ``dead_letter_to_json_line`` of each.
+def render_letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
+    """Return the lines of rows of ``DEAD_LETTER``, the same as ``dead_letter_to_json_line`` of each row.
 
-    Instants are of the years 1 to 9999.
+    Times must be in the years 1 to 9999.
     """
     members: list[Pieces] = []
     fallback = np.zeros(rows.num_rows, bool)
     for name in DEAD_LETTER.names:
         if name in ("nearest", "native"):
-            texts = or_null(_text(rows, name))
+            texts = or_null(_get_texts(rows, name))
             fallback |= ~sound_json(texts) | _has_line_breaks(texts)
             members.append([f'"{name}":', texts])
         elif name in ("received", "failed"):
-            members.append(string_member(name, _instants(rows, name), plain=True))
+            members.append(string_member(name, _get_instant_texts(rows, name), plain=True))
         elif name == "body":
-            members.append(string_member(name, encode_base64(_column(rows, name, pa.binary())), plain=True))
+            members.append(string_member(name, encode_base64(_get_column(rows, name, pa.binary())), plain=True))
         elif name == "attempts":
-            members.append([f'"{name}":', or_null(_column(rows, name, pa.int32()).cast(pa.string()))])
+            members.append([f'"{name}":', or_null(_get_column(rows, name, pa.int32()).cast(pa.string()))])
         else:
-            members.append(string_member(name, _text(rows, name)))
+            members.append(string_member(name, _get_texts(rows, name)))
     pieces = [piece for member in members for piece in (*member, ",")][:-1]
-    return _with_exact(together("{", *pieces, "}\n"), rows, fallback, dead_letter_to_json_line)
+    return _replace_lines(together("{", *pieces, "}\n"), rows, fallback, dead_letter_to_json_line)
 
 
-def _with_exact(lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, form: JsonForm) -> pa.StringArray:
+def _replace_lines(lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, form: JsonForm) -> pa.StringArray:
     at = np.flatnonzero(fallback)
     if not len(at):
         return lines
@@ -241,34 +241,34 @@ def _with_exact(lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, for
     return replaced(lines, at, pa.array(exact, pa.string()))
 
 
-def _attributes(rows: pa.RecordBatch) -> Pieces:
-    """Return the attributes that have a column as JSON members, ``specversion`` first and ``time`` last."""
-    version, time = _text(rows, "specversion"), _text(rows, TIME_TEXT)
-    version = _where_empty(version, pa.scalar("1.0"))
-    time = _where_empty(time, _instants(rows, "time"))
-    others = (string_member_if_any(name, _text(rows, name)) for name in ATTRIBUTES)
+def _render_attributes(rows: pa.RecordBatch) -> Pieces:
+    """Render the attributes that have a column as JSON members, ``specversion`` first and ``time`` last."""
+    version, time = _get_texts(rows, "specversion"), _get_texts(rows, TIME_TEXT)
+    version = _replace_empty(version, pa.scalar("1.0"))
+    time = _replace_empty(time, _get_instant_texts(rows, "time"))
+    others = (string_member_if_any(name, _get_texts(rows, name)) for name in ATTRIBUTES)
     return [*string_member("specversion", version), *chain(*others), *string_member_if_any("time", time)]
 
 
-def _where_empty(texts: pa.StringArray, other: pa.StringArray | pa.StringScalar) -> pa.StringArray:
-    """Return the texts, with the *other* text where one is null or empty."""
+def _replace_empty(texts: pa.StringArray, other: pa.StringArray | pa.StringScalar) -> pa.StringArray:
+    """Return the texts, with null and empty ones replaced by *other*."""
     empty = pc.fill_null(pc.equal(texts, ""), True)
     return pc.if_else(empty, other, texts) if pc.any(empty).as_py() else texts
 
 
-def _pairs(entries: Entries, *, leading: bool = False) -> Pieces:
+def _render_pairs(entries: Entries, *, leading: bool = False) -> Pieces:
     if not len(entries.codes):
         return []
     values = escaped(or_empty(entries.values))
     return [entry_texts(entries.names, entries.codes, entries.offsets, '"{}":"'.format, values, '"', leading=leading)]
 
 
-def _entries(rows: pa.RecordBatch, name: str) -> Entries:
-    return Entries(_column(rows, name, TEXT_MAP).cast(_PAIRS))
+def _get_entries(rows: pa.RecordBatch, name: str) -> Entries:
+    return Entries(_get_column(rows, name, TEXT_MAP).cast(_PAIRS))
 
 
-def _unusual(entries: Entries, names: frozenset[str]) -> Bool:
-    """Return which rows have an entry without a value, one of these names, or a name twice."""
+def _is_unusual(entries: Entries, names: frozenset[str]) -> Bool:
+    """Return which rows have an entry without a value, an entry with one of these names, or a repeated name."""
     valueless = np.flatnonzero(entries.values.is_null())
     return (
         entries.rows_with_repeats(lambda _: True)
@@ -286,27 +286,25 @@ def _has_line_breaks(texts: pa.Array) -> Bool:
     return rows
 
 
-def _instants(rows: pa.RecordBatch, name: str) -> pa.StringArray:
-    return instant_texts(_column(rows, name, INSTANT))
+def _get_instant_texts(rows: pa.RecordBatch, name: str) -> pa.StringArray:
+    return instant_texts(_get_column(rows, name, INSTANT))
 
 
-def _text(rows: pa.RecordBatch, name: str) -> pa.StringArray:
-    return _column(rows, name, pa.string())
+def _get_texts(rows: pa.RecordBatch, name: str) -> pa.StringArray:
+    return _get_column(rows, name, pa.string())
 
 
-def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+def _get_column(rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
     if name not in rows.schema.names:
         return pa.nulls(rows.num_rows, kind)
     column = rows.column(name)
     return column if column.type == kind else column.cast(kind)
 
 
-# JSON lines: one file for each batch in a folder (exactly once), or standard output (at least once).
-
-# A folder with one file for each batch, exactly once.
+# Sinks of JSON lines: one file for each batch in a folder (exactly once), or standard output (at least once).
 
 
-class BatchFiles(ArrowSink):
+class BatchFileSink(ArrowSink):
     """Writes each batch as ``APP-VERSION`` and the ``suffix`` of its kind; names sort by app, then version.
 
     The file appears by a rename after its bytes are on disk, so a batch survives power loss once ``write`` returned,
@@ -321,33 +319,33 @@ class BatchFiles(ArrowSink):
         self._folder = folder
 
     @abstractmethod
-    def fill(self, file: BinaryIO, rows: pa.Table) -> None:
+    def write_rows(self, file: BinaryIO, rows: pa.Table) -> None:
         """Write the rows of a non-empty batch."""
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch once; see :class:`~router.sinks.contract.ArrowSink`."""
         if rows.num_rows == 0:
             return WriteResult(0)
-        target = self._file(commit.app, commit.version)
+        target = self._file_path(commit.app, commit.version)
         if self.already(commit):
             return WriteResult(0, repeated=True, before=rows.num_rows)
         try:
-            write_atomically(target, lambda file: self.fill(file, rows))
+            write_atomically(target, lambda file: self.write_rows(file, rows))
         except OSError as error:
-            raise refused(self._name, str(target), error) from error
+            raise to_sink_error(self._name, str(target), error) from error
         return WriteResult(rows.num_rows)
 
     def already(self, commit: Commit) -> bool:
-        """Whether there is a file of the batch, or of one that it is a part of. If so, make its name durable."""
+        """Return whether the batch, or a batch that includes it, has a file; if so, make the file's name durable."""
         try:
-            exists = any(self._file(app, commit.version).exists() for app in commit.apps)
+            exists = any(self._file_path(app, commit.version).exists() for app in commit.apps)
             if exists:
                 sync_path(self._folder)
         except OSError as error:
-            raise refused(self._name, str(self._folder), error) from error
+            raise to_sink_error(self._name, str(self._folder), error) from error
         return exists
 
-    def _file(self, app: str, version: int) -> Path:
+    def _file_path(self, app: str, version: int) -> Path:
         return self._folder / f"{escape_value(app, '%')}-{version:012d}{self.suffix}"
 
 
@@ -355,25 +353,25 @@ _SLICE: Final = 2000
 _BYTES: Final = 32 * 1024 * 1024
 """Rows written at a time, and their maximum bytes: a large batch need not fit into memory twice."""
 _DELETE: Final = 0x7F
-"""The first byte of characters that may control a terminal; JSON itself escapes the control characters before it."""
+"""The first byte of control characters that JSON does not escape."""
 _FIRST: Final = -62_135_596_800_000_000
 _LAST: Final = 253_402_300_799_999_999
-"""Microseconds of the first and last instant that a ``datetime`` can be."""
+"""Microseconds of the first and last time that ``datetime`` can represent."""
 
 
-def open_lines(name: str, settings: JsonLinesSettings, kind: str, catalog: object, framings: object) -> ArrowSink:
-    """Make the sink of lines for events or dead letters."""
-    lines = event_lines if kind == "events" else dead_letter_lines
+def open_json_lines(name: str, settings: JsonLinesSettings, kind: str, catalog: object, framings: object) -> ArrowSink:
+    """Create the sink of JSON lines for events or dead letters."""
+    lines = render_event_lines if kind == "events" else render_letter_lines
     if settings.is_stdout:
         return StandardOutputSink(name, lines)
     return JsonLinesFolder(name, Path(settings.path), lines)
 
 
-class JsonLinesFolder(BatchFiles):
+class JsonLinesFolder(BatchFileSink):
     """Writes each batch as ``APP-VERSION.jsonl``.
 
-    ``lines`` makes them: :func:`~router.sinks.jsonlines.event_lines` of events,
-    :func:`~router.sinks.jsonlines.dead_letter_lines` of dead letters.
+    ``lines`` renders them: :func:`~router.sinks.jsonlines.render_event_lines` for events,
+    :func:`~router.sinks.jsonlines.render_letter_lines` for dead letters.
     """
 
     suffix = ".jsonl"
@@ -382,16 +380,16 @@ class JsonLinesFolder(BatchFiles):
         super().__init__(name, folder)
         self._lines = lines
 
-    def fill(self, file: BinaryIO, rows: pa.Table) -> None:
+    def write_rows(self, file: BinaryIO, rows: pa.Table) -> None:
         """Write the lines of the rows."""
-        file.writelines(_written(rows, self._lines))
+        file.writelines(_iter_line_bytes(rows, self._lines))
 
 
 class StandardOutputSink(ArrowSink):
     """Writes lines to standard output: at least once, since nothing shows what a reader consumed.
 
-    Since the output may be a terminal, characters that would control it are JSON escapes. After a crash in mid-batch
-    only the last line may be cut off, and the batch is written again.
+    Since the output may be a terminal, its control characters are escaped. After a crash within a batch, the last line
+    may be incomplete, and the batch is written again.
     """
 
     def __init__(self, name: str, lines: Lines, stream: BinaryIO | None = None) -> None:
@@ -403,17 +401,17 @@ class StandardOutputSink(ArrowSink):
         """Write a batch, repeated or not, and flush it."""
         stream = self._stream or sys.stdout.buffer
         try:
-            stream.writelines(_written(rows, self._escaped))
+            stream.writelines(_iter_line_bytes(rows, self._render_escaped_lines))
             stream.flush()
         except OSError as error:
-            raise refused(self._name, "standard output", error) from error
+            raise to_sink_error(self._name, "standard output", error) from error
         return WriteResult(rows.num_rows)
 
     def already(self, commit: Commit) -> bool:
         """Always False."""
         return False
 
-    def _escaped(self, rows: pa.RecordBatch) -> pa.StringArray:
+    def _render_escaped_lines(self, rows: pa.RecordBatch) -> pa.StringArray:
         lines = self._lines(rows)
         data, places = data_of(lines)
         at = np.unique(owners_of(places, np.flatnonzero(data >= _DELETE)))
@@ -421,9 +419,9 @@ class StandardOutputSink(ArrowSink):
         return replaced(lines, at, pa.array(texts, pa.string()))
 
 
-def _written(rows: pa.Table, lines: Lines) -> Iterator[memoryview]:
-    """Yield the bytes of all lines, some lines at a time."""
-    waiting = _within_calendar(rows).to_batches(max_chunksize=_SLICE)[::-1]
+def _iter_line_bytes(rows: pa.Table, lines: Lines) -> Iterator[memoryview]:
+    """Yield the bytes of the rendered lines, a group of rows at a time."""
+    waiting = _null_unusual_instants(rows).to_batches(max_chunksize=_SLICE)[::-1]
     while waiting:
         batch = waiting.pop()
         if batch.nbytes > _BYTES and batch.num_rows > 1:
@@ -433,10 +431,10 @@ def _written(rows: pa.Table, lines: Lines) -> Iterator[memoryview]:
             yield data_of(lines(batch))[0].data
 
 
-def _within_calendar(rows: pa.Table) -> pa.Table:
-    """Make instants null that Python's calendar lacks (years below 1 or above 9999): one must not block the stream.
+def _null_unusual_instants(rows: pa.Table) -> pa.Table:
+    """Replace times outside the years 1 to 9999 by null, so that they do not block the stream.
 
-    The event's own ``time`` is not lost: its text is in the column ``TIME_TEXT``.
+    The event's ``time`` is not lost: its text is in the column ``TIME_TEXT``.
     """
     for index, field in enumerate(rows.schema):
         if field.type == INSTANT:

@@ -34,14 +34,14 @@ PAIRS: Final = pa.schema(
         )
     ]
 )
-"""One pair, or a half that is given up, whose other side is null. ``outcome`` is paired, unanswered or unasked;
-``cause`` says of the last two why: time, room, or unnamed. ``settled`` is when that was decided.
+"""A pair, or a message without its counterpart, whose columns are null. ``outcome`` is paired, unanswered or unasked;
+``cause`` is the reason for the last two: time, room, or unnamed. ``settled`` is when the outcome was decided.
 """
 SOURCE: Final = "/xrouter/relations"
 TYPE: Final = "io.xregistry.router.relation."
-"""Begins the type of an event; the outcome is the rest."""
+"""The prefix of the type of an event; the outcome follows."""
 CHUNK: Final = 500
-"""Events handed over at a time. When a client says no more, only whole groups are known to be confirmed."""
+"""Events sent at a time. After an error of the client, only complete groups are known to be confirmed."""
 _log = get_logger()
 
 
@@ -67,13 +67,13 @@ class PairRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PairSink(Protocol):
-    """Writes pairs."""
+    """Writes request-reply pairs."""
 
     def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
-        """Write rows; the same commit comes again after an error or a crash.
+        """Write rows; called again with the same commit after an error or a crash.
 
         Raises:
-            SinkError: it cannot accept them now.
+            SinkError: the destination does not accept the rows now.
         """
 
 
@@ -82,15 +82,15 @@ def open_pairs(name: str, settings: Sink) -> PairSink:
     return cast(PairSink, resolve_name(settings.pairs)(name, settings))
 
 
-def open_table(name: str, settings: TableSink) -> PairSink:
-    """Make the Delta table."""
+def open_pair_table(name: str, settings: TableSink) -> PairSink:
+    """Create the sink for a Delta table."""
     rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
     table = DeltaSink(name, settings.path, PAIRS, upkeep=Upkeep(name, rules), rejects=False)
     return _PairTable(table)
 
 
-def open_topic(name: str, settings: KafkaSink) -> PairSink:
-    """Make the sender to a topic."""
+def open_pair_topic(name: str, settings: KafkaSink) -> PairSink:
+    """Create the sink for a Kafka topic."""
     from bindings.protocols import binding_of
 
     binding = binding_of("KAFKA")
@@ -103,44 +103,44 @@ class _PairTable(PairSink):
         self._table = table
 
     def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
-        columns = {field.name: [_value(getattr(row, field.name), field.type) for row in rows] for field in PAIRS}
+        columns = {field.name: [_parse_value(getattr(row, field.name), field.type) for row in rows] for field in PAIRS}
         self._table.write(pa.table(columns, schema=PAIRS), commit)
 
 
 class _PairTopic(PairSink):
-    """Sends what is not settled yet: of a commit that comes again in this process, only what is left."""
+    """Sends pairs to a topic; if a commit is repeated in this process, only those not delivered yet."""
 
     def __init__(self, name: str, topic: str, publisher: Publisher) -> None:
         self._name = name
         self._topic = topic
         self._publisher = publisher
         self._commit: Commit | None = None
-        self._settled: set[int] = set()
+        self._delivered: set[int] = set()
 
     def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
         if commit != self._commit:
-            self._commit, self._settled = commit, set()
-        left = [place for place in range(len(rows)) if place not in self._settled]
+            self._commit, self._delivered = commit, set()
+        left = [index for index in range(len(rows)) if index not in self._delivered]
         for start in range(0, len(left), CHUNK):
-            self._send(rows, left[start : start + CHUNK])
+            self._send_rows(rows, left[start : start + CHUNK])
 
-    def _send(self, rows: Sequence[PairRow], places: Sequence[int]) -> None:
+    def _send_rows(self, rows: Sequence[PairRow], indexes: Sequence[int]) -> None:
         answers: Mapping[int, MessageRefusal | None] = {}
         try:
-            answers = dict(enumerate(self._publisher.send([_event(rows[place], self._topic) for place in places])))
+            answers = dict(enumerate(self._publisher.send([_to_event(rows[index], self._topic) for index in indexes])))
         except (Unsettled, GatewayError) as error:
             answers = error.settled if isinstance(error, Unsettled) else {}
             raise SinkError(self._name, str(error), hint="it is retried with growing pauses") from error
         finally:
-            self._settled.update(places[at] for at in answers)
+            self._delivered.update(indexes[at] for at in answers)
             for at, refusal in answers.items():
                 if refusal is not None:
-                    row = rows[places[at]]
+                    row = rows[indexes[at]]
                     _log.error("pair rejected permanently", sink=self._name, pair=row.id, reason=refusal.reason)
 
 
-def _event(row: PairRow, topic: str) -> Outbound:
-    """Return a row as a CloudEvent whose data are its members."""
+def _to_event(row: PairRow, topic: str) -> Outbound:
+    """Return a row as a CloudEvent with the row's members as data."""
     attributes = {"specversion": "1.0", "id": row.id or "", "source": SOURCE, "type": TYPE + row.outcome}
     parts = [Part(f"headers.ce_{name}", text.encode()) for name, text in attributes.items()]
     parts.append(Part("headers.content-type", b"application/json"))
@@ -149,5 +149,5 @@ def _event(row: PairRow, topic: str) -> Outbound:
     return Outbound(topic, tuple(parts), msgspec.json.encode(row), "", row.id or "")
 
 
-def _value(text: str | None, kind: pa.DataType) -> str | datetime | None:
+def _parse_value(text: str | None, kind: pa.DataType) -> str | datetime | None:
     return datetime.fromisoformat(text) if text is not None and kind == INSTANT else text

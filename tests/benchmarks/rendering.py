@@ -25,9 +25,9 @@ from router.rendering.texts import EVENT, TIME_TEXT, Source, attributes_of, nati
 from router.sinks.jsonlines import (
     DEAD_LETTER,
     DECIDED,
-    dead_letter_lines,
     dead_letter_to_json_line,
-    event_lines,
+    render_event_lines,
+    render_letter_lines,
     wide_to_json_line,
 )
 from tests.benchmarks.machine import machine
@@ -163,12 +163,12 @@ def lines() -> Iterator[Case]:
     yield (
         "JSON lines of events",
         lambda: [wide_to_json_line(row) for row in events.to_pylist()],
-        lambda: whole(events, event_lines),
+        lambda: whole(events, render_event_lines),
     )
     yield (
         "JSON lines of dead letters",
         lambda: [dead_letter_to_json_line(row) for row in letters.to_pylist()],
-        lambda: whole(letters, dead_letter_lines),
+        lambda: whole(letters, render_letter_lines),
     )
 
 

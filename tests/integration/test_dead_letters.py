@@ -167,7 +167,7 @@ def test_letters_in_several_partitions_are_fetched_once(
     assert sorted(letters) == [letter_id(n) for n in range(many)]
     assert not resumed
     # Letters that do not fit into memory together are still read, in the same order.
-    monkeypatch.setattr(stores, "HELD_BYTES", 100_000)
+    monkeypatch.setattr(stores, "MAX_BUFFERED_BYTES", 100_000)
     assert [letter.id for letter in read_letters(load_settings(tmp_path / "router.yaml"))] == letters
     assert resumed
 

@@ -92,7 +92,7 @@ def test_batches_upkeep_and_spark_in_turn(name: str, theirs: DeltaSpark, tmp_pat
     for version in range(4):
         write(sink, version)
     judge(theirs, folder, 4)
-    upkeep.tend(str(folder))
+    upkeep.maintain(str(folder))
     judge(theirs, folder, 4)
     write(sink, 4)
     theirs.sql(f"OPTIMIZE delta.`{folder}`")
@@ -102,10 +102,10 @@ def test_batches_upkeep_and_spark_in_turn(name: str, theirs: DeltaSpark, tmp_pat
         theirs.sql(f"DELETE FROM delta.`{folder}` WHERE id = '0-1'")
         kept = Counter(theirs.column(folder, "id"))
         assert kept["0-0"] == 2 and kept["0-1"] == 0
-        upkeep.tend(str(folder))
+        upkeep.maintain(str(folder))
         assert Counter(theirs.column(folder, "id")) == kept
         return
-    upkeep.tend(str(folder))
+    upkeep.maintain(str(folder))
     write(DeltaSink("lake", str(folder), WIDE, grows=True), 6)
     judge(theirs, folder, 7)
     if "row tracking" in name or "at once" in name:
@@ -133,14 +133,14 @@ def test_a_rewrite_of_spark_and_ours_never_double_a_row(
     sink = DeltaSink("lake", str(folder), WIDE, grows=True)
     for version in range(4):
         write(sink, version)
-    replace = merging._replace
+    replace = merging._commit_replacement
 
     def late(*arguments: object) -> bool:
         theirs.sql(f"OPTIMIZE delta.`{folder}`")
         return replace(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(merging, "_replace", late)
-    assert merging.merge(str(folder), folder, 1 << 20).before == 0
+    monkeypatch.setattr(merging, "_commit_replacement", late)
+    assert merging.merge_small_files(str(folder), folder, 1 << 20).before == 0
     judge(theirs, folder, 4)
     assert len([file for file in folder.glob("*-merged*")]) == 0
 
@@ -155,5 +155,5 @@ def test_types_that_spark_widened_and_instants_that_it_wrote(theirs: DeltaSpark,
     theirs.sql(f"INSERT INTO delta.`{folder}` (id, n) VALUES ('1-1', 9999999999)")
     write(sink, 2)
     before = sorted(map(repr, theirs.sql(f"SELECT id, n, received FROM delta.`{folder}`")))
-    assert merging.merge(str(folder), folder, 1 << 20).before == 4
+    assert merging.merge_small_files(str(folder), folder, 1 << 20).before == 4
     assert sorted(map(repr, theirs.sql(f"SELECT id, n, received FROM delta.`{folder}`"))) == before

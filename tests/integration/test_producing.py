@@ -26,8 +26,8 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.settings import load_settings
 from router.sinks import Commit, close_targets, open_sink
-from router.sinks.messages.definitions import EndpointComposer, composer_of
-from router.sinks.messages.sink import UnsendableMessage, event_of
+from router.sinks.messages.definitions import EndpointComposer, make_composer
+from router.sinks.messages.sink import UnsendableMessage, make_event
 from tests.conftest import Kafka
 from tests.support.amqp import queue_name
 from tests.support.amqp import running as amqp_running
@@ -81,9 +81,9 @@ def sink_settings(folder: Path, kind: str, more: Mapping[str, Any]) -> Any:
 
 def shaped(settings: Any, sent: Journey) -> Mapping[str, Any]:
     """Return the messages that the sink will make, by position, or why it will make none."""
-    composer = composer_of(settings, sent.catalog.endpoints[OUT], sent.catalog)
+    composer = make_composer(settings, sent.catalog.endpoints[OUT], sent.catalog)
     assert isinstance(composer, EndpointComposer)
-    events = [event_of(row) for row in sent.rows.drop_columns(["time", "received"]).to_pylist()]
+    events = [make_event(row) for row in sent.rows.drop_columns(["time", "received"]).to_pylist()]
     return dict(zip((event.position for event in events), composer.compose(events), strict=True))
 
 

@@ -226,4 +226,4 @@ def test_a_replay_gives_what_the_record_would_have_given(spark: SparkSession, ki
 
 def test_letters_keep_their_record_in_its_own_form() -> None:
     letter = DeadLetter("1", "no-match", "", (), None, "KAFKA", {"topic": "t"}, b"x", "e", "t-0-1", RECEIVED, None, 1)
-    assert letter.record() == Record("KAFKA", {"topic": "t"}, b"x", None, "2026-01-02T03:04:05.123450Z", "t-0-1")
+    assert letter.to_record() == Record("KAFKA", {"topic": "t"}, b"x", None, "2026-01-02T03:04:05.123450Z", "t-0-1")

@@ -23,7 +23,7 @@ EACH: Final = 40
 
 def constrain(folder: Path, name: str, sql: str) -> None:
     """Set a constraint in a table, whoever writes to it."""
-    TableHead(str(folder), DeltaTable(folder)).configure({f"delta.constraints.{name}": sql})
+    TableHead(str(folder), DeltaTable(folder)).set_properties({f"delta.constraints.{name}": sql})
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

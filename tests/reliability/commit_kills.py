@@ -32,16 +32,16 @@ from tests.unit.router.sinks.tables.tended_writer import APP, write
 
 RULES: Final = UpkeepRules(1, 1 << 20, timedelta(hours=1))
 STEPS: Final = (
-    "router.sinks.tables.delta:DeltaSink._add",
+    "router.sinks.tables.delta:DeltaSink._add_files",
     "router.sinks.tables.head:TableHead.append",
-    "router.sinks.tables.head:TableHead.rewrite",
-    "router.sinks.tables.head:TableLog.link",
+    "router.sinks.tables.head:TableHead.replace_files",
+    "router.sinks.tables.head:TableLog.write_entry",
     "router.sinks.tables.head:os.fsync",
     "router.sinks.tables.head:os.link",
     "router.sinks.tables.head:sync_path",
-    "router.sinks.tables.upkeep:_written",
-    "router.sinks.tables.upkeep:_replace",
-    "router.sinks.tables.staging:StagedFileSweeper.committed",
+    "router.sinks.tables.upkeep:_write_merged_file",
+    "router.sinks.tables.upkeep:_commit_replacement",
+    "router.sinks.tables.staging:StagedFileSweeper.record_commit",
 )
 DEATHS: Final = tuple(itertools.product((1, 2, 3), STEPS, ("before", "after")))
 BATCHES: Final = 12
@@ -73,7 +73,7 @@ def write_on(folder: str, batches: int) -> None:
                 break
             except SinkError:
                 continue
-        upkeep.tend(folder)
+        upkeep.maintain(folder)
 
 
 def rewrite_for_ever(folder: str) -> None:

@@ -49,7 +49,7 @@ OF_TABLES: Final = (
     ("router.writing.outcomes:results_of", "before"),
     ("router.writing.outcomes:results_of", "after"),
     ("router.state.state:BatchStore.pin", "after"),
-    ("router.sinks.tables.delta:DeltaSink._add", "before"),
+    ("router.sinks.tables.delta:DeltaSink._add_files", "before"),
     ("router.sinks.tables.head:TableHead.append", "before"),
     ("router.sinks.tables.head:TableHead.append", "after"),
     ("router.writing.writer:BatchWriter._send_letters", "before"),

@@ -20,26 +20,26 @@ from rich.table import Table
 from bindings.private_files import set_umask_for
 from router.commands.arguments import OutputFormat
 from router.commands.match import ExplanationWriter
-from router.dead_letters.dead_letter import DeadLetter, body_json, body_lines, native_rows, printable, time_text
+from router.dead_letters.dead_letter import DeadLetter, body_to_json, format_body, format_time, iter_values, sanitize
 from router.dead_letters.reading import (
-    By,
+    DeadLetterCounts,
+    DeadLetterSummary,
     Endpoints,
     Filter,
-    Listed,
-    Listing,
+    GroupBy,
     Messages,
     Reasons,
     Since,
     Until,
+    build_filter,
     explain_with_catalog,
-    filter_of,
-    find_letter,
-    listing,
+    find_dead_letter,
+    get_standing,
+    list_dead_letters,
     read_letters,
     redact_explanation,
-    standing_of,
 )
-from router.dead_letters.redaction import Redaction, marked_catalog, redactor_of
+from router.dead_letters.redaction import Redaction, load_catalog_and_marks, make_redactor
 from router.dead_letters.retention import RetentionLimits, purge
 from router.errors import RouterError, StateError
 from router.lazy_commands import lazy_group
@@ -127,16 +127,16 @@ def list_letters(
     settings = load_settings(config)
     configure_logs(settings.log)
     standings: Sequence[Standing] = () if standing is StandingOption.all else (cast(Standing, standing.value),)
-    selection = filter_of(
+    selection = build_filter(
         reasons=reason, endpoints=endpoint, messages=message, since=since, until=until, standings=standings
     )
-    groupings = [cast(By, each.value) for each in by or ()] or list(get_args(By))
-    _, marks = marked_catalog(settings)
-    redactor = redactor_of(marks, reveal=reveal)
-    letters = read_letters(settings, bodies=redactor.looks_at_bodies)
+    groupings = [cast(GroupBy, each.value) for each in by or ()] or list(get_args(GroupBy))
+    _, marks = load_catalog_and_marks(settings)
+    redactor = make_redactor(marks, reveal=reveal)
+    letters = read_letters(settings, bodies=redactor.redacts_bodies)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         kinds = () if ByOption.none in (by or ()) else groupings
-        page = listing(letters, ledger, selection, redactor, kinds, limit)
+        page = list_dead_letters(letters, ledger, selection, redactor, kinds, limit)
     if format is OutputFormat.json:
         print_json_lines(_iter_json_objects(page))
     elif not page.total:
@@ -148,49 +148,49 @@ def list_letters(
             print_row(row)
 
 
-def _describe_empty_page(page: Listing) -> str:
+def _describe_empty_page(page: DeadLetterCounts) -> str:
     if not page.seen:
         return "there are no dead letters; `xrouter top` shows records not yet processed"
     there = "there is" if page.seen == 1 else "there are"
     return f"nothing listed: {there} {plural(page.seen, 'dead letter')}, none match (`--standing all` includes all)"
 
 
-def _iter_json_objects(page: Listing) -> Iterator[dict[str, object]]:
+def _iter_json_objects(page: DeadLetterCounts) -> Iterator[dict[str, object]]:
     for by, counts in page.counts.items():
         for value, number in counts.most_common():
             yield {"by": by, "value": value, "letters": number}
     yield from (listed.to_json() for listed in page.newest)
 
 
-def _iter_rows(page: Listing) -> Iterator[tuple[str, ...]]:
+def _iter_rows(page: DeadLetterCounts) -> Iterator[tuple[str, ...]]:
     """Yield tab-separated rows: counts, then dead letters, each part with a heading."""
     for by, counts in page.counts.items():
         yield by, "letters"
-        yield from ((printable(value), str(number)) for value, number in counts.most_common())
+        yield from ((sanitize(value), str(number)) for value, number in counts.most_common())
     if page.newest:
         yield _COLUMNS
     yield from (_make_row(listed, 0) for listed in page.newest)
 
 
-def _make_row(listed: Listed, max_detail: int) -> tuple[str, ...]:
+def _make_row(listed: DeadLetterSummary, max_detail: int) -> tuple[str, ...]:
     return (
         listed.id[:_ID] if max_detail else listed.id,
-        time_text(listed.failed, short=True),
+        format_time(listed.failed, short=True),
         listed.reason,
-        printable(listed.endpoint or "-"),
+        sanitize(listed.endpoint or "-"),
         str(listed.attempts),
         listed.standing,
-        printable(listed.detail, max_detail),
+        sanitize(listed.detail, max_detail),
     )
 
 
-def _print_page(page: Listing) -> None:
+def _print_page(page: DeadLetterCounts) -> None:
     console = terminal()
     for by, counts in page.counts.items():
         table = Table(by, "letters")
         shown = counts.most_common(_CASES)
         for value, number in shown:
-            table.add_row(printable(value), str(number))
+            table.add_row(sanitize(value), str(number))
         if len(counts) > len(shown):
             table.add_row("and others", str(page.total - sum(number for _, number in shown)))
         console.print(f"{page.total} dead letters by {by}", table)
@@ -206,7 +206,7 @@ def _print_page(page: Listing) -> None:
     console.print(table)
 
 
-def _print_narrow(console: Terminal, page: Listing) -> None:
+def _print_narrow(console: Terminal, page: DeadLetterCounts) -> None:
     """Print each dead letter on one line and its detail below, for narrow terminals."""
     for listed in page.newest:
         letter, written, reason, endpoint, attempts, standing, detail = _make_row(listed, _DETAIL)
@@ -247,7 +247,7 @@ def replay(
     """
     from router.replay.replay import ReplayOptions  # brings Spark along, which no other command needs
 
-    selection = filter_of(ids=ids, reasons=reason, endpoints=endpoint, messages=message, since=since, until=until)
+    selection = build_filter(ids=ids, reasons=reason, endpoints=endpoint, messages=message, since=since, until=until)
     options = ReplayOptions(parked, limit, _parse_rate(rate), batch)
     if dry_run:
         from router.replay.replay import dry_run as look
@@ -447,9 +447,9 @@ def show(
     """
     settings = load_settings(config)
     configure_logs(settings.log)
-    dead_letter = find_letter(read_letters(settings), letter)
-    catalog, marks = marked_catalog(settings)
-    redaction = redactor_of(marks, reveal=reveal).redact(dead_letter)
+    dead_letter = find_dead_letter(read_letters(settings), letter)
+    catalog, marks = load_catalog_and_marks(settings)
+    redaction = make_redactor(marks, reveal=reveal).redact(dead_letter)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         entry = ledger.entries([dead_letter.id]).get(dead_letter.id)
         history = [_redact_entry(each, redaction) for each in ledger.history(dead_letter.id)]
@@ -465,7 +465,7 @@ def show(
 
 
 def _redact_entry(entry: HistoryEntry, redaction: Redaction) -> HistoryEntry:
-    detail = redaction.detail(entry.reason, entry.detail)
+    detail = redaction.redact_detail(entry.reason, entry.detail)
     return HistoryEntry(entry.at, entry.what, entry.replay, entry.reason, detail)
 
 
@@ -480,13 +480,13 @@ def _letter_to_json(shown: ShownLetter) -> dict[str, Any]:
         "endpoint": letter.endpoint,
         "protocol": letter.protocol,
         "native": letter.native,
-        **body_json(letter.body),
+        **body_to_json(letter.body),
         "epoch": letter.epoch,
         "position": letter.position,
         "received": None if letter.received is None else instant(letter.received),
         "failed": None if letter.failed is None else instant(letter.failed),
         "attempts": shown.attempts,
-        "standing": standing_of(shown.entry),
+        "standing": get_standing(shown.entry),
         "behind": shown.blocked_letters,
         "sink": letter.sink,
         "history": [_history_entry_to_json(each) for each in shown.history],
@@ -509,11 +509,11 @@ def _print_letter(shown: ShownLetter) -> None:
             for each in _list_mismatches(near)
         ]
         _print_table(f"nearest: {near.get('message')}", ("property", "expected", "found"), rows)
-    _print_table("native record", ("property", "value"), native_rows(letter.native))
-    _print_table("body", ("body",), ([line] for line in body_lines(letter.body)))
+    _print_table("native record", ("property", "value"), iter_values(letter.native))
+    _print_table("body", ("body",), ([line] for line in format_body(letter.body)))
     if shown.history:
         rows = [
-            (time_text(each.at), each.what, "-" if each.replay is None else str(each.replay), _format_reason(each))
+            (format_time(each.at), each.what, "-" if each.replay is None else str(each.replay), _format_reason(each))
             for each in shown.history
         ]
         _print_table("history", ("when", "what", "replay", "why"), rows)
@@ -527,15 +527,15 @@ def _print_letter(shown: ShownLetter) -> None:
 def _iter_facts(shown: ShownLetter) -> Iterator[Row]:
     letter = shown.letter
     yield "reason", letter.reason
-    yield "detail", printable(letter.detail) or "-"
-    yield "endpoint", printable(letter.endpoint or "-")
-    yield "protocol", printable(letter.protocol)
-    yield "position", printable(letter.position)
-    yield "received", time_text(letter.received)
-    yield "written", time_text(letter.failed)
+    yield "detail", sanitize(letter.detail) or "-"
+    yield "endpoint", sanitize(letter.endpoint or "-")
+    yield "protocol", sanitize(letter.protocol)
+    yield "position", sanitize(letter.position)
+    yield "received", format_time(letter.received)
+    yield "written", format_time(letter.failed)
     yield "epoch", letter.epoch
     yield "attempts", str(shown.attempts)
-    yield "standing", standing_of(shown.entry)
+    yield "standing", get_standing(shown.entry)
     if shown.blocked_letters:
         yield "waiting behind it", f"{shown.blocked_letters} of the same key"
     yield "sink", letter.sink
@@ -546,11 +546,11 @@ def _list_mismatches(near: Any) -> list[Any]:
 
 
 def _format_side(value: Any) -> str:
-    return "-" if value is None else printable(str(value))
+    return "-" if value is None else sanitize(str(value))
 
 
 def _format_reason(entry: HistoryEntry) -> str:
-    return printable(f"{entry.reason}: {entry.detail}") if entry.reason else "-"
+    return sanitize(f"{entry.reason}: {entry.detail}") if entry.reason else "-"
 
 
 def _print_table(title: str, columns: tuple[str, ...], rows: Any) -> None:

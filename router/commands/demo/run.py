@@ -33,8 +33,8 @@ from catalog.record import Record
 from router.commands.emit.command import open_destination
 from router.commands.emit.producer import MessageProducer, join_as_batch
 from router.errors import RouterError
-from router.sinks.jsonlines import instant_text
-from router.sinks.tables.head import dataset_of
+from router.sinks.jsonlines import format_instant
+from router.sinks.tables.head import open_dataset
 from router.terminal import Terminal, to_text
 
 # ``xrouter run`` in a separate process; its addresses are read from its log.
@@ -322,7 +322,7 @@ def _print_mapped(console: Terminal, results: DemoResult) -> None:
     body = (row["data"] or b"").decode("utf-8", "replace")
     before = [f"{native.get('method')} {native.get('path')}", f"x-receipt: {headers.get('x-receipt')}", "", body]
     event = {name: row[name] for name in ("id", "source", "type", "subject", "time", "datacontenttype")}
-    event |= {"time": instant_text(row["time"]), "data": body}
+    event |= {"time": format_instant(row["time"]), "data": body}
     after = [f"{name:<16}{value}" for name, value in event.items()]
     table = Table("received", "as a CloudEvent", title="One plain HTTP message, before and after", title_justify="left")
     table.add_row("\n".join(before), "\n".join(after))
@@ -440,7 +440,7 @@ def _count_routed(router: RouterProcess) -> float:
 def _read_rows(table: Path) -> tuple[Row, ...]:
     if not DeltaTable.is_deltatable(str(table)):
         return ()
-    return tuple(dataset_of(DeltaTable(str(table))).to_table().to_pylist())
+    return tuple(open_dataset(DeltaTable(str(table))).to_table().to_pylist())
 
 
 @contextmanager

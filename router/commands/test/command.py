@@ -46,7 +46,7 @@ from router.commands.test.runner import (
     run_cases,
 )
 from router.dead_letters.reading import read_letters
-from router.dead_letters.redaction import marks_of, marks_of_settings, redactor_of
+from router.dead_letters.redaction import find_marks, make_redactor, parse_marks
 from router.errors import RouterError
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.nearest import property_name
@@ -538,11 +538,11 @@ def _add_cases(paths: Sequence[Path], source: str, options: _Sources, *, count: 
     refuse_overwriting(output, force=force)
     sources, config = options.choose_sources(CaseFile(output, b"", (), None, ()))
     evaluator, settings = options.make_evaluator(sources, config)
-    marks = marks_of(options.declarations, evaluator.catalog)
+    marks = find_marks(options.declarations, evaluator.catalog)
     if settings is not None:
-        marks |= marks_of_settings(settings.dead_letters.redact)
+        marks |= parse_marks(settings.dead_letters.redact)
     with _open_records(source, settings) as records:
-        recorded = record_cases(records, evaluator, redactor_of(marks, reveal=reveal), count)
+        recorded = record_cases(records, evaluator, make_redactor(marks, reveal=reveal), count)
     if not recorded.cases:
         print_text("no cases: there are no records" if not recorded.hidden else _hidden_note(recorded.hidden), err=True)
         raise typer.Exit(FAILED)
@@ -563,7 +563,7 @@ def _open_records(source: str, settings: Settings | None) -> Iterator[Iterator[R
     if source == LETTERS:
         if settings is None:
             raise typer.BadParameter(f"--record {LETTERS} requires --config, the router that has them")
-        yield (letter.record() for letter in read_letters(settings))
+        yield (letter.to_record() for letter in read_letters(settings))
     elif source == STANDARD_INPUT:
         yield iter_records(sys.stdin.buffer, "standard input")
     else:

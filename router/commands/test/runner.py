@@ -472,7 +472,7 @@ def _relative_path(output: Path, path: Path) -> str:
 
 def _redact_record(record: Record, redactor: Redactor) -> Record:
     """Return a record without sensitive values."""
-    if not redactor.looks_at_bodies:
+    if not redactor.redacts_bodies:
         return record
     letter = DeadLetter(
         id="",

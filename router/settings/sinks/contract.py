@@ -40,14 +40,14 @@ class SinkSettings(Section):
     reader: ClassVar[str] = ""
     """Reads its dead letters back, as :func:`router.dead_letters.stores.read_table`; see ``readable``."""
     latest: ClassVar[str] = ""
-    """Reads its newest dead letters, as :func:`router.dead_letters.reading.in_table`; given where ``reader`` is."""
+    """Reads its newest dead letters, as :func:`router.dead_letters.reading.select_from_table`; set if ``reader`` is."""
     retention: ClassVar[str] = ""
-    """Finds dead letters to remove, as :func:`router.dead_letters.retention.old_in_table`.
+    """Finds dead letters to remove, as :func:`router.dead_letters.retention.find_in_table`.
 
     Empty if the router does not remove them.
     """
     pairs: ClassVar[str] = ""
-    """Opens the sink for request-reply pairs, as :func:`router.sinks.pairs.open_table`; empty if it accepts none."""
+    """Opens the sink of request-reply pairs, as :func:`router.sinks.pairs.open_pair_table`; empty if none."""
     tabular: ClassVar[bool] = False
     """Whether it has typed columns: times are instants, and events and dead letters need separate tables."""
     needs_connector: ClassVar[bool] = False

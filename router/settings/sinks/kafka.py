@@ -56,9 +56,9 @@ class _KafkaRecords(RemoteSink):
     """Brokers, topics, and the form of messages."""
 
     reader = "router.dead_letters.stores:read_topics"
-    latest = "router.dead_letters.reading:in_topics"
+    latest = "router.dead_letters.reading:select_from_topics"
     needs_connector = True
-    pairs = "router.sinks.pairs:open_topic"
+    pairs = "router.sinks.pairs:open_pair_topic"
     family = "kafka"
     address_field = "bootstrap_servers"
     template_field = "topic"

@@ -370,9 +370,9 @@ class TableSink(SinkSettings):
 
     opener = "router.sinks.tables.opening:open_tables"
     reader = "router.dead_letters.stores:read_table"
-    latest = "router.dead_letters.reading:in_table"
-    retention = "router.dead_letters.retention:old_in_table"
-    pairs = "router.sinks.pairs:open_table"
+    latest = "router.dead_letters.reading:select_from_table"
+    retention = "router.dead_letters.retention:find_in_table"
+    pairs = "router.sinks.pairs:open_pair_table"
     tabular = True
 
     type: Literal["table"] = Field(description="`table`.")
@@ -466,10 +466,10 @@ class TableSink(SinkSettings):
 class JsonLinesSink(SinkSettings):
     """JSON lines: one file per batch in a folder, or standard output (at least once)."""
 
-    opener = "router.sinks.jsonlines:open_lines"
-    reader = "router.dead_letters.stores:read_lines_of"
-    latest = "router.dead_letters.reading:in_files"
-    retention = "router.dead_letters.retention:old_lines"
+    opener = "router.sinks.jsonlines:open_json_lines"
+    reader = "router.dead_letters.stores:read_sink_lines"
+    latest = "router.dead_letters.reading:select_from_files"
+    retention = "router.dead_letters.retention:find_old_lines"
 
     type: Literal["jsonl"] = Field(description="`jsonl`.")
     path: str = Field("-", description="Folder of the files; `-` is standard output.", min_length=1)

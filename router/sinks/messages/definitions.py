@@ -1,10 +1,9 @@
 """Build messages by the definitions of a ``producer`` endpoint of the catalog (MATCHING.md#sending).
 
-Of the endpoint's candidates, the event's own definition is used, else one with the event's ``type``; among several, one
-whose other attributes match too. It is a template: literals are set, and placeholders are expanded from the record's
-context attributes, else from what the definition's own attribute templates match in the event, else from the event's
-attributes. The event keeps its attributes and data unchanged. A message that its definition would not match is not
-sent.
+The definition is the event's own if the endpoint has it, else one with the event's ``type``; among several, one whose
+other attributes match too. It is used as a template: literals are set, and placeholders are expanded from the record's
+context attributes, else from values that the definition's attribute templates match in the event, else from the event's
+attributes. Attributes and data of the event are not changed. A message that its definition would not match is not sent.
 """
 
 from __future__ import annotations
@@ -41,36 +40,36 @@ from router.settings.values import LineageForm
 from router.sinks.contract import ArrowSink
 from router.sinks.messages.sink import (
     ConfirmedSink,
-    HeaderPassing,
+    HeaderForwarder,
     MessageBuilder,
     Mode,
     RoutedEvent,
     TemplateComposer,
     UnsendableMessage,
-    framed,
+    add_frame,
+    build_message,
+    find_partition_key,
+    get_publisher,
     kept_spread,
-    outbound,
-    shared_publisher,
-    source_key,
 )
 
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame
 
-# Messages are checked against the definitions they were built by, before they are sent (MATCHING.md#sending).
+# Messages are checked against their definitions before they are sent (MATCHING.md#sending).
 #
-# The matcher is the one of ``run``; it gets what a receiver of the message would read. Messages with equal constrained
-# values get the same result, so definitions of literals are evaluated once.
+# The matcher is the same as in ``run``; its input is what a receiver of the message would read. Results are cached by
+# the values that are constrained, so a definition of literals is evaluated once.
 
 _REMEMBERED: Final = 20_000
 _REMEMBERED_BYTES: Final = 4096
-"""Messages with longer properties are matched each time, so that senders cannot fill the memory."""
+"""Messages with longer properties are not cached, so that senders cannot fill the memory."""
 _MISMATCHES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class ShapedMessage:
-    """A message, its event, the index of the definition it was built by, and its mode."""
+class BuiltMessage:
+    """A message, its event, the index of its definition, and its mode."""
 
     event: RoutedEvent
     message: Outbound
@@ -79,7 +78,7 @@ class ShapedMessage:
 
 
 class MessageValidator:
-    """Checks messages of one endpoint, each against its own definition only, which is one of *definitions*.
+    """Checks messages of one endpoint, each against its own definition only (one of *definitions*).
 
     ``uncarried`` are parts that the target cannot carry, whatever the protocol supports.
     """
@@ -102,7 +101,7 @@ class MessageValidator:
             builder.add_endpoints(name, [name])
         self._matcher = Matcher(builder.targets, builder.channels)
         constraints = [
-            {**_keyed(builder, number, event=True), **_keyed(builder, number, event=False)}
+            {**_find_used_keys(builder, number, event=True), **_find_used_keys(builder, number, event=False)}
             for number in range(len(names))
         ]
         self._attributes = [
@@ -110,36 +109,36 @@ class MessageValidator:
             for each in constraints
         ]
         self._options = [
-            {_part_key(key): deciding for key, deciding in each.items() if key.startswith(("p.", "b."))}
+            {_to_part_key(key): deciding for key, deciding in each.items() if key.startswith(("p.", "b."))}
             for each in constraints
         ]
         self._sniffs = [self._matcher.sniffs(number, binding.protocol) for number in range(len(names))]
-        self._known: dict[Any, str] = {}
+        self._cached_faults: dict[Any, str] = {}
 
-    def faults(self, shaped: Sequence[ShapedMessage]) -> list[str]:
-        """Return for each message why it does not match its definition; empty if it does."""
-        received = [tuple(self._received(each.message)) for each in shaped]
+    def find_faults(self, shaped: Sequence[BuiltMessage]) -> list[str]:
+        """Return for each message why it does not match its definition; an empty text if it matches."""
+        received = [tuple(self._iter_received_parts(each.message)) for each in shaped]
         keys = [
-            self._key(each, parts) or place for place, (each, parts) in enumerate(zip(shaped, received, strict=True))
+            self._cache_key(each, parts) or row for row, (each, parts) in enumerate(zip(shaped, received, strict=True))
         ]
-        asked: dict[Any, int] = {}
-        for place, key in enumerate(keys):
-            if key not in self._known:
-                asked.setdefault(key, place)
-        decided = self._decide([(place, shaped[place], received[place]) for place in asked.values()]) if asked else {}
-        fresh = {key: decided[place] for key, place in asked.items()}
-        answers = [self._known[key] if key in self._known else fresh[key] for key in keys]
-        if len(self._known) + len(fresh) > _REMEMBERED:
-            self._known.clear()
-        self._known.update((key, fault) for key, fault in fresh.items() if not isinstance(key, int))
+        new: dict[Any, int] = {}
+        for row, key in enumerate(keys):
+            if key not in self._cached_faults:
+                new.setdefault(key, row)
+        faults = self._find_faults([(row, shaped[row], received[row]) for row in new.values()]) if new else {}
+        fresh = {key: faults[row] for key, row in new.items()}
+        answers = [self._cached_faults[key] if key in self._cached_faults else fresh[key] for key in keys]
+        if len(self._cached_faults) + len(fresh) > _REMEMBERED:
+            self._cached_faults.clear()
+        self._cached_faults.update((key, fault) for key, fault in fresh.items() if not isinstance(key, int))
         return answers
 
-    def _received(self, message: Outbound) -> Iterator[Part]:
+    def _iter_received_parts(self, message: Outbound) -> Iterator[Part]:
         parts = self._binding.sending.iter_received_parts(message, binary=self._binding.binary)
         return (part for part in parts if part.key not in self._uncarried) if self._uncarried else parts
 
-    def _key(self, shaped: ShapedMessage, parts: Sequence[Part]) -> Any:
-        """Return what decides the result; None if that is all of the message, or too large to be cached."""
+    def _cache_key(self, shaped: BuiltMessage, parts: Sequence[Part]) -> Any:
+        """Return the cache key of a message's result; None if it cannot be cached or is too large."""
         size = sum(len(part.value or b"") for part in parts) + sum(map(len, shaped.event.attributes.values()))
         if size > _REMEMBERED_BYTES:
             return None
@@ -156,44 +155,44 @@ class MessageValidator:
             tuple((part if options[part.key] else part.key) for part in parts if part.key in options),
         )
 
-    def _decide(self, asked: Sequence[tuple[int, ShapedMessage, Sequence[Part]]]) -> dict[int, str]:
-        facts = RecordColumnsBuilder(self._matcher.index.keys)
+    def _find_faults(self, asked: Sequence[tuple[int, BuiltMessage, Sequence[Part]]]) -> dict[int, str]:
+        builder = RecordColumnsBuilder(self._matcher.index.keys)
         for place, shaped, parts in asked:
             message, number = shaped.message, shaped.definition
             sniff = self._sniffs[number]
-            facts.add(
+            builder.add(
                 RawRow(place, self._binding, parts, message.body, number, lambda sniff=sniff: sniff, message.id, None)  # type: ignore[misc]
             )
-        built = facts.build()
-        winners = self._matcher.winners(built)
-        faults = {place: "it would be read as a batch of no events" for place, _, _ in asked}
-        faults.update({int(source): "" for source in built.sources})
+        columns = builder.build()
+        winners = self._matcher.winners(columns)
+        faults = {place: "it would be read as an empty batch of events" for place, _, _ in asked}
+        faults.update({int(source): "" for source in columns.sources})
         if (winners < 0).any():
-            outcomes = self._matcher.match(built)
-            for row, source in enumerate(built.sources.tolist()):
+            outcomes = self._matcher.match(columns)
+            for row, source in enumerate(columns.sources.tolist()):
                 if winners[row] < 0:
-                    faults[source] = _fault(outcomes.nearest.get(row, []), outcomes.details[row])
+                    faults[source] = _describe_mismatches(outcomes.nearest.get(row, []), outcomes.details[row])
         return faults
 
 
-def _keyed(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, bool]:
-    """Return the properties that a channel's target uses; False for one that only must exist."""
+def _find_used_keys(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, bool]:
+    """Return the properties that a channel's target constrains; False for those that may have any value."""
     keyed: dict[str, bool] = {}
     for number in builder.channels[channel].candidates:
         for key, constraint in builder.targets[number].constraints(event=event) or ():
-            keyed[key] = keyed.get(key, False) or not _any_value(constraint)
+            keyed[key] = keyed.get(key, False) or not _accepts_any_value(constraint)
     return keyed
 
 
-def _any_value(constraint: Constraint) -> bool:
+def _accepts_any_value(constraint: Constraint) -> bool:
     return constraint.kind in ("present", "optional") and constraint.accepts_any_text
 
 
-def _part_key(key: str) -> str:
+def _to_part_key(key: str) -> str:
     return "key" if key == f"p.{BASE64_KEY}" else key[2:]
 
 
-def _fault(nearest: Sequence[dict[str, Any]], detail: str) -> str:
+def _describe_mismatches(nearest: Sequence[dict[str, Any]], detail: str) -> str:
     mismatches = [
         f"{each['property']} should be {each['expected']!r} and is {each['found']!r}"
         for near in nearest
@@ -215,18 +214,18 @@ class _Candidate:
     attributes: tuple[tuple[str, Constraint], ...]
 
     def has_type(self, event: RoutedEvent) -> bool:
-        """Whether the definition has the event's type; one that declares none has its id as type."""
+        """Whether the definition has the event's type; the default type is its id."""
         kind = event.attributes["type"]
         declared = next((asked for name, asked in self.attributes if name == "type" and asked.value is not None), None)
         return self.definition.messageid == kind if declared is None else declared.satisfied(kind, present=True)
 
-    def holds(self, event: RoutedEvent) -> bool:
-        """Whether all declared attributes match the event."""
+    def matches_attributes(self, event: RoutedEvent) -> bool:
+        """Whether all attributes of the definition match the event."""
         values = ((asked, event.attributes.get(name)) for name, asked in self.attributes)
         return all(asked.satisfied(value, present=value is not None) for asked, value in values)
 
     def placeholder_values(self, event: RoutedEvent) -> dict[str, str]:
-        """Return the values of the placeholders in the declared attributes; the first one wins."""
+        """Return the values of placeholders in the definition's attributes; the first value wins."""
         values: dict[str, str] = {}
         for name, asked in reversed(self.attributes):
             values.update(asked.placeholder_values(event.attributes.get(name)))
@@ -234,26 +233,26 @@ class _Candidate:
 
 
 @dataclass(slots=True)
-class _Try:
-    """An event, the definitions still to try, and why others were not used."""
+class _Attempt:
+    """An event, the definitions still to try, and the reasons why others failed."""
 
     place: int
     event: RoutedEvent
-    left: Iterator[_Candidate]
-    faults: list[str] = field(default_factory=list)
+    remaining: Iterator[_Candidate]
+    find_faults: list[str] = field(default_factory=list)
 
-    def refusal(self, endpoint: str) -> UnsendableMessage:
-        if self.faults:
-            return UnsendableMessage("; ".join(self.faults[:3]))
+    def make_refusal(self, endpoint: str) -> UnsendableMessage:
+        if self.find_faults:
+            return UnsendableMessage("; ".join(self.find_faults[:3]))
         return UnsendableMessage(f"{endpoint} has no definition of type {self.event.attributes['type']!r}")
 
 
 class EndpointComposer:
     """Builds messages for one endpoint. ``mode`` overrides the mode of its definitions; ``base`` is a URL for HTTP.
 
-    ``least`` has minimum values of parts that override endpoint, definition and protocol: a message to be confirmed
-    cannot be sent with QoS 0. ``passing`` adds the headers of records; None leaves them out. ``uncarried`` are parts
-    that the target cannot carry.
+    ``least`` are minimum values of parts, which override endpoint, definition and protocol: a message to be confirmed
+    cannot have QoS 0. ``passing`` forwards headers of records; None omits them. ``uncarried`` are parts that the target
+    cannot carry.
     """
 
     def __init__(
@@ -266,7 +265,7 @@ class EndpointComposer:
         lineage: LineageForm = True,
         base: str = "",
         least: Mapping[str, int] | None = None,
-        passing: HeaderPassing | None = None,
+        passing: HeaderForwarder | None = None,
         uncarried: frozenset[str] = frozenset(),
     ) -> None:
         self._endpoint = endpoint
@@ -278,10 +277,10 @@ class EndpointComposer:
         self._by_channel = frozenset().union(*(each.sending.channel_options for each in BINDINGS.values()))
         self._passing = passing
         known = (catalog.definitions[xid] for xid in endpoint.candidates if xid in catalog.definitions)
-        self._candidates = tuple(self._usable(known, mode))
+        self._candidates = tuple(self._iter_usable(known, mode))
         self._numbers = {each.definition.xid: number for number, each in enumerate(self._candidates)}
         definitions = [each.definition for each in self._candidates]
-        self._conformance = MessageValidator(catalog, endpoint, binding, definitions, uncarried)
+        self._validator = MessageValidator(catalog, endpoint, binding, definitions, uncarried)
         self._frames: Mapping[str, WrittenFrame] = {}
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
@@ -289,59 +288,60 @@ class EndpointComposer:
         self._frames = frames
 
     def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | UnsendableMessage]:
-        """Return the message for each event, checked against the definition that it was built by.
+        """Return the message for each event, checked against its definition.
 
-        NotTaken if no definition has the event's type, or those that do lack values or would not match.
+        The result is :class:`UnsendableMessage` if no definition has the event's type, or none of these can be filled
+        and matches.
         """
         answers: list[Outbound | UnsendableMessage] = [UnsendableMessage("") for _ in events]
-        tries = [_Try(place, event, iter(self._fitting(event))) for place, event in enumerate(events)]
+        tries = [_Attempt(place, event, iter(self._find_candidates(event))) for place, event in enumerate(events)]
         while tries:
-            attempts = [(each, shaped) for each in tries if (shaped := self._next(each)) is not None]
+            attempts = [(each, shaped) for each in tries if (shaped := self._build_next(each)) is not None]
             for each in tries:
-                answers[each.place] = each.refusal(self._endpoint.xid)
+                answers[each.place] = each.make_refusal(self._endpoint.xid)
             tries = []
             for (each, shaped), fault in zip(
-                attempts, self._conformance.faults([shaped for _, shaped in attempts]), strict=True
+                attempts, self._validator.find_faults([shaped for _, shaped in attempts]), strict=True
             ):
                 candidate = self._candidates[shaped.definition]
                 frame = self._frames.get(candidate.definition.xid)
-                answers[each.place] = framed(shaped.message, each.event, candidate.mode, frame)
+                answers[each.place] = add_frame(shaped.message, each.event, candidate.mode, frame)
                 if fault:
-                    each.faults.append(f"{self._candidates[shaped.definition].definition.xid}: {fault}")
+                    each.find_faults.append(f"{self._candidates[shaped.definition].definition.xid}: {fault}")
                     tries.append(each)
         return answers
 
-    def _next(self, tried: _Try) -> ShapedMessage | None:
-        """Return the event's message by the next definition that can build one; None if no definition is left."""
-        for candidate in tried.left:
+    def _build_next(self, tried: _Attempt) -> BuiltMessage | None:
+        """Build the event's message with the next usable definition; None if there are no more."""
+        for candidate in tried.remaining:
             try:
-                message = self._message(candidate, tried.event)
+                message = self._build_message(candidate, tried.event)
             except (TemplateError, AddressError, UnsendableMessage) as error:
-                tried.faults.append(f"{candidate.definition.xid}: {error}")
+                tried.find_faults.append(f"{candidate.definition.xid}: {error}")
                 continue
-            return ShapedMessage(tried.event, message, self._numbers[candidate.definition.xid], candidate.mode)
+            return BuiltMessage(tried.event, message, self._numbers[candidate.definition.xid], candidate.mode)
         return None
 
-    def _usable(self, definitions: Iterable[Definition], asked: Mode | None) -> Iterator[_Candidate]:
+    def _iter_usable(self, definitions: Iterable[Definition], asked: Mode | None) -> Iterator[_Candidate]:
         for definition in definitions:
             target = match_candidate_of(definition, self._endpoint)
             if target is None or target.protocol not in (None, self._binding.protocol):
                 continue
             native = target.native is not None and not target.envelope
-            structured = not self._binding.binary or asks_structured(definition, self._endpoint, self._binding)
+            structured = not self._binding.binary or is_structured(definition, self._endpoint, self._binding)
             attributes = tuple((prop.name, attribute_constraint(prop)) for prop in definition.envelopemetadata)
             wanted: Mode = "native" if native else "structured" if structured else "binary"
             yield _Candidate(definition, asked or wanted, attributes)
 
-    def _fitting(self, event: RoutedEvent) -> list[_Candidate]:
+    def _find_candidates(self, event: RoutedEvent) -> list[_Candidate]:
         own = [each for each in self._candidates if each.definition.xid == event.message]
         typed = [each for each in self._candidates if each not in own and each.has_type(event)]
-        return [*own, *sorted(typed, key=lambda each: not each.holds(event))]
+        return [*own, *sorted(typed, key=lambda each: not each.matches_attributes(event))]
 
-    def _message(self, candidate: _Candidate, event: RoutedEvent) -> Outbound:
+    def _build_message(self, candidate: _Candidate, event: RoutedEvent) -> Outbound:
         definition = candidate.definition
         values = {**event.attributes, **candidate.placeholder_values(event), **event.context}
-        parts = self._sending.build_option_parts(self._options(definition, values))
+        parts = self._sending.build_option_parts(self._iter_options(definition, values))
         for part in parts:
             if part.text is None and not self._sending.carries_bytes(part.key):
                 raise UnsendableMessage(f"{part.key} must be text, but its bytes are not UTF-8")
@@ -350,43 +350,43 @@ class EndpointComposer:
             if name in self._endpoint.options and name not in keys:
                 parts.append(Part(name, msgspec.json.encode(self._endpoint.options[name]), JSON_KIND))
         if self._least:
-            parts = [self._raised(part) for part in parts]
-        parts += [part for part in self._listed(values) if part.key not in keys]
+            parts = [self._raise_to_minimum(part) for part in parts]
+        parts += [part for part in self._iter_listed_parts(values) if part.key not in keys]
         for name, text in self._sending.channel_address(definition, self._endpoint, connected=True).items():
             if name not in keys:
-                parts.append(Part(name, self._address_text(text, values).encode()))
+                parts.append(Part(name, self._expand_address(text, values).encode()))
         if self._sending.key_name and self._sending.key_name not in keys:
-            parts += self._key(event, values)
-        address = validate_address(self._address(definition, parts, values), self._sending)
+            parts += self._build_key_part(event, values)
+        address = validate_address(self._build_address(definition, parts, values), self._sending)
         kept = [part for part in parts if not part.key.startswith(_QUERY)]
-        return outbound(
+        return build_message(
             event, self._binding, candidate.mode, address, kept, lineage=self._lineage, passing=self._passing
         )
 
-    def _raised(self, part: Part) -> Part:
+    def _raise_to_minimum(self, part: Part) -> Part:
         if part.key in self._least and (part.text or "").isdecimal():
             return part._replace(value=b"%d" % max(self._least[part.key], int(part.text or "")))
         return part
 
-    def _options(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Property, str]]:
-        """Yield the protocol options to send, with their texts."""
+    def _iter_options(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Property, str]]:
+        """Yield the protocol options to send, with their values as text."""
         for prop in definition.protocoloptions:
             name = prop.name.rpartition(".")[2]
             if prop.value is not None:
-                yield prop, self._text(prop, values)
+                yield prop, self._expand_option(prop, values)
             elif prop.required and prop.name not in self._by_channel and prop.name != self._binding.rule.content_type:
                 text = values.get(name, values.get(_OF_EVENT.get(name, "")))
                 if text is None:
                     raise UnsendableMessage(f"requires {prop.name}, which has no value")
                 yield prop, text
 
-    def _text(self, prop: Property, values: Mapping[str, str]) -> str:
+    def _expand_option(self, prop: Property, values: Mapping[str, str]) -> str:
         text = to_text(cast(Any, prop.value))
         if prop.type == "timestamp" and is_any_timestamp(text):
             if "time" not in values:
                 raise UnsendableMessage(f"{prop.name} is a time, but the event has no time")
             return values["time"]
-        template = _template(prop, self._sending.has_dotted_levels and prop.name == self._sending.address_key)
+        template = _parse_template(prop, self._sending.has_dotted_levels and prop.name == self._sending.address_key)
         if template is None:
             return text
         expanded = template.expand(values, encode=prop.type == "uritemplate")
@@ -394,40 +394,40 @@ class EndpointComposer:
             raise UnsendableMessage(f"a value does not fit {prop.name} {prop.value!r}")
         return expanded
 
-    def _listed(self, values: Mapping[str, str]) -> Iterator[Part]:
+    def _iter_listed_parts(self, values: Mapping[str, str]) -> Iterator[Part]:
         """Yield headers and query values from the endpoint's options."""
         for member in self._sending.listed_options:
             listed = self._endpoint.options.get(member)
-            pairs = listed.items() if isinstance(listed, dict) else _pairs(listed)
+            pairs = listed.items() if isinstance(listed, dict) else _iter_name_values(listed)
             for name, value in pairs:
                 text = parse_cached_template(to_text(value), False).expand(values, encode=False)
                 yield Part(f"{member}.{name.lower() if member == 'headers' else name}", text.encode())
 
-    def _address_text(self, text: str, values: Mapping[str, str]) -> str:
-        """Expand a template of the channel; values are encoded so that none adds a level or a wildcard."""
+    def _expand_address(self, text: str, values: Mapping[str, str]) -> str:
+        """Expand a template of the channel; values are encoded so that they cannot add levels or wildcards."""
         template = parse_cached_template(text, False)
         known = {name: self._sending.encode_value(values[name]) for name in template.names if name in values}
         return template.expand(known, encode=False)
 
-    def _address(self, definition: Definition, parts: list[Part], values: Mapping[str, str]) -> str:
+    def _build_address(self, definition: Definition, parts: list[Part], values: Mapping[str, str]) -> str:
         declared = any(prop.name == "path" and prop.value is not None for prop in definition.protocoloptions)
         return self._sending.build_address(
-            parts, self._endpoint, declared, self._base, lambda text: self._address_text(text, values)
+            parts, self._endpoint, declared, self._base, lambda text: self._expand_address(text, values)
         )
 
-    def _key(self, event: RoutedEvent, values: Mapping[str, str]) -> list[Part]:
-        """Return the key of the record: the endpoint's, else ``partitionkey``, else the source's."""
+    def _build_key_part(self, event: RoutedEvent, values: Mapping[str, str]) -> list[Part]:
+        """Return the part with the record's key: the endpoint's, else ``partitionkey``, else the source record's."""
         fixed = self._endpoint.options.get("key")
         own = event.attributes.get("partitionkey")
         if fixed:
             data: bytes | None = parse_cached_template(str(fixed), False).expand(values, encode=False).encode()
         else:
-            data = own.encode() if own else source_key(event)
+            data = own.encode() if own else find_partition_key(event)
         return [] if data is None else [Part(self._sending.key_name, data, BINARY_KIND)]
 
 
-def asks_structured(definition: Definition, endpoint: Endpoint, binding: Binding) -> bool:
-    """Whether the declared native content type, else an option ``mode`` or ``content-mode``, means structured."""
+def is_structured(definition: Definition, endpoint: Endpoint, binding: Binding) -> bool:
+    """Whether a definition's content type, else its option ``mode`` or ``content-mode``, is structured."""
     for prop in definition.protocoloptions:
         if prop.name == binding.rule.content_type and isinstance(prop.value, str):
             return prop.value.lower().startswith(STRUCTURED)
@@ -436,14 +436,14 @@ def asks_structured(definition: Definition, endpoint: Endpoint, binding: Binding
     return next((mode.lower() for mode in modes if isinstance(mode, str)), "") == "structured"
 
 
-def _template(prop: Property, dots: bool = False) -> Template | None:
+def _parse_template(prop: Property, dots: bool = False) -> Template | None:
     if prop.value is None or prop.type not in TEMPLATE_TYPES:
         return None
     template = parse_cached_template(to_text(prop.value), dots)
     return None if template.is_literal else template
 
 
-def _pairs(listed: object) -> Iterator[tuple[str, Any]]:
+def _iter_name_values(listed: object) -> Iterator[tuple[str, Any]]:
     for entry in listed if isinstance(listed, list) else ():
         if isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry.get("value") is not None:
             yield entry["name"], entry["value"]
@@ -453,20 +453,20 @@ def _pairs(listed: object) -> Iterator[tuple[str, Any]]:
 
 
 def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, framings: object) -> ArrowSink:
-    """Create the sink of events; none of these accepts dead letters."""
-    endpoint = endpoint_of(name, settings, catalog)
+    """Create the message sink of events; message sinks do not accept dead letters."""
+    endpoint = find_endpoint(name, settings, catalog)
     settings.check(name, endpoint)
-    composer = composer_of(settings, endpoint, catalog)
-    publisher = shared_publisher(name, settings, endpoint)
+    composer = make_composer(settings, endpoint, catalog)
+    publisher = get_publisher(name, settings, endpoint)
     spread = kept_spread(spread_key(name, settings), settings.max_destinations)
     return ConfirmedSink(name, composer, publisher, settings.body_limit, spread)
 
 
-def endpoint_of(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint | None:
-    """Return the endpoint that a sink names; None if it names none.
+def find_endpoint(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint | None:
+    """Return the endpoint in a sink's settings; None if there is none.
 
     Raises:
-        SinkError: the catalog lacks it, or this type of sink cannot send to it. A later catalog may fix that.
+        SinkError: the catalog does not have it, or this type of sink cannot send to it. A later catalog may fix that.
     """
     if settings.endpoint is None:
         return None
@@ -485,10 +485,10 @@ def endpoint_of(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint |
     return endpoint
 
 
-def composer_of(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalog) -> MessageBuilder:
-    """Return the message builder: by the endpoint's definitions, or by the template of the settings."""
+def make_composer(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalog) -> MessageBuilder:
+    """Create the message builder: for an endpoint's definitions, or for the template in the settings."""
     binding = settings.binding(endpoint)
-    passing = passing_of(settings, binding)
+    passing = make_header_forwarder(settings, binding)
     mode = cast(Mode | None, settings.content_mode)
     if endpoint is not None:
         return EndpointComposer(
@@ -512,11 +512,11 @@ def composer_of(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalo
     )
 
 
-def passing_of(settings: RemoteSink, binding: Binding) -> HeaderPassing | None:
-    """Return what passes headers on; None if the settings disable it."""
-    return None if settings.reserved_headers is None else HeaderPassing(binding, settings.reserved_headers)
+def make_header_forwarder(settings: RemoteSink, binding: Binding) -> HeaderForwarder | None:
+    """Create the forwarder of record headers; None if the settings disable it."""
+    return None if settings.reserved_headers is None else HeaderForwarder(binding, settings.reserved_headers)
 
 
 def spread_key(name: str, settings: RemoteSink) -> str:
-    """Return the key by which a sink's destinations are counted: sink, connection, and templates."""
+    """Return the key under which a sink's destinations are counted: sink, connection, and templates."""
     return repr((name, settings.own_addresses, settings.endpoint, settings.template))

@@ -1,7 +1,7 @@
 """A sink that sends each row as a message and returns once all are confirmed.
 
-At least once: a batch repeated after a crash is sent again. Within one process the sink remembers what a target has
-settled of a batch until the next batch, so that an outage in mid-batch makes no duplicates.
+At least once: a batch repeated after a crash is sent again. Within a process, the sink remembers the results of the
+current batch, so that an outage within the batch causes no duplicates.
 """
 
 from __future__ import annotations
@@ -43,54 +43,52 @@ from router.settings.routes import AddressError, AddressTemplate, describe_missi
 from router.settings.sinks.contract import RemoteSink
 from router.settings.values import LineageForm
 from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
-from router.sinks.jsonlines import AMBIGUOUS, RARE, WIDE, instant_text, pairs_of
+from router.sinks.jsonlines import AMBIGUOUS, RARE, WIDE, format_instant, map_to_dict
 from router.watching.batches import report_progress
 
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame
 
-# Events as message sinks take them from the wide table, and what they become for one protocol.
-#
-# A message is made as *parts*, the form in which records are read (:mod:`bindings.parts`): what a sink makes is what
-# our own codec of that protocol reads back.
+# Rows of the wide table as messages of one protocol. A message is built from *parts*, the form in which records are
+# read (:mod:`bindings.parts`), so our codec of the protocol reads back what a sink builds.
 
-# Headers that a record came with and that were no CloudEvents attributes, passed on with the message it becomes.
+# Forwarding of a record's headers that are not CloudEvents attributes.
 #
-# Each protocol has a place of its own for them: headers, user properties, application properties. Four kinds are left
-# out: headers of a connection and not of the message, those that would be read as an attribute of the event, those that
-# the target sets by itself, and those that its protocol has no form for. No message is rejected for a header.
+# Each protocol has its own form: headers, user properties, application properties. Four kinds are omitted: headers of
+# the connection, headers that would be read as an attribute of the event, headers that the target's client sets, and
+# headers that its protocol cannot express. No message is rejected because of a header.
 
 LINEAGE: Final = "xrouter-"
-"""Prefix of the names this router adds; those of a router before it are not passed on."""
+"""Prefix of the headers that this router adds; those of an earlier router are not forwarded."""
 _HEADERS: Final = "headers."
 _MEMBERS: Final = tuple(f'"{name[:-1]}"' for name in CARRIED_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderPassing:
-    """What is passed on to one target; ``taken`` are the names, in lower case, that its client sets by itself."""
+class HeaderForwarder:
+    """Forwards record headers to one target; ``taken`` are the headers, in lower case, that its client sets."""
 
     binding: Binding
     taken: frozenset[str] = frozenset()
 
-    def parts(self, protocol: str, native: str, *, binary: bool, structured: bool) -> Iterator[Part]:
-        """Yield the parts for a record of that protocol, whose native form is JSON text.
+    def convert(self, protocol: str, native: str, *, binary: bool, structured: bool) -> Iterator[Part]:
+        """Convert the headers of a record, given as native JSON of *protocol*, to parts of the target's protocol.
 
-        *binary* and *structured* say the mode of the message that is made; without an envelope it is neither.
+        *binary* and *structured* are the mode of the message; without an envelope both are False.
         """
         source = binding_of(protocol)
         if source is None or not self.binding.binary or not any(member in native for member in _MEMBERS):
             return
         place = self.binding.headers
         types: dict[str, str] = {}
-        for name, part, wire_type in _came(source, native):
+        for name, part, wire_type in _iter_source_headers(source, native):
             if structured and name.lower().startswith("content-"):
-                continue  # of the body as it was, which is now within another one
+                continue  # describes the body, which is now inside the event
             header = self.binding.sending.convert_header(name, part)
             if header is None or header.key.lower() in self.taken:
                 continue
             key = f"{place}.{header.key}"
-            if not _reads_as_attribute(key, self.binding.rule, binary=binary):
+            if not _is_read_as_attribute(key, self.binding.rule, binary=binary):
                 yield header._replace(key=key)
                 if wire_type and source.protocol == self.binding.protocol:
                     types[key] = wire_type
@@ -98,12 +96,12 @@ class HeaderPassing:
             yield Part(TYPES_KEY, msgspec.json.encode(types), JSON_KIND)
 
 
-def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
-    """Yield names, parts and AMQP types of the headers that were not attributes of the record's own envelope."""
+def _iter_source_headers(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
+    """Yield name, part and AMQP type of each record header that is not an attribute of the record's envelope."""
     try:
         parts: Parts = source.split(msgspec.json.decode(native))
     except (msgspec.DecodeError, RecordError):
-        return  # the native record is shown, not relied on: an unusual one has no headers
+        return  # a native record that cannot be parsed has no headers
     types = types_of(parts)
     bare = source.rule.prefixes[0] in CARRIED_PREFIXES
     is_event = any(attribute_of_key(part.key, source.rule) == "specversion" for part in parts)
@@ -125,11 +123,11 @@ def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
         yield name, part, types.get(part.key, "")
 
 
-def _reads_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> bool:
-    """Whether a reader of the message would read a part as an attribute of the event.
+def _is_read_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> bool:
+    """Whether a receiver would read a part as an attribute of the event.
 
-    Where attributes have no prefix (MQTT), any name of the right form is one in binary mode; without an envelope, the
-    one that would make an event of the message.
+    If attributes have no prefix (MQTT), any valid attribute name is one in binary mode; without an envelope, only
+    ``specversion``, which would make the message an event.
     """
     name = attribute_of_key(key, rule)
     if name is None or rule.prefixes[0] not in CARRIED_PREFIXES:
@@ -139,7 +137,7 @@ def _reads_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> bool:
 
 Mode = Literal["binary", "structured", "native"]
 MESSAGE: Final = pa.schema([*WIDE, *((name, pa.string()) for name in (TIME_TEXT, TYPED, AMBIGUOUS))])
-"""The columns that message sinks get: an instant cannot give back ``time`` as it was written, nor a text its type."""
+"""The columns of rows for message sinks: WIDE, with the original text of ``time`` and the types of attributes."""
 _JSON: Final = re.compile("[/+]json")
 _NAMES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
 
@@ -150,7 +148,7 @@ class UnsendableMessage(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RoutedEvent:
-    """One routed event. ``attributes`` hold text, ``specversion`` first; ``native`` is the record's JSON, no body."""
+    """A routed event. ``attributes`` are text, ``specversion`` first; ``native`` is the record's JSON without body."""
 
     attributes: Mapping[str, str]
     data: bytes | None
@@ -162,17 +160,17 @@ class RoutedEvent:
     protocol: str = ""
     native: str = "{}"
     more_lineage: Mapping[str, str] = field(default_factory=dict)
-    """More of the lineage, where there is any: how a tie was decided, and what the event is related to."""
+    """Optional lineage: how a tie was resolved, and related messages."""
 
 
-def event_of(row: Mapping[str, Any]) -> RoutedEvent:
+def make_event(row: Mapping[str, Any]) -> RoutedEvent:
     """Return the event of one row of :data:`MESSAGE`."""
     attributes = {"specversion": row.get("specversion") or "1.0"}
     attributes.update((name, row[name]) for name in _NAMES if row[name] is not None)
-    time = row.get(TIME_TEXT) or instant_text(row.get("time"))
+    time = row.get(TIME_TEXT) or format_instant(row.get("time"))
     if time is not None:
         attributes["time"] = time
-    attributes.update(pairs_of(row.get("extensions")))
+    attributes.update(map_to_dict(row.get("extensions")))
     return RoutedEvent(
         restore_types(attributes, row.get(TYPED)),
         row.get("data"),
@@ -180,14 +178,14 @@ def event_of(row: Mapping[str, Any]) -> RoutedEvent:
         row.get("endpoint") or "",
         row.get("epoch") or "",
         row.get("position") or "",
-        pairs_of(row.get("context")),
+        map_to_dict(row.get("context")),
         row.get("protocol") or "",
         row.get("native") or "{}",
         {name: row[name] for name in RARE if row.get(name)},
     )
 
 
-def outbound(
+def build_message(
     event: RoutedEvent,
     binding: Binding,
     mode: Mode,
@@ -195,13 +193,13 @@ def outbound(
     given: Sequence[Part] = (),
     *,
     lineage: LineageForm = True,
-    passing: HeaderPassing | None = None,
+    passing: HeaderForwarder | None = None,
 ) -> Outbound:
     """Build a message from *given* parts and the event, by the CloudEvents binding of the protocol.
 
-    An attribute goes before a given part of the same key. Data that is itself an event travels in structured mode:
-    its content type in the place of ours would make a reader take it for this one. ``native`` sends data alone.
-    *passing* adds the headers that the record came with; both of the others go before them.
+    An attribute overrides a given part with the same key. Data that is itself an event is sent in structured mode,
+    since a receiver would mistake its content type for that of the message. ``native`` sends data only. *passing* adds
+    headers of the record, which attributes and given parts override.
     """
     content_type = event.attributes.get("datacontenttype")
     body = event.data
@@ -218,45 +216,45 @@ def outbound(
     if not binding.binary:
         own = []
     elif lineage:
-        own += lineage_parts(event, binding, lineage)
-    own += _annotations(event, binding) if all(part.key != binding.partition_key for part in given) else []
+        own += build_lineage_parts(event, binding, lineage)
+    own += _build_key_parts(event, binding) if all(part.key != binding.partition_key for part in given) else []
     keys = {part.key for part in own} - {TYPES_KEY}
     parts = merge_parts([part for part in given if part.key not in keys], own)
     if passing is not None:
         keys = {part.key for part in parts}
-        came = passing.parts(event.protocol, event.native, binary=mode == "binary", structured=mode == "structured")
+        came = passing.convert(event.protocol, event.native, binary=mode == "binary", structured=mode == "structured")
         parts = merge_parts(parts, [part for part in came if part.key not in keys or part.key == TYPES_KEY])
     identity = "|".join((event.endpoint, event.position, event.attributes["source"], event.attributes["id"]))
     return Outbound(address, parts, body, event.position.rpartition("-")[0], identity)
 
 
-def source_key(event: RoutedEvent) -> bytes | None:
-    """Return the partition key that a record came with, where its protocol has one."""
+def find_partition_key(event: RoutedEvent) -> bytes | None:
+    """Return the partition key of an event's source record; None if it has none."""
     binding = BINDINGS.get(event.protocol)
-    # Most records are told apart by this, without being read.
+    # A quick check: most records need not be parsed.
     if binding is None or not binding.partition_key or binding.partition_key.rpartition(".")[2] not in event.native:
         return None
     try:
         part = first_part(binding.split(msgspec.json.decode(event.native)), binding.partition_key)
     except (msgspec.DecodeError, RecordError):
-        return None  # the native record is shown, not relied on: an unusual one has no key
+        return None  # a native record that cannot be parsed has no key
     return None if part is None else part.value
 
 
-def _annotations(event: RoutedEvent, binding: Binding) -> list[Part]:
-    """Return the part with the event's partition key, where that is none of the record's own (Kafka's composers)."""
+def _build_key_parts(event: RoutedEvent, binding: Binding) -> list[Part]:
+    """Return the part with the event's partition key; none for Kafka, whose composers set the record's key."""
     if not binding.partition_key or binding.sending.key_name:
         return []
     own = event.attributes.get("partitionkey")
-    part = Part(binding.partition_key, own.encode() if own else source_key(event))
+    part = Part(binding.partition_key, own.encode() if own else find_partition_key(event))
     return [part] if part.text else []
 
 
-def framed(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenFrame | None) -> Outbound:
-    """Return a message whose body follows a frame.
+def add_frame(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenFrame | None) -> Outbound:
+    """Return a message with its body prefixed by a frame.
 
-    A body stays as it is that has one already, that is in a content coding, or that is JSON of a schema whose bodies
-    are bytes; so does an event in structured mode.
+    A body is not changed if it has a frame already, has a content coding, or is JSON although the schema's bodies are
+    binary; neither is an event in structured mode.
     """
     if frame is None or message.body is None or mode == "structured" or event.more_lineage.get(SCHEMA_ID):
         return message
@@ -266,8 +264,8 @@ def framed(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenFram
     return replace(message, body=frame.head + message.body)
 
 
-def lineage_parts(event: RoutedEvent, binding: Binding, form: LineageForm = True) -> list[Part]:
-    """Return the ``xrouter-*`` properties (MATCHING.md#what-comes-out), percent-encoded where attributes are."""
+def build_lineage_parts(event: RoutedEvent, binding: Binding, form: LineageForm = True) -> list[Part]:
+    """Return the ``xrouter-*`` properties (MATCHING.md#what-comes-out), percent-encoded if attributes are."""
     members = {"endpoint": event.endpoint, "epoch": event.epoch, "position": event.position, **event.more_lineage}
     headers = lineage_of(event.message, context_text(event.context), members, form)
     return [
@@ -279,71 +277,70 @@ def lineage_parts(event: RoutedEvent, binding: Binding, form: LineageForm = True
 # The cap on distinct destinations of a sink (MATCHING.md#what-comes-out).
 #
 # Templates build topics, nodes, subjects and URLs from external values, and a broker may create each one. So a sink has
-# a maximum number of them; beyond that a record is ``sink-rejected``. The known ones are in memory: a new plan of the
-# same process keeps them, and a restart starts counting from zero.
+# a maximum number of them; records for further ones are ``sink-rejected``. Known destinations are in memory: they are
+# shared by all plans of a process, and counted from zero after a restart.
 
-_spreads: dict[str, DestinationCap] = {}
+_destination_caps: dict[str, DestinationCap] = {}
 _lock: Final = threading.Lock()
 
 
 class DestinationCap:
     """The destinations that one sink has sent to; thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_destinations: int) -> None:
+        self.max_destinations = max_destinations
         self._known: set[str] = set()
         self._lock = threading.Lock()
 
     def fault(self, address: str) -> str | None:
-        """Count a destination, and return None; one beyond the cap is not counted, and the text says so."""
+        """Count a destination; if it exceeds the cap, return why it cannot be used, else None."""
         if address in self._known:
             return None
         with self._lock:
-            if len(self._known) < self.most:
+            if len(self._known) < self.max_destinations:
                 self._known.add(address)
                 return None
         return (
-            f"it would be destination {self.most + 1} of the sink, whose max_destinations is {self.most}; "
-            f"let the template have fewer values, or raise the cap"
+            f"it would be destination {self.max_destinations + 1} of the sink, whose max_destinations is "
+            f"{self.max_destinations}; let the template have fewer values, or raise the cap"
         )
 
 
-def kept_spread(key: str, most: int) -> DestinationCap:
-    """Return the destinations of the sink with that key in this process; *most* applies from now on."""
+def kept_spread(key: str, max_destinations: int) -> DestinationCap:
+    """Return the destination cap for a key in this process, with *max_destinations* as its new limit."""
     with _lock:
-        spread = _spreads.setdefault(key, DestinationCap(most))
-        spread.most = most
+        spread = _destination_caps.setdefault(key, DestinationCap(max_destinations))
+        spread.max_destinations = max_destinations
         return spread
 
 
 CHUNK: Final = 500
-"""Messages passed to the client at a time; only whole groups are known to be confirmed after an error."""
+"""Messages passed to the client at a time; after an error, only complete groups are known to be confirmed."""
 _UNUSED: Final = ("time", "received")
-"""Instants, which may lie outside Python's calendar and are sent as the event wrote them."""
+"""Columns that are not read: times may be outside Python's calendar, and are sent as the event's text."""
 REASON_CAP: Final = 500
 
 
 Settled = dict[str, Rejected | None]
-"""The results of a batch's records, by position; None is delivered."""
+"""The results of a batch's records, by position; None means delivered."""
 
 
 class MessageBuilder(Protocol):
     """Builds messages of events."""
 
     def compose(self, events: Sequence[RoutedEvent]) -> Sequence[Outbound | UnsendableMessage]:
-        """Return the message for each event; NotTaken says why there can be none for this target."""
+        """Return for each event its message, or why it cannot be sent to this target."""
         ...
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
-        """Have the bodies of these definitions begin with frames."""
+        """Prefix the bodies of these definitions with frames."""
         ...
 
 
 class TemplateComposer:
-    """Builds messages for the address of a template in the settings; ``given`` parts are on every one.
+    """Builds messages with an address from a template in the settings; ``given`` parts are added to each message.
 
-    ``passing`` adds the headers of records; None leaves them out. ``strict`` rejects events without a value for the
-    address.
+    ``passing`` forwards headers of records; None omits them. ``strict`` rejects events without a value for the address.
     """
 
     def __init__(
@@ -354,7 +351,7 @@ class TemplateComposer:
         *,
         lineage: LineageForm = True,
         given: Sequence[Part] = (),
-        passing: HeaderPassing | None = None,
+        passing: HeaderForwarder | None = None,
         strict: bool = False,
     ) -> None:
         self._template = template
@@ -367,20 +364,20 @@ class TemplateComposer:
         self._frames: Mapping[str, WrittenFrame] = {}
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
-        """Have the bodies of these definitions begin with frames."""
+        """Prefix the bodies of these definitions with frames."""
         self._frames = frames
 
     def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | UnsendableMessage]:
-        """Return the message for each event; NotTaken for an address too long, or that misses a value and may not."""
+        """Return for each event its message, or why not: its address is too long or lacks a value."""
         composed: list[Outbound | UnsendableMessage] = []
         for event in events:
             try:
-                composed.append(self._composer(event))
+                composed.append(self._build_message(event))
             except UnsendableMessage as error:
                 composed.append(error)
         return composed
 
-    def _composer(self, event: RoutedEvent) -> Outbound:
+    def _build_message(self, event: RoutedEvent) -> Outbound:
         values = make_event_values(event.message, event.endpoint, "", event.context, event.attributes)
         missing = self._template.missing(values) if self._strict else ()
         if missing:
@@ -389,17 +386,17 @@ class TemplateComposer:
             address = self._template.expand(values)
         except AddressError as error:
             raise UnsendableMessage(str(error)) from error
-        message = outbound(
+        message = build_message(
             event, self._binding, self._mode, address, self._given, lineage=self._lineage, passing=self._passing
         )
-        return framed(message, event, self._mode, self._frames.get(event.message))
+        return add_frame(message, event, self._mode, self._frames.get(event.message))
 
 
 class ConfirmedSink(ArrowSink):
     """Implements :class:`~router.sinks.contract.ArrowSink` for rows of :data:`router.sinks.messages.sink.MESSAGE`.
 
-    Safe for use by several queries; their batches go one after the other. ``max_body`` is in bytes, ``spread`` counts
-    destinations and caps them.
+    Safe for use by several queries; their batches are sent one after the other. ``max_body`` is in bytes, ``spread``
+    limits the number of destinations.
     """
 
     def __init__(
@@ -419,22 +416,22 @@ class ConfirmedSink(ArrowSink):
         self._settled: dict[str, tuple[int, Settled]] = {}
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
-        """Have the bodies of these definitions begin with frames."""
+        """Prefix the bodies of these definitions with frames."""
         self._composer.begin_with(frames)
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
-        """Send what of the batch is not settled yet. Rows that the target will never accept are ``refused``.
+        """Send the rows of a batch that have no result yet. Rows that the target will never accept are ``refused``.
 
         Raises:
-            SinkError: the target accepts nothing now. Calling again with the same commit continues from there.
+            SinkError: the target is not available. Calling again with the same commit continues.
         """
         if rows.num_rows == 0:
-            return WriteResult(0)  # without waiting for the batch of another query
+            return WriteResult(0)  # without waiting for another query's batch
         kept = rows.drop_columns([name for name in _UNUSED if name in rows.column_names])
         with self._lock:
-            settled = self._known(commit)
+            settled = self._get_results(commit)
             for batch in kept.to_batches(max_chunksize=CHUNK):
-                self._send([row for row in map(event_of, batch.to_pylist()) if row.position not in settled], settled)
+                self._send([row for row in map(make_event, batch.to_pylist()) if row.position not in settled], settled)
                 report_progress()
             mine = [settled.get(position) for position in kept.column("position").to_pylist()]
         refused = tuple(record for record in mine if record is not None)
@@ -445,17 +442,17 @@ class ConfirmedSink(ArrowSink):
         return False
 
     def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
-        """Yield what the target has not accepted in this process; a row that it refused, with its own reason."""
-        settled = self.settled(commit)
+        """Yield the rows that the target has not accepted in this process; refused rows have their own reason."""
+        settled = self.get_known_results(commit)
         return (left for row in share if (left := settled.get(row.position, row)) is not None)
 
-    def settled(self, commit: Commit) -> Settled:
-        """Return what the target has settled of a batch in this process, by position; None is delivered."""
+    def get_known_results(self, commit: Commit) -> Settled:
+        """Return the results of a batch in this process, by position; None means delivered."""
         version, settled = self._settled.get(commit.whole, (-1, {}))
         return dict(settled) if version == commit.version else {}
 
-    def _known(self, commit: Commit) -> Settled:
-        # Under the whole batch: its positions are unique, and a part knows what the whole has settled.
+    def _get_results(self, commit: Commit) -> Settled:
+        # Stored for the whole batch, whose positions are unique, so that parts share the results.
         version, settled = self._settled.get(commit.whole, (-1, {}))
         if version != commit.version:
             settled = {}
@@ -469,10 +466,10 @@ class ConfirmedSink(ArrowSink):
             try:
                 if isinstance(message, UnsendableMessage):
                     raise message
-                messages.append(self._within(message))
+                messages.append(self._check_limits(message))
                 sent.append(event)
             except UnsendableMessage as error:
-                settled[event.position] = _rejected(event, MessageRefusal(str(error)))
+                settled[event.position] = _to_rejected_row(event, MessageRefusal(str(error)))
         if not messages:
             return
         answers: Mapping[int, MessageRefusal | None] = {}
@@ -482,9 +479,9 @@ class ConfirmedSink(ArrowSink):
             answers = error.settled if isinstance(error, Unsettled) else {}
             raise SinkError(self._name, str(error)) from error
         finally:
-            settled.update((sent[at].position, _rejected(sent[at], answer)) for at, answer in answers.items())
+            settled.update((sent[at].position, _to_rejected_row(sent[at], answer)) for at, answer in answers.items())
 
-    def _within(self, message: Outbound) -> Outbound:
+    def _check_limits(self, message: Outbound) -> Outbound:
         size = len(message.body or b"")
         if self._max_body is not None and size > self._max_body:
             raise UnsendableMessage(f"a body of {size} bytes exceeds the sink's max_body, {self._max_body}")
@@ -494,39 +491,37 @@ class ConfirmedSink(ArrowSink):
         return message
 
 
-def _rejected(event: RoutedEvent, refusal: MessageRefusal | None) -> Rejected | None:
+def _to_rejected_row(event: RoutedEvent, refusal: MessageRefusal | None) -> Rejected | None:
     if refusal is None:
         return None
     return Rejected(event.position, refusal.reason[:REASON_CAP], event.endpoint, event.message)
 
 
-# Connections of sinks, kept for reuse.
-#
-# A plan creates its own sinks, and a new catalog a new plan. Connections outlive both: a sink with the same name,
-# settings and endpoint reuses the existing one.
+# Connections of sinks are reused: each plan creates its own sinks, but a sink with the same name, settings and endpoint
+# uses the existing connection.
 
 _publishers: dict[str, Publisher] = {}
 
 
-def shared_publisher(name: str, settings: RemoteSink, endpoint: Endpoint | None) -> Publisher:
-    """Return the publisher of a sink: the existing one if nothing about its connection has changed."""
+def get_publisher(name: str, settings: RemoteSink, endpoint: Endpoint | None) -> Publisher:
+    """Return the publisher of a sink: the existing one if its connection settings are unchanged."""
     reached = None if endpoint is None else (endpoint.uris, sorted(endpoint.options.items(), key=lambda item: item[0]))
     key = repr((name, settings, reached))
     with _lock:
         if key not in _publishers:
-            _publishers[key] = _Shared(lambda: settings.publisher(name, settings.binding(endpoint), endpoint))
+            _publishers[key] = _SharedPublisher(lambda: settings.publisher(name, settings.binding(endpoint), endpoint))
         return _publishers[key]
 
 
 def close_targets() -> None:
-    """Disconnect all targets; a sink that is used again reconnects."""
+    """Disconnect all publishers; a sink that is used again reconnects."""
     with _lock:
         for publisher in _publishers.values():
             publisher.close()
 
 
-class _Shared:
-    """A publisher that connects at its first use, and is used by one thread at a time."""
+class _SharedPublisher:
+    """A publisher that connects on first use, and is used by one thread at a time."""
 
     def __init__(self, make: Callable[[], Publisher]) -> None:
         self._make = make
@@ -541,7 +536,7 @@ class _Shared:
 
     def close(self) -> None:
         if not self._lock.acquire(blocking=False):
-            return  # A batch that was cut off still sends. Its connection ends with the process, which does not wait.
+            return  # An interrupted batch is still sending; its connection ends with the process.
         try:
             if self._publisher is not None:
                 self._publisher.close()

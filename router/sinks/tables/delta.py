@@ -27,46 +27,46 @@ from router.sinks.tables.head import (
     local_folder,
     make_changes_durable,
     make_durable,
-    refused,
+    to_sink_error,
 )
-from router.sinks.tables.requirements import FilesOfCommit, RowsOfCommit, grown, missing_files, rows_of
+from router.sinks.tables.requirements import FilesOfCommit, RowsOfCommit, add_columns, find_missing_files, read_rows
 from router.sinks.tables.staging import (
     StagedFileSweeper,
-    TableStaging,
-    conformed,
-    contains,
-    evolved,
-    partitioned,
-    prefix_of,
-    with_partitions,
+    TableFileStager,
+    add_partition_columns,
+    add_partition_fields,
+    can_hold,
+    conform_rows,
+    evolve_schema,
+    make_file_prefix,
 )
 
 if TYPE_CHECKING:
     from router.sinks.tables.upkeep import Upkeep
 
-# Whether the rows cause an error of delta-rs: then no Delta table would accept them.
+# Finding out whether the rows cause an error of delta-rs, so that no Delta table would accept them.
 #
-# The errors do not say. An invalid value and a full disk raise the same class, and the texts of errors may quote a
-# record. So the rows are written once more, to a new table in a separate folder. If they fail there too, and a row of
-# nulls does not, the rows are at fault.
+# An invalid value and a full disk raise the same class of error, and its text may quote a record. So the rows are
+# written to a new table in a temporary folder. If that fails too, and writing a row of nulls does not, the rows are the
+# cause.
 
 _ROOM: Final = 64 << 20
-"""Bytes that must be free besides those of the rows, so that a full disk is not mistaken for a fault of the rows."""
+"""Bytes that must be free in addition to the rows, so that a full disk is not mistaken for invalid rows."""
 
 
-def fails_anywhere(rows: pa.Table, partition_by: Sequence[str]) -> bool:
-    """Return whether rows fail at a new table too; False if that cannot be tried here."""
+def fails_in_new_table(rows: pa.Table, partition_by: Sequence[str]) -> bool:
+    """Whether writing the rows to a new table fails too; False if that cannot be tried here."""
     try:
         with tempfile.TemporaryDirectory(prefix="xrouter-") as folder:
             if shutil.disk_usage(folder).free < 2 * rows.nbytes + _ROOM:
                 return False
             nulls = pa.table([pa.nulls(1, field.type) for field in rows.schema], names=rows.schema.names)
-            return _takes(Path(folder, "nulls"), nulls, ()) and not _takes(Path(folder, "rows"), rows, partition_by)
+            return _accepts(Path(folder, "nulls"), nulls, ()) and not _accepts(Path(folder, "rows"), rows, partition_by)
     except OSError:
         return False
 
 
-def _takes(folder: Path, rows: pa.Table, partition_by: Sequence[str]) -> bool:
+def _accepts(folder: Path, rows: pa.Table, partition_by: Sequence[str]) -> bool:
     try:
         table = DeltaTable.create(str(folder), rows.schema, partition_by=list(partition_by) or None)
         write_deltalake(table, rows, mode="append")
@@ -77,25 +77,27 @@ def _takes(folder: Path, rows: pa.Table, partition_by: Sequence[str]) -> bool:
 
 _ATTEMPTS: Final = 20
 _Write: TypeAlias = Callable[[TableHead], TableHead]
-"""Commits rows to a table once, in one entry of its log that is on the disk then; returns the head that has it."""
+"""Commits rows to a table in one durable entry of its log; returns the new head."""
 
 
 class DeltaSink(ArrowSink):
     """Appends each batch in one commit of the table's log, which also records the batch's app and version.
 
-    Both become visible together, by one atomic log entry, so that a process killed before it has written nothing
-    (only files that the log does not name) and one killed after it finds the version on the next try and leaves the
-    batch out. delta-rs does not ignore a repeated transaction by itself, hence the look before each write. As with
-    every Delta transaction, a version not above the last of its app counts as written. On local disk, files and log
-    entry are synchronised before ``write`` returns, since delta-rs leaves that to the operating system: a batch that
-    was reported survives power loss, while power loss inside ``write`` may leave a torn last log entry.
-    A :class:`DeltaError` that the rows cause is raised unchanged (:mod:`router.sinks.tables.delta`): waiting would not
-    fix it. If the table is on the local disk, workers stage a batch and the driver commits their files, in an entry of
-    the same form; a table in an object store takes it as rows of the driver. Others may write to the table as well
-    (OPERATIONS.md#tables-that-others-write-to). Rows that break a rule of the table are rejected.
-    The table is created at the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
-    further columns of a batch are added to it (:mod:`router.sinks.tables.staging`). With *rejects* a row that breaks a
-    rule of the table may become a dead letter.
+    Both become visible atomically, in one log entry: a process killed before it has written nothing (except files that
+    the log does not name), and one killed after it finds the version in the next attempt and skips the batch. delta-rs
+    does not ignore a repeated transaction, so the log is checked before each write. As with every Delta transaction, a
+    version not above the last one of its app counts as written. On local disk, files and log entry are synchronised
+    before ``write`` returns, which delta-rs leaves to the operating system: a reported batch survives power loss, while
+    power loss during ``write`` may leave an incomplete last log entry.
+
+    A :class:`DeltaError` caused by the rows is raised unchanged, since a retry would not help. If the table is on local
+    disk, workers stage a batch and the driver commits their files; for a table in an object store, the driver writes
+    the rows. Others may write to the table as well (OPERATIONS.md#tables-that-others-write-to). Rows that break a rule
+    of the table are rejected.
+
+    The table is created with the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
+    further columns of a batch are added (:mod:`router.sinks.tables.staging`). With *rejects*, a row that breaks a rule
+    of the table may become a dead letter.
     """
 
     def __init__(
@@ -111,162 +113,163 @@ class DeltaSink(ArrowSink):
     ) -> None:
         self._name = name
         self._uri = uri
-        self._schema = with_partitions(schema, partition_by)
+        self._schema = add_partition_fields(schema, partition_by)
         self._grows = grows
         self._partition_by = list(partition_by)
         self._upkeep = upkeep
         self._rejects = rejects
         self._head: TableHead | None = None
-        self._sweeping = StagedFileSweeper(uri.removeprefix("file://"))
+        self._sweeper = StagedFileSweeper(uri.removeprefix("file://"))
         self.known = b""
-        """Columns for workers to stage, serialized by Arrow, once their files had other types under these names."""
+        """The table's columns for workers, serialized by Arrow; set after their files had different types."""
         self.may_reject = False
-        """Whether rows broke a rule of the table: from then on records are kept as they arrived, to become letters."""
-        # Queries share the sink: the version made durable must be that of the very write.
+        """Whether rows broke a rule of the table: then outcomes include the original records, for dead letters."""
+        # Queries share the sink: the version made durable must be that of the same write.
         self._lock = threading.Lock()
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Append a batch once; see :class:`~router.sinks.contract.ArrowSink`.
 
         Raises:
-            SinkError: the table accepts nothing, or not now.
-            DeltaError: it cannot accept these rows, nor could any table.
+            SinkError: the table cannot be written, or not now.
+            DeltaError: no table could accept these rows.
         """
         if rows.num_rows == 0:
             return WriteResult(0)
-        rows = partitioned(rows, self._partition_by)
+        rows = add_partition_columns(rows, self._partition_by)
         if not self._grows and not rows.schema.equals(self._schema):
             raise SinkError(self._name, f"batch has columns {rows.schema.names}, not the table's columns")
         try:
             with self._lock:
-                # delta-rs writes behind the version that it has read.
+                # delta-rs appends to the version that it has read.
                 self._head = None
                 batch = RowsOfCommit(self._name, rows, may_reject=self._rejects)
-                result = self._append(rows.schema, rows.num_rows, commit, partial(self._write, batch, commit))
-                if result.repeated and (head := self._opened()) is not None:
-                    self._hold_to_rules(batch, head, evolved(head.schema, rows.schema))
-                return _with_refused(result, batch.refused)
+                result = self._append(rows.schema, rows.num_rows, commit, partial(self._add_rows, batch, commit))
+                if result.repeated and (head := self._open_head()) is not None:
+                    self._apply_rules(batch, head, evolve_schema(head.schema, rows.schema))
+                return _add_rejected(result, batch.refused)
         except DeltaError as error:
-            if fails_anywhere(rows, self._partition_by):
+            if fails_in_new_table(rows, self._partition_by):
                 raise
-            raise self._refused(error) from error
+            raise self._to_sink_error(error) from error
         except OSError as error:
-            raise refused(self._name, self._uri, error) from error
+            raise to_sink_error(self._name, self._uri, error) from error
 
     def staging(self, commit: Commit) -> Staging | None:
-        """Return what writes files into the table's folder; None if the table is in an object store."""
-        return self._staging(commit)
+        """Return the writer of files into the table's folder; None if the table is in an object store."""
+        return self._make_stager(commit)
 
     def take(self, staged: Staged, commit: Commit) -> WriteResult:
-        """Commit what workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
+        """Commit the files that workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
 
         Raises:
-            SinkError: a worker could not write, or the table cannot accept the files, or not now.
+            SinkError: a worker could not write, or the table cannot accept the files (now).
         """
         if staged.fault is not None:
-            raise refused(self._name, self._uri, staged.fault) from staged.fault
+            raise to_sink_error(self._name, self._uri, staged.fault) from staged.fault
         if not staged.files:
             return WriteResult(0)
-        staging = self._staging(commit)
+        staging = self._make_stager(commit)
         assert staging is not None
         batch = FilesOfCommit(self._name, staging, staged)
         try:
-            schemas = _schemas_of(staged.files)
-            schema = functools.reduce(evolved, schemas)
+            schemas = _get_schemas(staged.files)
+            schema = functools.reduce(evolve_schema, schemas)
             count = sum(file.rows for file in staged.files)
             with self._lock:
-                result = self._append(schema, count, commit, partial(self._add, batch, schemas, commit))
+                result = self._append(schema, count, commit, partial(self._add_files, batch, schemas, commit))
                 if result.repeated:
-                    self._settle(batch, commit)
-                return _with_refused(result, batch.refused)
+                    self._check_committed(batch, commit)
+                return _add_rejected(result, batch.refused)
         except DeltaError as error:
-            raise self._refused(error) from error
+            raise self._to_sink_error(error) from error
         except OSError as error:
-            raise refused(self._name, self._uri, error) from error
+            raise to_sink_error(self._name, self._uri, error) from error
         finally:
             if not staged.offered:
-                batch.discard_own()
+                batch.discard_rewritten()
 
     def already(self, commit: Commit) -> bool:
         """Whether the table's log has this version of the app, or a later one."""
         try:
             with self._lock:
-                head = self._opened()
-                return head is not None and head.has(commit)
+                head = self._open_head()
+                return head is not None and head.has_commit(commit)
         except DeltaError as error:
-            raise self._refused(error) from error
+            raise self._to_sink_error(error) from error
         except OSError as error:
-            raise refused(self._name, self._uri, error) from error
+            raise to_sink_error(self._name, self._uri, error) from error
 
     def _append(self, schema: pa.Schema, count: int, commit: Commit, write: _Write) -> WriteResult:
         conflict: CommitFailedError | None = None
         for _ in range(_ATTEMPTS):
-            # An entry that an appending head does not know shows up when it writes its own.
-            known = self._head if self._head is not None and self._head.appends else None
-            head = known or self._opened() or self._created(schema)
+            # If the cached head misses an entry, writing the next one fails.
+            known = self._head if self._head is not None and self._head.can_append else None
+            head = known or self._open_head() or self._create_table(schema)
             self._head = None
-            if head.has(commit):
+            if head.has_commit(commit):
                 self._head = head
-                # Nobody knows which files of the last process reached the disk. This is rare: all are synced now.
+                # Files of an earlier process may not be on disk yet. This is rare, so everything is synced.
                 os.sync()
                 return WriteResult(0, repeated=True, before=count)
             try:
                 self._head = write(head)
             except CommitFailedError as error:
-                # Another writer was first (upkeep, another engine, or ourselves before a crash): look again.
+                # Another writer was first (upkeep, another engine, or this router before a crash): retry.
                 conflict = error
-                self._head = head if head.follow() is not None else None
+                self._head = head if head.read_new_entries() is not None else None
                 continue
             if self._upkeep is not None:
-                self._upkeep.committed(self._uri, self._head.version)
+                self._upkeep.record_commit(self._uri, self._head.version)
             return WriteResult(count)
         hint = "let other writers of the table pause between their commits; the batch is retried"
         raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} consecutive commits failed", hint=hint) from conflict
 
-    def _add(self, batch: FilesOfCommit, schemas: Sequence[pa.Schema], commit: Commit, head: TableHead) -> TableHead:
-        target = functools.reduce(evolved, schemas, head.schema)
-        if not all(contains(target, schema) for schema in schemas):
+    def _add_files(self, batch: FilesOfCommit, schemas: list[pa.Schema], commit: Commit, head: TableHead) -> TableHead:
+        target = functools.reduce(evolve_schema, schemas, head.schema)
+        if not all(can_hold(target, schema) for schema in schemas):
             self.known = target.serialize().to_pybytes()
             hint = "no action needed: the batch is staged again with these columns"
             raise SinkError(self._name, f"{self._uri} has columns of other types than its files", hint=hint)
-        self._hold_to_rules(batch, head, target)
+        self._apply_rules(batch, head, target)
         if not batch.files:
-            batch.discard_rest()
+            batch.discard_replaced()
             return head
         grows = not target.equals(head.schema)
-        if not head.appends:
-            rows = pa.concat_tables([conformed(rows_of(batch.folder, file), target) for file in batch.files])
+        if not head.can_append:
+            rows = pa.concat_tables([conform_rows(read_rows(batch.folder, file), target) for file in batch.files])
             batch.staged.offered = True
-            head = self._by_delta(head.table, rows, commit, "merge" if grows else None)
+            head = self._append_with_delta_rs(head.table, rows, commit, "merge" if grows else None)
             batch.files = ()
-            batch.discard_rest()
+            batch.discard_replaced()
             return head
-        metadata = grown(head.metadata, target) if grows else None
+        metadata = add_columns(head.metadata, target) if grows else None
         if (
             metadata is not None
             and "timestamp_ntz" in metadata["schemaString"]
-            and "timestampNtz" not in head.form.features
+            and "timestampNtz" not in head.needs.features
         ):
-            # The table needs a feature for them, which delta-rs adds. The columns are there and empty after a crash.
-            self._by_delta(DeltaTable(self._uri), target.empty_table(), None, "merge")
+            # The table needs a feature for them, which delta-rs adds. After a crash here the columns exist, but are
+            # empty.
+            self._append_with_delta_rs(DeltaTable(self._uri), target.empty_table(), None, "merge")
             raise CommitFailedError("the table has other columns now")
-        self._require_files(batch, head)
+        self._check_files(batch, head)
         batch.staged.offered = True
         head.append(batch.files, commit, metadata)
-        batch.discard_rest()
-        self._sweeping.committed(commit, batch.files)
-        if batch.missing():
-            # Another engine removed them at the very moment: no log may name what is not there.
-            self._take_back(head, batch.files, commit)
+        batch.discard_replaced()
+        self._sweeper.record_commit(commit, batch.files)
+        if batch.find_missing():
+            # Another engine has just removed them: the log must not name missing files.
+            self._revert_commit(head, batch.files, commit)
         return head if metadata is None else TableHead(self._uri, DeltaTable(self._uri))
 
-    def _hold_to_rules(self, batch: RowsOfCommit | FilesOfCommit, head: TableHead, target: pa.Schema) -> None:
-        """Leave out of a batch the rows that break a rule of the table.
+    def _apply_rules(self, batch: RowsOfCommit | FilesOfCommit, head: TableHead, target: pa.Schema) -> None:
+        """Remove rows that break a rule of the table from a batch.
 
         Raises:
-            SinkError: rows do, and none can become a dead letter in this attempt: the next one can.
+            SinkError: rows break a rule, but cannot become dead letters in this attempt, only in the next one.
         """
-        batch.hold_to(head.form, target)
+        batch.apply_rules(head.needs, target)
         if not batch.refused:
             return
         self.may_reject = self._rejects
@@ -275,78 +278,78 @@ class DeltaSink(ArrowSink):
             hint = "no action needed: they become dead letters when the batch is retried"
             raise SinkError(self._name, reason, hint=hint if self._rejects else "drop or correct the rule")
 
-    def _require_files(self, batch: FilesOfCommit, head: TableHead) -> None:
+    def _check_files(self, batch: FilesOfCommit, head: TableHead) -> None:
         """Raise unless the files of a batch are unchanged since they were written.
 
         Raises:
-            CommitFailedError: they are not, and others committed: maybe this batch, whose other tries were swept then.
-            SinkError: they are not; they are staged again.
+            CommitFailedError: files changed and others committed, maybe this batch, whose other files were removed
+            then. SinkError: files changed; the batch is staged again.
         """
-        missing = batch.missing()
+        missing = batch.find_missing()
         if missing:
-            if head.follow() is not None:
+            if head.read_new_entries() is not None:
                 raise CommitFailedError("another writer committed")
             files = f"{len(missing)} of {len(batch.files)} files"
             reason = f"{files} for {self._uri} are missing or truncated, such as {missing[0].path}"
             hint = "let VACUUM keep files younger than an hour; the batch is staged again"
             raise SinkError(self._name, reason, hint=hint)
 
-    def _settle(self, batch: FilesOfCommit, commit: Commit) -> None:
-        """Check a batch that is in the table's log already: its files are there, and what it rejected is known."""
-        head = self._opened()
-        if head is None or not head.appends:
+    def _check_committed(self, batch: FilesOfCommit, commit: Commit) -> None:
+        """Check a batch that is in the table's log already: its files must exist, and rejected rows are found again."""
+        head = self._open_head()
+        if head is None or not head.can_append:
             return
-        self._hold_to_rules(batch, head, functools.reduce(evolved, _schemas_of(batch.staged.files), head.schema))
-        prefix = prefix_of(commit.app, commit.version)
-        named = [file for file in files_of(head.table) if Path(file.path).name.startswith(prefix)]
-        # A later version of the app says that this one was whole.
-        if head.version_of(commit.app) == commit.version and missing_files(batch.folder, named):
-            self._take_back(head, named, commit)
+        self._apply_rules(batch, head, functools.reduce(evolve_schema, _get_schemas(batch.staged.files), head.schema))
+        prefix = make_file_prefix(commit.app, commit.version)
+        named = [file for file in list_table_files(head.table) if Path(file.path).name.startswith(prefix)]
+        # A later version of the app implies that this one was complete.
+        if head.get_last_version(commit.app) == commit.version and find_missing_files(batch.folder, named):
+            self._revert_commit(head, named, commit)
 
-    def _take_back(self, head: TableHead, files: Sequence[StagedFile], commit: Commit) -> None:
+    def _revert_commit(self, head: TableHead, files: Sequence[StagedFile], commit: Commit) -> None:
         """Remove a commit from the table, so that it is written again.
 
         Raises:
-            SinkError: always; the table has no row of the commit any more, and no trace of it.
+            SinkError: always, after the commit was removed.
         """
         self._head = None
         while True:
             try:
-                head.take_back(files, commit)
+                head.revert_commit(files, commit)
                 break
             except CommitFailedError:
-                if head.follow() is None:
-                    opened = self._opened()
+                if head.read_new_entries() is None:
+                    opened = self._open_head()
                     if opened is None:
                         break
                     head = opened
         hint = "let VACUUM keep files younger than an hour; the batch is staged again"
         raise SinkError(self._name, f"files of a commit to {self._uri} were removed by another writer", hint=hint)
 
-    def _write(self, batch: RowsOfCommit, commit: Commit, head: TableHead) -> TableHead:
-        target = evolved(head.schema, batch.rows.schema) if self._grows else head.schema
-        self._hold_to_rules(batch, head, target)
+    def _add_rows(self, batch: RowsOfCommit, commit: Commit, head: TableHead) -> TableHead:
+        target = evolve_schema(head.schema, batch.rows.schema) if self._grows else head.schema
+        self._apply_rules(batch, head, target)
         if not batch.rows.num_rows:
             return head
-        rows, grows = conformed(batch.rows, target), not target.equals(head.schema)
-        if (head.form.by_delta and not head.form.rules) or not head.appends:
-            return self._by_delta(head.table, rows, commit, "merge" if grows else None)
-        staging = self._staging(commit)
+        rows, grows = conform_rows(batch.rows, target), not target.equals(head.schema)
+        if (head.needs.can_use_delta_rs and not head.needs.has_rules) or not head.can_append:
+            return self._append_with_delta_rs(head.table, rows, commit, "merge" if grows else None)
+        staging = self._make_stager(commit)
         assert staging is not None
         files = Staged(tuple(staging.write(rows, f"driver-{os.getpid()}", Catalog())))
         if files.fault is not None:
             raise files.fault
         try:
-            head.append(files.files, commit, grown(head.metadata, target) if grows else None)
+            head.append(files.files, commit, add_columns(head.metadata, target) if grows else None)
         except CommitFailedError:
             staging.discard(files.files)
             raise
         return TableHead(self._uri, DeltaTable(self._uri)) if grows else head
 
-    def _by_delta(
+    def _append_with_delta_rs(
         self, table: DeltaTable, rows: pa.Table, commit: Commit | None, schema_mode: Literal["merge"] | None
     ) -> TableHead:
-        """Let delta-rs append rows, and return the head that has them."""
+        """Append rows with delta-rs, and return the new head."""
         before = table.version()
         transactions = None if commit is None else [Transaction(commit.app, commit.version)]
         write_deltalake(
@@ -360,12 +363,12 @@ class DeltaSink(ArrowSink):
         make_changes_durable(self._uri, table, before)
         return TableHead(self._uri, table)
 
-    def _staging(self, commit: Commit) -> TableStaging | None:
+    def _make_stager(self, commit: Commit) -> TableFileStager | None:
         folder = local_folder(self._uri)
-        return None if folder is None else TableStaging(str(folder), commit, tuple(self._partition_by), self.known)
+        return None if folder is None else TableFileStager(str(folder), commit, tuple(self._partition_by), self.known)
 
-    def _opened(self) -> TableHead | None:
-        """Read the table's log again, and return its head; None if there is no table."""
+    def _open_head(self) -> TableHead | None:
+        """Read the table's log, and return its head; None if there is no table."""
         if not DeltaTable.is_deltatable(self._uri):
             return None
         table = DeltaTable(self._uri)
@@ -378,35 +381,35 @@ class DeltaSink(ArrowSink):
             hint = "set partition_by to the table's partition columns, or give the sink its own path"
             raise SinkError(self._name, f"{self._uri} is partitioned by {', '.join(parts) or 'nothing'}", hint=hint)
         head = TableHead(self._uri, table)
-        if head.form.refused or not (head.appends or head.form.by_delta):
-            reason = head.form.refused or f"the table has features that need a disk: {', '.join(head.form.features)}"
+        if head.needs.refusal or not (head.can_append or head.needs.can_use_delta_rs):
+            reason = head.needs.refusal or f"its features need a disk: {', '.join(head.needs.features)}"
             hint = "remove them (ALTER TABLE ... DROP FEATURE), or give the sink its own path"
             raise SinkError(self._name, f"{self._uri}: {reason}", hint=hint)
         return head
 
-    def _created(self, schema: pa.Schema) -> TableHead:
+    def _create_table(self, schema: pa.Schema) -> TableHead:
         table = DeltaTable.create(self._uri, schema, mode="ignore", partition_by=self._partition_by or None)
         make_durable(self._uri, table.version())
         return TableHead(self._uri, table)
 
-    def _refused(self, error: DeltaError) -> SinkError:
+    def _to_sink_error(self, error: DeltaError) -> SinkError:
         hint = "check the path, its permissions and disk space; the batch is written again after a restart"
         return SinkError(self._name, f"{self._uri}: {error}", hint=hint)
 
 
-def _schemas_of(files: Iterable[StagedFile]) -> list[pa.Schema]:
-    """Return the distinct column sets of files."""
+def _get_schemas(files: Iterable[StagedFile]) -> list[pa.Schema]:
+    """Return the distinct schemas of files."""
     return [pa.ipc.read_schema(pa.py_buffer(each)) for each in dict.fromkeys(file.schema for file in files)]
 
 
-def files_of(table: DeltaTable) -> list[StagedFile]:
-    """Return the files of a table, each as one that was staged: without what only its writer knew."""
+def list_table_files(table: DeltaTable) -> list[StagedFile]:
+    """Return the files of a table, with path and size only."""
     adds = pa.table(table.get_add_actions())
     paths, sizes = adds["path"].to_pylist(), adds["size_bytes"].to_pylist()
     return [StagedFile(unquote(path), size=size) for path, size in zip(paths, sizes, strict=True)]
 
 
-def _with_refused(result: WriteResult, rejected: tuple[Rejected, ...]) -> WriteResult:
+def _add_rejected(result: WriteResult, rejected: tuple[Rejected, ...]) -> WriteResult:
     if result.repeated:
         return replace(result, before=result.before - len(rejected), refused=rejected)
     return replace(result, rows=result.rows - len(rejected), refused=rejected)

@@ -1,9 +1,8 @@
 """The head of a Delta table's log: what the next append needs, without reading the log.
 
-An append of files that are on disk already is one log entry, linked to the name of the next version: as long as that
-succeeds, the log has no entry that we do not know. With delta-rs the same costs thirty times the processor time, and it
-refuses tables with in-commit timestamps, row tracking, clustering, widened types or column defaults, which require
-little of an append.
+Appending files that are on disk already is one log entry, linked to the name of the next version: if that succeeds, no
+other entry was missed. With delta-rs the same needs thirty times the CPU time, and it rejects tables with in-commit
+timestamps, row tracking, clustering, widened types or column defaults, although an append hardly needs to support them.
 """
 
 from __future__ import annotations
@@ -35,19 +34,18 @@ from bindings.private_files import hold_lock, replace_file, sync_path
 from router.errors import SinkError
 from router.settings.values import is_url
 from router.sinks.contract import Commit, StagedFile
-from router.sinks.tables.requirements import TableRequirements, plain
+from router.sinks.tables.requirements import TableRequirements, strip_constraints
 
-# The log of a Delta table on a disk, read and written entry by entry.
+# The log of a Delta table on disk, read and written entry by entry.
 #
-# delta-rs reads the log well, and writes less than we need: it knows no in-commit timestamps and no row tracking, lets
-# two rewrites of the same files both commit, and reads all entries since the last checkpoint around each of its
-# commits. So entries are ours. Each is written beside the log and linked to the name of its version, which fails when
-# anybody has that version: whoever links one knows every entry before it.
+# delta-rs can write too little for us: it does not support in-commit timestamps and row tracking, lets two rewrites of
+# the same files both commit, and reads all entries since the last checkpoint for each commit. So we write the entries.
+# Each is written to a draft and linked to the name of its version, which fails if the version exists.
 
 Action = Mapping[str, Any]
 """One line of an entry: the kind of the action, and its members."""
 DRAFT: Final = "_commit_*.json.tmp"
-"""Names of entries that are not linked yet, ours and those of delta-rs."""
+"""Pattern of entries that are not linked yet, ours and those of delta-rs."""
 ENGINE: Final = f"xregistry-router {version('xregistry-router')}"
 _CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\..*(?:parquet|json)")
 _ADDING: Final = frozenset({"add", "remove", "cdc", "commitInfo", "txn", "domainMetadata", "checkpointMetadata"})
@@ -60,57 +58,57 @@ class TableLog:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "_delta_log"
 
-    def entry(self, number: int) -> Path:
+    def entry_path(self, number: int) -> Path:
         """Return the path of a version's entry."""
         return self._folder / f"{number:020d}.json"
 
-    def actions(self, number: int) -> list[Any]:
+    def read_actions(self, number: int) -> list[Any]:
         """Return the actions of a version.
 
         Raises:
-            FileNotFoundError: the entry does not exist, or no longer.
+            FileNotFoundError: the entry does not exist (any more).
         """
-        # Lines end in a line feed and nothing else: texts of statistics hold other separators of Unicode as they are.
-        return [msgspec.json.decode(line) for line in self.entry(number).read_bytes().split(b"\n") if line.strip()]
+        # Split at line feeds only: texts in statistics may contain other line separators of Unicode.
+        return [msgspec.json.decode(line) for line in self.entry_path(number).read_bytes().split(b"\n") if line.strip()]
 
-    def newest(self, kind: str, number: int, wanted: Callable[[Action], bool] = lambda _: True) -> Any:
-        """Return the newest action of a kind, as it stands in the log up to a version; None when there is none."""
-        checkpoint = max((each for each in self._checkpoints() if each <= number), default=-1)
+    def find_newest(self, kind: str, number: int, wanted: Callable[[Action], bool] = lambda _: True) -> Any:
+        """Return the newest action of a kind in the log up to a version; None if there is none."""
+        checkpoint = max((each for each in self._iter_checkpoints() if each <= number), default=-1)
         for each in range(number, checkpoint, -1):
-            for action in reversed(self.actions(each)):
+            for action in reversed(self.read_actions(each)):
                 if kind in action and wanted(action[kind]):
                     return action[kind]
-        return next((each for each in self._kept(kind, checkpoint) if wanted(each)), None)
+        return next((each for each in self._iter_actions(kind, checkpoint) if wanted(each)), None)
 
-    def files(self, number: int, below: int) -> dict[tuple[str, str], Any]:
+    def find_files_below(self, number: int, below: int) -> dict[tuple[str, str], Any]:
         """Return the files of a table at a version that have fewer bytes than *below*, as actions ``add``.
 
-        They are by path and deletion vector. Of a table with many large files, few are held in memory.
+        The keys are path and deletion vector. Large files are skipped early, to save memory.
         """
-        checkpoint = max((each for each in self._checkpoints() if each <= number), default=-1)
-        sidecars = (self._folder / "_sidecars" / each["path"] for each in self._kept("sidecar", checkpoint))
-        beside = (add for file in sidecars for add in _column(file, "add", below))
-        known = {_file_key(add): add for add in (*self._kept("add", checkpoint, below), *beside)}
+        checkpoint = max((each for each in self._iter_checkpoints() if each <= number), default=-1)
+        sidecars = (self._folder / "_sidecars" / each["path"] for each in self._iter_actions("sidecar", checkpoint))
+        beside = (add for file in sidecars for add in _iter_file_actions(file, "add", below))
+        known = {_file_key(add): add for add in (*self._iter_actions("add", checkpoint, below), *beside)}
         for each in range(checkpoint + 1, number + 1):
-            for action in self.actions(each):
+            for action in self.read_actions(each):
                 if "remove" in action:
                     known.pop(_file_key(action["remove"]), None)
-            for action in self.actions(each):
+            for action in self.read_actions(each):
                 if "add" in action:
                     known[_file_key(action["add"])] = action["add"]
         return {key: add for key, add in known.items() if add["size"] < below}
 
-    def link(self, number: int, actions: Iterable[Action]) -> None:
+    def write_entry(self, number: int, actions: Iterable[Action]) -> None:
         """Write the entry of a version durably.
 
         Raises:
-            CommitFailedError: another entry was first, or replaced ours.
-            OSError: the file system refuses; nothing was written.
+            CommitFailedError: another writer has the version, or replaced our entry.
+            OSError: nothing was written.
         """
-        # Old entries are removed from the oldest on: without the one before, the next may have been there and be gone.
-        if not self.entry(number - 1).exists():
+        # Old entries are removed, oldest first: without the previous entry, this version may have existed before.
+        if not self.entry_path(number - 1).exists():
             raise CommitFailedError(f"version {number - 1} no longer exists")
-        draft, entry = self._folder / DRAFT.replace("*", str(uuid4())), self.entry(number)
+        draft, entry = self._folder / DRAFT.replace("*", str(uuid4())), self.entry_path(number)
         try:
             with draft.open("xb") as file:
                 file.write(b"".join(msgspec.json.encode(action) + b"\n" for action in actions))
@@ -124,22 +122,22 @@ class TableLog:
             with suppress(OSError):
                 draft.unlink()
         sync_path(self._folder)
-        # Spark on a local disk looks whether the name is free and renames then: in between, it replaces what we linked.
+        # Spark on a local disk checks that the name is free and then renames, which may replace our entry.
         if entry.stat().st_ino != ours:
             raise CommitFailedError(f"version {number} was replaced by another writer")
 
-    def _checkpoints(self) -> Iterator[int]:
+    def _iter_checkpoints(self) -> Iterator[int]:
         names = (_CHECKPOINT.fullmatch(file.name) for file in self._folder.glob("*.checkpoint*"))
         yield from (int(name[1]) for name in names if name)
 
-    def _kept(self, kind: str, number: int, below: int | None = None) -> Iterator[Any]:
-        """Yield the actions of a kind that a checkpoint has, of files those with fewer bytes than *below*."""
+    def _iter_actions(self, kind: str, number: int, below: int | None = None) -> Iterator[Any]:
+        """Yield the actions of a kind in a checkpoint; if *below* is set, only of files with fewer bytes."""
         for file in self._folder.glob(f"{number:020d}.checkpoint*"):
             if file.suffix == ".json":
                 lines = (msgspec.json.decode(line) for line in file.read_bytes().split(b"\n") if line.strip())
                 yield from (action[kind] for action in lines if kind in action)
             else:
-                yield from _column(file, kind, below)
+                yield from _iter_file_actions(file, kind, below)
 
 
 def _file_key(file: Action) -> tuple[str, str]:
@@ -147,13 +145,13 @@ def _file_key(file: Action) -> tuple[str, str]:
     return file["path"], f"{vector.get('storageType', '')}{vector.get('pathOrInlineDv', '')}{vector.get('offset', '')}"
 
 
-def changes_the_table(action: Action) -> bool:
-    """Whether an action may change a table's definition, or how it is written."""
+def may_change_table(action: Action) -> bool:
+    """Whether an action may change the table's definition, or how to write it."""
     return not action.keys() <= _ADDING
 
 
-def _column(file: Path, kind: str, below: int | None = None) -> Iterator[Any]:
-    """Yield the actions of a kind that a Parquet file of a checkpoint has, of files those with fewer bytes."""
+def _iter_file_actions(file: Path, kind: str, below: int | None = None) -> Iterator[Any]:
+    """Yield the actions of a kind in a Parquet file of a checkpoint; with *below*, only of files with fewer bytes."""
     content = pq.ParquetFile(file)
     if kind not in content.schema_arrow.names:
         return
@@ -161,24 +159,24 @@ def _column(file: Path, kind: str, below: int | None = None) -> Iterator[Any]:
         column = batch.column(kind).drop_null()
         if below is not None:
             column = column.filter(pc.less(pc.struct_field(column, "size"), below))
-        yield from (_plain(each, column.type) for each in column.to_pylist())
+        yield from (_to_json_value(each, column.type) for each in column.to_pylist())
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Return what Arrow made of an action as its JSON is: maps as objects, and no members without a value."""
+def _to_json_value(value: Any, kind: pa.DataType) -> Any:
+    """Convert an action from Arrow's form to its JSON form: maps as objects, members without a value omitted."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
-        members = {field.name: _plain(value[field.name], field.type) for field in kind}
+        members = {field.name: _to_json_value(value[field.name], field.type) for field in kind}
         return {name: each for name, each in members.items() if each is not None}
     if pa.types.is_map(kind):
-        return {name: _plain(each, kind.item_type) for name, each in value}
+        return {name: _to_json_value(each, kind.item_type) for name, each in value}
     if pa.types.is_list(kind):
-        return [_plain(each, kind.value_type) for each in value]
+        return [_to_json_value(each, kind.value_type) for each in value]
     return value
 
 
-# Files that are complete or absent, also after a crash of the machine.
+# Files that are complete or absent, even after a crash of the machine.
 
 _REWRITING: Final = ".xrouter-rewriting.lock"
 _REMEDIES: Final = {
@@ -194,19 +192,19 @@ _REMEDIES: Final = {
 
 
 def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
-    """Create *target* with what *fill* writes: temporary file, fsync, rename, fsync of the folder.
+    """Create *target* with the output of *fill*: temporary file, fsync, rename, fsync of the folder.
 
-    The temporary file is hidden and has one name for each target, so that a left-over is written over.
+    The temporary file is hidden and always has the same name for a target, so that a left-over is overwritten.
 
     Raises:
-        OSError: the file system refuses; *target* is unchanged.
+        OSError: *target* is unchanged.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(target, target.with_name(f".{target.name}.tmp"), private=False) as file:
         fill(file)
 
 
-def refused(sink: str, place: str, error: OSError) -> SinkError:
+def to_sink_error(sink: str, place: str, error: OSError) -> SinkError:
     """Convert an error of the file system to a SinkError."""
     reason = error.strerror or type(error).__name__
     remedy = _REMEDIES.get(error.errno or 0, "check the path and its file system")
@@ -214,7 +212,7 @@ def refused(sink: str, place: str, error: OSError) -> SinkError:
 
 
 def local_folder(uri: str) -> Path | None:
-    """Return the folder of a table on disk; None for one in an object store."""
+    """Return the folder of a table on disk; None for a table in an object store."""
     local = uri.removeprefix("file://")
     return None if is_url(local) else Path(local)
 
@@ -227,12 +225,12 @@ def make_changes_durable(uri: str, table: DeltaTable, before: int) -> None:
 
 
 def make_durable(uri: str, version: int) -> None:
-    """Make the files of one commit, and its log entry, durable; an object store does so itself."""
+    """Make the files of one commit, and its log entry, durable; does nothing for an object store."""
     folder = local_folder(uri)
     if folder is None:
         return
     entry = folder / "_delta_log" / f"{version:020d}.json"
-    # Lines end in a line feed and nothing else: texts of statistics hold other separators of Unicode as they are.
+    # Split at line feeds only: texts in statistics may contain other line separators of Unicode.
     actions = [json.loads(line) for line in entry.read_bytes().split(b"\n") if line]
     added = [folder / unquote(action["add"]["path"]) for action in actions if "add" in action]
     folders = {file.parent for file in added}
@@ -241,11 +239,11 @@ def make_durable(uri: str, version: int) -> None:
 
 
 @contextmanager
-def sole_rewriter(uri: str) -> Iterator[None]:
-    """Hold the lock on replacing files of the table at *uri*, for this machine; wait while another process has it.
+def hold_rewrite_lock(uri: str) -> Iterator[None]:
+    """Hold this machine's lock on replacing files of a table; wait while another process has it.
 
-    delta-rs lets two that replaced the same files both commit, and the table then has their rows twice. Appends need
-    not wait. In an object store nothing is held: there one router alone is to look after a table.
+    delta-rs lets two rewrites of the same files both commit, which would duplicate rows. Appends do not need the lock.
+    There is no lock for object stores: only one router may maintain a table there.
     """
     folder = local_folder(uri)
     if folder is None:
@@ -256,7 +254,7 @@ def sole_rewriter(uri: str) -> Iterator[None]:
 
 
 def make_checkpoint_durable(uri: str, version: int) -> None:
-    """Make a checkpoint of a table's log durable, and what names it; an object store does so itself."""
+    """Make a checkpoint of a table's log, and the reference to it, durable; does nothing for an object store."""
     folder = local_folder(uri)
     if folder is None:
         return
@@ -266,117 +264,119 @@ def make_checkpoint_durable(uri: str, version: int) -> None:
 
 
 LEFT_TO_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-"""For commits of delta-rs: no batch waits for a checkpoint, and none is relied on before it is on the disk."""
+"""Options for commits of delta-rs without checkpoints: upkeep writes them later, durably.
+The state of a table's log up to ``version``. ``table`` may be older; later entries only changed its files.
+"""
 _ROW_IDS: Final = "delta.rowTracking"
 
 
 class TableHead:
     """The state of a table's log up to ``version``. ``table`` may be older; later entries only changed its files.
 
-    ``schema`` are the table's columns without what is required of them, ``form`` is what the table asks.
+    ``schema`` are the table's columns without constraints, ``needs`` is what the table requires of writers.
     """
 
     def __init__(self, uri: str, table: DeltaTable) -> None:
         self.table = table
         self.version = table.version()
-        self.schema = plain(pa.schema(table.schema().to_arrow()))
-        self.form = TableRequirements.of(table)
+        self.schema = strip_constraints(pa.schema(table.schema().to_arrow()))
+        self.needs = TableRequirements.from_table(table)
         folder = local_folder(uri)
         self._folder = folder or Path()
         self._log = TableLog(self._folder)
-        self._written: dict[str, int] = {}
+        self._app_versions: dict[str, int] = {}
         self._partitions = table.metadata().partition_columns
         self._row_ids: int | None = None
-        self.appends = folder is not None and not self.form.mapped and self._log.entry(self.version).exists()
-        """Whether :meth:`append` may be used: on a local disk, where files have the table's names of columns."""
+        self.can_append = folder is not None and not self.needs.mapped and self._log.entry_path(self.version).exists()
+        """Whether :meth:`append` can be used: on local disk, if files use the table's column names."""
 
-    def has(self, commit: Commit) -> bool:
-        """Whether the log has this version of one of the commit's apps, or a later one."""
-        return any(self.version_of(app) >= commit.version for app in commit.apps)
+    def has_commit(self, commit: Commit) -> bool:
+        """Whether the log has the commit's version, or a later one, for one of its apps."""
+        return any(self.get_last_version(app) >= commit.version for app in commit.apps)
 
-    def version_of(self, app: str) -> int:
-        """Return the last version of an app, -1 if there is none."""
-        if app not in self._written:
+    def get_last_version(self, app: str) -> int:
+        """Return the last version of an app; -1 if there is none."""
+        if app not in self._app_versions:
             last = self.table.transaction_version(app)
-            self._written[app] = -1 if last is None else last
-        return self._written[app]
+            self._app_versions[app] = -1 if last is None else last
+        return self._app_versions[app]
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
-        """The action ``metaData`` of the table."""
-        return _without_empty(self._log.newest("metaData", self.version))
+        """The table's current action ``metaData``."""
+        return _drop_empty(self._log.find_newest("metaData", self.version))
 
     def append(self, files: Iterable[StagedFile], commit: Commit, metadata: Mapping[str, Any] | None = None) -> None:
-        """Add files to the table in one durable entry; the folders of entry and files are durable too.
+        """Add files to the table in one durable entry; the folders of entry and files are made durable too.
 
-        The files themselves must exist already. With *metadata* the table's columns change.
+        The files must be durable already. With *metadata*, the table's columns change.
 
         Raises:
-            CommitFailedError: another entry was there first.
-            OSError: the file system refuses; nothing was added.
+            CommitFailedError: another writer was first.
+            OSError: nothing was added.
         """
         files = tuple(files)
-        for folder in {folder for file in files for folder in self._folders(file.path)}:
+        for folder in {folder for file in files for folder in self._iter_folders(file.path)}:
             sync_path(folder)
         parameters = {"mode": "Append", "partitionBy": msgspec.json.encode(self._partitions).decode()}
-        actions: list[Action] = [self._transaction(commit.app, commit.version)]
+        actions: list[Action] = [self._make_transaction(commit.app, commit.version)]
         if metadata is not None:
             actions.append({"metaData": metadata})
-        actions += [{"add": _added(file)} for file in files]
-        self._link("WRITE", parameters, actions, blind=True)
-        self._written[commit.app] = commit.version
+        actions += [{"add": _make_add(file)} for file in files]
+        self._commit("WRITE", parameters, actions, blind=True)
+        self._app_versions[commit.app] = commit.version
 
-    def take_back(self, files: Iterable[StagedFile], commit: Commit) -> None:
-        """Remove a commit of ours from the table: its files, and its transaction.
+    def revert_commit(self, files: Iterable[StagedFile], commit: Commit) -> None:
+        """Remove a commit of this router from the table: its files, and its transaction.
 
         Raises:
-            CommitFailedError: another entry was there first.
-            OSError: the file system refuses.
+            CommitFailedError: another writer was first.
+            OSError: the entry cannot be written.
         """
-        actions: list[Action] = [self._transaction(commit.app, commit.version - 1)]
-        actions += [{"remove": _removed(_added(file), data_change=True)} for file in files]
-        self._link("DELETE", {"predicate": "[]"}, actions)
-        self._written[commit.app] = commit.version - 1
+        actions: list[Action] = [self._make_transaction(commit.app, commit.version - 1)]
+        actions += [{"remove": _make_remove(_make_add(file), data_change=True)} for file in files]
+        self._commit("DELETE", {"predicate": "[]"}, actions)
+        self._app_versions[commit.app] = commit.version - 1
 
-    def rewrite(self, removed: Iterable[Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> None:
-        """Replace files by others with the same rows; both as actions ``add``.
+    def replace_files(self, removed: Iterable[Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> None:
+        """Replace files by others with the same rows; both are actions ``add``.
 
-        The entry says the table's metadata again. Nothing changes by that, but who began before it has to begin
-        anew: delta-rs would let two rewrites of the same files both commit, and their rows would be there twice.
+        The entry repeats the table's metadata, so that concurrent writers conflict with it and must start again:
+        delta-rs would let two rewrites of the same files both commit, which would duplicate rows.
 
         Raises:
-            CommitFailedError: another entry was there first.
-            OSError: the file system refuses.
+            CommitFailedError: another writer was first.
+            OSError: the entry cannot be written.
         """
         actions: list[Action] = [{"metaData": self.metadata}]
-        actions += [{"remove": _removed(file)} for file in removed]
+        actions += [{"remove": _make_remove(file)} for file in removed]
         actions += [{"add": {**file, "dataChange": False}} for file in added]
-        self._link("OPTIMIZE", {"predicate": "[]", "zOrderBy": "[]"}, actions)
+        self._commit("OPTIMIZE", {"predicate": "[]", "zOrderBy": "[]"}, actions)
 
-    def configure(self, properties: Mapping[str, str]) -> None:
+    def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set properties of the table.
 
         Raises:
-            CommitFailedError: another entry was there first.
-            OSError: the file system refuses.
+            CommitFailedError: another writer was first.
+            OSError: the entry cannot be written.
         """
         configuration = {**self.metadata.get("configuration", {}), **properties}
         parameters = {"properties": msgspec.json.encode(properties).decode()}
-        self._link("SET TBLPROPERTIES", parameters, [{"metaData": {**self.metadata, "configuration": configuration}}])
+        self._commit("SET TBLPROPERTIES", parameters, [{"metaData": {**self.metadata, "configuration": configuration}}])
 
-    def follow(self) -> list[Action] | None:
-        """Move to the newest version, and return the actions on the way; None if the log must be read again."""
+    def read_new_entries(self) -> list[Action] | None:
+        """Advance to the newest version, and return the actions since; None if the whole log must be read again."""
         followed: list[Action] = []
-        known, written, ids = self.version, dict(self._written), self._row_ids
-        if not self.appends or not self._log.entry(known).exists():
+        known, written, ids = self.version, dict(self._app_versions), self._row_ids
+        if not self.can_append or not self._log.entry_path(known).exists():
             return None
-        while self._log.entry(known + 1).exists():
+        while self._log.entry_path(known + 1).exists():
             try:
-                actions = self._log.actions(known + 1)
+                actions = self._log.read_actions(known + 1)
             except (FileNotFoundError, msgspec.DecodeError):
                 return None
-            changes = [each for each in actions if changes_the_table(each)]
-            if any(_without_empty(each.get("metaData", {})) != self.metadata for each in changes):
+            changes = [each for each in actions if may_change_table(each)]
+            if any(_drop_empty(each.get("metaData", {})) != self.metadata for each in changes):
                 return None
             for action in actions:
                 if "txn" in action:
@@ -387,29 +387,29 @@ class TableHead:
             known += 1
         if not followed:
             return None
-        self.version, self._written, self._row_ids = known, written, ids
+        self.version, self._app_versions, self._row_ids = known, written, ids
         return followed
 
-    def _link(
+    def _commit(
         self, operation: str, parameters: Mapping[str, str], actions: list[Action], *, blind: bool = False
     ) -> None:
         number, now = self.version + 1, time.time_ns() // 1_000_000
         info: dict[str, Any] = {}
-        if self.form.timestamps:
-            first = self._log.actions(self.version)[0].get("commitInfo", {})
+        if self.needs.timestamps:
+            first = self._log.read_actions(self.version)[0].get("commitInfo", {})
             now = info["inCommitTimestamp"] = max(now, first.get("inCommitTimestamp", -1) + 1)
         info |= {"timestamp": now, "operation": operation, "operationParameters": parameters, "engineInfo": ENGINE}
         info |= {"readVersion": self.version, "isBlindAppend": blind}
-        if self.form.row_ids:
-            actions = [*self._with_row_ids(number, actions)]
-        self._log.link(number, [{"commitInfo": info}, *actions])
+        if self.needs.row_ids:
+            actions = [*self._assign_row_ids(number, actions)]
+        self._log.write_entry(number, [{"commitInfo": info}, *actions])
         self.version = number
 
-    def _with_row_ids(self, number: int, actions: Iterable[Action]) -> Iterator[Action]:
-        """Yield actions whose files have ids for their rows, and the highest of these ids (the protocol, "Row IDs")."""
+    def _assign_row_ids(self, number: int, actions: Iterable[Action]) -> Iterator[Action]:
+        """Yield the actions with row ids for their files, then the highest row id (the Delta protocol, "Row IDs")."""
         highest = self._row_ids
         if highest is None:
-            found = self._log.newest("domainMetadata", self.version, lambda each: each["domain"] == _ROW_IDS)
+            found = self._log.find_newest("domainMetadata", self.version, lambda each: each["domain"] == _ROW_IDS)
             highest = -1 if found is None else msgspec.json.decode(found["configuration"])["rowIdHighWaterMark"]
         for action in actions:
             if "add" in action:
@@ -420,45 +420,45 @@ class TableHead:
                 yield action
         configuration = msgspec.json.encode({"rowIdHighWaterMark": highest}).decode()
         yield {"domainMetadata": {"domain": _ROW_IDS, "configuration": configuration, "removed": False}}
-        # Only what is in the log counts: it is read again.
+        # Forgotten until the entry is committed: the value is read from the log again.
         self._row_ids = None
 
-    def _transaction(self, app: str, number: int) -> Action:
+    def _make_transaction(self, app: str, number: int) -> Action:
         return {"txn": {"appId": app, "version": number, "lastUpdated": time.time_ns() // 1_000_000}}
 
-    def _folders(self, path: str) -> Iterator[Path]:
-        """Yield a file's folders up to the table's own: those of partitions may be new."""
+    def _iter_folders(self, path: str) -> Iterator[Path]:
+        """Yield a file's folders up to the table's folder: partition folders may be new."""
         yield from (self._folder / parent for parent in Path(path).parents)
 
 
-def _without_empty(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return metadata without empty members: checkpoints leave them out, and entries need not have them."""
+def _drop_empty(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return metadata without empty members, which checkpoints omit and entries may omit."""
     return {name: value for name, value in metadata.items() if value is not None}
 
 
-def _added(file: StagedFile) -> dict[str, Any]:
-    """Return a new file's action for an entry (the Delta protocol, "Actions")."""
+def _make_add(file: StagedFile) -> dict[str, Any]:
+    """Return the action ``add`` for a new file (the Delta protocol, "Actions")."""
     add = {"path": quote(file.path, safe="/="), "partitionValues": dict(file.partition), "size": file.size}
     return add | {"modificationTime": file.modified, "dataChange": True, "stats": file.statistics}
 
 
-def _removed(file: Mapping[str, Any], *, data_change: bool = False) -> dict[str, Any]:
+def _make_remove(file: Mapping[str, Any], *, data_change: bool = False) -> dict[str, Any]:
     kept = {name: file[name] for name in ("path", "partitionValues", "size")}
     now = time.time_ns() // 1_000_000
     return {**kept, "deletionTimestamp": now, "dataChange": data_change, "extendedFileMetadata": True}
 
 
-# Rows of Delta tables, as Arrow reads them.
+# Rows of Delta tables, read by Arrow.
 
 _LOCAL: Final = "file"
 
 
-def dataset_of(table: DeltaTable) -> Any:
-    """Return the rows of a table as a dataset of Arrow (``pyarrow.dataset.Dataset``), of the version that was opened.
+def open_dataset(table: DeltaTable) -> Any:
+    """Return the rows of an opened table as an Arrow dataset (``pyarrow.dataset.Dataset``).
 
-    Arrow itself reads files on a disk, since we name its own file system. By default it would use one in Python, whose
-    files its threads release long after the rows are there: if the process ends at that moment, the C++ library aborts
-    it (SIGABRT), whatever its exit code was to be. For object stores there is no other way yet.
+    Files on disk are read with Arrow's own file system. The default would be a Python file system, whose files are
+    released by threads long after the rows were read: if the process ends at that moment, the C++ library aborts it
+    (SIGABRT) regardless of its exit code. For object stores there is no alternative yet.
 
     Raises:
         DeltaError: the table requires a feature that this reader lacks.

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,45 +24,44 @@ from router.settings.routes import TABLE_VARIABLES, make_event_values, parse_nam
 from router.settings.sinks.messages import TableSink
 from router.settings.values import is_url
 from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, UnfitValues, WriteResult
-from router.sinks.jsonlines import DEAD_LETTER, WIDE, BatchFiles
+from router.sinks.jsonlines import DEAD_LETTER, WIDE, BatchFileSink
 from router.sinks.tables.delta import DeltaSink
-from router.sinks.tables.payloads import Framings, typed
-from router.sinks.tables.staging import TableStaging, conformed, evolved
+from router.sinks.tables.payloads import Framings, decode_payloads
+from router.sinks.tables.staging import TableFileStager, conform_rows, evolve_schema
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 # A table per message definition: the wide table's columns, and the payload as typed columns.
 #
-# A batch is split by table first, and each table gets its rows in one commit, several tables at a time. Every table
-# knows the batches it has, so a batch that was interrupted between two tables is completed by writing it again.
-
-# Rows of the wide table, split by the table of their definition, with payloads as typed columns.
+# A batch is split by table, and each table gets its rows in one commit, several tables in parallel. Every table records
+# the batches it has, so a batch that was interrupted between two tables is completed by writing it again.
 
 PAYLOAD: Final = "payload"
-"""The struct of typed columns; null where a body is absent or does not parse. ``data`` has it anyway."""
+"""The struct of typed columns; null if a body is absent or invalid. ``data`` has the body unchanged."""
 WRITTEN_BY: Final = "schema_id"
-"""The id of the schema that a body was written with; null where it has no frame."""
+"""The id of the schema that a body was written with; null if it has no frame."""
 ColumnOf = Callable[[str], PayloadColumn | None]
 """Returns the payload column of a definition, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """How rows are split: *template* names the tables, with levels separated by ``/``; *framings* are the sources'.
+    """How rows are split into tables: *template* names the tables, with levels separated by ``/``.
 
-    Several definitions may share a table, which then has the members of all their payloads.
+    Several definitions may share a table, which then has the members of all their payloads. *framings* are those of the
+    sources.
     """
 
     template: str
     framings: Framings
 
-    def place_of(self, message: str) -> str:
+    def get_location(self, message: str) -> str:
         """Return the path of a definition's table below the sink's path."""
         values = make_event_values(message, "", "", {})
         parts = (parse_name(part, TABLE_VARIABLES) for part in self.template.split("/"))
         return "/".join(part.expand(values, escape="_") for part in parts)
 
-    def parted(self, rows: pa.Table, column_of: ColumnOf) -> tuple[dict[str, pa.Table], list[UnfitValues]]:
-        """Return the rows by the path of their table, in their original order, and the values that do not fit."""
+    def split_by_table(self, rows: pa.Table, column_of: ColumnOf) -> tuple[dict[str, pa.Table], list[UnfitValues]]:
+        """Split rows by the path of their table, in order; also return the values that do not fit."""
         if SCHEMA_ID in rows.schema.names:
             rows = rows.rename_columns({SCHEMA_ID: WRITTEN_BY})
         tables: dict[str, pa.Table] = {}
@@ -71,15 +69,15 @@ class TableLayout:
         messages = pc.dictionary_encode(rows.column("message").combine_chunks())
         codes = messages.indices.to_numpy(zero_copy_only=False)
         for code, message in enumerate(messages.dictionary.to_pylist()):
-            place = self.place_of(message)
-            part = self._typed(message, rows.take(pa.array(np.flatnonzero(codes == code))), column_of(message), unfit)
-            tables[place] = _joined(tables[place], part) if place in tables else part
+            path = self.get_location(message)
+            part = self._decode(message, rows.filter(pa.array(codes == code)), column_of(message), unfit)
+            tables[path] = _concat_tables(tables[path], part) if path in tables else part
         return tables, unfit
 
-    def _typed(self, message: str, rows: pa.Table, column: PayloadColumn | None, unfit: list[UnfitValues]) -> pa.Table:
+    def _decode(self, message: str, rows: pa.Table, column: PayloadColumn | None, unfit: list[UnfitValues]) -> pa.Table:
         if column is None:
             return rows
-        payload, undecoded = typed(column, rows, self.framings)
+        payload, undecoded = decode_payloads(column, rows, self.framings)
         by_column: dict[str | None, list[Undecoded]] = {}
         for each in undecoded:
             by_column.setdefault(each.column, []).append(each)
@@ -93,56 +91,56 @@ class TableLayout:
         return rows.append_column(PAYLOAD, payload)
 
 
-def table_path(path: str, place: str, *, url: bool) -> str:
-    """Return the folder or URL of the table at *place* below a sink's path."""
-    return f"{path.rstrip('/')}/{place}" if url else str(Path(path) / place)
+def join_table_path(sink_path: str, path: str, *, url: bool) -> str:
+    """Return the folder or URL of the table at *path* below a sink's path."""
+    return f"{sink_path.rstrip('/')}/{path}" if url else str(Path(sink_path) / path)
 
 
-def _joined(known: pa.Table, more: pa.Table) -> pa.Table:
-    schema = evolved(known.schema, more.schema)
-    return pa.concat_tables([conformed(known, schema), conformed(more, schema)])
+def _concat_tables(known: pa.Table, more: pa.Table) -> pa.Table:
+    schema = evolve_schema(known.schema, more.schema)
+    return pa.concat_tables([conform_rows(known, schema), conform_rows(more, schema)])
 
 
 # Files that workers stage for the tables of definitions.
 
 
 @dataclass(frozen=True, slots=True)
-class DefinitionStaging:
+class DefinitionStager:
     """Writes files into the folders of the tables below *path*.
 
-    *known* are the columns of tables, by place, serialized by Arrow, where the driver knows better than workers.
+    *known* are columns of tables by path, serialized by Arrow, if workers cannot know them.
     """
 
     path: str
-    parting: TableLayout
+    layout: TableLayout
     commit: Commit
     partition_by: tuple[str, ...]
     known: Mapping[str, bytes]
 
     def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
-        """Write each table's rows to a file, or some; see :class:`Staging`. One that fails keeps no other from it."""
-        tables, unfit = self.parting.parted(rows, partial(_column_of, catalog))
+        """Write each table's rows to one or more files, even if another table fails; see :class:`Staging`."""
+        tables, unfit = self.layout.split_by_table(rows, partial(_get_cached_column, catalog))
         files = [
-            replace(file, table=place)
-            for place, part in tables.items()
-            for file in self._table(place).write(part, task, catalog)
+            replace(file, table=path)
+            for path, part in tables.items()
+            for file in self._make_stager(path).write(part, task, catalog)
         ]
         files[0] = replace(files[0], unfit=tuple(unfit))
         return files
 
     def discard(self, files: Iterable[StagedFile]) -> None:
-        """Remove files that were never offered to a log."""
+        """Remove files that were never added to a log."""
         for file in files:
-            TableStaging(table_path(self.path, file.table, url=False), self.commit).discard([file])
+            TableFileStager(join_table_path(self.path, file.table, url=False), self.commit).discard([file])
 
-    def _table(self, place: str) -> TableStaging:
-        folder = table_path(self.path, place, url=False)
-        known = self.known.get(place) or _columns_at(folder)
-        return TableStaging(folder, self.commit, self.partition_by, known)
+    def _make_stager(self, path: str) -> TableFileStager:
+        folder = join_table_path(self.path, path, url=False)
+        known = self.known.get(path) or _read_table_columns(folder)
+        return TableFileStager(folder, self.commit, self.partition_by, known)
 
 
 @dataclass(slots=True)
-class _Process:
+class _WorkerCache:
     """A worker's cache: payload columns of one catalog's definitions, and columns of tables by folder."""
 
     epoch: str = ""
@@ -150,54 +148,53 @@ class _Process:
     tables: dict[str, bytes] = field(default_factory=dict)
 
 
-_process = _Process()
+_cache = _WorkerCache()
 
 
-def _column_of(catalog: Catalog, message: str) -> PayloadColumn | None:
-    if _process.epoch != catalog.epoch:
-        _process.epoch, _process.payloads = catalog.epoch, {}
-    if message not in _process.payloads:
+def _get_cached_column(catalog: Catalog, message: str) -> PayloadColumn | None:
+    if _cache.epoch != catalog.epoch:
+        _cache.epoch, _cache.payloads = catalog.epoch, {}
+    if message not in _cache.payloads:
         known = message in catalog.definitions
-        _process.payloads[message] = payload_column(catalog, message) if known else None
-    return _process.payloads[message]
+        _cache.payloads[message] = payload_column(catalog, message) if known else None
+    return _cache.payloads[message]
 
 
-def _columns_at(folder: str) -> bytes:
-    """Return the columns of a table as cached at the first call; empty if it cannot be read.
+def _read_table_columns(folder: str) -> bytes:
+    """Return the columns of a table, cached at the first call; empty if it cannot be read.
 
-    A table only grows, and the driver looks again before it takes a file over.
+    Columns are only ever added, and the driver checks them again before it commits a file.
     """
-    if folder not in _process.tables:
+    if folder not in _cache.tables:
         try:
             if not DeltaTable.is_deltatable(folder):
                 return b""
             schema = pa.schema(DeltaTable(folder).schema().to_arrow())
         except (DeltaError, OSError):
             return b""
-        _process.tables[folder] = schema.serialize().to_pybytes()
-    return _process.tables[folder]
+        _cache.tables[folder] = schema.serialize().to_pybytes()
+    return _cache.tables[folder]
 
 
 _AT_A_TIME: Final = 8
 _log = get_logger()
 
 
-class TableAt(ArrowSink, Protocol):
-    """One of the tables. ``known`` are its columns, for workers that would otherwise stage others; mostly empty."""
+class OpenedTable(ArrowSink, Protocol):
+    """The sink of one table. ``known`` are its columns for workers, if they would otherwise stage different types."""
 
     known: bytes
 
 
-OpenTable = Callable[[str], TableAt]
+OpenTable = Callable[[str], OpenedTable]
 """Creates the sink of one table from its path below the sink's path, such as ``Contoso.Sensors/Reading``."""
 
 
 class DefinitionTablesSink(ArrowSink):
-    """Writes each row to the table of its definition; exactly once, as its tables are.
+    """Writes each row to the table of its definition, exactly once.
 
-    *name* is that of the sink, *path* where its tables are, *template* names them, its parts separated by ``/``.
-    Several definitions may share a table, which then has the members of all their payloads. *framings* are those of the
-    sources. *partition_by* is None for tables that workers do not stage.
+    *name* is the sink's name, *path* the folder of its tables, *template* names them (see :class:`TableLayout`).
+    *partition_by* is None for tables that workers do not stage.
     """
 
     def __init__(
@@ -212,34 +209,34 @@ class DefinitionTablesSink(ArrowSink):
     ) -> None:
         self._name = name
         self._path = path
-        self._parting = TableLayout(template, framings or {})
+        self._layout = TableLayout(template, framings or {})
         self._catalog = catalog
         self._open = open_table
         self._partition_by = partition_by
-        self._tables: dict[str, TableAt] = {}
+        self._tables: dict[str, OpenedTable] = {}
         self._payloads: dict[str, PayloadColumn | None] = {}
         self._logged: set[tuple[str, str | None]] = set()
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch once; see :class:`~router.sinks.contract.ArrowSink`.
 
-        When a table fails, the others have their rows; writing again completes the batch.
+        If a table fails, the others have their rows; writing again completes the batch.
         """
         if rows.num_rows == 0:
             return WriteResult(0)
-        tables, unfit = self._parting.parted(rows, self._column_of)
+        tables, unfit = self._layout.split_by_table(rows, self._get_payload_column)
         self._log_unfit(unfit)
-        return self._all(
-            {place: partial(self._table(place).write, part, commit) for place, part in tables.items()}, unfit
+        return self._run_all(
+            {path: partial(self._get_table(path).write, part, commit) for path, part in tables.items()}, unfit
         )
 
     def staging(self, commit: Commit) -> Staging | None:
-        """Return what writes files into the tables' folders; None for tables in an object store, and for files."""
+        """Return the writer of files into the tables' folders; None for tables in an object store, and for Parquet."""
         if self._partition_by is None or is_url(self._path):
             return None
-        tables = ((place, table.known) for place, table in self._tables.items())
-        known = {place: columns for place, columns in tables if columns}
-        return DefinitionStaging(self._path, self._parting, commit, self._partition_by, known)
+        tables = ((path, table.known) for path, table in self._tables.items())
+        known = {path: columns for path, columns in tables if columns}
+        return DefinitionStager(self._path, self._layout, commit, self._partition_by, known)
 
     def take(self, staged: Staged, commit: Commit) -> WriteResult:
         """Commit the staged files, table by table; see :class:`~router.sinks.contract.ArrowSink`."""
@@ -248,15 +245,15 @@ class DefinitionTablesSink(ArrowSink):
         parts: dict[str, list[StagedFile]] = {}
         for file in staged.files:
             parts.setdefault(file.table, []).append(file)
-        # The files of each table are settled here, whether it is offered them or not.
+        # From here on, the files of each table are committed or removed by this method.
         staged.offered = True
         unfit = [each for file in staged.files for each in file.unfit]
         self._log_unfit(unfit)
-        parted = {place: Staged(tuple(files), may_reject=staged.may_reject) for place, files in parts.items()}
-        return self._all({place: partial(self._take, place, part, commit) for place, part in parted.items()}, unfit)
+        shares = {path: Staged(tuple(files), may_reject=staged.may_reject) for path, files in parts.items()}
+        return self._run_all({path: partial(self._commit, path, part, commit) for path, part in shares.items()}, unfit)
 
-    def _take(self, place: str, staged: Staged, commit: Commit) -> WriteResult:
-        table = self._table(place)
+    def _commit(self, path: str, staged: Staged, commit: Commit) -> WriteResult:
+        table = self._get_table(path)
         try:
             return table.take(staged, commit)
         finally:
@@ -266,78 +263,76 @@ class DefinitionTablesSink(ArrowSink):
 
     @property
     def may_reject(self) -> bool:  # type: ignore[override]
-        """Whether one of the tables has rules that rows broke."""
+        """Whether rows broke a rule of one of the tables."""
         return any(table.may_reject for table in tuple(self._tables.values()))
 
     def already(self, commit: Commit) -> bool:
-        """Return False: only the rows of a batch show which tables it concerns."""
+        """Return False: only the rows of a batch show which tables they go to."""
         return False
 
     def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
-        """Yield the rows whose table has no commit of the batch, or cannot be read: it may be the blocked one."""
+        """Yield the rows whose table does not have the batch, or cannot be read."""
         has: dict[str, bool] = {}
         for row in share:
             if row.message not in has:
-                has[row.message] = self._has(row.message, commit)
+                has[row.message] = self._has_commit(row.message, commit)
             if not has[row.message]:
                 yield row
 
-    def _has(self, message: str, commit: Commit) -> bool:
+    def _has_commit(self, message: str, commit: Commit) -> bool:
         try:
-            return self._table(self._parting.place_of(message)).already(commit)
+            return self._get_table(self._layout.get_location(message)).already(commit)
         except SinkError:
             return False
 
-    def _all(self, writes: Mapping[str, Callable[[], WriteResult]], unfit: Iterable[UnfitValues]) -> WriteResult:
+    def _run_all(self, writes: Mapping[str, Callable[[], WriteResult]], unfit: Iterable[UnfitValues]) -> WriteResult:
         pending: dict[str, Future[WriteResult]] = {}
         with ThreadPoolExecutor(_AT_A_TIME, f"tables-{self._name}") as pool:
-            pending.update((place, pool.submit(write)) for place, write in writes.items())
-        results = {place: future.result() for place, future in pending.items()}
+            pending.update((path, pool.submit(write)) for path, write in writes.items())
+        results = {path: future.result() for path, future in pending.items()}
         return WriteResult(
             sum(result.rows for result in results.values()),
             all(result.repeated for result in results.values()),
             tuple(rejected for result in results.values() for rejected in result.refused),
             sum(result.before for result in results.values()),
-            tuple(each for each in unfit if not results[self._parting.place_of(each.message)].repeated),
+            tuple(each for each in unfit if not results[self._layout.get_location(each.message)].repeated),
         )
 
-    def _table(self, place: str) -> TableAt:
-        table = self._tables.get(place)
+    def _get_table(self, path: str) -> OpenedTable:
+        table = self._tables.get(path)
         if table is None:
-            table = self._tables[place] = self._open(place)
+            table = self._tables[path] = self._open(path)
         return table
 
-    def _column_of(self, message: str) -> PayloadColumn | None:
+    def _get_payload_column(self, message: str) -> PayloadColumn | None:
         if message not in self._payloads:
             self._payloads[message] = payload_column(self._catalog, message)
         return self._payloads[message]
 
     def _log_unfit(self, unfit: Iterable[UnfitValues]) -> None:
-        """Log once per definition and column that a value became null."""
+        """Log once per definition and column that values were replaced by null."""
         for each in unfit:
             if (each.message, each.column) in self._logged:
                 continue
             self._logged.add((each.message, each.column))
             if each.column is None:
-                said = "a body does not parse with its schema, so payload is null in that row"
-                _log.warning(said, message=each.message, rows=each.detail)
+                text = "a body does not parse with its schema, so payload is null in that row"
+                _log.warning(text, message=each.message, rows=each.detail)
             else:
-                said = "a value does not fit its column, which is null in that row"
-                _log.warning(said, message=each.message, column=each.column, rows=each.detail)
+                text = "a value does not fit its column, which is null in that row"
+                _log.warning(text, message=each.message, column=each.column, rows=each.detail)
 
-
-# Create table sinks from their settings.
 
 # A folder of Parquet files, one per batch, exactly once.
 
 
-class ParquetSink(BatchFiles):
+class ParquetSink(BatchFileSink):
     """Writes each batch as ``APP-VERSION.parquet``."""
 
     suffix = ".parquet"
     known = b""
 
-    def fill(self, file: BinaryIO, rows: pa.Table) -> None:
+    def write_rows(self, file: BinaryIO, rows: pa.Table) -> None:
         """Write the rows as one table."""
         pq.write_table(rows, file, compression="zstd")
 
@@ -347,7 +342,7 @@ def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, fra
     rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
     upkeep = Upkeep(name, rules) if settings.format == "delta" else None
 
-    def table(path: str, *, grows: bool = False) -> TableAt:
+    def open_one(path: str, *, grows: bool = False) -> OpenedTable:
         if settings.format == "parquet":
             return ParquetSink(name, Path(path))
         schema = WIDE if kind == "events" else DEAD_LETTER
@@ -355,14 +350,14 @@ def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, fra
         return DeltaSink(name, path, schema, grows=grows, partition_by=parts, upkeep=upkeep, rejects=events)
 
     if settings.layout == "wide" or kind == "dead-letters":
-        # How ambiguous records were decided for has a column only while such are decided for.
-        return table(settings.path, grows=kind == "events")
+        # The column ``ambiguous`` is added when a tie is first resolved.
+        return open_one(settings.path, grows=kind == "events")
     return DefinitionTablesSink(
         name,
         settings.path,
         settings.table,
         catalog,
-        lambda place: table(table_path(settings.path, place, url=is_url(settings.path)), grows=True),
+        lambda path: open_one(join_table_path(settings.path, path, url=is_url(settings.path)), grows=True),
         framings,
         settings.partition_by if settings.format == "delta" else None,
     )

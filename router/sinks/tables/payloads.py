@@ -1,5 +1,5 @@
-"""Bodies from which a table's typed columns are read: without content coding and frames, by the schema that they were
-written with (MATCHING.md#schema-ids). The column ``data`` keeps them unchanged.
+"""Decode bodies into a table's typed columns: remove content coding and frames, and use the schema that a body was
+written with (MATCHING.md#schema-ids). The column ``data`` has the bodies unchanged.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ from catalog.schemas.ids.client import WrittenSchema
 from catalog.schemas.ids.deciding import FrameSettings, find_frame_ids
 
 Framings = Mapping[str, FrameSettings]
-"""How bodies of Kafka begin, by the endpoint that they came from; ``auto`` where nothing is said."""
+"""The framing of Kafka bodies by source endpoint; the default is ``auto``."""
 _NATIVE: Final = msgspec.json.Decoder(dict[str, object])
 _AUTO: Final = FrameSettings()
-Read = tuple[pa.StructArray, tuple[Undecoded, ...]]
-"""Payloads, and those that do not decode."""
+DecodedPayloads = tuple[pa.StructArray, tuple[Undecoded, ...]]
+"""Payloads, and the values that cannot be decoded."""
 
 
 @dataclass(slots=True)
-class _Part:
-    """Rows whose bodies are read alike: by what they were written with, where that is known."""
+class _BodyGroup:
+    """Bodies by row that are decoded with the same writer schema, if known."""
 
     written: WriterSchema | None = None
     bodies: dict[int, bytes] = field(default_factory=dict)
 
 
-def typed(column: PayloadColumn, rows: pa.Table, framings: Framings) -> Read:
-    """Return the payloads of rows of the wide table, and what is null in them, as :meth:`PayloadColumn.decode`.
+def decode_payloads(column: PayloadColumn, rows: pa.Table, framings: Framings) -> DecodedPayloads:
+    """Decode the payloads of rows of the wide table; the result is that of :meth:`PayloadColumn.decode`.
 
     Raises:
-        RegistryUnavailableError: a schema registry cannot be asked for now.
+        RegistryUnavailableError: a schema registry is not available.
     """
-    types, bodies = rows.column("datacontenttype").combine_chunks(), _uncoded(rows)
-    framed = _framed(rows, bodies, framings)
+    types, bodies = rows.column("datacontenttype").combine_chunks(), _decode_contents(rows)
+    framed = _find_frames(rows, bodies, framings)
     if not framed or not column.framed:
         return column.decode(bodies, types)
-    sure, unsure = _divided(column, bodies, framed)
+    sure, unsure = _group_by_writer(column, bodies, framed)
     inside = {row for part in sure for row in part.bodies}
     whole = [row for row in range(len(bodies)) if row not in inside]
     read = [(whole, column.decode(bodies.take(pa.array(whole, pa.int64())), types.take(pa.array(whole, pa.int64()))))]
-    # Nothing says whether these have a frame: one is looked for where the whole body does not fit.
+    # It is unknown whether these have a frame: it is removed only if the whole body cannot be decoded.
     again = {whole[each.row] for each in read[0][1][1] if each.column is None} & unsure.keys()
-    behind = _Part(None, {row: data for row, data in unsure.items() if row in again})
+    behind = _BodyGroup(None, {row: data for row, data in unsure.items() if row in again})
     for part in (*sure, *([behind] if behind.bodies else ())):
         places = sorted(part.bodies)
         inner = pa.array([part.bodies[row] for row in places], pa.binary())
         read.append((places, column.decode(inner, types.take(pa.array(places, pa.int64())), part.written)))
-    return _together(read, len(bodies))
+    return _merge_results(read, len(bodies))
 
 
-def _together(read: Sequence[tuple[Sequence[int], Read]], rows: int) -> Read:
-    """Put together what was read of the rows in several parts; of a row that was read twice the last counts."""
+def _merge_results(read: Sequence[tuple[Sequence[int], DecodedPayloads]], rows: int) -> DecodedPayloads:
+    """Merge the results of several groups of rows; for a row in two groups, the last one wins."""
     places = np.zeros(rows, np.int64)
     found: dict[int, list[Undecoded]] = {}
     at = 0
@@ -79,8 +79,8 @@ def _together(read: Sequence[tuple[Sequence[int], Read]], rows: int) -> Read:
     return joined, tuple(each for row in sorted(found) for each in found[row])
 
 
-def _uncoded(rows: pa.Table) -> pa.BinaryArray:
-    """Return the bodies; one that is not coded as its message says stays: it may be the data of a structured event."""
+def _decode_contents(rows: pa.Table) -> pa.BinaryArray:
+    """Return the bodies without content coding; a body that is not encoded as declared stays unchanged."""
     bodies, natives = rows.column("data").combine_chunks(), rows.column("native").combine_chunks()
     marked = pc.indices_nonzero(
         pc.fill_null(pc.match_substring(natives, CODING_HEADER, ignore_case=True), False)
@@ -88,23 +88,23 @@ def _uncoded(rows: pa.Table) -> pa.BinaryArray:
     uncoded = {}
     for row in marked:
         body = bodies[row].as_py()
-        coding = _coding(rows.column("protocol")[row].as_py(), natives[row].as_py())
+        coding = _find_coding(rows.column("protocol")[row].as_py(), natives[row].as_py())
         opened = decode_content(body, coding) if coding and body is not None else None
         if isinstance(opened, bytes):
             uncoded[row] = opened
-    return _replaced(bodies, uncoded)
+    return _replace_bodies(bodies, uncoded)
 
 
-def _coding(protocol: str | None, native: str) -> str:
+def _find_coding(protocol: str | None, native: str) -> str:
     binding = binding_of(protocol or "")
     try:
         return content_coding_of(binding.split(_NATIVE.decode(native))) if binding is not None else ""
     except (msgspec.DecodeError, RecordError):
-        return ""  # the native record is shown, not relied on
+        return ""  # a native record that cannot be parsed has no coding
 
 
-def _framed(rows: pa.Table, bodies: pa.BinaryArray, framings: Framings) -> dict[int, tuple[FrameSettings, str]]:
-    """Return the rows of Kafka whose bodies begin with an id, with it and how such bodies are read."""
+def _find_frames(rows: pa.Table, bodies: pa.BinaryArray, framings: Framings) -> dict[int, tuple[FrameSettings, str]]:
+    """Return the Kafka rows whose bodies start with a schema id, with frame settings and id."""
     kafka = pc.fill_null(pc.equal(rows.column("protocol"), KAFKA), False).combine_chunks()
     endpoints = pc.dictionary_encode(rows.column("endpoint").combine_chunks(), null_encoding="encode")
     codes = np.where(kafka.to_numpy(zero_copy_only=False), endpoints.indices.to_numpy(zero_copy_only=False), -1)
@@ -120,11 +120,11 @@ def _framed(rows: pa.Table, bodies: pa.BinaryArray, framings: Framings) -> dict[
     return found
 
 
-def _divided(
+def _group_by_writer(
     column: PayloadColumn, bodies: pa.BinaryArray, framed: Mapping[int, tuple[FrameSettings, str]]
-) -> tuple[list[_Part], dict[int, bytes]]:
-    """Divide rows by what they were written with, and give apart the insides of those which may have no frame."""
-    parts: dict[tuple[int, str, MessagePlace | None], _Part] = {}
+) -> tuple[list[_BodyGroup], dict[int, bytes]]:
+    """Group framed rows by writer schema; separately return bodies without frame for rows that may have none."""
+    parts: dict[tuple[int, str, MessagePlace | None], _BodyGroup] = {}
     unsure: dict[int, bytes] = {}
     known: dict[tuple[int, str], WrittenSchema | None] = {}
     for row, (frames, name) in framed.items():
@@ -143,12 +143,12 @@ def _divided(
         part = parts.get((*key, place))
         if part is None:
             reads = WriterSchema(written, place) if written is not None else None
-            part = parts[(*key, place)] = _Part(reads)
+            part = parts[(*key, place)] = _BodyGroup(reads)
         part.bodies[row] = data
     return list(parts.values()), unsure
 
 
-def _replaced(bodies: pa.BinaryArray, replacements: Mapping[int, bytes]) -> pa.BinaryArray:
+def _replace_bodies(bodies: pa.BinaryArray, replacements: Mapping[int, bytes]) -> pa.BinaryArray:
     if not replacements:
         return bodies
     mask = [False] * len(bodies)

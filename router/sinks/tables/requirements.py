@@ -16,7 +16,7 @@ from deltalake import DeltaTable, Schema
 from catalog.model import Catalog
 from router.errors import SinkError
 from router.sinks.contract import Rejected, Staged, StagedFile
-from router.sinks.tables.staging import TableStaging, conformed
+from router.sinks.tables.staging import TableFileStager, conform_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ _APPENDED: Final = frozenset(
         "variantType-preview",
     }
 )
-"""Features that an append can satisfy, or that require nothing unless they are in use (:func:`_in_use`)."""
+"""Features that an append supports, or that require nothing unless they are in use (:func:`_iter_unsupported`)."""
 _BY_DELTA: Final = frozenset(
     {
         "appendOnly",
@@ -66,9 +66,9 @@ _BY_DELTA: Final = frozenset(
         "variantType",
     }
 )
-"""Features of tables that delta-rs itself writes to."""
+"""Features of tables that delta-rs can write to."""
 _ROWS_KEPT: Final = frozenset({"rowTracking", "clustering", "columnMapping"})
-"""Features that track the location of rows: merging is left to engines that maintain them."""
+"""Features that track the location of rows: only engines that support them may merge files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ class TableConstraint:
 
 @dataclass(frozen=True, slots=True)
 class TableRequirements:
-    """A table's requirements. ``refused`` says why the router cannot write to it, empty if it can.
+    """A table's requirements for writers. ``refusal`` is why the router cannot write to it; empty if it can.
 
-    ``checks`` are the conditions of its rows. ``computed`` has an expression of SQL for each column that has to be
-    filled where rows lack it. With ``mapped`` its files have other names for its columns.
+    ``checks`` are conditions on its rows. ``computed`` has an SQL expression for each column that must be computed if
+    rows lack it. With ``mapped``, its files use other column names.
     """
 
-    refused: str
+    refusal: str
     features: frozenset[str]
     checks: tuple[TableConstraint, ...]
     computed: Mapping[str, str]
@@ -96,12 +96,12 @@ class TableRequirements:
     row_ids: bool
 
     @classmethod
-    def of(cls, table: DeltaTable) -> Self:
+    def from_table(cls, table: DeltaTable) -> Self:
         """Read the requirements of an open table."""
         protocol, configuration = table.protocol(), table.metadata().configuration
         features = frozenset((*(protocol.writer_features or ()), *(protocol.reader_features or ())))
         fields = json.loads(table.schema().to_json())["fields"]
-        unknown = sorted((features - _APPENDED) | set(_in_use(configuration, fields)))
+        unknown = sorted((features - _APPENDED) | set(_iter_unsupported(configuration, fields)))
         refused = f"the table has features that cannot be written here: {', '.join(unknown)}" if unknown else ""
         if protocol.min_writer_version > _WRITER or protocol.min_reader_version > _READER:
             versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
@@ -109,113 +109,113 @@ class TableRequirements:
         return cls(
             refused,
             features,
-            tuple(checks_of(configuration, fields)),
-            dict(_computed(fields)),
+            tuple(iter_constraints(configuration, fields)),
+            dict(_iter_computed(fields)),
             configuration.get("delta.columnMapping.mode", "none") != "none",
             configuration.get("delta.enableInCommitTimestamps") == "true",
             "rowTracking" in features,
         )
 
     @property
-    def merges(self) -> bool:
-        """Whether small files can be merged here."""
-        return not self.refused and not self.features & _ROWS_KEPT
+    def can_merge(self) -> bool:
+        """Whether the router can merge the table's small files."""
+        return not self.refusal and not self.features & _ROWS_KEPT
 
     @property
-    def rules(self) -> bool:
+    def has_rules(self) -> bool:
         """Whether rows must be checked before they are written."""
         return bool(self.checks or self.computed)
 
     @property
-    def by_delta(self) -> bool:
+    def can_use_delta_rs(self) -> bool:
         """Whether delta-rs can write to the table."""
         return self.features <= _BY_DELTA
 
 
-def plain(schema: pa.Schema) -> pa.Schema:
+def strip_constraints(schema: pa.Schema) -> pa.Schema:
     """Return the columns without constraints and metadata."""
-    return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
+    return pa.schema([pa.field(field.name, _strip_type(field.type)) for field in schema])
 
 
-def grown(metadata: Mapping[str, Any], columns: pa.Schema) -> dict[str, Any]:
+def add_columns(metadata: Mapping[str, Any], columns: pa.Schema) -> dict[str, Any]:
     """Return a table's action ``metaData`` with these columns, and all else unchanged."""
     known, wanted = json.loads(metadata["schemaString"]), json.loads(Schema.from_arrow(columns).to_json())
-    return {**metadata, "schemaString": json.dumps(_grown(known, wanted), ensure_ascii=False)}
+    return {**metadata, "schemaString": json.dumps(_extend(known, wanted), ensure_ascii=False)}
 
 
-def checks_of(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[TableConstraint]:
-    """Yield the conditions on the rows of a table with this configuration and these fields, as its log has them."""
+def iter_constraints(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[TableConstraint]:
+    """Yield the conditions on rows from a table's configuration and fields, as in its log."""
     for name, sql in sorted(configuration.items()):
         if name.startswith(_CONSTRAINT):
             yield TableConstraint(f"CHECK constraint {name.removeprefix(_CONSTRAINT)} ({sql})", sql)
-    for field in _all(fields):
+    for field in _iter_nested(fields):
         if "delta.invariants" in field["metadata"]:
             sql = json.loads(field["metadata"]["delta.invariants"])["expression"]["expression"]
             yield TableConstraint(f"invariant of column {field['name']} ({sql})", sql)
     for field in fields:
-        column = _quoted(field["name"])
+        column = _quote_name(field["name"])
         if not field["nullable"]:
             yield TableConstraint(f"NOT NULL of column {field['name']}", f"{column} IS NOT NULL")
-        for inner in _not_null(column, field["type"], 0):
+        for inner in _iter_not_null(column, field["type"], 0):
             yield TableConstraint(f"NOT NULL inside of column {field['name']}", inner)
         if "delta.generationExpression" in field["metadata"]:
             sql = field["metadata"]["delta.generationExpression"]
             yield TableConstraint(f"generated column {field['name']} ({sql})", f"{column} <=> ({sql})")
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _strip_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, _strip_type(field.type)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(_plain(kind.value_type))
+        return pa.list_(_strip_type(kind.value_type))
     if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, _plain(kind.item_type))
+        return pa.map_(kind.key_type, _strip_type(kind.item_type))
     return kind
 
 
-def _grown(known: Any, wanted: Any) -> Any:
+def _extend(known: Any, wanted: Any) -> Any:
     if not isinstance(known, dict) or not isinstance(wanted, dict):
         return known
     if known["type"] == "struct":
         more = {field["name"]: field for field in wanted["fields"]}
         fields = [
-            {**each, "type": _grown(each["type"], more.pop(each["name"], each)["type"])} for each in known["fields"]
+            {**each, "type": _extend(each["type"], more.pop(each["name"], each)["type"])} for each in known["fields"]
         ]
         return {**known, "fields": [*fields, *more.values()]}
     inner = "elementType" if known["type"] == "array" else "valueType"
-    return {**known, inner: _grown(known[inner], wanted[inner])}
+    return {**known, inner: _extend(known[inner], wanted[inner])}
 
 
-def _in_use(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[str]:
-    """Yield the features in use that an append cannot satisfy."""
-    if any(name.startswith("delta.identity.") for field in _all(fields) for name in field["metadata"]):
+def _iter_unsupported(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[str]:
+    """Yield the features in use that an append cannot support."""
+    if any(name.startswith("delta.identity.") for field in _iter_nested(fields) for name in field["metadata"]):
         yield "identityColumns"
     for name in ("IcebergCompatV1", "IcebergCompatV2", "IcebergCompatV3"):
         if configuration.get(f"delta.enable{name}") == "true":
             yield f"i{name[1:]}"
 
 
-def _all(fields: list[Any]) -> Iterator[Any]:
-    """Yield fields and nested fields."""
+def _iter_nested(fields: list[Any]) -> Iterator[Any]:
+    """Yield fields and all nested fields."""
     for field in fields:
         yield field
         kinds = [field["type"]]
         for kind in kinds:
             if isinstance(kind, dict):
-                yield from _all(kind.get("fields", []))
+                yield from _iter_nested(kind.get("fields", []))
                 kinds += [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
 
 
-def _not_null(value: str, kind: Any, depth: int) -> Iterator[str]:
-    """Yield the conditions that nothing in a value is null that must not be."""
+def _iter_not_null(value: str, kind: Any, depth: int) -> Iterator[str]:
+    """Yield the NOT NULL conditions of nested members of a value."""
     if not isinstance(kind, dict):
         return
     if kind["type"] == "struct":
         for field in kind["fields"]:
-            member = f"{value}.{_quoted(field['name'])}"
+            member = f"{value}.{_quote_name(field['name'])}"
             if not field["nullable"]:
                 yield f"{value} IS NULL OR {member} IS NOT NULL"
-            yield from _not_null(member, field["type"], depth)
+            yield from _iter_not_null(member, field["type"], depth)
         return
     each = f"x{depth}"
     listed, inner, nullable = (
@@ -224,26 +224,26 @@ def _not_null(value: str, kind: Any, depth: int) -> Iterator[str]:
         else (f"map_values({value})", kind["valueType"], kind["valueContainsNull"])
     )
     conditions = [] if nullable else [f"{each} IS NOT NULL"]
-    for condition in (*conditions, *_not_null(each, inner, depth + 1)):
+    for condition in (*conditions, *_iter_not_null(each, inner, depth + 1)):
         yield f"{value} IS NULL OR forall({listed}, {each} -> {condition})"
 
 
-def _computed(fields: list[Any]) -> Iterator[tuple[str, str]]:
+def _iter_computed(fields: list[Any]) -> Iterator[tuple[str, str]]:
     for field in fields:
         for name in ("delta.generationExpression", "CURRENT_DEFAULT"):
             if name in field["metadata"]:
                 yield field["name"], field["metadata"][name]
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-# Rows are checked against the rules of their table: constraints, invariants, NOT NULL, generated columns.
+# Checking rows against the rules of their table: constraints, invariants, NOT NULL, generated columns.
 #
-# A table has them in Spark's SQL, so Spark evaluates them: no other engine is right for every expression. A row breaks
-# a condition that is not true, null included (the Delta protocol, "CHECK Constraints"). What cannot be computed for a
-# row is null (no ANSI mode): a row never blocks the others.
+# The rules are Spark SQL, so Spark evaluates them: no other engine is correct for every expression. A row breaks a
+# condition that is false or null (the Delta protocol, "CHECK Constraints"). An expression that fails for a row is null
+# (no ANSI mode), so that a row never blocks the others.
 
 _ROW: Final = "__row"
 _BROKEN: Final = "__broken"
@@ -259,17 +259,17 @@ class RowsOfCommit:
     refused: tuple[Rejected, ...] = ()
     may_reject: bool = True
 
-    def hold_to(self, form: TableRequirements, columns: pa.Schema) -> None:
-        """Leave out the rows that break a rule of the table."""
-        if form.rules:
-            self.rows, more = by_rules(self.sink, self.rows, form, columns)
+    def apply_rules(self, form: TableRequirements, columns: pa.Schema) -> None:
+        """Remove the rows that break a rule of the table."""
+        if form.has_rules:
+            self.rows, more = split_by_rules(self.sink, self.rows, form, columns)
             self.refused += more
 
 
 class FilesOfCommit:
-    """Files of a commit for the log: those that workers staged, or their rows that the table's rules allow."""
+    """Files of a commit for the log: those that workers staged, or rewritten ones without rejected rows."""
 
-    def __init__(self, sink: str, staging: TableStaging, staged: Staged) -> None:
+    def __init__(self, sink: str, staging: TableFileStager, staged: Staged) -> None:
         self.staged = staged
         self.files = staged.files
         self.folder = Path(staging.folder)
@@ -277,18 +277,18 @@ class FilesOfCommit:
         self.may_reject = staged.may_reject
         self._sink = sink
         self._staging = staging
-        self._held_to: tuple[TableRequirements, pa.Schema] | None = None
+        self._applied_rules: tuple[TableRequirements, pa.Schema] | None = None
 
-    def hold_to(self, form: TableRequirements, columns: pa.Schema) -> None:
-        """Rewrite files with rows that break a rule of the table, or lack its computed columns."""
-        if self._held_to == (form, columns) or not form.rules:
+    def apply_rules(self, form: TableRequirements, columns: pa.Schema) -> None:
+        """Rewrite files that have rows that break a rule of the table, or lack its computed columns."""
+        if self._applied_rules == (form, columns) or not form.has_rules:
             return
-        self.discard_own()
-        self._held_to, self.refused = (form, columns), ()
+        self.discard_rewritten()
+        self._applied_rules, self.refused = (form, columns), ()
         kept: list[StagedFile] = []
         for file in self.staged.files:
-            rows = rows_of(self.folder, file)
-            allowed, rejected = by_rules(self._sink, rows, form, columns)
+            rows = read_rows(self.folder, file)
+            allowed, rejected = split_by_rules(self._sink, rows, form, columns)
             self.refused += rejected
             if not rejected and set(form.computed) <= set(rows.column_names):
                 kept.append(file)
@@ -299,23 +299,23 @@ class FilesOfCommit:
         if fault is not None:
             raise fault
 
-    def missing(self) -> list[StagedFile]:
+    def find_missing(self) -> list[StagedFile]:
         """Return the files that are missing or changed."""
-        return missing_files(self.folder, self.files)
+        return find_missing_files(self.folder, self.files)
 
-    def discard_rest(self) -> None:
+    def discard_replaced(self) -> None:
         """Remove the staged files that were rewritten."""
         kept = {file.path for file in self.files}
         self._staging.discard(file for file in self.staged.files if file.path not in kept)
 
-    def discard_own(self) -> None:
+    def discard_rewritten(self) -> None:
         """Remove the rewritten files."""
         theirs = {file.path for file in self.staged.files}
         self._staging.discard(file for file in self.files if file.path not in theirs)
         self.files = self.staged.files
 
 
-def missing_files(folder: Path, files: Iterable[StagedFile]) -> list[StagedFile]:
+def find_missing_files(folder: Path, files: Iterable[StagedFile]) -> list[StagedFile]:
     """Return the files that are missing or changed."""
 
     def is_there(file: StagedFile) -> bool:
@@ -327,7 +327,7 @@ def missing_files(folder: Path, files: Iterable[StagedFile]) -> list[StagedFile]
     return [file for file in files if not is_there(file)]
 
 
-def rows_of(folder: Path, file: StagedFile) -> pa.Table:
+def read_rows(folder: Path, file: StagedFile) -> pa.Table:
     """Return the rows of a staged file, including its partition columns."""
     rows = pq.ParquetFile(folder / file.path).read()
     schema = pa.ipc.read_schema(pa.py_buffer(file.schema))
@@ -341,10 +341,10 @@ def rows_of(folder: Path, file: StagedFile) -> pa.Table:
     return rows.select(schema.names)
 
 
-def by_rules(
+def split_by_rules(
     sink: str, rows: pa.Table, form: TableRequirements, columns: pa.Schema
 ) -> tuple[pa.Table, tuple[Rejected, ...]]:
-    """Return the rows that the table's rules allow, with its computed columns, and the rejected ones.
+    """Split rows into those that meet the table's rules, with its computed columns, and rejected ones.
 
     Raises:
         SinkError: a rule cannot be evaluated, or rows without a position break one.
@@ -353,17 +353,17 @@ def by_rules(
     from pyspark.sql import functions as F
 
     lacking = {name: sql for name, sql in form.computed.items() if name not in rows.column_names}
-    given = conformed(rows, pa.schema([field for field in columns if field.name not in lacking]))
+    given = conform_rows(rows, pa.schema([field for field in columns if field.name not in lacking]))
     numbered = given.append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
     try:
-        frame = _session(sink).createDataFrame(numbered)
+        frame = _make_session(sink).createDataFrame(numbered)
         for name, sql in lacking.items():
             frame = frame.withColumn(name, F.expr(sql))
         broken = (F.when(~F.coalesce(F.expr(check.sql), F.lit(False)), F.lit(check.name)) for check in form.checks)
-        told = frame.select(
+        evaluated = frame.select(
             _ROW, F.array_compact(F.array(F.lit(None).cast("string"), *broken)).alias(_BROKEN), *lacking
         )
-        found = (told if lacking else told.where(F.size(_BROKEN) > 0)).toArrow().sort_by(_ROW)
+        found = (evaluated if lacking else evaluated.where(F.size(_BROKEN) > 0)).toArrow().sort_by(_ROW)
     except PySparkException as error:
         names = "; ".join([*(check.name for check in form.checks), *form.computed])
         reason = str(error).partition("\n")[0]
@@ -374,12 +374,12 @@ def by_rules(
     }
     for name in lacking:
         given = given.append_column(name, found[name].cast(columns.field(name).type))
-    rejected = tuple(_rejected(sink, rows, row, names) for row, names in faults.items())
+    rejected = tuple(_make_rejected_row(sink, rows, row, names) for row, names in faults.items())
     allowed = given.filter(pa.array([row not in faults for row in range(rows.num_rows)], pa.bool_()))
     return allowed.select(columns.names), rejected
 
 
-def _rejected(sink: str, rows: pa.Table, row: int, names: list[str]) -> Rejected:
+def _make_rejected_row(sink: str, rows: pa.Table, row: int, names: list[str]) -> Rejected:
     reason = f"the row breaks {', '.join(names)}"
     if not set(_PLACE) <= set(rows.column_names):
         raise SinkError(sink, reason, hint="drop the rule: what this table gets cannot become a dead letter")
@@ -387,8 +387,8 @@ def _rejected(sink: str, rows: pa.Table, row: int, names: list[str]) -> Rejected
     return Rejected(position, reason, endpoint, message)
 
 
-def _session(sink: str) -> SparkSession:
-    """Return a session of the router's Spark without ANSI mode: what cannot be computed is null."""
+def _make_session(sink: str) -> SparkSession:
+    """Create a session of the router's Spark without ANSI mode: expressions that fail are null."""
     from pyspark.sql import SparkSession
 
     running = SparkSession._instantiatedSession

@@ -1,17 +1,17 @@
-"""Background maintenance of Delta tables, so that log entries and files stay few: its steps, in order.
+"""Background maintenance of Delta tables, which limits log entries and files. Its steps, in order:
 
-| step | what a reader or a router finds after a kill right here |
+| step | state after a crash during the step |
 |---|---|
-| set the table's retention | the table unchanged |
-| merge small files, in one commit | small files, or what they became; no log names the others |
-| remove files that were replaced long ago | fewer of them; the next removal takes the rest |
-| write a checkpoint durably | all entries still; a checkpoint is complete or absent |
-| remove entries that an old enough checkpoint has | more of them than needed |
+| set the table's retention | the table is unchanged |
+| merge small files, in one commit | either small or merged files are in the table; the others are not in the log |
+| remove files that were replaced long ago | some are left; the next run removes them |
+| write a checkpoint durably | all entries exist; the checkpoint is complete or absent |
+| remove entries that an old enough checkpoint has | some are left |
 
-Batches go on meanwhile: a commit that finds upkeep before it looks again, as upkeep does that finds another engine.
-Files that no log names are removed by their names and age: those of a merge that was cut off after an hour, or as late
-as replaced files, and those that a batch has staged after a day. Files go before the checkpoint is written, since it
-forgets what was replaced long ago.
+Batches continue meanwhile: on a conflict, a commit is retried, and so is upkeep after a conflict with another engine.
+Files that are not in the log are removed by name and age: those of an interrupted merge after an hour, or with replaced
+files, and files staged for a batch after a day. Files are removed before the checkpoint is written, since it omits what
+was replaced long ago.
 """
 
 from __future__ import annotations
@@ -44,81 +44,82 @@ from router.sinks.tables.head import (
     LEFT_TO_UPKEEP,
     TableHead,
     TableLog,
+    hold_rewrite_lock,
     local_folder,
     make_checkpoint_durable,
-    sole_rewriter,
 )
-from router.sinks.tables.staging import conformed, evolved, statistics_of
+from router.sinks.tables.staging import build_statistics, conform_rows, evolve_schema
 
 # Merging the small files of a table on disk, without ever losing or duplicating a row.
 #
-# The rows are written to new files first. One entry of the log then replaces the old files by them, and only where each
-# old file is still in the log at the version before: what others committed meanwhile is read, and if it concerns these
-# files, the merge is given up. Those who began before the entry cannot commit behind it (:meth:`TableHead.rewrite`).
+# The rows are written to new files first. Then one log entry replaces the old files, provided that all of them are
+# still in the log: entries that others committed are read, and if they removed one of these files, the merge is
+# abandoned. Writers that started before the entry conflict with it (:meth:`TableHead.replace_files`).
 
 MERGED: Final = "part-"
 """The prefix of merged files' names, as with other engines."""
 _ATTEMPTS: Final = 100
 MOST: Final = 2_000
-"""Files that one entry replaces, or a few more."""
+"""Approximate maximum of files that one entry replaces."""
 _GROUP: Final = 32 * 2**20
-"""Bytes of rows collected before they are written."""
+"""Bytes of rows buffered before they are written."""
 File = Mapping[str, Any]
-"""An action ``add`` of the log."""
+"""An action ``add`` from the log."""
 
 
-class Merge(NamedTuple):
+class MergeResult(NamedTuple):
     """The number of files before and after a merge; 0 if nothing was merged."""
 
     before: int = 0
     after: int = 0
 
 
-def merge(uri: str, folder: Path, size: int) -> Merge:
-    """Merge files of a table that are smaller than *size*, each partition for itself, at most about :data:`MOST`.
+def merge_small_files(uri: str, folder: Path, size: int) -> MergeResult:
+    """Merge files smaller than *size* within each partition of a table, about :data:`MOST` at most.
 
     Raises:
         DeltaError, OSError: the table cannot be read or written now; it is unchanged.
     """
     table = DeltaTable(uri)
     head = TableHead(uri, table)
-    if not head.appends or not head.form.merges:
-        return Merge()
+    if not head.can_append or not head.needs.can_merge:
+        return MergeResult()
     parts = table.metadata().partition_columns
     columns = pa.schema([field for field in head.schema if field.name not in parts])
     removed: list[File] = []
     added: list[File] = []
     known: dict[bytes, bool] = {}
     try:
-        for files in _bins(TableLog(folder).files(head.version, size).values(), size):
-            fitting = [file for file in files if _fits(folder / unquote(file["path"]), columns, known)]
+        for files in _group_small_files(TableLog(folder).find_files_below(head.version, size).values(), size):
+            fitting = [file for file in files if _can_merge_file(folder / unquote(file["path"]), columns, known)]
             if len(fitting) > 1:
-                added.append(_written(folder, fitting, columns))
+                added.append(_write_merged_file(folder, fitting, columns))
                 removed += fitting
             if len(removed) >= MOST:
                 break
-        if not added or not _replace(head, folder, removed, added):
-            _discard(folder, added)
-            return Merge()
+        if not added or not _commit_replacement(head, folder, removed, added):
+            _delete_files(folder, added)
+            return MergeResult()
     except FileNotFoundError:
-        # Another engine replaced a file and removed it: what it wrote is looked at next time.
-        _discard(folder, added)
-        return Merge()
+        # Another engine replaced and removed a file; the next run handles its files.
+        _delete_files(folder, added)
+        return MergeResult()
     except BaseException:
-        _discard(folder, added)
+        _delete_files(folder, added)
         raise
-    if not all(_is_there(folder, file) for file in added):
-        # Another engine removed what no log named yet: the old files are there still, and stand for it again.
-        _replace(head, folder, added, removed)
-        return Merge()
-    return Merge(len(removed), len(added))
+    if not all(_is_unchanged(folder, file) for file in added):
+        # Another engine removed the new files before they were in the log: the old files still exist, and are restored.
+        _commit_replacement(head, folder, added, removed)
+        return MergeResult()
+    return MergeResult(len(removed), len(added))
 
 
-def _bins(files: Iterable[File], size: int) -> Iterator[list[File]]:
-    """Yield groups of small files of one partition, to become a file each."""
+def _group_small_files(files: Iterable[File], size: int) -> Iterator[list[File]]:
+    """Yield groups of small files of one partition, each to be merged into one file."""
     partitions: dict[str, tuple[list[File], int]] = {}
     for file in sorted(files, key=lambda file: (file["modificationTime"], file["path"])):
-        # Rows of a file with a deletion vector are left to an engine that writes such; a path elsewhere is a clone's.
+        # Files with a deletion vector are left to engines that support them; a path outside the table belongs to a
+        # clone.
         if file.get("deletionVector") or ":" in unquote(file["path"]).partition("/")[0]:
             continue
         partition = json.dumps(file["partitionValues"], sort_keys=True)
@@ -131,23 +132,23 @@ def _bins(files: Iterable[File], size: int) -> Iterator[list[File]]:
     yield from (gathered for gathered, _ in partitions.values())
 
 
-def _fits(path: Path, columns: pa.Schema, known: dict[bytes, bool]) -> bool:
-    """Whether the rows of a file can be written with these columns, without any loss; *known* is of files before."""
+def _can_merge_file(path: Path, columns: pa.Schema, known: dict[bytes, bool]) -> bool:
+    """Whether a file's rows can be written with these columns without loss; *known* caches results by schema."""
     schema = pq.read_schema(path)
     key = schema.remove_metadata().serialize().to_pybytes()
     if key not in known:
-        known[key] = _fit(schema, columns)
+        known[key] = _can_merge_schema(schema, columns)
     return known[key]
 
 
-def _fit(schema: pa.Schema, columns: pa.Schema) -> bool:
-    given = _instants(schema.empty_table(), columns).schema
-    whole = evolved(columns, pa.schema([pa.field(field.name, field.type) for field in given]))
+def _can_merge_schema(schema: pa.Schema, columns: pa.Schema) -> bool:
+    given = _add_time_zones(schema.empty_table(), columns).schema
+    whole = evolve_schema(columns, pa.schema([pa.field(field.name, field.type) for field in given]))
     return bool(whole.equals(columns))
 
 
-def _written(folder: Path, files: Sequence[File], columns: pa.Schema) -> File:
-    """Write the rows of files to a new one beside the first, which is on the disk then; return it as an action."""
+def _write_merged_file(folder: Path, files: Sequence[File], columns: pa.Schema) -> File:
+    """Write the rows of files to a new file durably, in the folder of the first; return it as an action."""
     beside = files[0]["path"].rpartition("/")[0]
     name = f"{MERGED}{uuid4()}-merged.snappy.parquet"
     path = folder / unquote(beside) / name
@@ -159,7 +160,7 @@ def _written(folder: Path, files: Sequence[File], columns: pa.Schema) -> File:
             for file in files:
                 with pq.ParquetFile(folder / unquote(file["path"]), coerce_int96_timestamp_unit="us") as source:
                     for number in range(source.num_row_groups):
-                        gathered.append(_as(source.read_row_group(number), columns))
+                        gathered.append(_conform_columns(source.read_row_group(number), columns))
                         size += gathered[-1].nbytes
                         if size >= _GROUP:
                             writer.write_table(pa.concat_tables(gathered))
@@ -178,18 +179,18 @@ def _written(folder: Path, files: Sequence[File], columns: pa.Schema) -> File:
         "size": path.stat().st_size,
         "modificationTime": time.time_ns() // 1_000_000,
         "dataChange": False,
-        "stats": statistics_of(columns, footers[0]),
+        "stats": build_statistics(columns, footers[0]),
     }
 
 
-def _as(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Return rows with the columns of the table; most files have these, and nothing is to be done."""
-    rows = _instants(rows, columns)
-    return rows if rows.schema.equals(columns) else conformed(rows, columns)
+def _conform_columns(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Convert rows to the table's columns; most files have these already."""
+    rows = _add_time_zones(rows, columns)
+    return rows if rows.schema.equals(columns) else conform_rows(rows, columns)
 
 
-def _instants(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Return rows whose instants have their zone, which Parquet's old type for them does not say."""
+def _add_time_zones(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Add the time zone to times if the table has one: Parquet's legacy type for times has none."""
     for at, field in enumerate(rows.schema):
         wanted = columns.field(field.name).type if field.name in columns.names else field.type
         if pa.types.is_timestamp(field.type) and pa.types.is_timestamp(wanted) and not field.type.tz and wanted.tz:
@@ -197,16 +198,16 @@ def _instants(rows: pa.Table, columns: pa.Schema) -> pa.Table:
     return rows
 
 
-def _replace(head: TableHead, folder: Path, removed: Sequence[File], added: Sequence[File]) -> bool:
-    """Commit the replacement of files; return False if the log no longer has one of them."""
+def _commit_replacement(head: TableHead, folder: Path, removed: Sequence[File], added: Sequence[File]) -> bool:
+    """Commit the replacement of files; return False if one of them is no longer in the log."""
     gone = {file["path"] for file in removed}
     for _ in range(_ATTEMPTS):
-        if not all(_is_there(folder, file) for file in added):
+        if not all(_is_unchanged(folder, file) for file in added):
             return False
         try:
-            head.rewrite(removed, added)
+            head.replace_files(removed, added)
         except CommitFailedError:
-            actions = head.follow()
+            actions = head.read_new_entries()
             if actions is None or any(each["remove"]["path"] in gone for each in actions if "remove" in each):
                 return False
         else:
@@ -214,37 +215,38 @@ def _replace(head: TableHead, folder: Path, removed: Sequence[File], added: Sequ
     return False
 
 
-def _is_there(folder: Path, file: File) -> bool:
+def _is_unchanged(folder: Path, file: File) -> bool:
     try:
         return bool((folder / unquote(file["path"])).stat().st_size == file["size"])
     except OSError:
         return False
 
 
-def _discard(folder: Path, files: Iterable[File]) -> None:
+def _delete_files(folder: Path, files: Iterable[File]) -> None:
     for file in files:
         with suppress(OSError):
             os.unlink(folder / unquote(file["path"]))
 
 
 _EVERY: Final = 100
-"""Versions of a table between two runs of maintenance if files are not merged."""
+"""Versions of a table between two maintenance runs if files are not merged."""
 _UPKEEP_ATTEMPTS: Final = 20
 _STAGED: Final = re.compile(r"-\d{12}-[^/]*-[0-9a-f]{8}\.snappy\.parquet")
-"""The end of the names of files that workers stage."""
+"""Pattern of the names of files that workers stage."""
 _STAGED_FOR: Final = 86_400.0
-"""Seconds after which a file that was staged is part of no batch any more; one that is gone is staged again."""
+"""Seconds after which a staged file is considered abandoned; if it was not, it is staged again."""
 _UNNAMED_FOR: Final = 3_600.0
-"""Seconds after which an entry that was never linked has no writer any more, nor has a file that no log names."""
+"""Seconds after which drafts of entries and files that are not in the log are considered abandoned."""
 _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepRules:
-    """When tables are tended and how: after so many versions, with files merged into those of ``file_bytes``.
+    """Maintenance settings: tables are maintained every ``after`` versions, with small files merged up to
+    ``file_bytes``.
 
-    With ``after`` 0 files are not merged. Replaced files and entries of the log stay for ``keep``, counted in whole
-    hours for files.
+    If ``after`` is 0, files are not merged. Replaced files and log entries are kept for ``keep``, rounded down to hours
+    for files.
     """
 
     after: int
@@ -265,10 +267,10 @@ class Upkeep:
         self._lock = threading.Lock()
         self._thread: Background | None = None
 
-    def committed(self, uri: str, version: int) -> None:
-        """Record that a batch became this version of the table at *uri*; returns at once.
+    def record_commit(self, uri: str, version: int) -> None:
+        """Record that a batch was committed as this version of the table at *uri*; does not block.
 
-        A table is due whenever its version passes a multiple of what the rules say, however often routers start.
+        A table is due whenever its version passes a multiple of the interval, regardless of restarts.
         """
         with self._lock:
             known = self._rounds.get(uri, (version - 1) // self._every)
@@ -277,35 +279,35 @@ class Upkeep:
                 return
             self._waiting.add(uri)
             if self._thread is None:
-                # Each step is atomic, so that nothing is lost when the process ends in the middle.
-                self._thread = Background("upkeep", self._run, name=f"upkeep-{self._sink}")
+                # Each step is atomic, so nothing is lost if the process ends in between.
+                self._thread = Background("upkeep", self._maintain_due_tables, name=f"upkeep-{self._sink}")
                 self._thread.start()
         self._due.put(uri)
 
-    def _run(self) -> None:
+    def _maintain_due_tables(self) -> None:
         while True:
             uri = self._due.get()
             try:
-                self.tend(uri)
+                self.maintain(uri)
             except (DeltaError, OSError) as error:
                 _log.warning("table maintenance failed; retrying", sink=self._sink, table=uri, error=str(error)[:300])
             finally:
                 with self._lock:
                     self._waiting.discard(uri)
 
-    def tend(self, uri: str) -> Merge:
-        """Do all due maintenance of a table now; return the result of merging.
+    def maintain(self, uri: str) -> MergeResult:
+        """Do all maintenance of a table now; return the result of merging.
 
         Raises:
             DeltaError, OSError: the table cannot be read or written now; it is unchanged.
         """
-        with sole_rewriter(uri):
-            return self._tend(uri)
+        with hold_rewrite_lock(uri):
+            return self._maintain_locked(uri)
 
-    def _tend(self, uri: str) -> Merge:
+    def _maintain_locked(self, uri: str) -> MergeResult:
         folder = local_folder(uri)
         self._set_retention(uri, folder)
-        merged = self._merge(uri, folder) if self._rules.after else Merge()
+        merged = self._merge_files(uri, folder) if self._rules.after else MergeResult()
         table = DeltaTable(uri)
         hours = int(self._rules.keep.total_seconds() // 3600)
         if folder is None:
@@ -325,7 +327,7 @@ class Upkeep:
         return merged
 
     def _set_retention(self, uri: str, folder: Path | None) -> None:
-        """Set the table's retention properties, which all maintenance obeys, ours and others'."""
+        """Set the table's retention properties, which apply to our maintenance and that of other engines."""
         kept = f"interval {int(self._rules.keep.total_seconds())} seconds"
         wanted = dict.fromkeys(("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"), kept)
         for _ in range(_UPKEEP_ATTEMPTS):
@@ -333,43 +335,43 @@ class Upkeep:
             if wanted.items() <= table.metadata().configuration.items():
                 return
             head = TableHead(uri, table)
-            if folder is None or not head.appends:
+            if folder is None or not head.can_append:
                 table.alter.set_table_properties(wanted, post_commithook_properties=LEFT_TO_UPKEEP)
                 return
             with suppress(CommitFailedError):
-                head.configure(wanted)
+                head.set_properties(wanted)
 
-    def _merge(self, uri: str, folder: Path | None) -> Merge:
+    def _merge_files(self, uri: str, folder: Path | None) -> MergeResult:
         if folder is None:
             metrics = DeltaTable(uri).optimize.compact(
                 target_size=self._rules.file_bytes, max_concurrent_tasks=1, post_commithook_properties=LEFT_TO_UPKEEP
             )
-            merged = Merge(metrics["numFilesRemoved"], metrics["numFilesAdded"])
+            merged = MergeResult(metrics["numFilesRemoved"], metrics["numFilesAdded"])
         else:
-            merged = last = merge(uri, folder, self._rules.file_bytes)
+            merged = last = merge_small_files(uri, folder, self._rules.file_bytes)
             while last.before >= MOST:
-                last = merge(uri, folder, self._rules.file_bytes)
-                merged = Merge(merged.before + last.before, merged.after + last.after)
+                last = merge_small_files(uri, folder, self._rules.file_bytes)
+                merged = MergeResult(merged.before + last.before, merged.after + last.after)
         if merged.before:
             _log.info("small files merged", sink=self._sink, table=uri, before=merged.before, after=merged.after)
         return merged
 
 
 def _remove_replaced(table: DeltaTable, folder: Path, hours: int) -> None:
-    """Remove files that the log replaced long ago, and old ones that no log names."""
+    """Remove files that were replaced long ago, and old files that are not in the log."""
     for path in table.vacuum(hours, enforce_retention_duration=False, full=False):
-        _remove(folder / path, folder, 0.0)
+        _remove_old_file(folder / path, folder, 0.0)
     for path in table.vacuum(hours, enforce_retention_duration=False, full=True):
         name = path.rpartition("/")[2]
         if name.startswith(MERGED):
-            _remove(folder / path, folder, _UNNAMED_FOR)
+            _remove_old_file(folder / path, folder, _UNNAMED_FOR)
         elif _STAGED.search(name):
-            _remove(folder / path, folder, _STAGED_FOR)
+            _remove_old_file(folder / path, folder, _STAGED_FOR)
     for draft in (folder / "_delta_log").glob(DRAFT):
-        _remove(draft, folder, _UNNAMED_FOR)
+        _remove_old_file(draft, folder, _UNNAMED_FOR)
 
 
-def _remove(file: Path, folder: Path, age: float) -> None:
+def _remove_old_file(file: Path, folder: Path, age: float) -> None:
     with suppress(OSError):
         if file.is_relative_to(folder) and time.time() - file.stat().st_mtime >= age:
             file.unlink()

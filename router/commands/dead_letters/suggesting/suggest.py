@@ -36,7 +36,7 @@ from router.commands.dead_letters.suggesting.fragment import (
 )
 from router.commands.dead_letters.suggesting.sampling import Hides, Sampler, extract_traits, hide_nothing
 from router.commands.emit.producer import EmitError, MessageProducer, encode_record_line
-from router.dead_letters.dead_letter import DeadLetter, printable
+from router.dead_letters.dead_letter import DeadLetter, sanitize
 from router.dead_letters.reading import (
     Endpoints,
     Filter,
@@ -44,12 +44,12 @@ from router.dead_letters.reading import (
     Reasons,
     Since,
     Until,
-    filter_of,
+    build_filter,
+    get_standing,
+    join_ledger_entries,
     read_letters,
-    standing_of,
-    with_entries,
 )
-from router.dead_letters.redaction import Redactor, SensitiveMarks, marks_of, marks_of_settings
+from router.dead_letters.redaction import Redactor, SensitiveMarks, find_marks, parse_marks
 from router.matching.records import CHUNK, RecordMatcher
 from router.settings import Settings, load_settings
 from router.settings.catalogs import make_catalog_fetcher
@@ -494,7 +494,7 @@ def suggest_definitions(
     refuse_overwriting(output, force=force)
     settings = load_settings(config)
     reasons = reason or sorted(DRAFTABLE)
-    selection = filter_of(
+    selection = build_filter(
         reasons=reasons, endpoints=endpoint, messages=message, since=since, until=until, standings=("open",)
     )
     basis = BaseCatalog(settings.catalog.source, make_catalog_fetcher(settings))
@@ -516,16 +516,14 @@ def _merge_into_catalog(suggestion: Suggestion, basis: BaseCatalog) -> Mapping[s
 
 
 def _iter_records(letters: Iterable[DeadLetter], ledger: LetterLedger, selection: Filter) -> Iterator[Record]:
-    for letter, entry in with_entries(letters, ledger):
-        if selection.takes(letter, standing_of(entry)):
-            yield letter.record()
+    for letter, entry in join_ledger_entries(letters, ledger):
+        if selection.takes(letter, get_standing(entry)):
+            yield letter.to_record()
 
 
 def _make_is_hidden(settings: Settings, basis: BaseCatalog) -> Hides:
     """Return the check for sensitive values, which must not be published with a catalog."""
-    marks: SensitiveMarks = marks_of_settings(settings.dead_letters.redact) | marks_of(
-        basis.declarations, basis.catalog
-    )
+    marks: SensitiveMarks = parse_marks(settings.dead_letters.redact) | find_marks(basis.declarations, basis.catalog)
     redactor = Redactor(marks)
     members = marks.members | {pointer.rpartition("/")[2] for pointer in marks.pointers}
 
@@ -554,12 +552,12 @@ def _print_report(suggestion: Suggestion, settings: Settings, output: Path | Non
         for row in (_COLUMNS, *map(_make_row, suggestion.drafts)):
             print_row(row, err=aside)
     for line in _iter_lines(suggestion, settings, output, merge=merge):
-        print_text(printable(line), err=aside)
+        print_text(sanitize(line), err=aside)
 
 
 def _make_row(each: SuggestedDraft) -> tuple[str, ...]:
-    properties = ", ".join(printable(name) for name in each.properties) or "-"
-    return each.xid, str(each.letters), f"{each.matched:.1%}", printable(each.address, 80) or "-", properties
+    properties = ", ".join(sanitize(name) for name in each.properties) or "-"
+    return each.xid, str(each.letters), f"{each.matched:.1%}", sanitize(each.address, 80) or "-", properties
 
 
 def _iter_lines(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> Iterator[str]:

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from router.dead_letters.dead_letter import parse_nearest
 from router.dead_letters.reading import read_letters, readable_sinks
-from router.dead_letters.stores import fitting
+from router.dead_letters.stores import build_topic_pattern
 from router.errors import ConfigError, SinkError
 from router.settings import load_settings
 from router.settings.routes import DEAD_LETTER_VARIABLES, make_dead_letter_values, parse_name
@@ -43,14 +43,14 @@ def test_all_sinks_give_the_same_letters(tmp_path: Path) -> None:
     assert (first.failed, first.attempts, first.nearest[0]["message"]) == (WRITTEN, 1, "/messagegroups/G/messages/Sale")
     assert (second.body, second.endpoint, second.detail, second.nearest) == (None, None, "", ())
     assert (third.body, third.received, third.detail) == (b"\xff\x00\n", None, "two\nlines")
-    assert first.record().to_json() == {
+    assert first.to_record().to_json() == {
         "endpoint": "/endpoints/till",
         "protocol": "HTTP",
         "native": json.loads(ODD[0]["native"]),
         "body": '{"amount": 1.50}',
         "time": "2026-01-02T03:04:05.678901Z",
     }
-    assert first.record().position == "inbox-0-1"
+    assert first.to_record().position == "inbox-0-1"
 
 
 def test_each_letter_once_and_the_oldest_batch_first(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_instants_beyond_the_calendar_are_left_out(tmp_path: Path) -> None:
     table = pa.Table.from_arrays(columns, schema=DEAD_LETTER)
     DeltaSink("delta", str(tmp_path / "delta"), DEAD_LETTER).write(table, Commit("a", 1))
     [letter] = read_letters(settings)
-    assert letter.received is None and letter.record().time is None
+    assert letter.received is None and letter.to_record().time is None
 
 
 def test_a_partitioned_table_is_read_whole_and_without_bodies_when_none_are_wanted(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_sinks_that_cannot_be_read_back_are_refused_by_name(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("template", ["dead", "dead.{endpointid}", "{reason}-x-{endpoint}", "{endpointid}"])
 def test_topics_of_a_template_are_found_again(template: str) -> None:
-    pattern = fitting(template)
+    pattern = build_topic_pattern(template)
     for endpoint in ("/endpoints/a b", "", "/endpoints/" + "long" * 80):
         name = parse_name(template, DEAD_LETTER_VARIABLES).expand(make_dead_letter_values(endpoint, "no-match"))
         assert pattern.fullmatch(name), name

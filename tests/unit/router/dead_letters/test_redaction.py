@@ -17,21 +17,21 @@ from router.dead_letters.redaction import (
     MAX_VALUES,
     Redactor,
     SensitiveMarks,
-    marks_of,
-    marks_of_settings,
+    find_marks,
+    parse_marks,
 )
-from router.dead_letters.stores import letter_of
+from router.dead_letters.stores import parse_row
 from tests.support.letters import row
 
 SECRET = "4111-1111-2222-3333"
 
 
 def letter(**changes: Any) -> DeadLetter:
-    return letter_of(row(1, received=None, failed=None) | changes, "lake")
+    return parse_row(row(1, received=None, failed=None) | changes, "lake")
 
 
 def shown(given: DeadLetter, *redact: str) -> DeadLetter:
-    return Redactor(marks_of_settings(redact)).redact(given).letter
+    return Redactor(parse_marks(redact)).redact(given).letter
 
 
 def everything(given: DeadLetter) -> str:
@@ -143,7 +143,7 @@ def test_what_a_catalog_marks(tmp_path: Path) -> None:
     }
     catalog.write_text(json.dumps({"messagegroups": {"G": {"messages": {"A": message}}}}))
     declarations = Declarations()
-    marks = marks_of(declarations=declarations, catalog=load([catalog], declarations=declarations))
+    marks = find_marks(declarations=declarations, catalog=load([catalog], declarations=declarations))
     assert marks.members == {"pin", "iban"}
     redactor = Redactor(marks)
     assert all(redactor.hides(name) for name in ("subject", "ce-subject", "x-card", "X-Card", "a[1]"))
@@ -158,16 +158,16 @@ def test_what_a_catalog_marks(tmp_path: Path) -> None:
 def test_texts_are_hidden_whole_where_too_many_values_would_be_looked_for() -> None:
     """Each value was searched for in each text of a letter: many headers took minutes."""
     native = {"headers": [{"name": "card", "value": f"number {count}"} for count in range(MAX_VALUES + 1)]}
-    redaction = Redactor(marks_of_settings(["card"])).redact(letter(native=json.dumps(native), detail="number 7 is no"))
+    redaction = Redactor(parse_marks(["card"])).redact(letter(native=json.dumps(native), detail="number 7 is no"))
     assert redaction.letter.detail == HIDDEN
-    assert (redaction.text("it is number 9"), redaction.text("")) == (HIDDEN, "")
+    assert (redaction.redact_text("it is number 9"), redaction.redact_text("")) == (HIDDEN, "")
 
 
 def test_a_name_of_many_dots_is_hidden_without_trying_each(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    redactor = Redactor(marks_of_settings(["card"]))
+    redactor = Redactor(parse_marks(["card"]))
     redaction = redactor.redact(letter(body=None))
     monkeypatch.setattr(Redactor, "hides", lambda self, name, path="": asked.append(name))
-    assert redaction.value("a." * MAX_STEPS + "b", "x") == HIDDEN
-    assert redaction.value("headers.a.b", "x") == "x"
+    assert redaction.redact_value("a." * MAX_STEPS + "b", "x") == HIDDEN
+    assert redaction.redact_value("headers.a.b", "x") == "x"
     assert asked == ["headers.a.b", "a.b", "b"]

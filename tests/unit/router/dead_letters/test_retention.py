@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from router.commands.check.command import collect_findings
 from router.dead_letters.reading import read_letters
-from router.dead_letters.retention import Housekeeping, Removed, RetentionLimits, purge
+from router.dead_letters.retention import RemovalCount, RetentionLimits, RetentionThread, purge
 from router.errors import StateError
 from router.settings import Settings, load_settings
 from router.settings.checks import iter_retention_warnings
@@ -106,7 +106,7 @@ def test_files_of_large_letters_go_by_their_age(tmp_path: Path) -> None:
         when = (NOW - age * DAY).timestamp()
         os.utime(spill / f"{name}.json", (when, when))
     assert purge(settings, RetentionLimits(size=1), now=NOW) == []
-    assert purge(settings, RetentionLimits(age=2 * DAY), now=NOW) == [Removed("spill", 1, 2)]
+    assert purge(settings, RetentionLimits(age=2 * DAY), now=NOW) == [RemovalCount("spill", 1, 2)]
     assert [path.name for path in spill.iterdir()] == ["new.json"]
 
 
@@ -124,7 +124,7 @@ def test_a_batch_that_commits_meanwhile_is_not_in_the_way(tmp_path: Path) -> Non
 def test_a_running_router_does_it_by_itself(tmp_path: Path) -> None:
     settings = load_settings(settings_file(tmp_path, ("delta",), retention={"age": "1d"}))
     write_letters(settings, [row(1, failed=NOW - 10_000 * DAY)])
-    with Housekeeping(settings, interval=0.05):
+    with RetentionThread(settings, interval=0.05):
         wait_until(lambda: not left(settings, "delta"), 30, "the first letter to be removed")
         write_letters(settings, [row(2, failed=NOW - 9_000 * DAY), row(3, failed=datetime.now(UTC))], 2)
         wait_until(lambda: left(settings, "delta") == [letter_id(3)], 30, "the second one to be removed")

@@ -30,7 +30,7 @@ from router.matching.records import RecordMatcher
 from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
 from router.sinks.tables.opening import TableLayout
-from router.sinks.tables.payloads import typed
+from router.sinks.tables.payloads import decode_payloads
 from router.watching.metrics import SchemaIdMetrics
 from tests.support.evaluating import outcome_lists
 from tests.support.schemas import KnownIds, confluent, known_ids
@@ -190,7 +190,7 @@ def test_tables_have_the_readers_columns_and_the_id(catalog: Catalog) -> None:
         "schemaid": pa.array(["1", "2", "3", "4", None, None, "1"], pa.string()),
     }
     framings = {"/endpoints/e": FrameSettings("auto", known_ids(KNOWN))}
-    payload, undecoded = typed(column, pa.table(columns), framings)
+    payload, undecoded = decode_payloads(column, pa.table(columns), framings)
     due = [
         {"n": 1, "id": "a"},
         {"n": 2, "id": "b"},
@@ -203,7 +203,7 @@ def test_tables_have_the_readers_columns_and_the_id(catalog: Catalog) -> None:
     assert payload.to_pylist() == due
     assert [each.row for each in undecoded] == [4, 6]
     assert "rides version 1" in undecoded[1].why
-    tables, _ = TableLayout("{messageid}", framings).parted(pa.table(columns), lambda message: column)
+    tables, _ = TableLayout("{messageid}", framings).split_by_table(pa.table(columns), lambda message: column)
     (table,) = tables.values()
     assert table.column("schema_id").to_pylist() == ["1", "2", "3", "4", None, None, "1"]
     assert "schemaid" not in table.schema.names

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 
-from router.dead_letters.reading import latest_letters
+from router.dead_letters.reading import read_latest
 from router.dead_letters.redaction import HIDDEN
 from router.overview import records
 from router.settings import load_settings
@@ -135,7 +135,7 @@ def test_the_newest_letters_are_found_in_whatever_order_their_files_are(tmp_path
         served.activate()
         for version, day in enumerate((3, 5, 1, 4, 2)):
             write_letters(served.settings, [row(day, failed=datetime(2026, 1, day, tzinfo=UTC))], version)
-        newest = latest_letters(served.settings, 2)
+        newest = read_latest(served.settings, 2)
         assert [each.id for each in newest] == [letter_id(5), letter_id(4)]
 
 

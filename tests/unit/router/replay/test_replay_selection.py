@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from router.dead_letters.dead_letter import DeadLetter
-from router.dead_letters.reading import Filter, filter_of, moment_of
+from router.dead_letters.reading import Filter, build_filter, parse_time_option
 from router.errors import RouterError, StateError
 from router.replay import batches as replaying
 from router.replay.batches import SelectedDeadLetter, Selection, batches, missing_sinks, rows_of
@@ -55,13 +55,13 @@ def test_a_letter_without_a_time_is_of_no_time() -> None:
 
 
 def test_times_of_a_command_line() -> None:
-    assert moment_of("2026-01-02", "--since") == WHEN
-    assert moment_of("2026-01-02T01:00:00+01:00", "--since") == WHEN
-    ago = moment_of("2h ago", "--since")
+    assert parse_time_option("2026-01-02", "--since") == WHEN
+    assert parse_time_option("2026-01-02T01:00:00+01:00", "--since") == WHEN
+    ago = parse_time_option("2h ago", "--since")
     assert ago is not None
     assert timedelta(hours=1, minutes=59) < datetime.now(UTC) - ago < timedelta(hours=2, minutes=1)
     with pytest.raises(RouterError, match="--until 'soon' is not a valid time"):
-        filter_of(until="soon")
+        build_filter(until="soon")
 
 
 def test_standing_decides_and_what_failed_too_often_is_parked(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field
 from catalog.load import load
 from router.dead_letters.dead_letter import DeadLetter
 from router.dead_letters.reading import read_letters, readable_sinks
-from router.dead_letters.stores import letter_of
+from router.dead_letters.stores import parse_row
 from router.errors import ConfigError
 from router.evaluation.plan import Plan
 from router.overview.picture import survey_routes
@@ -66,7 +66,7 @@ def open_shelf(name: str, settings: ShelfSink, kind: str, catalog: object, frami
 
 
 def read_shelf(name: str, settings: ShelfSink, spill: Path, *, bodies: bool = True) -> Iterator[DeadLetter]:
-    return (letter_of(row, name) for row in SHELVES[f"{settings.shelf}-dead-letters"])
+    return (parse_row(row, name) for row in SHELVES[f"{settings.shelf}-dead-letters"])
 
 
 @pytest.fixture(autouse=True)

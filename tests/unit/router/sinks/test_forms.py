@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from bindings.events import decode_event
-from router.sinks.jsonlines import DEAD_LETTER, WIDE, dead_letter_to_json_line, instant_text, wide_to_json_line
+from router.sinks.jsonlines import DEAD_LETTER, WIDE, dead_letter_to_json_line, format_instant, wide_to_json_line
 
 EVENT: dict[str, Any] = {"id": "1", "source": "s", "specversion": "1.0", "type": "t"}
 
@@ -109,9 +109,9 @@ def test_dead_letter_line() -> None:
 
 
 def test_instants() -> None:
-    assert instant_text(None) is None
-    assert instant_text(datetime(2026, 1, 2, 10, 0, 0, 1, tzinfo=UTC)) == "2026-01-02T10:00:00.000001Z"
-    assert instant_text(datetime(2026, 1, 2, 10, tzinfo=UTC)) == "2026-01-02T10:00:00Z"
+    assert format_instant(None) is None
+    assert format_instant(datetime(2026, 1, 2, 10, 0, 0, 1, tzinfo=UTC)) == "2026-01-02T10:00:00.000001Z"
+    assert format_instant(datetime(2026, 1, 2, 10, tzinfo=UTC)) == "2026-01-02T10:00:00Z"
 
 
 def test_integers_and_booleans_are_no_texts() -> None:

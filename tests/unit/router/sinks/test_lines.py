@@ -19,9 +19,9 @@ from router.sinks.jsonlines import (
     AMBIGUOUS,
     DEAD_LETTER,
     DECIDED,
-    dead_letter_lines,
     dead_letter_to_json_line,
-    event_lines,
+    render_event_lines,
+    render_letter_lines,
     wide_to_json_line,
 )
 
@@ -149,14 +149,14 @@ def check(
 
 @given(st.lists(EVENT_ROWS, max_size=5), st.integers(0, 2))
 def test_lines_of_events_are_those_of_each(rows: list[dict[str, Any]], begin: int) -> None:
-    check(rows, EVENTS, event_lines, wide_to_json_line, begin)
+    check(rows, EVENTS, render_event_lines, wide_to_json_line, begin)
     fewer = pa.schema([field for field in EVENTS if field.name not in (AMBIGUOUS, TIME_TEXT)])
-    check(rows, fewer, event_lines, wide_to_json_line, begin)
+    check(rows, fewer, render_event_lines, wide_to_json_line, begin)
 
 
 @given(st.lists(LETTER_ROWS, max_size=5), st.integers(0, 2))
 def test_lines_of_letters_are_those_of_each(rows: list[dict[str, Any]], begin: int) -> None:
-    check(rows, DEAD_LETTER, dead_letter_lines, dead_letter_to_json_line, begin)
+    check(rows, DEAD_LETTER, render_letter_lines, dead_letter_to_json_line, begin)
 
 
 TOGETHER: Final = [

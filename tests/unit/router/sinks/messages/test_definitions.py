@@ -15,8 +15,8 @@ from catalog.model import Catalog
 from router.errors import SinkError
 from router.settings import NatsSink, load_settings
 from router.sinks.contract import check_endpoints
-from router.sinks.messages.definitions import composer_of
-from router.sinks.messages.sink import HeaderPassing, RoutedEvent, UnsendableMessage
+from router.sinks.messages.definitions import make_composer
+from router.sinks.messages.sink import HeaderForwarder, RoutedEvent, UnsendableMessage
 from tests.support.composed import OneByOne
 
 NAMED = {"specversion": "1.0", "id": "1", "source": "/plants/p1", "type": "T"}
@@ -136,9 +136,9 @@ def test_a_stream_carries_no_subject_to_reply_to(tmp_path: Path) -> None:
     asks = {"protocol": "NATS", "protocoloptions": {"reply-to": {"value": "answers"}}}
     found = catalog(tmp_path, {"protocol": "NATS"}, T=asks)
     endpoint = found.endpoints["/endpoints/out"]
-    made = composer_of(NatsSink(type="nats", endpoint=endpoint.xid, jetstream=False), endpoint, found)
+    made = make_composer(NatsSink(type="nats", endpoint=endpoint.xid, jetstream=False), endpoint, found)
     assert not isinstance(made.compose([event()])[0], UnsendableMessage)
-    stored = composer_of(NatsSink(type="nats", endpoint=endpoint.xid), endpoint, found)
+    stored = make_composer(NatsSink(type="nats", endpoint=endpoint.xid), endpoint, found)
     (refused,) = stored.compose([event()])
     assert "reply-to should be 'answers' and is None" in str(refused)
 
@@ -225,7 +225,7 @@ def test_headers_of_the_record_go_on_behind_those_of_the_definition(tmp_path: Pa
     found = catalog(tmp_path, {"protocol": "HTTP", "protocoloptions": {"endpoints": ["https://h"]}}, T=fixed)
     native = json.dumps({"headers": [{"name": "x-a", "value": "theirs"}, {"name": "x-b", "value": "b"}]})
     came = RoutedEvent(NAMED, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {}, "KAFKA", native)
-    told = parts(composer(found, passing=HeaderPassing(BINDINGS["HTTP"])).compose_one(came))
+    told = parts(composer(found, passing=HeaderForwarder(BINDINGS["HTTP"])).compose_one(came))
     assert (told["headers.x-a"], told["headers.x-b"]) == ("ours", "b")
     assert "headers.x-b" not in parts(composer(found).compose_one(came))
 

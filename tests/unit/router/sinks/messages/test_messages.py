@@ -21,7 +21,7 @@ from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, sending_of
 from bindings.sending import Outbound
 from router.settings.routes import AddressError, NameTemplateError, parse_address, validate_address
-from router.sinks.messages.sink import Mode, RoutedEvent, event_of, outbound
+from router.sinks.messages.sink import Mode, RoutedEvent, build_message, make_event
 
 TEXT = st.text(
     st.characters(exclude_categories=("Cs", "Cc", "Cn"), exclude_characters="\ufeff"), min_size=1, max_size=20
@@ -56,7 +56,7 @@ def read(made: Outbound, protocol: str) -> Envelope:
 @pytest.mark.parametrize(("protocol", "mode"), EVERY)
 @given(event=events(), lineage=st.booleans())
 def test_an_event_comes_back_as_it_was(protocol: str, mode: Mode, event: RoutedEvent, lineage: bool) -> None:
-    made = outbound(event, BINDINGS[protocol], mode, "a", lineage=lineage)
+    made = build_message(event, BINDINGS[protocol], mode, "a", lineage=lineage)
     envelope = read(made, protocol)
     expected = dict(event.attributes)
     assert envelope.mode == (mode if BINDINGS[protocol].binary else "structured")
@@ -73,14 +73,14 @@ def test_data_that_is_an_event_itself_is_not_taken_for_this_one(protocol: str) -
     inner = b'{"specversion":"1.0","id":"inner","source":"s","type":"t"}'
     named = {"specversion": "1.0", "id": "outer", "source": "s", "type": "t"}
     event = RoutedEvent({**named, "datacontenttype": "application/cloudevents+json"}, inner, "m", "e", "e", "t-0-1", {})
-    envelope = read(outbound(event, BINDINGS[protocol], "binary", "a"), protocol)
+    envelope = read(build_message(event, BINDINGS[protocol], "binary", "a"), protocol)
     assert (envelope.attributes["id"], envelope.data) == ("outer", inner)
 
 
 def test_a_row_of_the_wide_table() -> None:
     row: dict[str, Any] = {"id": "1", "source": "s", "type": "t", "time_text": "2026-01-02T03:04:05.123456789+02:00"}
     columns = dict.fromkeys(("subject", "datacontenttype", "dataschema", "specversion"))
-    event = event_of({**columns, **row, "extensions": [("seq", "7")], "context": [("x", "y")], "position": "t-0-1"})
+    event = make_event({**columns, **row, "extensions": [("seq", "7")], "context": [("x", "y")], "position": "t-0-1"})
     assert next(iter(event.attributes)) == "specversion"
     assert event.attributes["time"] == row["time_text"]
     assert event.attributes["seq"] == "7"
@@ -92,8 +92,8 @@ def test_a_row_of_the_wide_table() -> None:
 def test_integers_and_booleans_keep_their_types_where_messages_have_types(protocol: str) -> None:
     row = {"id": "1", "source": "s", "type": "t", "extensions": [("n", "7"), ("dry", "false"), ("m", "7")]}
     columns = dict.fromkeys(("subject", "datacontenttype", "dataschema", "specversion"))
-    event = event_of({**columns, **row, "typed": "n dry", "position": "t-0-1"})
-    binary, structured = (outbound(event, BINDINGS[protocol], mode, "a") for mode in ("binary", "structured"))
+    event = make_event({**columns, **row, "typed": "n dry", "position": "t-0-1"})
+    binary, structured = (build_message(event, BINDINGS[protocol], mode, "a") for mode in ("binary", "structured"))
     assert {"n": 7, "dry": False, "m": "7"}.items() <= to_json_members(read(structured, protocol).attributes).items()
     typed = protocol in ("AMQP/1.0", "MQTT/3.1.1")  # The one has types in binary mode, the other no binary mode.
     found = to_json_members(read(binary, protocol).attributes)
@@ -126,22 +126,22 @@ def test_a_partition_key_is_an_annotation_of_amqp(
     named = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", **more}
     event = RoutedEvent(named, None, "/m", "/e", "e", "t-0-1", {}, protocol, native)
     key = "message-annotations.x-opt-partition-key"
-    parts = {part.key: part.value for part in outbound(event, BINDINGS["AMQP/1.0"], mode, "a").parts}
+    parts = {part.key: part.value for part in build_message(event, BINDINGS["AMQP/1.0"], mode, "a").parts}
     assert parts.get(key) == due
-    given = outbound(event, BINDINGS["AMQP/1.0"], mode, "a", [Part(key, b"declared")]).parts
+    given = build_message(event, BINDINGS["AMQP/1.0"], mode, "a", [Part(key, b"declared")]).parts
     assert [part.value for part in given if part.key == key] == [b"declared"]
-    assert all(part.key != key for part in outbound(event, BINDINGS["MQTT/5.0"], mode, "a").parts)
+    assert all(part.key != key for part in build_message(event, BINDINGS["MQTT/5.0"], mode, "a").parts)
 
 
 @pytest.mark.parametrize("protocol", [name for name, binding in BINDINGS.items() if binding.binary])
 def test_lineage_tells_how_it_was_decided_between_definitions(protocol: str) -> None:
     named = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
     event = RoutedEvent(named, None, "/m", "/e", "e", "t-0-1", {}, more_lineage={"ambiguous": "first of /a, /b"})
-    parts = outbound(event, BINDINGS[protocol], "binary", "a").parts
+    parts = build_message(event, BINDINGS[protocol], "binary", "a").parts
     (told,) = [part.text for part in parts if part.key.endswith("xrouter-lineage")]
     due = {"endpoint": "/e", "epoch": "e", "position": "t-0-1", "ambiguous": "first of /a, /b"}
     assert json.loads(unquote(told or "")) == due
-    parts = outbound(event, BINDINGS[protocol], "binary", "a", lineage="separate").parts
+    parts = build_message(event, BINDINGS[protocol], "binary", "a", lineage="separate").parts
     named = {part.key.rpartition(".")[2]: unquote(part.text or "") for part in parts if "xrouter-" in part.key}
     assert named == {"xrouter-message": "/m", "xrouter-context": "{}"} | {f"xrouter-{name}": due[name] for name in due}
 
@@ -149,7 +149,7 @@ def test_lineage_tells_how_it_was_decided_between_definitions(protocol: str) -> 
 def made(protocol: str, mode: Mode = "binary", given: tuple[Part, ...] = (), **attributes: str) -> Outbound:
     named: Mapping[str, str] = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", **attributes}
     event = RoutedEvent(named, b"{}", "/messagegroups/G/messages/M", "/endpoints/E", "e", "t-0-1", {"x": "é"})
-    return outbound(event, BINDINGS[protocol], mode, "a", given)
+    return build_message(event, BINDINGS[protocol], mode, "a", given)
 
 
 def test_an_mqtt_message() -> None:

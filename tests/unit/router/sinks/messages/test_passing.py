@@ -19,8 +19,8 @@ from bindings.nats.binding import build_header_block
 from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
 from router.settings import HttpSink, KafkaSink, MqttSink
-from router.sinks.messages.definitions import passing_of
-from router.sinks.messages.sink import HeaderPassing, Mode, RoutedEvent, outbound
+from router.sinks.messages.definitions import make_header_forwarder
+from router.sinks.messages.sink import HeaderForwarder, Mode, RoutedEvent, build_message
 
 NAMED = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 PLACES = {"HTTP": "headers", "NATS": "headers", "KAFKA": "headers", "MQTT/5.0": "user_properties"}
@@ -36,7 +36,7 @@ def native_of(protocol: str, headers: list[dict[str, Any]], **more: Any) -> str:
 def sent(target: str, source: str, native: str, mode: Mode = "binary", taken: frozenset[str] = frozenset()) -> Outbound:
     event = RoutedEvent(NAMED, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {}, source, native)
     binding = BINDINGS[target]
-    return outbound(event, binding, mode, "a", lineage=False, passing=HeaderPassing(binding, taken))
+    return build_message(event, binding, mode, "a", lineage=False, passing=HeaderForwarder(binding, taken))
 
 
 def passed(target: str, source: str, headers: list[dict[str, Any]], mode: Mode = "binary") -> dict[str, str | None]:
@@ -65,8 +65,10 @@ def test_nothing_is_passed_without_properties_or_when_settings_want_none() -> No
     assert sent("HTTP", "MQTT/3.1.1", json.dumps({"topic_name": "a"})).parts == sent("HTTP", "HTTP", "{").parts
     binding = BINDINGS["MQTT/5.0"]
     silent = MqttSink(type="mqtt", topic="t", uri=("mqtt://h",), pass_headers=False)
-    assert passing_of(silent, binding) is None
-    assert passing_of(KafkaSink(type="kafka", bootstrap_servers="b", topic="t"), BINDINGS["KAFKA"]) is not None
+    assert make_header_forwarder(silent, binding) is None
+    assert (
+        make_header_forwarder(KafkaSink(type="kafka", bootstrap_servers="b", topic="t"), BINDINGS["KAFKA"]) is not None
+    )
 
 
 def test_attributes_of_the_record_are_not_passed_and_none_is_added() -> None:
@@ -93,7 +95,7 @@ def test_what_speaks_of_a_connection_a_client_or_a_body_stays_behind() -> None:
 
 def test_what_target_and_definition_set_goes_before() -> None:
     sink = HttpSink(type="http", url="https://h", headers={"X-Fixed": "f"}, api_key="k", api_key_header="X-Key")
-    passing = passing_of(sink, BINDINGS["HTTP"])
+    passing = make_header_forwarder(sink, BINDINGS["HTTP"])
     assert passing is not None
     assert passing.taken == {"x-fixed", "x-key"}
     made = sent("HTTP", "KAFKA", native_of("KAFKA", listed(x__key="theirs", X__B="b")), taken=passing.taken)

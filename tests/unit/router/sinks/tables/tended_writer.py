@@ -53,7 +53,7 @@ def main(folder: str, batches: int, *death: str) -> None:
     for version in range(batches):
         write(sink, version, f"{os.getpid()}-x")
         if version % EVERY == EVERY - 1:
-            upkeep.tend(folder)
+            upkeep.maintain(folder)
 
 
 if __name__ == "__main__":

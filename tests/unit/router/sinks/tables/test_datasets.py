@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from router.sinks.tables.head import dataset_of
+from router.sinks.tables.head import open_dataset
 from tests.support.weights import ROOT
 
 ODD = ["a b", "c:d", "e%20f", "g/h", "ü", "i#j?k", "l=m", None]
@@ -21,7 +21,7 @@ def test_rows_of_odd_places_are_those_that_were_written(tmp_path: Path, name: st
     folder = str(tmp_path / name)
     rows = pa.table({"key": pa.array(ODD), "number": list(range(len(ODD)))})
     write_deltalake(folder, rows, partition_by=["key"])
-    dataset = dataset_of(DeltaTable(folder))
+    dataset = open_dataset(DeltaTable(folder))
     assert dataset.to_table().sort_by("number").select(["key", "number"]).to_pylist() == rows.to_pylist()
     assert dataset.count_rows(filter=pc.field("number") > 4) == len(ODD) - 5
     assert "py" not in dataset.filesystem.type_name and dataset.filesystem.type_name.startswith("subtree")

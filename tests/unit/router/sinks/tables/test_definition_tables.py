@@ -27,8 +27,8 @@ from router.settings import TableSink
 from router.sinks import ArrowSink, Commit, WriteResult, open_sink
 from router.sinks.contract import Staged
 from router.sinks.jsonlines import DEAD_LETTER, WIDE
-from router.sinks.tables.opening import DefinitionStaging, DefinitionTablesSink
-from router.sinks.tables.staging import TableStaging
+from router.sinks.tables.opening import DefinitionStager, DefinitionTablesSink
+from router.sinks.tables.staging import TableFileStager
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 
@@ -301,7 +301,7 @@ def test_small_files_are_merged_and_no_row_is_lost_or_doubled(tmp_path: Path) ->
     for number in range(10):
         sink.write(rows(row("bare", b"x", number)), Commit("a", number))
     upkeep = Upkeep("lake", UpkeepRules(1, 2**20, timedelta(days=7)))
-    told = upkeep.tend(str(tmp_path / "lake"))
+    told = upkeep.maintain(str(tmp_path / "lake"))
     assert (told.before, told.after) == (10, 1)
     assert sink.write(rows(row("bare", b"x", 9)), Commit("a", 9)).repeated
     assert sink.write(rows(row("bare", b"x", 10)), Commit("a", 10)).rows == 1
@@ -331,15 +331,15 @@ def test_files_of_other_types_than_their_table_are_staged_again(tmp_path: Path) 
     commit, given = Commit("a", 1), rows(row("level", b'{"mm": "x"}', 2))
     sink = sink_of("string")
     staging = sink.staging(commit)
-    assert isinstance(staging, DefinitionStaging)
+    assert isinstance(staging, DefinitionStager)
     # A worker that met the table when it was not there yet knows nothing of its columns.
-    plain = TableStaging(str(tmp_path / "lake/mill/level"), commit)
-    part = staging.parting.parted(given, partial(payload_column, sink._catalog))[0]["mill/level"]  # type: ignore[attr-defined]
+    plain = TableFileStager(str(tmp_path / "lake/mill/level"), commit)
+    part = staging.layout.split_by_table(given, partial(payload_column, sink._catalog))[0]["mill/level"]  # type: ignore[attr-defined]
     files = [replace(file, table="mill/level") for file in plain.write(part, "1-x", Catalog())]
     with pytest.raises(SinkError, match="other types"):
         sink.take(Staged(tuple(files)), commit)
     assert len(list((tmp_path / "lake").rglob("*.parquet"))) == 1
     again = sink.staging(commit)
-    assert isinstance(again, DefinitionStaging) and set(again.known) == {"mill/level"}
+    assert isinstance(again, DefinitionStager) and set(again.known) == {"mill/level"}
     sink.take(Staged(tuple(again.write(given, "2-x", sink._catalog))), commit)  # type: ignore[attr-defined]
     assert read(tmp_path / "lake/mill/level", "payload.mm, payload.mm_string") == [(1, None), (None, "x")]

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.sinks.tables.staging import conformed, evolved
+from router.sinks.tables.staging import conform_rows, evolve_schema
 
 
 def grown(*tables: pa.Table) -> pa.Table:
     """Return all rows in one table that grew with them."""
     schema, rows = tables[0].schema, [tables[0]]
     for table in tables[1:]:
-        schema = evolved(schema, table.schema)
-        rows = [conformed(each, schema) for each in (*rows, table)]
+        schema = evolve_schema(schema, table.schema)
+        rows = [conform_rows(each, schema) for each in (*rows, table)]
     return pa.concat_tables(rows)
 
 

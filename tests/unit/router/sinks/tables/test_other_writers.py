@@ -83,7 +83,7 @@ def committed(change: Callable[[], Any]) -> bool:
 def test_a_change_that_began_before_our_merge_ends_before_or_after_it(name: str, tmp_path: Path) -> None:
     sink, theirs = table_of(tmp_path), DeltaTable(tmp_path)
     began = DeltaTable(tmp_path)
-    assert merging.merge(str(tmp_path), tmp_path, 1 << 20).before == 2 * BATCHES
+    assert merging.merge_small_files(str(tmp_path), tmp_path, 1 << 20).before == 2 * BATCHES
     done = committed(lambda: CHANGES[name](began))
     assert theirs.version() < DeltaTable(tmp_path).version()
     expected = AFTER.get(name, list)(known()) if done else known()
@@ -97,7 +97,7 @@ def test_a_merge_that_began_before_their_change_gives_up_or_has_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = table_of(tmp_path)
-    replace = merging._replace
+    replace = merging._commit_replacement
     done: list[bool] = []
 
     def interrupted(*arguments: Any) -> bool:
@@ -105,12 +105,12 @@ def test_a_merge_that_began_before_their_change_gives_up_or_has_it(
             done.append(committed(lambda: CHANGES[name](DeltaTable(tmp_path))))
         return replace(*arguments)
 
-    monkeypatch.setattr(merging, "_replace", interrupted)
-    merging.merge(str(tmp_path), tmp_path, 1 << 20)
+    monkeypatch.setattr(merging, "_commit_replacement", interrupted)
+    merging.merge_small_files(str(tmp_path), tmp_path, 1 << 20)
     expected = AFTER.get(name, list)(known()) if done == [True] else known()
     assert done and ids(tmp_path) == expected
     assert write(sink, BATCHES).rows == 2
-    assert merging.merge(str(tmp_path), tmp_path, 1 << 20).before
+    assert merging.merge_small_files(str(tmp_path), tmp_path, 1 << 20).before
     assert ids(tmp_path) == sorted([*expected, f"{BATCHES}-0", f"{BATCHES}-1"])
 
 
@@ -123,12 +123,12 @@ def test_compactions_in_a_loop_beside_upkeep_at_every_batch(tmp_path: Path) -> N
         while not stop.is_set():
             theirs[str(committed(lambda: DeltaTable(tmp_path).optimize.compact()))] += 1
 
-    def tend() -> None:
+    def maintain() -> None:
         upkeep = Upkeep("lake", UpkeepRules(1, 1 << 20, timedelta(hours=1)))
         while not stop.is_set():
-            upkeep.tend(str(tmp_path))
+            upkeep.maintain(str(tmp_path))
 
-    threads = [threading.Thread(target=each) for each in (compact, tend)]
+    threads = [threading.Thread(target=each) for each in (compact, maintain)]
     for thread in threads:
         thread.start()
     try:
@@ -146,7 +146,7 @@ def test_a_merge_meets_appends_of_batches_and_commits_behind_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = table_of(tmp_path)
-    rewrite, more = TableHead.rewrite, iter(range(BATCHES, BATCHES + 3))
+    rewrite, more = TableHead.replace_files, iter(range(BATCHES, BATCHES + 3))
 
     def late(self: TableHead, *arguments: Any) -> None:
         for version in more:
@@ -154,8 +154,8 @@ def test_a_merge_meets_appends_of_batches_and_commits_behind_them(
             break
         rewrite(self, *arguments)
 
-    monkeypatch.setattr(TableHead, "rewrite", late)
-    assert merging.merge(str(tmp_path), tmp_path, 1 << 20).before == 2 * BATCHES
+    monkeypatch.setattr(TableHead, "replace_files", late)
+    assert merging.merge_small_files(str(tmp_path), tmp_path, 1 << 20).before == 2 * BATCHES
     assert ids(tmp_path) == sorted([*known(), *(f"{BATCHES + each}-{row}" for each in range(3) for row in range(2))])
 
 
@@ -218,7 +218,7 @@ def test_a_commit_whose_files_go_at_that_very_moment_is_taken_back(
 
 def test_a_merge_whose_file_goes_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table_of(tmp_path)
-    rewrite = TableHead.rewrite
+    rewrite = TableHead.replace_files
 
     def raced(self: TableHead, removed: Any, added: Any) -> None:
         rewrite(self, removed, added)
@@ -226,8 +226,8 @@ def test_a_merge_whose_file_goes_is_taken_back(tmp_path: Path, monkeypatch: pyte
             if "-merged" in file["path"]:
                 (tmp_path / file["path"]).unlink()
 
-    monkeypatch.setattr(TableHead, "rewrite", raced)
-    assert merging.merge(str(tmp_path), tmp_path, 1 << 20).before == 0
+    monkeypatch.setattr(TableHead, "replace_files", raced)
+    assert merging.merge_small_files(str(tmp_path), tmp_path, 1 << 20).before == 0
     assert ids(tmp_path) == known()
 
 
@@ -256,7 +256,7 @@ def test_an_entry_that_another_writer_renames_over_ours_is_no_commit(
 def test_many_commits_of_others_hold_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = DeltaSink("lake", str(tmp_path), WIDE)
     write(sink, 0)
-    link, busy = head.TableLog.link, iter(range(10))
+    link, busy = head.TableLog.write_entry, iter(range(10))
 
     def raced(self: head.TableLog, number: int, actions: Any) -> None:
         for _ in busy:
@@ -264,7 +264,7 @@ def test_many_commits_of_others_hold_no_batch(tmp_path: Path, monkeypatch: pytes
             break
         link(self, number, actions)
 
-    monkeypatch.setattr(head.TableLog, "link", raced)
+    monkeypatch.setattr(head.TableLog, "write_entry", raced)
     assert write(sink, 1).rows == 2
     assert len(ids(tmp_path)) == 14
 
@@ -278,6 +278,6 @@ def test_who_never_lets_us_commit_is_an_error_that_says_so(tmp_path: Path, monke
     def refused(self: head.TableLog, number: int, actions: Any) -> None:
         raise CommitFailedError(f"version {number} is there already")
 
-    monkeypatch.setattr(head.TableLog, "link", refused)
+    monkeypatch.setattr(head.TableLog, "write_entry", refused)
     with pytest.raises(SinkError, match="consecutive commits failed"):
         sink.take(Staged(tuple(staging.write(rows("1-0"), "0-x", Catalog()))), commit)

@@ -17,7 +17,7 @@ from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged, WriteResult
 from router.sinks.jsonlines import WIDE
 from router.sinks.tables.head import TableHead
-from router.sinks.tables.requirements import checks_of
+from router.sinks.tables.requirements import iter_constraints
 from tests.unit.router.sinks.tables.test_staging import ids, rows, staged
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def table(folder: Path, **constraints: str) -> DeltaSink:
 
 def constrain(folder: Path, **constraints: str) -> None:
     """Set constraints as Spark does; delta-rs takes only what it can evaluate itself."""
-    TableHead(str(folder), DeltaTable(folder)).configure(
+    TableHead(str(folder), DeltaTable(folder)).set_properties(
         {f"delta.constraints.{name}": sql for name, sql in constraints.items()}
     )
 
@@ -123,7 +123,7 @@ def test_members_that_may_not_be_null_and_invariants() -> None:
         {"name": "i", "type": "long", "nullable": True, "metadata": {"delta.invariants": rule}},
     ]
     whole = [{"metadata": {}, **field} for field in fields]
-    assert [check.sql for check in checks_of({}, whole)] == [
+    assert [check.sql for check in iter_constraints({}, whole)] == [
         "i > 3",
         "`at` IS NULL OR `at`.`n` IS NOT NULL",
         "`l` IS NULL OR forall(`l`, x0 -> x0 IS NOT NULL)",

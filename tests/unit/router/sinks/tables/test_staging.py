@@ -19,7 +19,7 @@ from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged, StagedFile
 from router.sinks.jsonlines import DECIDED, WIDE
 from router.sinks.tables import staging
-from router.sinks.tables.staging import prefix_of
+from router.sinks.tables.staging import make_file_prefix
 from tests.support.tables import by_delta, by_duckdb
 
 NO_CATALOG = Catalog()
@@ -77,7 +77,7 @@ def test_a_task_that_ran_twice_doubles_nothing_and_its_other_files_are_swept(tmp
         staged(sink, commit, rows("of another commit"))
     staged(sink, part, rows("1"), rows("1"))
     staged(sink, Commit("g-lake", 3), rows("1", "2"))
-    half = tmp_path / f"{prefix_of('g.1-lake', 3)}7-killed.snappy.parquet"
+    half = tmp_path / f"{make_file_prefix('g.1-lake', 3)}7-killed.snappy.parquet"
     half.write_bytes(b"PAR1 and no more")
     won = staged(sink, part, rows("1"))
     assert sink.take(won, part).rows == 1

@@ -18,7 +18,7 @@ from router.errors import SinkError, find_batch_fault
 from router.rendering.texts import INSTANT
 from router.settings import JsonLinesSink, TableSink
 from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
-from router.sinks.jsonlines import DEAD_LETTER, DECIDED, WIDE, event_lines
+from router.sinks.jsonlines import DEAD_LETTER, DECIDED, WIDE, render_event_lines
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 
@@ -98,7 +98,7 @@ def test_text_of_any_sender_is_no_line_break_of_ours(kind: str, tmp_path: Path) 
     if kind == "delta":
         table = DeltaTable(tmp_path / "t")
         assert table.to_pyarrow_table().column("subject").to_pylist() == [SEPARATORS] * 3
-        compacted = Upkeep("lake", UpkeepRules(1, 1 << 20, timedelta(days=7))).tend(str(tmp_path / "t"))
+        compacted = Upkeep("lake", UpkeepRules(1, 1 << 20, timedelta(days=7))).maintain(str(tmp_path / "t"))
         assert compacted.before == 3
 
 
@@ -140,7 +140,7 @@ def test_a_file_in_the_way_is_one_clear_error(kind: str, tmp_path: Path) -> None
 
 def test_standard_output_repeats() -> None:
     stream = io.BytesIO()
-    sink = StandardOutputSink("out", event_lines, stream)
+    sink = StandardOutputSink("out", render_event_lines, stream)
     for _ in range(2):
         sink.write(rows(1), Commit("a", 0))
     assert [json.loads(line)["cloudevent"]["id"] for line in stream.getvalue().splitlines()] == ["0", "0"]

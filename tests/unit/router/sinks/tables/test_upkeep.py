@@ -36,11 +36,11 @@ HOUR: Final = timedelta(hours=1)
 POINTS: Final = (
     ("router.sinks.tables.upkeep:Upkeep._set_retention", "before"),
     ("router.sinks.tables.upkeep:Upkeep._set_retention", "after"),
-    ("router.sinks.tables.head:TableHead.rewrite", "before"),
-    ("router.sinks.tables.head:TableLog.link", "before"),
-    ("router.sinks.tables.head:TableLog.link", "after"),
+    ("router.sinks.tables.head:TableHead.replace_files", "before"),
+    ("router.sinks.tables.head:TableLog.write_entry", "before"),
+    ("router.sinks.tables.head:TableLog.write_entry", "after"),
     ("router.sinks.tables.head:os.link", "before"),
-    ("router.sinks.tables.upkeep:merge", "after"),
+    ("router.sinks.tables.upkeep:merge_small_files", "after"),
     ("deltalake.table:DeltaTable.vacuum", "before"),
     ("deltalake.table:DeltaTable.vacuum", "after"),
     ("deltalake.table:DeltaTable.create_checkpoint", "after"),
@@ -78,7 +78,7 @@ def test_a_table_stays_small_while_batches_go_on(tmp_path: Path, batches: int) -
             assert write(sink, version).repeated
 
     def small() -> bool:
-        upkeep.tend(str(tmp_path))
+        upkeep.maintain(str(tmp_path))
         return len(list((tmp_path / "_delta_log").iterdir())) <= 30 and len(list(tmp_path.glob("*.parquet"))) <= 10
 
     wait_until(small, 60, lambda: f"{len(entries(tmp_path))} entries")
@@ -97,15 +97,15 @@ def test_upkeep_makes_no_batch_read_the_log_anew(tmp_path: Path, monkeypatch: py
     sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", UpkeepRules(5, 1 << 20, HOUR))
     write(sink, 0)
     opened: list[int] = []
-    given = DeltaSink._opened
+    given = DeltaSink._open_head
 
     def counted(self: DeltaSink) -> TableHead | None:
         opened.append(0)
         return given(self)
 
-    monkeypatch.setattr(DeltaSink, "_opened", counted)
+    monkeypatch.setattr(DeltaSink, "_open_head", counted)
     for version in range(1, 10):
-        upkeep.tend(str(tmp_path))
+        upkeep.maintain(str(tmp_path))
         write(sink, version)
     assert len(opened) == 1, "only where the table was given its retention"
 
@@ -121,7 +121,7 @@ def test_many_small_files_are_merged_in_several_entries(tmp_path: Path, monkeypa
             assert given is not None
             batch = rows(f"{version}-{part}", type=f"t {part}")
             sink.take(Staged(tuple(given.write(batch, "0-x", Catalog()))), commit)
-    assert Upkeep("lake", UpkeepRules(5, 1 << 20, HOUR)).tend(str(tmp_path)) == (12, 2)
+    assert Upkeep("lake", UpkeepRules(5, 1 << 20, HOUR)).maintain(str(tmp_path)) == (12, 2)
     table = DeltaTable(tmp_path)
     assert len(table.file_uris()) == 2 and ids(table.file_uris()) == wanted(6)
     assert [each["operation"] for each in table.history()].count("OPTIMIZE") == 2
@@ -131,7 +131,7 @@ def test_two_that_tend_a_table_at_once_double_nothing(tmp_path: Path) -> None:
     sink = DeltaSink("lake", str(tmp_path), WIDE)
     for version in range(30):
         write(sink, version)
-    threads = [threading.Thread(target=Upkeep("lake", AT_ONCE).tend, args=[str(tmp_path)]) for _ in range(3)]
+    threads = [threading.Thread(target=Upkeep("lake", AT_ONCE).maintain, args=[str(tmp_path)]) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -146,7 +146,7 @@ def test_batches_do_not_wait_for_upkeep(tmp_path: Path, monkeypatch: pytest.Monk
         begun.set()
         assert go.wait(60)
 
-    monkeypatch.setattr(Upkeep, "tend", slow)
+    monkeypatch.setattr(Upkeep, "maintain", slow)
     sink = DeltaSink("lake", str(tmp_path), WIDE, upkeep=Upkeep("lake", UpkeepRules(3, 1 << 20, HOUR)))
     for version in range(3):
         write(sink, version)
@@ -175,7 +175,7 @@ def test_what_a_batch_has_staged_is_left_alone(tmp_path: Path) -> None:
     for file in staged.files:
         os.utime(tmp_path / file.path, (time.time() - 80_000,) * 2)
     for _ in range(2):
-        upkeep.tend(str(tmp_path))
+        upkeep.maintain(str(tmp_path))
     assert sink.take(staged, commit).rows == 2
     assert ids(DeltaTable(tmp_path).file_uris()) == wanted(5)
 
@@ -193,11 +193,11 @@ def test_orphans_of_any_kill_go_with_time(tmp_path: Path) -> None:
     foreign = tmp_path / "notes.txt"
     for file in (merged, draft, foreign):
         file.write_bytes(b"cut off")
-    upkeep.tend(str(tmp_path))
+    upkeep.maintain(str(tmp_path))
     assert not staged.exists() and merged.exists() and again.exists() and draft.exists()
     for file in (again, merged, draft, foreign):
         os.utime(file, (time.time() - 90_000,) * 2)
-    upkeep.tend(str(tmp_path))
+    upkeep.maintain(str(tmp_path))
     assert not again.exists() and not merged.exists() and not draft.exists() and foreign.exists()
     assert ids(DeltaTable(tmp_path).file_uris()) == wanted(1)
 
@@ -209,7 +209,7 @@ def test_readers_of_an_older_version_go_on_within_the_retention(tmp_path: Path) 
         write(sink, version)
         if version % 5 == 4:
             readers[version] = DeltaTable(tmp_path)
-            upkeep.tend(str(tmp_path))
+            upkeep.maintain(str(tmp_path))
     for version, reader in readers.items():
         assert ids(reader.file_uris()) == wanted(version + 1)
         assert ids(DeltaTable(tmp_path, version=reader.version()).file_uris()) == wanted(version + 1)
@@ -236,7 +236,7 @@ def test_a_head_whose_entries_were_removed_reads_the_log_again(tmp_path: Path) -
     write(first, 0)
     for version in range(1, 6):
         write(second, version)
-    upkeep.tend(str(tmp_path))
+    upkeep.maintain(str(tmp_path))
     assert len(entries(tmp_path)) == 1
     assert write(first, 3).repeated
     assert write(first, 6).rows == 2
