@@ -94,7 +94,7 @@ def test_a_catalog_waits_for_a_full_disk_and_a_dead_jvm_is_named(
     fill(small_disk)
     shop_router.topics.append(topic_factory("lane"))
     shop_router.write_catalog("good", "late")
-    shop_router.wait(lambda: "No space left" in (router.readiness().get("catalog") or {}).get("held", ""))
+    shop_router.wait(lambda: "disk is full" in (router.readiness().get("catalog") or {}).get("held", ""))
     assert router.readiness()["catalog"]["epoch"] == epoch
     assert router.metrics()["xrouter_catalog_held"] == 1
     assert "catalog pending; keeping the last valid one" in router.log
