@@ -19,14 +19,14 @@ from bindings.private_files import create_private_folder
 from catalog.definitions.constraints import CONTENT_TYPE_KEY, Constraint, MatchCandidate
 from catalog.schemas.ids.deciding import first_byte
 from router.errors import BrokerUnreachable, ConfigError
-from router.evaluation.outcome_rows import HEADERS_TYPE, converts, header
+from router.evaluation.outcome_rows import HEADERS_TYPE, converts, header_column
 from router.evaluation.outputs import ROUTED, Tally
-from router.evaluation.plan import TOPIC, Plan
+from router.evaluation.plan import TOPIC_PREFIX, Plan
 from router.logs import get_logger
 from router.matching.context import find_slots
 from router.matching.index.classes import separator_of, template_segments
 from router.reading.generations import Generation
-from router.rendering.lineage import lineage_in_spark, lineage_name
+from router.rendering.lineage import encode_lineage_form, lineage_spark_columns
 from router.routing import SizeLimits
 from router.settings import Settings
 from router.settings.values import LineageForm
@@ -52,34 +52,34 @@ if TYPE_CHECKING:
 # matcher. So the table may lack a type at no cost but time, and must have none for which the matcher might decide
 # otherwise.
 
-TYPE: Final = "e.type"
-WHOLE: Final = -1
-FORMS: Final = ("uri", "urireference", "uritemplate", "timestamp", "integer")
+TYPE_KEY: Final = "e.type"
+WHOLE_VALUE: Final = -1
+PLAIN_TYPES: Final = ("uri", "urireference", "uritemplate", "timestamp", "integer")
 """Types whose values the JVM knows to be valid where they are written plainly."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderConstraint:
-    """What a definition asks of one header; with neither ``text``, ``segments`` nor ``form`` it asks for presence.
+    """What a definition asks of one header; with neither ``text``, ``segments`` nor ``type`` it asks for presence.
 
     ``text`` is to be equal. ``segments`` are those of a template, None for a placeholder; one alone is the whole value.
-    ``form`` is the type that a value must be of, one of :data:`FORMS`. ``optional`` lets the header be absent.
+    ``type`` is the type that a value must be of, one of :data:`PLAIN_TYPES`. ``optional`` lets the header be absent.
     """
 
     header: str
     text: str | None
     segments: tuple[str | None, ...]
-    form: str | None
+    type: str | None
     optional: bool
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderSegment:
-    """A context attribute: the segment ``place`` of a header's value, or with :data:`WHOLE` all of it."""
+    """A context attribute: the segment ``index`` of a header's value, or with :data:`WHOLE_VALUE` all of it."""
 
     name: str
     header: str
-    place: int
+    index: int
     decodes: bool
 
 
@@ -96,92 +96,99 @@ class FixedRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class SettledType:
-    """What becomes of events of one type from one topic that give what is ``asked``."""
+class FastPathType:
+    """What becomes of events of one type from one topic that give what is ``constraints``."""
 
     topic: str
     type: str
     message: str
     endpoint: str | None
-    way: FixedRoute
-    asked: tuple[HeaderConstraint, ...]
+    route: FixedRoute
+    constraints: tuple[HeaderConstraint, ...]
     context: tuple[HeaderSegment, ...]
-    frame: bytes | None = None
+    frame_start: bytes | None = None
     """How a body begins whose schema id the matcher looks at."""
 
 
-def settled_types(plan: Plan) -> list[SettledType]:
+def find_fast_path_types(plan: Plan) -> list[FastPathType]:
     """Return the types that a plan settles, by topic and type; ties and bodies never matter to them."""
     judge = plan.judge
     return [
         settled
-        for name, number in sorted(judge.channels.items())
-        if name.startswith(TOPIC)
-        for settled in _of_channel(plan, number, name.removeprefix(TOPIC))
+        for name, number in sorted(judge.channel_numbers.items())
+        if name.startswith(TOPIC_PREFIX)
+        for settled in _types_of_channel(plan, number, name.removeprefix(TOPIC_PREFIX))
     ]
 
 
-def _of_channel(plan: Plan, channel: int, topic: str) -> list[SettledType]:
+def _types_of_channel(plan: Plan, channel: int, topic: str) -> list[FastPathType]:
     matcher = plan.judge.matcher
     takers: Mapping[str, list[int]] = defaultdict(list)
     for number in matcher.channels[channel].candidates:
         target = matcher.targets[number]
         if target.event is None or target.protocol not in (None, PROTOCOL):
             continue
-        text = _type_of(target)
+        text = _literal_type(target)
         if text is None:
             return []  # It may take events of any type.
         takers[text].append(number)
     limits = SizeLimits(plan.settings)
     settled = (
-        _settled(plan, limits, channel, numbers[0], topic, text)
+        _fast_path_type(plan, limits, channel, numbers[0], topic, text)
         for text, numbers in sorted(takers.items())
         if len(numbers) == 1
     )
     return [each for each in settled if each is not None]
 
 
-def _type_of(target: MatchCandidate) -> str | None:
+def _literal_type(target: MatchCandidate) -> str | None:
     for key, constraint in target.event or ():
-        if key == TYPE and constraint.kind == "literal" and constraint.is_exact:
+        if key == TYPE_KEY and constraint.kind == "literal" and constraint.is_exact:
             return constraint.value
     return None
 
 
-def _settled(plan: Plan, limits: SizeLimits, channel: int, number: int, topic: str, text: str) -> SettledType | None:
+def _fast_path_type(
+    plan: Plan, limits: SizeLimits, channel: int, number: int, topic: str, text: str
+) -> FastPathType | None:
     matcher = plan.judge.matcher
     target = matcher.targets[number]
     if target.definition.relation is not None:
         return None  # Its lineage says more than that of others.
     constraints = target.event or ()
     slots, equal = find_slots(constraints)
-    asked = [_asked(key, constraint) for key, constraint in constraints]
-    context = [(slot.name, _header(slot.key), slot.place, slot.constraint.decodes) for slot in slots]
-    way = _way(plan, limits, channel, number)
-    if equal or way is None or None in asked or any(header is None or place < WHOLE for _, header, place, _ in context):
+    asked = [_header_constraint(key, constraint) for key, constraint in constraints]
+    context = [(slot.name, _header_of_property(slot.key), slot.place, slot.constraint.decodes) for slot in slots]
+    way = _fixed_route(plan, limits, channel, number)
+    if (
+        equal
+        or way is None
+        or None in asked
+        or any(header is None or place < WHOLE_VALUE for _, header, place, _ in context)
+    ):
         return None
     taken = tuple(HeaderSegment(name, header or "", place, decodes) for name, header, place, decodes in context)
     endpoint = matcher.channels[channel].endpoint_of(number)
     frame = first_byte(matcher.ids.framing(channel)) if matcher.ids.finds(channel) else None
-    return SettledType(topic, text, target.xid, endpoint, way, tuple(each for each in asked if each), taken, frame)
+    return FastPathType(topic, text, target.xid, endpoint, way, tuple(each for each in asked if each), taken, frame)
 
 
-def _way(plan: Plan, limits: SizeLimits, channel: int, number: int) -> FixedRoute | None:
+def _fixed_route(plan: Plan, limits: SizeLimits, channel: int, number: int) -> FixedRoute | None:
     """Return where events go that this target wins; None where values decide, or where it is no one topic."""
-    decision = plan.judge.outputs.destinations.pair(channel, number, event=True).decision
-    if decision is None or decision.fault or plan.routes.always(decision.route):
+    decision = plan.judge.outputs.destinations.routes_of_target(channel, number, event=True).decision
+    if decision is None or decision.fault or plan.routes.always_validates(decision.route):
         return None
     sinks = plan.settings.routes[decision.route].to
     topics = [topic for topic in decision.topics if topic is not None]
     sink = plan.settings.sinks[sinks[0]].topics
     if len(sinks) > 1 or len(topics) != 1 or sink is None or sink.key is not None or sink.mode != "binary":
         return None
-    return FixedRoute(sinks[0], topics[0], sink.lineage, limits.of(decision.route))
+    return FixedRoute(sinks[0], topics[0], sink.lineage, limits.max_bytes(decision.route))
 
 
-def _asked(key: str, constraint: Constraint) -> HeaderConstraint | None:
+def _header_constraint(key: str, constraint: Constraint) -> HeaderConstraint | None:
     """Return a constraint as the JVM decides it; None for one that it does not."""
-    header = _header(key)
+    header = _header_of_property(key)
     if header is None:
         return None
     if constraint.kind == "media":
@@ -200,11 +207,13 @@ def _asked(key: str, constraint: Constraint) -> HeaderConstraint | None:
     if constraint.accepts_any_text:
         return HeaderConstraint(header, None, (), None, constraint.optional)
     return (
-        HeaderConstraint(header, None, (), constraint.type, constraint.optional) if constraint.type in FORMS else None
+        HeaderConstraint(header, None, (), constraint.type, constraint.optional)
+        if constraint.type in PLAIN_TYPES
+        else None
     )
 
 
-def _header(key: str) -> str | None:
+def _header_of_property(key: str) -> str | None:
     """Return the header that a property is; None for one that is no header of Kafka's binary mode."""
     if key in (CONTENT_TYPE_KEY, "e.datacontenttype", f"{HEADER}{CONTENT_TYPE}"):
         return CONTENT_TYPE
@@ -219,7 +228,7 @@ def _header(key: str) -> str | None:
 # on the other side, where records are left to them. The conditions are those of :mod:`bindings.kafka.record_columns`,
 # coarser.
 
-SETTLED: Final = "settled"
+FAST_PATH: Final = "settled"
 NUMBER: Final = "number"
 PLAIN_FORMS: Final[Mapping[str, str]] = {
     "uri": r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~/-]*",
@@ -244,25 +253,28 @@ _FORBIDDEN: Final = (
     + "]"
 )
 """What :data:`bindings.events.FORBIDDEN_CHARS` says, for Java."""
-_OF_ROWS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+_SOURCE_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
-def table_of(spark: SparkSession, types: Sequence[SettledType]) -> DataFrame:
+def create_type_table(spark: SparkSession, types: Sequence[FastPathType]) -> DataFrame:
     """Return the table of settled types; ``number`` is the place of each in *types*."""
     rows = [
         (
             *(number, each.topic, each.type, each.message, each.endpoint),
-            *(each.way.topic, lineage_name(each.way.lineage), each.way.limit),
-            [(asked.header, asked.text, list(asked.segments), asked.form, asked.optional) for asked in each.asked],
-            [(taken.name, taken.header, taken.place, taken.decodes) for taken in each.context],
-            each.frame,
+            *(each.route.topic, encode_lineage_form(each.route.lineage), each.route.limit),
+            [
+                (asked.header, asked.text, list(asked.segments), asked.type, asked.optional)
+                for asked in each.constraints
+            ],
+            [(taken.name, taken.header, taken.index, taken.decodes) for taken in each.context],
+            each.frame_start,
         )
         for number, each in enumerate(types)
     ]
     return spark.createDataFrame(rows, _SCHEMA)
 
 
-def with_settled(rows: DataFrame, table: DataFrame) -> DataFrame:
+def add_fast_path(rows: DataFrame, table: DataFrame) -> DataFrame:
     """Return the rows of Spark's Kafka source with what settles them, by a join that is broadcast.
 
     ``settled`` tells whether expressions decide a row. Then ``to`` is the topic that it goes to, and ``number``,
@@ -271,25 +283,25 @@ def with_settled(rows: DataFrame, table: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     # Below the join, so that it is made once for each row: the columns above it use it many times.
-    names, texts = F.col("headers.key").alias("names"), F.transform("headers", _text_of).alias("texts")
-    typed = rows.select(*_OF_ROWS, names, texts, first_header_text("headers", f"{ATTRIBUTE}type").alias("type")).alias(
-        "r"
-    )
+    names, texts = F.col("headers.key").alias("names"), F.transform("headers", _header_text).alias("texts")
+    typed = rows.select(
+        *_SOURCE_COLUMNS, names, texts, first_header_text("headers", f"{ATTRIBUTE}type").alias("type")
+    ).alias("r")
     same = (F.col("t.topic") == F.col("r.topic")) & (F.col("t.type") == F.col("r.type"))
     joined = typed.join(F.broadcast(table.alias("t")), same, "left")
     size = F.coalesce(F.octet_length("r.key"), F.lit(0)) + F.coalesce(F.octet_length("r.value"), F.lit(0))
-    settled = F.col("t.message").isNotNull() & _plain() & (size <= F.col("t.limit"))
+    settled = F.col("t.message").isNotNull() & _is_plain_event() & (size <= F.col("t.limit"))
     settled = settled & F.coalesce(F.substring("r.value", 1, 1) != F.col("t.frame"), F.lit(True))
-    settled = settled & F.forall("t.asked", _given) & F.forall("t.context", _readable)
+    settled = settled & F.forall("t.asked", _meets_constraint) & F.forall("t.context", _is_plain_segment)
     return joined.select(
-        *(F.col(f"r.{name}").alias(name) for name in _OF_ROWS),
+        *(F.col(f"r.{name}").alias(name) for name in _SOURCE_COLUMNS),
         *(F.col(f"t.{name}").alias(name) for name in (NUMBER, "message", "endpoint", "to", "lineage")),
-        _context().alias("context"),
-        F.coalesce(settled, F.lit(False)).alias(SETTLED),
+        _context_json().alias("context"),
+        F.coalesce(settled, F.lit(False)).alias(FAST_PATH),
     )
 
 
-def sent_headers(epoch: str) -> Column:
+def event_headers(epoch: str) -> Column:
     """Return the headers that a settled row is sent on with."""
     from pyspark.sql import functions as F
 
@@ -297,29 +309,29 @@ def sent_headers(epoch: str) -> Column:
     members = {"endpoint": F.col("endpoint"), "epoch": F.lit(epoch), "position": position}
 
     def added(form: LineageForm) -> Column:
-        named = lineage_in_spark(F.col("message"), F.col("context"), members, form)
-        return F.array(*(header(name, value) for name, value in named.items()))
+        named = lineage_spark_columns(F.col("message"), F.col("context"), members, form)
+        return F.array(*(header_column(name, value) for name, value in named.items()))
 
     more = F.when(F.col("lineage") == "separate", added("separate")).when(F.col("lineage") != "", added(True))
     return F.concat("headers", more.otherwise(F.array().cast(HEADERS_TYPE)))
 
 
-def _plain() -> Column:
+def _is_plain_event() -> Column:
     """Return whether a row is a binary event whose headers the exact codec need not read."""
     from pyspark.sql import functions as F
 
     plain = F.size(F.array_distinct("r.names")) == F.size("r.names")
-    plain = plain & F.forall("r.headers", _harmless) & (_text(F.lit(VERSION)) == "1.0")
+    plain = plain & F.forall("r.headers", _is_plain_header) & (_text_by_name(F.lit(VERSION)) == "1.0")
     for name in REQUIRED:
-        plain = plain & (F.length(_text(F.lit(f"{ATTRIBUTE}{name}"))) > 0)
+        plain = plain & (F.length(_text_by_name(F.lit(f"{ATTRIBUTE}{name}"))) > 0)
     return plain
 
 
-def _harmless(entry: Column) -> Column:
+def _is_plain_header(entry: Column) -> Column:
     """Return whether a header neither makes a row odd nor gives the event another key, body or mode."""
     from pyspark.sql import functions as F
 
-    name, text = entry["key"], _text_of(entry)
+    name, text = entry["key"], _header_text(entry)
     is_text = entry["value"].isNull() | text.isNotNull()
     special = [f"{ATTRIBUTE}{each}" for each in (DATA, "partitionkey", "datacontenttype")]
     attribute = name.rlike(f"^{ATTRIBUTE}(?:{ATTRIBUTE_NAME.pattern})\\z") & ~name.isin(special) & is_text
@@ -335,67 +347,67 @@ def _harmless(entry: Column) -> Column:
     )
 
 
-def _text_of(entry: Column) -> Column:
+def _header_text(entry: Column) -> Column:
     """Return the value of a header as text; null for none, and for what is no UTF-8."""
     from pyspark.sql import functions as F
 
     return F.try_validate_utf8(entry["value"].cast("string"))
 
 
-def _text(name: Column) -> Column:
+def _text_by_name(name: Column) -> Column:
     """Return the text of the only header of that name; null for none."""
     from pyspark.sql import functions as F
 
     return F.get("r.texts", F.array_position("r.names", name).cast("int") - 1)
 
 
-def _given(asked: Column) -> Column:
+def _meets_constraint(asked: Column) -> Column:
     """Return whether a row has what is asked of one header; null where that is not known."""
     from pyspark.sql import functions as F
 
-    text, segments = _text(asked["header"]), asked["segments"]
+    text, segments = _text_by_name(asked["header"]), asked["segments"]
     parts = F.when(F.size(segments) > 1, F.split(text, "/")).otherwise(F.array(text))
-    fits = F.zip_with(parts, segments, _fits)
+    fits = F.zip_with(parts, segments, _segment_matches)
     templated = (F.size(parts) == F.size(segments)) & F.forall(fits, lambda fit: fit)
     value = F.when(asked["text"].isNotNull(), text == asked["text"]).when(F.size(segments) > 0, templated)
-    value = value.when(asked["form"].isNotNull(), _is_formed(text, asked["form"])).otherwise(text.isNotNull())
+    value = value.when(asked["form"].isNotNull(), _is_plain_value(text, asked["form"])).otherwise(text.isNotNull())
     # A header without a text may count as absent or be no UTF-8; that is not decided here.
     return F.when(F.array_position("r.names", asked["header"]) == 0, asked["optional"]).otherwise(value)
 
 
-def _fits(part: Column, wanted: Column) -> Column:
+def _segment_matches(part: Column, wanted: Column) -> Column:
     from pyspark.sql import functions as F
 
     return F.when(wanted.isNull(), part != "").otherwise(part == wanted)
 
 
-def _is_formed(text: Column, form: Column) -> Column:
+def _is_plain_value(text: Column, form: Column) -> Column:
     """Return whether a text is plainly valid for a type. Other texts may be valid too."""
     tests = ((form == name) & text.rlike(f"^(?:{pattern})\\z") for name, pattern in PLAIN_FORMS.items())
     return reduce(lambda one, other: one | other, tests)
 
 
-def _value(taken: Column) -> Column:
+def _segment_value(taken: Column) -> Column:
     from pyspark.sql import functions as F
 
-    text = _text(taken["header"])
-    return F.when(taken["place"] == WHOLE, text).otherwise(F.get(F.split(text, "/"), taken["place"]))
+    text = _text_by_name(taken["header"])
+    return F.when(taken["place"] == WHOLE_VALUE, text).otherwise(F.get(F.split(text, "/"), taken["place"]))
 
 
-def _readable(taken: Column) -> Column:
+def _is_plain_segment(taken: Column) -> Column:
     """Whether a value stands in JSON, and in the context, as it is."""
     from pyspark.sql import functions as F
 
-    value = _value(taken)
+    value = _segment_value(taken)
     return value.isNotNull() & ~value.rlike(_ESCAPED) & ~(taken["decodes"] & F.contains(value, F.lit("%")))
 
 
-def _context() -> Column:
+def _context_json() -> Column:
     """Return the context of a settled row as JSON, as :func:`router.writing.kafka_records.context_json` writes it."""
     from pyspark.sql import functions as F
 
     def member(taken: Column) -> Column:
-        return F.concat(F.lit('"'), taken["name"], F.lit('":"'), _value(taken), F.lit('"'))
+        return F.concat(F.lit('"'), taken["name"], F.lit('":"'), _segment_value(taken), F.lit('"'))
 
     return F.concat(F.lit("{"), F.array_join(F.transform("t.context", member), ","), F.lit("}"))
 
@@ -417,12 +429,16 @@ _ORIGIN: Final = ("topic", "partition", "offset", "timestamp")
 _NAMES: Final = tuple(f"{LINEAGE}rest-{name}" for name in _ORIGIN)
 
 
-def rest_headers() -> Column:
+def origin_headers() -> Column:
     """Return the headers that a row of Spark's Kafka source goes to the rest topic with."""
     from pyspark.sql import functions as F
 
-    values = (F.col("topic"), *(F.col(name).cast("string") for name in _ORIGIN[1:3]), _milliseconds().cast("string"))
-    ours = F.array(*(header(name, value) for name, value in zip(_NAMES, values, strict=True)))
+    values = (
+        F.col("topic"),
+        *(F.col(name).cast("string") for name in _ORIGIN[1:3]),
+        _timestamp_milliseconds().cast("string"),
+    )
+    ours = F.array(*(header_column(name, value) for name, value in zip(_NAMES, values, strict=True)))
     return F.concat(F.coalesce("headers", F.array().cast(HEADERS_TYPE)), ours)
 
 
@@ -435,7 +451,7 @@ def restored(rows: DataFrame) -> DataFrame:
 
     count = len(_ORIGIN)
     ours = F.when(F.size("headers") >= count, F.slice("headers", -count, count))
-    timestamp = _milliseconds() if converts(rows, "kafka") else F.col("timestamp")
+    timestamp = _timestamp_milliseconds() if converts(rows, "kafka") else F.col("timestamp")
     marked = rows.withColumns({"timestamp": timestamp, "ours": ours})
     texts = [F.try_validate_utf8(F.get("ours", F.lit(place))["value"].cast("string")) for place in range(count)]
     numbers = [text.try_cast(kind) for text, kind in zip(texts[1:], ("int", "bigint", "bigint"), strict=True)]
@@ -454,7 +470,7 @@ def restored(rows: DataFrame) -> DataFrame:
     )
 
 
-def _milliseconds() -> Column:
+def _timestamp_milliseconds() -> Column:
     from pyspark.sql import functions as F
 
     return F.unix_millis("timestamp")
@@ -466,27 +482,27 @@ COUNTS: Final = "settled"
 """The name of the counts in Spark's reports."""
 
 
-def sent_records(rows: DataFrame, plan: Plan, types: Sequence[SettledType], rest: str) -> DataFrame:
+def to_sent_records(rows: DataFrame, plan: Plan, types: Sequence[FastPathType], rest: str) -> DataFrame:
     """Return what becomes of rows of Spark's Kafka source: topic, key, value and headers of a record for each.
 
     What *types* settle goes where its type says, all else to the topic *rest*, as it came.
     """
     from pyspark.sql import functions as F
 
-    decided = with_settled(rows, table_of(rows.sparkSession, types))
+    decided = add_fast_path(rows, create_type_table(rows.sparkSession, types))
     # Exact, since there are no more numbers than it may keep apart; it is the one count by value that needs no groups.
     kept_apart = max(len(types), 2)
-    number = F.when(F.col(SETTLED), F.col(NUMBER))
+    number = F.when(F.col(FAST_PATH), F.col(NUMBER))
     counted = decided.observe(COUNTS, F.histogram_numeric(number, F.lit(kept_apart)).alias(COUNTS))
     return counted.select(
-        F.when(F.col(SETTLED), F.col("to")).otherwise(F.lit(rest)).alias("topic"),
+        F.when(F.col(FAST_PATH), F.col("to")).otherwise(F.lit(rest)).alias("topic"),
         "key",
         "value",
-        F.when(F.col(SETTLED), sent_headers(plan.epoch)).otherwise(rest_headers()).alias("headers"),
+        F.when(F.col(FAST_PATH), event_headers(plan.epoch)).otherwise(origin_headers()).alias("headers"),
     )
 
 
-def tally_of(progress: Mapping[str, Any], types: Sequence[SettledType]) -> Tally:
+def read_tally(progress: Mapping[str, Any], types: Sequence[FastPathType]) -> Tally:
     """Return the counts of a batch that Spark reports as done; what went to the rest topic is not among them."""
     tally = Tally()
     observed = (progress.get("observedMetrics") or {}).get(COUNTS)
@@ -494,13 +510,13 @@ def tally_of(progress: Mapping[str, Any], types: Sequence[SettledType]) -> Tally
         settled, count = types[int(bar["x"])], int(bar["y"])
         endpoint = settled.endpoint or ""
         tally.records[(endpoint, ROUTED, "")] += count
-        tally.delivered[(settled.way.sink, endpoint)] += count
+        tally.delivered[(settled.route.sink, endpoint)] += count
         tally.definitions[settled.endpoint or "", settled.message] += count
     return tally
 
 
-_LOOK: Final = 0.05
-_LOUD: Final = (
+_POLL_SECONDS: Final = 0.05
+_NOISY_LOGGERS: Final = (
     "org.apache.spark.util.Utils",
     "org.apache.spark.scheduler.TaskSchedulerImpl",
     "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask",
@@ -525,11 +541,10 @@ class RealTimeQuery:
         self._metrics = metrics
         self._status = status
         self._accounts = accounts
-        self._types = settled_types(plan)
+        self._types = find_fast_path_types(plan)
         self._query: StreamingQuery | None = None
-        self._seen: int | None = None
-        self._since = time.monotonic()
-        self._asked: int | None = None
+        self._batch_began = time.monotonic()
+        self._drain_batch: int | None = None
         assert plan.settings.realtime is not None
         self._settings = plan.settings.realtime
         metrics.init_query_series(name)
@@ -540,57 +555,57 @@ class RealTimeQuery:
         # A query in batches has its pins there, and the next start looks for it.
         create_private_folder(state.batches / self.name)
         seconds = self._settings.checkpoint.total_seconds()
-        records = sent_records(rows, self.plan, self._types, self._settings.rest)
+        records = to_sent_records(rows, self.plan, self._types, self._settings.rest)
         writer = records.writeStream.queryName(self.name).format("kafka")
         writer = writer.options(**{"kafka.linger.ms": "0", **make_rest_client(self.plan.settings).jvm_options()})
         writer = writer.option("checkpointLocation", f"file://{self.generation.path}").outputMode("update")
-        self._since = time.monotonic()
-        _quiet()
+        self._batch_began = time.monotonic()
+        _silence_task_logs()
         trigger = {"realTime": f"{int(seconds * 1000)} milliseconds"}
         self._query = writer.trigger(**trigger).start()
         _log.info("records are sent on one by one", query=self.name, settled_types=len(self._types))
         return self._query
 
-    def progressed(self, progress: Any) -> None:
+    def record_progress(self, progress: Any) -> None:
         """Take Spark's report on the last batch that has ended."""
         number = int(progress["batchId"])
-        if number == self._seen:
+        if number == self.last:
             return
-        tally = tally_of(progress, self._types)
+        tally = read_tally(progress, self._types)
         with self._accounts.changing(self.name) as account:
             account.count(tally)
         self._metrics.outcomes(tally)
         self._status.query(self.name, "running", batch=number)
-        self._seen = self.last = number
-        self._since = time.monotonic()
+        self.last = number
+        self._batch_began = time.monotonic()
 
     def drain(self) -> None:
         """Ask for the end of the batch at hand."""
-        if self._asked is None:
-            self._asked = -1 if self._seen is None else self._seen
+        if self._drain_batch is None:
+            self._drain_batch = -1 if self.last is None else self.last
 
     @property
     def draining(self) -> bool:
         """Whether the query is to end."""
-        return self._asked is not None
+        return self._drain_batch is not None
 
     @property
     def ended_batch(self) -> bool:
         """Whether a batch has ended since :meth:`drain`."""
-        return self._asked is not None and self._seen is not None and self._seen > self._asked
+        return self._drain_batch is not None and self.last is not None and self.last > self._drain_batch
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait until a batch has ended since :meth:`drain`; False at once when none can within the time."""
         deadline = time.monotonic() + seconds
-        ends = self._since + self._settings.checkpoint.total_seconds()
+        ends = self._batch_began + self._settings.checkpoint.total_seconds()
         while not self.ended_batch:
             if time.monotonic() > deadline or ends > deadline:
                 return False
             if self._query is None or not self._query.isActive:
                 return True
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
             if (progress := self._query.lastProgress) is not None:
-                self.progressed(progress)
+                self.record_progress(progress)
         return True
 
     def stop(self) -> None:
@@ -599,7 +614,7 @@ class RealTimeQuery:
             self._query.stop()
 
 
-def _quiet() -> None:
+def _silence_task_logs() -> None:
     """Keep Spark from logging tasks that end, which it does at length and moments after their query was stopped.
 
     Why one failed is in the error of its query.
@@ -609,7 +624,7 @@ def _quiet() -> None:
     jvm = SparkContext._jvm
     assert jvm is not None
     log4j = jvm.org.apache.logging.log4j
-    for name in _LOUD:
+    for name in _NOISY_LOGGERS:
         log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
@@ -656,7 +671,7 @@ def require_real_time(plan: Plan, *, once: bool = False) -> None:
             key="sources",
             hint="use one router per cluster, and remove lanes",
         )
-    if plan.sources and not settled_types(plan):
+    if plan.sources and not find_fast_path_types(plan):
         raise ConfigError(
             "no definition can be settled without the matcher, so that nothing would be quicker in real-time mode",
             key="trigger",
@@ -710,7 +725,7 @@ def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> Non
         rest = KafkaOffsets(make_rest_client(plan.settings)).find_partitions([plan.settings.realtime.rest])
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
-    sources, others, there = sum(map(len, read.values())), sum(map(len, rest.values())), cores_of(spark)
+    sources, others, there = sum(map(len, read.values())), sum(map(len, rest.values())), count_task_slots(spark)
     needed = sources + others
     if there < needed:
         raise ConfigError(
@@ -721,7 +736,7 @@ def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> Non
         )
 
 
-def cores_of(spark: SparkSession) -> int:
+def count_task_slots(spark: SparkSession) -> int:
     """Return how many tasks run at the same time."""
     context = spark.sparkContext._jsc.sc()
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))

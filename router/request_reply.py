@@ -22,7 +22,7 @@ import msgspec
 from bindings.background import Background, Backoff
 from bindings.private_files import create_private_folder, sync_path
 from router.errors import SinkError, StateError
-from router.evaluation.forwarding import EXCHANGE, RelatedRecord, read_exchange
+from router.evaluation.forwarding import EXCHANGE, RelatedRecord, decode_exchange
 from router.logs import get_logger
 from router.settings import Settings
 from router.sinks.contract import Commit
@@ -539,7 +539,7 @@ class Pairing:
 
 def _records(rows: Iterable[Mapping[str, Any]], epoch: str) -> Iterator[RecordToPair]:
     for row in rows:
-        exchange = read_exchange(row[EXCHANGE])
+        exchange = decode_exchange(row[EXCHANGE])
         yield RecordToPair(_half(row, exchange.id, exchange.correlation, epoch), exchange)
 
 

@@ -21,23 +21,23 @@ from catalog.values import YEAR_10000
 from router.evaluation.forwarding import (
     HEADERS,
     PARTITION_KEY,
-    Filling,
+    PartialColumn,
     RelationColumns,
-    attributes_from_json,
-    attributes_of,
-    data_from_json,
-    forwarded_headers_of,
-    forwarded_name,
-    key_of,
-    keys_of,
-    scattered,
-    typed_from_json,
-    typed_of,
+    binary_attributes,
+    binary_typed_names,
+    forwarded_header_name,
+    forwarded_headers,
+    json_attributes,
+    json_data,
+    json_typed_names,
+    merge_columns,
+    partition_key_of,
+    partition_keys,
 )
 from router.matching.index.classes import IntArray
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.record_columns import EVENT_MEDIA, NO_SOURCE, SCHEMA_ID, ExactReading, RecordColumns
-from router.routing import Destinations, Routes, SizeLimits, sizes_of
+from router.routing import Destinations, Routes, SizeLimits, row_sizes
 
 if TYPE_CHECKING:
     from catalog.definitions.constraints import MatchCandidate
@@ -57,7 +57,7 @@ EMPTY: Final = "empty"
 """The outcome of an empty batch of events: evaluated, but written nowhere."""
 ShadowKey = tuple[str, str, str, str, str, str]
 """The epochs of the active and the shadow catalog, endpoint, result or difference, and both outcomes."""
-BUCKETS: Final = 64
+MAX_ARRIVAL_BUCKETS: Final = 64
 """Maximum number of arrival times counted separately in an Arrow batch."""
 
 
@@ -107,14 +107,14 @@ class Tally:
         self.ties.update(other.ties)
         self.rows += other.rows
         for (endpoint, route), (count, size) in other.routes.items():
-            self.route(endpoint, route, count, size)
+            self.add_route(endpoint, route, count, size)
         self.delivered.update(other.delivered)
         self.delivered_bytes.update(other.delivered_bytes)
         self.missing += other.missing
         self.shadow.update(other.shadow)
         self.ids.update(other.ids)
 
-    def route(self, endpoint: str, route: int, count: int, size: int) -> None:
+    def add_route(self, endpoint: str, route: int, count: int, size: int) -> None:
         """Add outcomes of an endpoint on a route."""
         before, taken = self.routes.get((endpoint, route), (0, 0))
         self.routes[endpoint, route] = (before + count, taken + size)
@@ -147,7 +147,7 @@ class Tally:
         for sink, endpoint, count, size in form.get("delivered", ()):
             total.delivered[sink, endpoint] = count
             total.delivered_bytes[sink, endpoint] = size
-        total.shadow.update(_shadowed(form))
+        total.shadow.update(_shadow_counts(form))
         total.ids.update({(message, name, by): count for message, name, by, count in form.get("ids", ())})
         return total
 
@@ -159,7 +159,7 @@ class Tally:
             self.definitions[endpoint, message] -= count
 
 
-def tally(
+def encode_tally(
     placed: RowDestinations,
     reasons: Mapping[int, str],
     tied: Sequence[int],
@@ -181,22 +181,22 @@ def tally(
     """
     if not rows and not len(order):
         return None
-    counted = np.zeros(len(placed.numbers), bool)
+    counted = np.zeros(len(placed.pair_numbers), bool)
     counted[order] = True
     dead = [row for row in reasons if counted[row]]
-    letters = Counter((endpoint, reasons[row]) for row, endpoint in zip(dead, placed.endpoint_names(dead), strict=True))
+    letters = Counter((endpoint, reasons[row]) for row, endpoint in zip(dead, placed.endpoints_of(dead), strict=True))
     counted[dead] = False
     form: dict[str, Any] = {
-        "routed": _routed(placed, np.flatnonzero(counted)),
+        "routed": _count_routed(placed, np.flatnonzero(counted)),
         "letters": sorted([endpoint, reason, count] for (endpoint, reason), count in letters.items()),
-        "arrivals": _histogram(arrivals),
+        "arrivals": _count_arrivals(arrivals),
         "spilled": spilled,
         "bytes": size,
         "rows": rows,
-        "routes": _by_route(placed, order, sizes),
+        "routes": _count_by_route(placed, order, sizes),
     }
     if tied:
-        form["ties"] = sorted(Counter(placed.endpoint_names(tied)).items())
+        form["ties"] = sorted(Counter(placed.endpoints_of(tied)).items())
     if empty:
         form["empty"] = sorted(empty.items())
     if ids:
@@ -224,8 +224,8 @@ def collect(texts: Iterable[str], targets: Sequence[MatchCandidate]) -> Tally:
         for number, name, by, count in form.get("ids", ()):
             total.ids[targets[number].xid, name, by] += count
         for endpoint, route, count, size in form.get("routes", ()):
-            total.route(endpoint, route, count, size)
-        total.shadow.update(_shadowed(form))
+            total.add_route(endpoint, route, count, size)
+        total.shadow.update(_shadow_counts(form))
         total.rows += form.get("rows", 0)
         total.spilled += form["spilled"]
         total.bytes += form["bytes"]
@@ -239,51 +239,51 @@ def collect(texts: Iterable[str], targets: Sequence[MatchCandidate]) -> Tally:
     return total
 
 
-def _shadowed(form: Mapping[str, Any]) -> dict[ShadowKey, int]:
+def _shadow_counts(form: Mapping[str, Any]) -> dict[ShadowKey, int]:
     lines: list[list[Any]] = form.get("shadow", [])
     return {
         (before, after, endpoint, what, was, now): count for before, after, endpoint, what, was, now, count in lines
     }
 
 
-def _routed(placed: RowDestinations, rows: IntArray) -> list[list[Any]]:
+def _count_routed(placed: RowDestinations, rows: IntArray) -> list[list[Any]]:
     """Return for each endpoint the targets of these rows with their counts."""
-    counts = np.bincount(placed.numbers[rows], minlength=len(placed.pairs.targets))
+    counts = np.bincount(placed.pair_numbers[rows], minlength=len(placed.pairs.targets))
     there = np.flatnonzero(counts)
     endpoints = placed.pairs.endpoints[there]
     there = there[np.argsort(endpoints, kind="stable")]
     endpoints = placed.pairs.endpoints[there]
     bounds = np.flatnonzero(np.diff(endpoints)) + 1
     return [
-        [placed.pairs.names[endpoints_of[0]], placed.pairs.targets[own].tolist(), counts[own].tolist()]
+        [placed.pairs.endpoint_names[endpoints_of[0]], placed.pairs.targets[own].tolist(), counts[own].tolist()]
         for endpoints_of, own in zip(np.split(endpoints, bounds), np.split(there, bounds), strict=True)
         if len(own)
     ]
 
 
-def _by_route(placed: RowDestinations, order: IntArray, sizes: IntArray) -> list[list[Any]]:
+def _count_by_route(placed: RowDestinations, order: IntArray, sizes: IntArray) -> list[list[Any]]:
     """Return outcomes and bytes for each endpoint and route."""
     if not len(order):
         return []
     routes = placed.routes.to_numpy(zero_copy_only=False)[order]
     low = int(routes.min())
     width = int(routes.max()) - low + 1
-    codes = placed.pairs.endpoints[placed.numbers[order]] * width + (routes - low)
+    codes = placed.pairs.endpoints[placed.pair_numbers[order]] * width + (routes - low)
     counts = np.bincount(codes)
     taken = np.bincount(codes, weights=sizes[order])
     return sorted(
-        [placed.pairs.names[code // width], low + code % width, int(counts[code]), int(taken[code])]
+        [placed.pairs.endpoint_names[code // width], low + code % width, int(counts[code]), int(taken[code])]
         for code in np.flatnonzero(counts).tolist()
     )
 
 
-def _histogram(arrivals: IntArray) -> list[list[int]]:
+def _count_arrivals(arrivals: IntArray) -> list[list[int]]:
     # A time out of range says nothing about latency.
     known = arrivals[(arrivals > 0) & (arrivals < YEAR_10000)]
     if not len(known):
         return []
     low = int(known.min())
-    step = max(1, (int(known.max()) - low) // BUCKETS)
+    step = max(1, (int(known.max()) - low) // MAX_ARRIVAL_BUCKETS)
     counts = np.bincount((known - low) // step)
     return [[low + value * step, int(counts[value])] for value in np.flatnonzero(counts).tolist()]
 
@@ -303,21 +303,21 @@ class RoutedOutcomes:
 
     ``columns`` has the names of :func:`output_type`, with a row for each row of facts; without the context, which is
     costly and not always needed. ``order`` has the rows that are outcomes, in the order of their input rows,
-    ``offsets`` the range of each input row in it; ``counts`` is the tally.
+    ``offsets`` the range of each input row in it; ``tally`` is the tally.
     """
 
     outcomes: MatchOutcomes
     columns: dict[str, pa.Array]
     order: IntArray
     offsets: Any
-    counts: str | None
+    tally: str | None
 
     def column(self, name: str) -> pa.Array:
         """Return a column by name, including the context."""
         return self.outcomes.contexts if name == "context" else self.columns[name]
 
     @property
-    def sources(self) -> IntArray:
+    def source_rows(self) -> IntArray:
         """The input row of each row of facts, negative if it is no outcome."""
         return self.outcomes.facts.sources
 
@@ -330,53 +330,53 @@ class OutputBuilder:
     ) -> None:
         self._limits = limits
         self._channels = matcher.channels
-        self._relating = relating
+        self._relations = relating
         self.destinations = Destinations(matcher, routes, limits)
         self._xids = pa.array([target.xid for target in matcher.targets], pa.string())
         self._ids = matcher.ids
-        self.type = output_type(routes, relating, ids=matcher.ids.finds_any)
-        self.attributes = routes.attributes
+        self.outcome_type = output_type(routes, relating, ids=matcher.ids.finds_any)
+        self.used_attributes = routes.used_attributes
         """CloudEvents attributes that routes and topics use."""
 
     def needs_bodies(self, channel: int) -> bool:
         """Whether a route may validate bodies of that channel against schemas."""
         return self.destinations.needs_bodies(channel)
 
-    def decide(self, outcomes: MatchOutcomes, arrivals: IntArray, sizes: IntArray) -> RoutedOutcomes:
+    def route_outcomes(self, outcomes: MatchOutcomes, arrivals: IntArray, sizes: IntArray) -> RoutedOutcomes:
         """Return the outcomes of a batch with their routes.
 
         ``arrivals`` has the arrival of each input row in milliseconds, ``sizes`` the bytes of its key and body.
         """
         facts = outcomes.facts
         width = facts.columns.rows
-        own = sizes_of(facts, sizes)
-        placed = self.destinations.place(outcomes, own)
-        spilled = self._limits.spilled(outcomes, own, placed.routes)
+        own = row_sizes(facts, sizes)
+        placed = self.destinations.assign_rows(outcomes, own)
+        spilled = self._limits.find_spilled(outcomes, own, placed.routes)
         decided = [row for row in outcomes.ties if row not in outcomes.reasons]
         messages = self._xids.take(pa.array(outcomes.winners, mask=outcomes.winners < 0))
         columns: dict[str, pa.Array] = {
             "message": messages,
             "endpoint": placed.endpoints,
-            "reason": sparse(outcomes.reasons, width, pa.string()),
-            "detail": sparse(outcomes.details, width, pa.string()),
-            "nearest": sparse(_as_json(outcomes.nearest), width, pa.string()),
-            "ambiguous": sparse({row: outcomes.ties[row] for row in decided}, width, pa.string()),
+            "reason": sparse_column(outcomes.reasons, width, pa.string()),
+            "detail": sparse_column(outcomes.details, width, pa.string()),
+            "nearest": sparse_column(_encode_explanations(outcomes.nearest), width, pa.string()),
+            "ambiguous": sparse_column({row: outcomes.ties[row] for row in decided}, width, pa.string()),
             "route": placed.routes,
-            "spilled": sparse(dict.fromkeys(spilled, True), width, pa.bool_()),
+            "spilled": sparse_column(dict.fromkeys(spilled, True), width, pa.bool_()),
             **placed.topics,
-            **_exact(outcomes),
-            **(self._relating.columns(outcomes) if self._relating is not None else {}),
+            **_codec_columns(outcomes),
+            **(self._relations.build(outcomes) if self._relations is not None else {}),
             **({SCHEMA_ID: self._ids.ids_of_rows(facts)} if self._ids.finds_any else {}),
         }
-        order, offsets = in_order(facts, len(sizes))
+        order, offsets = order_by_source(facts, len(sizes))
         arrived = arrivals[facts.sources[order]]
         taken = int(sizes.sum())
         kept: dict[str, int] = {"spilled": len(spilled), "size": taken, "rows": len(sizes)}
-        ids, empty = self._ids.count_routed(facts, outcomes.winners, order), self._empty(facts)
-        counts = tally(placed, outcomes.reasons, decided, order, arrived, own, empty=empty, ids=ids, **kept)
+        ids, empty = self._ids.count_routed(facts, outcomes.winners, order), self._count_empty_batches(facts)
+        counts = encode_tally(placed, outcomes.reasons, decided, order, arrived, own, empty=empty, ids=ids, **kept)
         return RoutedOutcomes(outcomes, columns, order, offsets, counts)
 
-    def _empty(self, facts: RecordColumns) -> Counter[str]:
+    def _count_empty_batches(self, facts: RecordColumns) -> Counter[str]:
         """Return the number of empty batches of events by endpoint, "" if unknown."""
         named = (self._channels[each].endpoint_of(-1) if each >= 0 else None for each in facts.empty)
         return Counter(name or "" for name in named)
@@ -403,13 +403,13 @@ def output_type(routes: Routes, relating: RelationColumns | None = None, *, ids:
         ("spilled", pa.bool_()),
         ("key", pa.binary()),
     ]
-    fields += [(name, pa.string()) for name in routes.fields]
+    fields += [(name, pa.string()) for name in routes.topic_fields]
     fields += relating.fields if relating is not None else []
     fields += [(SCHEMA_ID, pa.string())] if ids else []
     return pa.struct(fields)
 
 
-def in_order(facts: RecordColumns, rows: int) -> tuple[IntArray, Any]:
+def order_by_source(facts: RecordColumns, rows: int) -> tuple[IntArray, Any]:
     """Return the rows of facts in the order of their input rows, and the offsets of each input row's range."""
     real = np.flatnonzero(facts.sources != NO_SOURCE)
     order = real[np.argsort(facts.sources[real], kind="stable")]
@@ -417,22 +417,22 @@ def in_order(facts: RecordColumns, rows: int) -> tuple[IntArray, Any]:
     return order, np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
-def sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
+def sparse_column(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
     """Return a column with *values* by row, and null elsewhere."""
-    return scattered(rows, kind, [_filling(values, kind)])
+    return merge_columns(rows, kind, [_partial_column(values, kind)])
 
 
-def _filling(values: Mapping[int, Any], kind: pa.DataType) -> Filling:
+def _partial_column(values: Mapping[int, Any], kind: pa.DataType) -> PartialColumn:
     return np.fromiter(values, np.int64, len(values)), pa.array(list(values.values()), kind)
 
 
-def _as_json(nearest: Mapping[int, list[dict[str, Any]]]) -> dict[int, str]:
+def _encode_explanations(nearest: Mapping[int, list[dict[str, Any]]]) -> dict[int, str]:
     """Return explanations by row as JSON; equal rows share one text."""
     texts = {id(each): json.dumps(each) for each in {id(each): each for each in nearest.values()}.values()}
     return {row: texts[id(each)] for row, each in nearest.items()}
 
 
-def _exact(outcomes: MatchOutcomes) -> dict[str, pa.Array]:
+def _codec_columns(outcomes: MatchOutcomes) -> dict[str, pa.Array]:
     """Return the columns of rows that the JVM cannot render: rows that the codec read, and mapped rows."""
     rows = outcomes.facts.columns.rows
     mapped = set(outcomes.mapped.tolist())
@@ -448,16 +448,16 @@ def _exact(outcomes: MatchOutcomes) -> dict[str, pa.Array]:
             places[row] = reading.place
             data[row] = reading.body
         if outcomes.winners[row] < 0:
-            if (key := key_of(reading)) is not None:
+            if (key := partition_key_of(reading)) is not None:
                 keys[row] = key
             if reading.place >= 0:
                 # A dead letter from a batch of events has the one event only.
-                passed[row] = _headers_of_one(reading)
+                passed[row] = _batch_event_headers(reading)
             continue
-        passed[row] = _passed(reading, int(outcomes.facts.protocols[row]))
+        passed[row] = _forwarded_headers(reading, int(outcomes.facts.protocols[row]))
         if row not in mapped:
-            attributes[row] = _attributes(reading)
-            if (key := key_of(reading)) is not None:
+            attributes[row] = _kafka_attributes(reading)
+            if (key := partition_key_of(reading)) is not None:
                 keys[row] = key
             if (names := typed_names(reading.envelope.attributes)) is not None:
                 typed[row] = names
@@ -467,60 +467,60 @@ def _exact(outcomes: MatchOutcomes) -> dict[str, pa.Array]:
                 # A sink may still reject it; extracting it then would parse the whole batch for each event.
                 came[row] = reading.body
     settled = outcomes.facts.settled
-    datas = [_filling(data, pa.binary()), *(data_from_json(outcomes, each) for each in settled)]
+    datas = [_partial_column(data, pa.binary()), *(json_data(outcomes, each) for each in settled)]
     replaced = np.zeros(rows, bool)
     replaced[np.concatenate([own for own, _ in datas])] = True
-    listed = _filling({row: _entries(pairs) for row, pairs in passed.items()}, HEADERS)
+    listed = _partial_column({row: _to_entries(pairs) for row, pairs in passed.items()}, HEADERS)
     return {
-        "attributes": _all_attributes(outcomes, attributes),
-        "typed": _typed(outcomes, typed),
-        "passed": scattered(rows, HEADERS, [listed, *(forwarded_headers_of(outcomes, each) for each in settled)]),
-        "data": scattered(rows, pa.binary(), datas),
-        "came": sparse(came, rows, pa.binary()),
+        "attributes": _attribute_column(outcomes, attributes),
+        "typed": _typed_column(outcomes, typed),
+        "passed": merge_columns(rows, HEADERS, [listed, *(forwarded_headers(outcomes, each) for each in settled)]),
+        "data": merge_columns(rows, pa.binary(), datas),
+        "came": sparse_column(came, rows, pa.binary()),
         "replaced": pa.array(replaced),
-        "place": sparse(places, rows, pa.int32()),
-        "key": _keys(outcomes, keys),
+        "place": sparse_column(places, rows, pa.int32()),
+        "key": _key_column(outcomes, keys),
     }
 
 
-def _attributes(reading: ExactReading) -> Pairs:
+def _kafka_attributes(reading: ExactReading) -> Pairs:
     attributes = reading.envelope.attributes
     pairs: Pairs = [(f"ce_{name}", text.encode()) for name, text in attributes.items() if name != "datacontenttype"]
     content = attributes.get("datacontenttype")
     return pairs if content is None else [*pairs, (CONTENT_TYPE, content.encode())]
 
 
-def _headers(reading: ExactReading) -> Pairs:
+def _record_headers(reading: ExactReading) -> Pairs:
     return [
         (part.key.removeprefix("headers."), part.value) for part in reading.parts if part.key.startswith("headers.")
     ]
 
 
-def _headers_of_one(reading: ExactReading) -> Pairs:
+def _batch_event_headers(reading: ExactReading) -> Pairs:
     """Return the headers of one event of a batch: the message's headers with the event's media type."""
-    headers = _headers(reading)
+    headers = _record_headers(reading)
     if not any(name.lower() == CONTENT_TYPE for name, _ in headers):
         headers.append((CONTENT_TYPE, EVENT_MEDIA))
     return [(name, EVENT_MEDIA if name.lower() == CONTENT_TYPE else value) for name, value in headers]
 
 
-def _passed(reading: ExactReading, protocol: int) -> Pairs:
+def _forwarded_headers(reading: ExactReading, protocol: int) -> Pairs:
     """Return the headers that are not CloudEvents attributes, in order."""
     rule = _RULES[protocol]
     pairs: Pairs = []
     for part in reading.parts:
-        name = forwarded_name(part.key)
+        name = forwarded_header_name(part.key)
         if name is not None and not (reading.envelope.is_event and attribute_of_key(part.key, rule) is not None):
             pairs.append((name, part.value))
     return pairs
 
 
-def _all_attributes(outcomes: MatchOutcomes, exact: Mapping[int, Pairs]) -> pa.Array:
+def _attribute_column(outcomes: MatchOutcomes, exact: Mapping[int, Pairs]) -> pa.Array:
     """Return the attributes of mapped rows, of rows that the codec read, and of rows whose parts are columns."""
     mapped = outcomes.attributes
-    fillings = [_filling({row: _entries(pairs) for row, pairs in exact.items()}, HEADERS)]
+    fillings = [_partial_column({row: _to_entries(pairs) for row, pairs in exact.items()}, HEADERS)]
     for each in outcomes.facts.settled:
-        fillings += (attributes_of(outcomes, each), attributes_from_json(outcomes, each))
+        fillings += (binary_attributes(outcomes, each), json_attributes(outcomes, each))
     if len(mapped):
         names = mapped.values.field("key")
         kafka = pc.if_else(
@@ -528,31 +528,34 @@ def _all_attributes(outcomes: MatchOutcomes, exact: Mapping[int, Pairs]) -> pa.A
         )
         entries = pa.StructArray.from_arrays([kafka, mapped.values.field("value")], names=["key", "value"])
         fillings.append((outcomes.mapped, pa.ListArray.from_arrays(mapped.offsets, entries).cast(HEADERS)))
-    return scattered(outcomes.facts.columns.rows, HEADERS, fillings)
+    return merge_columns(outcomes.facts.columns.rows, HEADERS, fillings)
 
 
-def _typed(outcomes: MatchOutcomes, exact: Mapping[int, str]) -> pa.StringArray:
+def _typed_column(outcomes: MatchOutcomes, exact: Mapping[int, str]) -> pa.StringArray:
     """Return :func:`bindings.events.typed_names` of each event; null if all attributes are strings."""
-    fillings = [_filling(exact, pa.string())]
+    fillings = [_partial_column(exact, pa.string())]
     for each in outcomes.facts.settled:
-        fillings += (typed_of(outcomes, each), typed_from_json(outcomes, each))
-    return scattered(outcomes.facts.columns.rows, pa.string(), fillings)
+        fillings += (binary_typed_names(outcomes, each), json_typed_names(outcomes, each))
+    return merge_columns(outcomes.facts.columns.rows, pa.string(), fillings)
 
 
-def _keys(outcomes: MatchOutcomes, keys: Mapping[int, bytes | None]) -> pa.Array:
+def _key_column(outcomes: MatchOutcomes, keys: Mapping[int, bytes | None]) -> pa.Array:
     """Return the partition keys of rows with attributes here; the JVM finds those of its own rows.
 
     *keys* are those of rows that the codec read, also if they are no event, for key order
     (:mod:`router.writing.outcomes`).
     """
-    fillings = [_filling(keys, pa.binary()), *(keys_of(outcomes, each) for each in outcomes.facts.settled)]
+    fillings = [
+        _partial_column(keys, pa.binary()),
+        *(partition_keys(outcomes, each) for each in outcomes.facts.settled),
+    ]
     mapped = outcomes.attributes
     if len(mapped):
         places = np.flatnonzero(pc.equal(mapped.values.field("key"), PARTITION_KEY).to_numpy(zero_copy_only=False))
         owners = np.searchsorted(mapped.offsets.to_numpy(), places, "right") - 1
         fillings.append((outcomes.mapped[owners], mapped.values.field("value").take(pa.array(places))))
-    return scattered(outcomes.facts.columns.rows, pa.binary(), fillings)
+    return merge_columns(outcomes.facts.columns.rows, pa.binary(), fillings)
 
 
-def _entries(pairs: Pairs) -> list[dict[str, Any]]:
+def _to_entries(pairs: Pairs) -> list[dict[str, Any]]:
     return [{"key": name, "value": value} for name, value in pairs]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 VERSION: Final = version("xregistry-router")
 """The installed version; a release does not finish batches of another release."""
-TOPIC: Final = "kafka:"
+TOPIC_PREFIX: Final = "kafka:"
 """Prefix of the name of a channel that is a topic."""
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
@@ -73,13 +73,13 @@ class Plan:
     @cached_property
     def frames(self) -> Mapping[str, FrameSettings]:
         """The framing of Kafka bodies with schema ids, by endpoint."""
-        return self.frames_anew()
+        return self.create_frames()
 
-    def frames_anew(self) -> dict[str, FrameSettings]:
+    def create_frames(self) -> dict[str, FrameSettings]:
         """Return :attr:`frames` with separate registry clients, for another thread."""
         return frame_settings(self.settings, [each.settings for each in self.sources])
 
-    def unidentified(self) -> Iterator[tuple[Source, tuple[str, ...]]]:
+    def iter_unresolved_sources(self) -> Iterator[tuple[Source, tuple[str, ...]]]:
         """Yield Kafka sources whose schema ids cannot be resolved, with the definitions that this affects.
 
         With ``auto`` framing, JSON definitions are not affected: no frame begins like JSON.
@@ -124,7 +124,9 @@ class Plan:
             xid
             for source in self.sources
             for xid in self.catalog.endpoints[source.endpoint].candidates
-            if any(rule.route in numbers for rule in self.routes.rules(xid, source.endpoint, lambda name: None))
+            if any(
+                rule.route in numbers for rule in self.routes.possible_rules(xid, source.endpoint, lambda name: None)
+            )
         )
         return self._sink_frames.frames_for(sink, taken, register=register)
 
@@ -139,20 +141,20 @@ class Plan:
         return Routes(self.settings)
 
     @cached_property
-    def relates(self) -> bool:
+    def has_relations(self) -> bool:
         """Whether some definition has a relation to another, which the lineage then names."""
         return any(definition.relation is not None for definition in self.catalog.definitions.values())
 
     @cached_property
-    def rare(self) -> tuple[str, ...]:
+    def optional_lineage(self) -> tuple[str, ...]:
         """The lineage columns that only some plans have."""
         ids = (SCHEMA_ID,) if self.judge.matcher.ids.finds_any else ()
-        return (*(RELATED if self.relates else ()), *ids)
+        return (*(RELATED if self.has_relations else ()), *ids)
 
     @property
     def pairs(self) -> bool:
         """Whether messages are paired by relations."""
-        return self.relates and self.settings.relations is not None
+        return self.has_relations and self.settings.relations is not None
 
     @cached_property
     @pause_gc()
@@ -173,11 +175,13 @@ class Plan:
             numbers[channel] = number
             numbers.update({member.endpoint: number for member in members})
         payloads = PayloadValidation(self.catalog)
-        matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart, builder.tie_breaker())
-        relating = RelationColumns.of(matcher, self.catalog, pairs=self.pairs) if self.relates else None
+        matcher = Matcher(
+            builder.targets, builder.channels, payloads, self.routes.matching_validation, builder.tie_breaker()
+        )
+        relating = RelationColumns.from_catalog(matcher, self.catalog, pairs=self.pairs) if self.has_relations else None
         outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings), relating)
         wanted = any(self.settings.sinks[name].typed for name in self.routes.event_sinks)
-        typed = _typed(self.catalog) if wanted else Catalog()
+        typed = _typed_definitions(self.catalog) if wanted else Catalog()
         return Evaluator(matcher, outputs, numbers, divide_memory(self.settings).worker, typed)
 
     @cached_property
@@ -200,36 +204,40 @@ class Plan:
 class Evaluator:
     """A compiled plan in a worker: the matcher, the output builder, channel numbers by name.
 
-    ``memory`` is the limit of a worker in bytes. ``typed`` has the definitions with their schemas, if a sink has typed
+    ``memory_limit`` is the limit of a worker in bytes. ``typed_catalog`` has the definitions with their schemas, if a sink has typed
     columns. ``shadow`` is the shadow catalog.
     """
 
     matcher: Matcher
     outputs: OutputBuilder
-    channels: Mapping[str, int]
-    memory: int
-    typed: Catalog = field(default_factory=Catalog)
+    channel_numbers: Mapping[str, int]
+    memory_limit: int
+    typed_catalog: Catalog = field(default_factory=Catalog)
     shadow: Shadow | None = None
-    reader: KafkaColumnReader = field(init=False)
+    kafka_reader: KafkaColumnReader = field(init=False)
     """Reads Kafka rows."""
-    bodies: frozenset[str] = field(init=False)
+    topics_with_bodies: frozenset[str] = field(init=False)
     """Topics whose bodies may have to be validated against schemas."""
 
     def __post_init__(self) -> None:
         matcher, outputs = self.matcher, self.outputs
         sniffs = any(matcher.sniffs(number, KAFKA) for number in range(len(matcher.channels)))
-        attributes = (f"e.{name}" for name in outputs.attributes)
-        object.__setattr__(self, "reader", KafkaColumnReader((*matcher.keys, *attributes), sniffs=sniffs))
-        topics = {name.removeprefix(TOPIC): number for name, number in self.channels.items() if name.startswith(TOPIC)}
+        attributes = (f"e.{name}" for name in outputs.used_attributes)
+        object.__setattr__(self, "kafka_reader", KafkaColumnReader((*matcher.keys, *attributes), sniffs=sniffs))
+        topics = {
+            name.removeprefix(TOPIC_PREFIX): number
+            for name, number in self.channel_numbers.items()
+            if name.startswith(TOPIC_PREFIX)
+        }
         bodies = (
             name
             for name, number in topics.items()
             if matcher.checks.needs_bodies(number) or outputs.needs_bodies(number)
         )
-        object.__setattr__(self, "bodies", frozenset(bodies))
+        object.__setattr__(self, "topics_with_bodies", frozenset(bodies))
 
 
-def _typed(catalog: Catalog) -> Catalog:
+def _typed_definitions(catalog: Catalog) -> Catalog:
     """Return a catalog with only the schemas and the definitions that have one."""
     linked = {xid: each for xid, each in catalog.definitions.items() if each.schemakey in catalog.schemas}
     return Catalog(definitions=linked, schemas=catalog.schemas, epoch=catalog.epoch)

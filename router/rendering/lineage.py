@@ -32,7 +32,7 @@ MEMBERS: Final = ("endpoint", "epoch", "position")
 _JSON: Final = f"{LINEAGE}lineage"
 
 
-def lineage_of(message: str, context: str, members: Mapping[str, str], form: LineageForm) -> dict[str, str]:
+def lineage_headers(message: str, context: str, members: Mapping[str, str], form: LineageForm) -> dict[str, str]:
     """Return the headers of one event, by name; *context* is JSON, *members* has ``MEMBERS`` and what is rare."""
     if not form:
         return {}
@@ -43,13 +43,13 @@ def lineage_of(message: str, context: str, members: Mapping[str, str], form: Lin
             f"{LINEAGE}context": context,
             **{f"{LINEAGE}{name}": text for name, text in members.items() if name not in MEMBERS},
         }
-    return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: _text_of(members)}
+    return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: _encode_members(members)}
 
 
-def lineage_columns(
+def lineage_header_columns(
     message: pa.StringArray, context: pa.StringArray, members: Mapping[str, pa.StringArray], form: LineageForm
 ) -> dict[str, pa.StringArray]:
-    """Return the headers of many events as columns, by name: the values that :func:`lineage_of` has for each row.
+    """Return the headers of many events as columns, by name: the values that :func:`lineage_headers` has for each row.
 
     A null among the rare *members* is no member; with ``separate`` no header.
     """
@@ -57,10 +57,10 @@ def lineage_columns(
         own = {f"{LINEAGE}{name}": members[name] for name in MEMBERS}
         rare = {f"{LINEAGE}{name}": texts for name, texts in members.items() if name not in MEMBERS}
         return {f"{LINEAGE}message": message, **own, f"{LINEAGE}context": context, **rare}
-    return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: _texts_of(members)}
+    return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: _encode_member_columns(members)}
 
 
-def lineage_in_spark(
+def lineage_spark_columns(
     message: Column, context: Column, members: Mapping[str, Column], form: LineageForm
 ) -> dict[str, Column]:
     """Return the headers of one event as Spark columns, by name; *members* has ``MEMBERS`` only, in this order."""
@@ -75,11 +75,11 @@ def lineage_in_spark(
     return {f"{LINEAGE}message": message, f"{LINEAGE}context": context, _JSON: F.concat(*pieces, F.lit("}"))}
 
 
-def _text_of(members: Mapping[str, str]) -> str:
+def _encode_members(members: Mapping[str, str]) -> str:
     return msgspec.json.encode(members).decode()
 
 
-def _texts_of(members: Mapping[str, pa.StringArray]) -> pa.StringArray:
+def _encode_member_columns(members: Mapping[str, pa.StringArray]) -> pa.StringArray:
     # Ids of endpoints, epochs and positions have no character that JSON escapes.
     pieces: list[pa.StringArray | str] = []
     for place, name in enumerate(MEMBERS):
@@ -92,7 +92,7 @@ def _texts_of(members: Mapping[str, pa.StringArray]) -> pa.StringArray:
     at = pa.array(rows)
     taken = {name: values.take(at).to_pylist() for name, values in members.items()}
     exact = [
-        _text_of({name: text for name, text in zip(taken, row, strict=True) if text is not None})
+        _encode_members({name: text for name, text in zip(taken, row, strict=True) if text is not None})
         for row in zip(*taken.values(), strict=True)
     ]
     mask = np.zeros(len(texts), bool)
@@ -100,11 +100,11 @@ def _texts_of(members: Mapping[str, pa.StringArray]) -> pa.StringArray:
     return pc.replace_with_mask(texts, pa.array(mask), pa.array(exact, pa.string()))
 
 
-def context_text(context: Mapping[str, str]) -> str:
+def encode_context(context: Mapping[str, str]) -> str:
     """Return the context attributes of one event as JSON."""
     return json.dumps(dict(context), ensure_ascii=False, separators=(",", ":"))
 
 
-def lineage_name(form: LineageForm) -> str:
+def encode_lineage_form(form: LineageForm) -> str:
     """Return a form as text, '' for no headers; for a column of a Spark table."""
     return form if form == "separate" else "one" * bool(form)

@@ -16,7 +16,13 @@ from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets
 from router.errors import SinkError, find_batch_fault, find_lost_registry, is_data_loss, is_timestamp_overflow
 from router.evaluation.forwarding import EXCHANGE
-from router.evaluation.outcome_rows import ARRIVED, HEADERS_TYPE, OUTCOME_COLUMNS, header, source_rows_json
+from router.evaluation.outcome_rows import (
+    HEADERS_TYPE,
+    ORIGINAL_BODY,
+    OUTCOME_COLUMNS,
+    header_column,
+    iter_source_rows_json,
+)
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Evaluator, Plan
 from router.logs import get_logger
@@ -27,7 +33,7 @@ from router.settings.routes import make_dead_letter_values
 from router.sinks.contract import Rejected, Staged, WriteResult
 from router.state.ledger import LetterLedger, waits_for
 from router.state.state import BatchNotes, StateFolder
-from router.writing.kafka_records import KafkaRecords, order_key, spilled_records
+from router.writing.kafka_records import KafkaRecords, iter_spilled_records, order_key_column
 from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedFiles, StagingPass, results_of
 
 if TYPE_CHECKING:
@@ -144,19 +150,19 @@ class Outcomes(Protocol):
 # A batch that an operator moves to dead letters gets the same ones. The detail ``sink NAME: why; sink OTHER: why``
 # names exactly the sinks that lack the record, so a replay sends it only to those.
 
-REASON: Final = "sink-rejected"
-DETAIL_CAP: Final = 3_900
+SINK_REJECTED: Final = "sink-rejected"
+MAX_DETAIL_CHARS: Final = 3_900
 """Maximum characters of a detail: below the limit for Kafka headers, so that no sink's name is truncated."""
-_NAMED: Final = re.compile(r"(?:^|; )sink ([^:;]+): ")
-_MARKS: Final = {"%": "%25", ":": "%3A", ";": "%3B"}
+_SINK_NAMES: Final = re.compile(r"(?:^|; )sink ([^:;]+): ")
+_NAME_ESCAPES: Final = {"%": "%25", ":": "%3A", ";": "%3B"}
 """Characters of sink names that must be escaped, the escape character first."""
 
 
 def detail_of(reasons: Mapping[str, str]) -> str:
     """Return the detail of a dead letter from the reasons by sink; it has all names in full."""
     # A reason must not look like the name of another sink.
-    escaped = {_escaped(name): why.replace("; sink ", ", sink ") for name, why in reasons.items()}
-    share = max(0, DETAIL_CAP // max(1, len(escaped)) - max(map(len, escaped), default=0) - len("; sink : "))
+    escaped = {_escape_name(name): why.replace("; sink ", ", sink ") for name, why in reasons.items()}
+    share = max(0, MAX_DETAIL_CHARS // max(1, len(escaped)) - max(map(len, escaped), default=0) - len("; sink : "))
     return "; ".join(f"sink {name}: {why[:share]}" for name, why in escaped.items())
 
 
@@ -164,17 +170,17 @@ def sinks_of(detail: str) -> tuple[str, ...]:
     """Return the sinks that the detail of a dead letter names, the inverse of :func:`detail_of`; () if none."""
     if not detail.startswith("sink "):
         return ()
-    return tuple(dict.fromkeys(_plain(name) for name in _NAMED.findall(detail)))
+    return tuple(dict.fromkeys(_unescape_name(name) for name in _SINK_NAMES.findall(detail)))
 
 
-def _escaped(name: str) -> str:
-    for mark, code in _MARKS.items():
+def _escape_name(name: str) -> str:
+    for mark, code in _NAME_ESCAPES.items():
         name = name.replace(mark, code)
     return name
 
 
-def _plain(name: str) -> str:
-    for mark, code in reversed(_MARKS.items()):
+def _unescape_name(name: str) -> str:
+    for mark, code in reversed(_NAME_ESCAPES.items()):
         name = name.replace(code, mark)
     return name
 
@@ -197,7 +203,7 @@ class Rejections:
         """Rejected records by endpoint and definition, each once."""
         return Counter((record.endpoint, record.message) for record in self._records.values())
 
-    def of_sink(self, sink: str) -> Counter[str]:
+    def count_of_sink(self, sink: str) -> Counter[str]:
         """Return the records that one sink rejected, by endpoint."""
         rejected = (self._records[position] for position, sinks in self._details.items() if sink in sinks)
         return Counter(record.endpoint for record in rejected)
@@ -205,13 +211,19 @@ class Rejections:
     @property
     def routes(self) -> frozenset[int]:
         """The routes of the rejected records' dead letters."""
-        return frozenset(self._routes.letters(record.endpoint, REASON) for record in self._records.values())
+        return frozenset(
+            self._routes.dead_letter_route(record.endpoint, SINK_REJECTED) for record in self._records.values()
+        )
 
-    def letters_on(self, routes: Collection[int]) -> Counter[str]:
+    def count_dead_letters(self, routes: Collection[int]) -> Counter[str]:
         """Return the number of rejected records by endpoint whose dead letters have one of these routes."""
         endpoints = Counter(record.endpoint for record in self._records.values())
         return Counter(
-            {name: count for name, count in endpoints.items() if self._routes.letters(name, REASON) in routes}
+            {
+                name: count
+                for name, count in endpoints.items()
+                if self._routes.dead_letter_route(name, SINK_REJECTED) in routes
+            }
         )
 
     @property
@@ -225,24 +237,25 @@ class Rejections:
             self._records[record.position] = record
             self._details.setdefault(record.position, {})[sink] = record.reason
 
-    def table(self) -> pa.Table:
+    def to_table(self) -> pa.Table:
         """Return the columns of each rejected record's dead letter, by position (``at``).
 
         They are its detail, its route and topics, and the bytes above which it is spilled (``limit``).
         """
         records = list(self._records.values())
-        taking = [self._routes.letters(record.endpoint, REASON) for record in records]
+        taking = [self._routes.dead_letter_route(record.endpoint, SINK_REJECTED) for record in records]
         columns: dict[str, list[str]] = {
             "at": [record.position for record in records],
             "detail": [detail_of(self._details[record.position]) for record in records],
         }
-        for name, template in self._routes.letter_topics.items():
+        for name, template in self._routes.dead_letter_topics.items():
             columns[f"letters_{name}"] = [
-                template.expand(make_dead_letter_values(record.endpoint, REASON), escape="_") for record in records
+                template.expand(make_dead_letter_values(record.endpoint, SINK_REJECTED), escape="_")
+                for record in records
             ]
         numbers = {
             "route": pa.array(taking, pa.int32()),
-            "limit": pa.array([self._limits.of(route) for route in taking], pa.int64()),
+            "limit": pa.array([self._limits.max_bytes(route) for route in taking], pa.int64()),
         }
         return pa.table({**{name: pa.array(values, pa.string()) for name, values in columns.items()}, **numbers})
 
@@ -259,15 +272,15 @@ class Receipts:
     """
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, bool], int] = {}
+        self._reported_rows: dict[tuple[str, bool], int] = {}
 
     def add(self, sink: str, result: WriteResult, *, letters: bool = False) -> None:
         """Add a sink's receipt for events or dead letters."""
-        self._said[sink, letters] = result.rows + result.before
+        self._reported_rows[sink, letters] = result.rows + result.before
 
-    def waive(self, sink: str) -> None:
+    def ignore(self, sink: str) -> None:
         """Ignore the receipts of a sink's events: it already has the batch that contains this part."""
-        self._said.pop((sink, False), None)
+        self._reported_rows.pop((sink, False), None)
 
     def settle(self, tally: Tally, routes: Routes, rejections: Rejections | None = None) -> None:
         """Add to the tally what each sink has received, and what is missing without a rejection.
@@ -275,18 +288,18 @@ class Receipts:
         *tally* is as evaluated; *rejections* has the records that became dead letters since.
         """
         for name, numbers in routes.event_sinks.items():
-            due, size = _due(tally, numbers)
+            due, size = _expected_counts(tally, numbers)
             if rejections is not None:
-                due -= rejections.of_sink(name)
-            self._settle(tally, name, due, size, letters=False)
+                due -= rejections.count_of_sink(name)
+            self._add_sink(tally, name, due, size, letters=False)
         for name, numbers in routes.letter_sinks.items():
-            due, size = _due(tally, numbers)
+            due, size = _expected_counts(tally, numbers)
             if rejections is not None:
-                due += rejections.letters_on(numbers)
-            self._settle(tally, name, due, size, letters=True)
+                due += rejections.count_dead_letters(numbers)
+            self._add_sink(tally, name, due, size, letters=True)
 
-    def _settle(self, tally: Tally, sink: str, due: Counter[str], size: Counter[str], *, letters: bool) -> None:
-        said = self._said.get((sink, letters))
+    def _add_sink(self, tally: Tally, sink: str, due: Counter[str], size: Counter[str], *, letters: bool) -> None:
+        said = self._reported_rows.get((sink, letters))
         if said is not None:
             tally.missing += max(0, due.total() - said)
         for endpoint, count in due.items():
@@ -294,7 +307,7 @@ class Receipts:
             tally.delivered_bytes[sink, endpoint] += size[endpoint]
 
 
-def _due(tally: Tally, numbers: tuple[int, ...]) -> tuple[Counter[str], Counter[str]]:
+def _expected_counts(tally: Tally, numbers: tuple[int, ...]) -> tuple[Counter[str], Counter[str]]:
     """Return the number of outcomes on these routes by endpoint, and their bytes."""
     due, size = Counter[str](), Counter[str]()
     for (endpoint, route), (count, taken) in tally.routes.items():
@@ -318,10 +331,10 @@ def _due(tally: Tally, numbers: tuple[int, ...]) -> tuple[Counter[str], Counter[
 # The driver gets only rows whose key is blocked or has a dead letter in the batch, without bodies. A key is the event's
 # ``partitionkey``, else the record's key; a record without a key is never held back.
 
-PATIENCE_SECONDS: Final = 60.0
+MAX_WAIT_SECONDS: Final = 60.0
 """Maximum seconds for which a batch waits until a replay unblocks one of its keys."""
-LOOK_SECONDS: Final = 0.1
-_NUMBERS: Final = re.compile(r"((?:-\d+)*)(?:#(\d+))?\Z")
+POLL_SECONDS: Final = 0.1
+_POSITION_NUMBERS: Final = re.compile(r"((?:-\d+)*)(?:#(\d+))?\Z")
 _log = get_logger()
 
 
@@ -372,27 +385,27 @@ class Ordering:
         Raises:
             StateError: the state cannot be read or written; nothing has been decided.
         """
-        if not _parks(plan):
+        if not _is_parking(plan):
             return NOTHING
-        noted = self._blocked(batch)
-        blocked = self._heads(()) if noted is None else noted
-        suspects = _suspects(outcomes, blocked, dead=dead)
+        noted = self._stored_keys(batch)
+        blocked = self._find_blocked_keys(()) if noted is None else noted
+        suspects = _find_suspects(outcomes, blocked, dead=dead)
         if noted is None:
             keys = {each.key for each in suspects}
-            blocked = self._heads(keys)
+            blocked = self._find_blocked_keys(keys)
             met = {key: blocked[key] for key in keys & blocked.keys()}
             self._notes.block(self._query, batch.number, batch.generation, met, batch.label)
-        held = _held(suspects, blocked)
+        held = _find_held_back(suspects, blocked)
         waiting = {each.decision.letter for each in held.records}
-        self._arrived(each for each in suspects if each.route < 0 or each.letter in waiting)
+        self._add_dead_letters(each for each in suspects if each.route < 0 or each.letter in waiting)
         if held.records:
             _log.info("records held back: their keys are blocked", query=self._query, records=len(held.records))
         return held
 
     def noted(self, outcomes: Outcomes, batch: BatchId, plan: Plan) -> HeldBack:
         """Return the records that the first write of a batch held back; none if it was never written."""
-        blocked = self._blocked(batch) if _parks(plan) else None
-        return NOTHING if blocked is None else _held(_suspects(outcomes, blocked, dead=1), blocked)
+        blocked = self._stored_keys(batch) if _is_parking(plan) else None
+        return NOTHING if blocked is None else _find_held_back(_find_suspects(outcomes, blocked, dead=1), blocked)
 
     def settle(self, outcomes: Outcomes, rejections: Rejections, plan: Plan, *, dead: int) -> None:
         """Block the keys of all dead letters of a batch; after they are written, before Spark commits the batch.
@@ -402,15 +415,15 @@ class Ordering:
         Raises:
             StateError: the state cannot be written.
         """
-        if _parks(plan) and dead:
-            self._arrived(outcomes.letters(rejections).keyed())
+        if _is_parking(plan) and dead:
+            self._add_dead_letters(outcomes.letters(rejections).keyed())
 
-    def _blocked(self, batch: BatchId) -> dict[str, str] | None:
+    def _stored_keys(self, batch: BatchId) -> dict[str, str] | None:
         return self._notes.blocked(self._query, batch.number, batch.generation, batch.label)
 
-    def _heads(self, keys: Collection[str]) -> dict[str, str]:
+    def _find_blocked_keys(self, keys: Collection[str]) -> dict[str, str]:
         """Return the blocked keys, after waiting for a replay that is about to unblock one of *keys*."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + MAX_WAIT_SECONDS
         while True:
             with LetterLedger.open(self._root, create=False) as ledger:
                 heads = ledger.order.heads()
@@ -418,36 +431,36 @@ class Ordering:
                 # Ignore a replay that was killed.
                 if not freeing or not ledger.is_locked or time.monotonic() >= deadline:
                     return heads
-            self._pause(LOOK_SECONDS)
+            self._pause(POLL_SECONDS)
 
-    def _arrived(self, letters: Iterable[RecordOutcome]) -> None:
-        ordered = sorted(letters, key=lambda each: in_order(each.position))
+    def _add_dead_letters(self, letters: Iterable[RecordOutcome]) -> None:
+        ordered = sorted(letters, key=lambda each: position_sort_key(each.position))
         if ordered:
             with LetterLedger.open(self._root) as ledger:
                 ledger.order.arrived((each.key, each.letter) for each in ordered)
 
 
-def in_order(position: str) -> tuple[str, tuple[int, ...], int]:
+def position_sort_key(position: str) -> tuple[str, tuple[int, ...], int]:
     """Return the sort key of a position in order of arrival (partition, then offset or segment and row)."""
-    match = _NUMBERS.search(position)
+    match = _POSITION_NUMBERS.search(position)
     assert match is not None  # It also matches nothing.
     numbers = tuple(int(text) for text in match[1].split("-")[1:])
     return position[: match.start()], numbers, int(match[2] or -1)
 
 
-def _parks(plan: Plan) -> bool:
+def _is_parking(plan: Plan) -> bool:
     return plan.settings.dead_letters.order == "park"
 
 
-def _suspects(outcomes: Outcomes, blocked: Mapping[str, str], *, dead: int) -> list[RecordOutcome]:
+def _find_suspects(outcomes: Outcomes, blocked: Mapping[str, str], *, dead: int) -> list[RecordOutcome]:
     """Return the records of keys that are blocked or have a dead letter in the batch, in order of arrival."""
     keys = set(blocked)
     if dead:
         keys.update(each.key for each in outcomes.letters().keyed())
-    return sorted(outcomes.keyed(keys), key=lambda each: in_order(each.position)) if keys else []
+    return sorted(outcomes.keyed(keys), key=lambda each: position_sort_key(each.position)) if keys else []
 
 
-def _held(suspects: Iterable[RecordOutcome], blocked: Mapping[str, str]) -> HeldBack:
+def _find_held_back(suspects: Iterable[RecordOutcome], blocked: Mapping[str, str]) -> HeldBack:
     """Return the routed records that come after a dead letter of their key; *suspects* are in order."""
     heads = dict(blocked)
     held: list[HeldRecord] = []
@@ -463,7 +476,7 @@ def _held(suspects: Iterable[RecordOutcome], blocked: Mapping[str, str]) -> Held
 
 # Spark's own write to Kafka, and whose fault it is when it fails.
 
-_ABSENT: Final = re.compile(r"Topic ([A-Za-z0-9._-]{1,249}) not present in metadata")
+_ABSENT_TOPIC: Final = re.compile(r"Topic ([A-Za-z0-9._-]{1,249}) not present in metadata")
 _DENIED: Final = "TopicAuthorizationException"
 
 
@@ -490,19 +503,19 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = 
         ):
             raise  # Not the sink's fault, and a retry would not help.
         told = str(error)
-        if lacking := _ABSENT.search(told):
+        if lacking := _ABSENT_TOPIC.search(told):
             if sink.create_topics is not None and not again:
-                _create(rows, sink, name)
+                _create_topics_of(rows, sink, name)
                 return save_to_kafka(rows, sink, name, again=True)
             problem = f"Kafka at {sink.bootstrap_servers} has no topic {lacking[1]}, or hides it from this login"
             hint = f"create topic {lacking[1]}, or grant the login Describe and Write on it; the batch is then written"
             raise SinkError(name, problem, hint=hint) from error
-        problem = f"Kafka at {sink.bootstrap_servers} did not accept the batch: {_cause(error)}"
+        problem = f"Kafka at {sink.bootstrap_servers} did not accept the batch: {_find_cause(error)}"
         hint = "grant the login of the sink Write on it; the batch is then written" if _DENIED in told else ""
         raise SinkError(name, problem, hint=hint) from error
 
 
-def _create(rows: DataFrame, sink: KafkaSink, name: str) -> None:
+def _create_topics_of(rows: DataFrame, sink: KafkaSink, name: str) -> None:
     """Create missing topics of these rows, which are evaluated once more.
 
     Raises:
@@ -535,7 +548,7 @@ def create_topics(sink: KafkaSink, name: str, topics: Iterable[str]) -> None:
         raise SinkError(name, f"Kafka at {sink.bootstrap_servers} did not create topic {topic}: {why}", hint=hint)
 
 
-def _cause(error: Exception) -> str:
+def _find_cause(error: Exception) -> str:
     """Return the relevant line of a Spark error."""
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
     exceptions = [line for line in lines if "kafka" in line.lower() and "Exception" in line]
@@ -544,8 +557,8 @@ def _cause(error: Exception) -> str:
 
 PAIRING_CHUNK: Final = 1000
 """Maximum records to pair that are Python objects in the driver at once."""
-_AMONG: Final = "among"
-_TOPIC: Final = "sent_to"
+_VALUE_COLUMN: Final = "among"
+_TOPIC_COLUMN: Final = "sent_to"
 
 
 class SparkOutcomes:
@@ -571,7 +584,7 @@ class SparkOutcomes:
         may_reject: bool = False,
     ) -> None:
         self.may_reject = may_reject
-        self._make = rows
+        self._create_rows = rows
         self._frame: DataFrame | None = None
         self._outgoing = outgoing
         self._staging = staging
@@ -598,18 +611,18 @@ class SparkOutcomes:
             self._rows.unpersist()
 
     def on_routes(self, routes: Sequence[int]) -> Self:
-        return self._of(lambda: self._rows.where(_on_routes(routes)))
+        return self._with_rows(lambda: self._rows.where(_is_on_routes(routes)))
 
     def without(self, letters: Collection[str]) -> Self:
-        return self._of(lambda: self._among("letter", letters, "left_anti")) if letters else self
+        return self._with_rows(lambda: self._join_on_values("letter", letters, "left_anti")) if letters else self
 
     def letters(self, rejections: Rejections | None = None) -> Self:
         def dead() -> DataFrame:
             letters = self._rows.where("m.route < 0")
             # One write: a table drops a second one with the batch's commit.
-            return letters.unionByName(self._rejected(rejections)) if rejections else letters
+            return letters.unionByName(self._rejected_rows(rejections)) if rejections else letters
 
-        return self._of(dead)
+        return self._with_rows(dead)
 
     def staged(self, share: RowsForSink) -> Staged:
         known = self._staged.get(share)
@@ -618,22 +631,24 @@ class SparkOutcomes:
         if self._judge is None:
             raise ValueError("these outcomes have no plan in the workers that write them")
         staging = StagingPass(SinkRows.of(self._batch, self._plan), (share,))
-        self._staged.add([share], results_of(staging.of_outcomes(self._rows, self._judge)))
+        self._staged.add([share], results_of(staging.stage_outcomes(self._rows, self._judge)))
         staged = self._staged.get(share)
         assert staged is not None
         return staged
 
     def decisions(self) -> list[RecordOutcome]:
-        return [_decision(row) for row in self._decided(self._rows).toArrow().to_pylist()]
+        return [_to_outcome(row) for row in self._select_decisions(self._rows).toArrow().to_pylist()]
 
     def keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
         from pyspark.sql import functions as F
 
-        keyed = self._of(
-            lambda: self._decided(self._rows, order_key(self._batch.kind).alias("key")).where(F.col("key").isNotNull())
+        keyed = self._with_rows(
+            lambda: self._select_decisions(self._rows, order_key_column(self._batch.kind).alias("key")).where(
+                F.col("key").isNotNull()
+            )
         )
-        chosen = keyed._rows if keys is None else keyed._among("key", keys, "left_semi")
-        return [_decision(row) for row in chosen.toArrow().to_pylist()]
+        chosen = keyed._rows if keys is None else keyed._join_on_values("key", keys, "left_semi")
+        return [_to_outcome(row) for row in chosen.toArrow().to_pylist()]
 
     def exchanges(self) -> Iterator[dict[str, Any]]:
         from pyspark.sql import functions as F
@@ -647,22 +662,22 @@ class SparkOutcomes:
     def topics(self, sink: str) -> list[str]:
         from pyspark.sql import functions as F
 
-        distinct = self._rows.select(F.col(f"m.topic_{sink}").alias(_TOPIC)).distinct()
-        names: list[str] = distinct.toArrow()[_TOPIC].to_pylist()
+        distinct = self._rows.select(F.col(f"m.topic_{sink}").alias(_TOPIC_COLUMN)).distinct()
+        names: list[str] = distinct.toArrow()[_TOPIC_COLUMN].to_pylist()
         return names
 
     def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
         from pyspark.sql import functions as F
 
-        sent = self._decided(self._rows, F.col(f"m.topic_{sink}").alias(_TOPIC))
-        share = self._of(lambda: sent)._among(_TOPIC, topics, "left_semi").toArrow().to_pylist()
-        return [(row.pop(_TOPIC), _decision(row)) for row in share]
+        sent = self._select_decisions(self._rows, F.col(f"m.topic_{sink}").alias(_TOPIC_COLUMN))
+        share = self._with_rows(lambda: sent)._join_on_values(_TOPIC_COLUMN, topics, "left_semi").toArrow().to_pylist()
+        return [(row.pop(_TOPIC_COLUMN), _to_outcome(row)) for row in share]
 
     def events(self, schema: pa.Schema) -> pa.Table:
-        return SinkRows.of(self._batch, self._plan).events_of(self._rows, schema)
+        return SinkRows.of(self._batch, self._plan).collect_events(self._rows, schema)
 
     def dead_letters(self) -> pa.Table:
-        return SinkRows.of(self._batch, self._plan).letters_of(self._rows)
+        return SinkRows.of(self._batch, self._plan).collect_dead_letters(self._rows)
 
     def publish_events(self, sink: str) -> None:
         self._publish(sink, letters=False)
@@ -673,79 +688,81 @@ class SparkOutcomes:
     def publish_all(self, sinks: Sequence[str]) -> None:
         if self._outgoing is None:
             raise ValueError("these outcomes have no records for one write to all sinks")
-        self._save(self._outgoing, self._kafka(dead_letter_sinks(self._plan.settings)[0]), ",".join(sinks))
+        self._save(self._outgoing, self._kafka_settings(dead_letter_sinks(self._plan.settings)[0]), ",".join(sinks))
 
     def spilled(self) -> Iterator[tuple[str, bytes]]:
-        return spilled_records(self._rows, self._batch.kind)
+        return iter_spilled_records(self._rows, self._batch.kind)
 
     def left_out(self) -> Iterator[tuple[str, bytes]]:
         if self._bare is not None:
-            yield from source_rows_json(self._bare, self._batch.kind, self._batch.first_query)
+            yield from iter_source_rows_json(self._bare, self._batch.kind, self._batch.first_query)
 
     @property
     def _rows(self) -> DataFrame:
         if self._frame is None:
-            self._frame = self._make()
+            self._frame = self._create_rows()
         return self._frame
 
-    def _of(self, rows: Callable[[], DataFrame]) -> Self:
+    def _with_rows(self, rows: Callable[[], DataFrame]) -> Self:
         share = copy(self)
-        share._make, share._frame = rows, None
+        share._create_rows, share._frame = rows, None
         return share
 
-    def _among(self, column: str, values: Collection[str], how: str) -> DataFrame:
+    def _join_on_values(self, column: str, values: Collection[str], how: str) -> DataFrame:
         """Return the rows with (``left_semi``) or without (``left_anti``) one of these values, in order."""
         from pyspark.sql import functions as F
 
-        table = pa.table({_AMONG: pa.array(sorted(values), pa.string())})
+        table = pa.table({_VALUE_COLUMN: pa.array(sorted(values), pa.string())})
         among = F.broadcast(self._rows.sparkSession.createDataFrame(table))
-        return self._rows.join(among, self._rows[column] == F.col(_AMONG), how)
+        return self._rows.join(among, self._rows[column] == F.col(_VALUE_COLUMN), how)
 
-    def _decided(self, rows: DataFrame, *more: Column) -> DataFrame:
+    def _select_decisions(self, rows: DataFrame, *more: Column) -> DataFrame:
         members = ("m.route", "m.endpoint", "m.message", "m.reason", "m.detail")
         return rows.select("position", "letter", *members, *more)
 
-    def _rejected(self, rejections: Rejections) -> DataFrame:
+    def _rejected_rows(self, rejections: Rejections) -> DataFrame:
         """Return the dead letters of rejected records, with the columns of the others."""
         from pyspark.sql import functions as F
 
         rows = self._rows
-        table = rows.sparkSession.createDataFrame(rejections.table()).alias("rejection")
+        table = rows.sparkSession.createDataFrame(rejections.to_table()).alias("rejection")
         letters = rows.join(F.broadcast(table), rows["position"] == F.col("rejection.at"))
-        letters = letters.withColumn("body", F.when(F.col("m.replaced"), F.col(ARRIVED)).otherwise(F.col("body")))
-        match = F.col("m").withField("reason", F.lit(REASON)).withField("detail", F.col("rejection.detail"))
-        match = match.withField("passed", _headers_as_they_came()).withField("route", F.col("rejection.route"))
+        letters = letters.withColumn("body", F.when(F.col("m.replaced"), F.col(ORIGINAL_BODY)).otherwise(F.col("body")))
+        match = F.col("m").withField("reason", F.lit(SINK_REJECTED)).withField("detail", F.col("rejection.detail"))
+        match = match.withField("passed", _original_headers()).withField("route", F.col("rejection.route"))
         size = F.coalesce(F.length("body"), F.lit(0)) + F.coalesce(F.length("key"), F.lit(0))
         match = match.withField("spilled", size > F.col("rejection.limit"))
-        for name in self._plan.routes.letter_topics:
+        for name in self._plan.routes.dead_letter_topics:
             match = match.withField(f"letters_{name}", F.col(f"rejection.letters_{name}"))
         return letters.withColumn("m", match).select(*rows.columns)
 
-    def _kafka(self, sink: str) -> KafkaSink:
+    def _kafka_settings(self, sink: str) -> KafkaSink:
         settings = self._plan.settings.sinks[sink].topics
         assert settings is not None
         return settings
 
     def _publish(self, sink: str, *, letters: bool) -> None:
         batch = self._batch
-        records = KafkaRecords.of_sink(self._plan, batch.kind, batch.first_query, batch.failed, sink, letters=letters)
-        self._save(records.of_outcomes(self._rows.select(*OUTCOME_COLUMNS, "letter")), self._kafka(sink), sink)
+        records = KafkaRecords.for_sink(self._plan, batch.kind, batch.first_query, batch.failed, sink, letters=letters)
+        self._save(
+            records.render_in_spark(self._rows.select(*OUTCOME_COLUMNS, "letter")), self._kafka_settings(sink), sink
+        )
 
     def _save(self, rows: DataFrame, sink: KafkaSink, name: str) -> None:
         save_to_kafka(rows, sink, name)
 
 
-def _decision(row: dict[str, Any]) -> RecordOutcome:
+def _to_outcome(row: dict[str, Any]) -> RecordOutcome:
     return RecordOutcome(**{name: value for name, value in row.items() if value is not None})
 
 
-def _on_routes(numbers: Sequence[int]) -> Column:
+def _is_on_routes(numbers: Sequence[int]) -> Column:
     from pyspark.sql import functions as F
 
     return F.col("m.route").isin(*numbers)
 
 
-def _headers_as_they_came() -> Column:
+def _original_headers() -> Column:
     """Return the headers of a rejected record's dead letter; an event of a batch has its own media type."""
     from pyspark.sql import functions as F
 
@@ -757,6 +774,8 @@ def _headers_as_they_came() -> Column:
         return F.when(F.lower(entry["key"]) == "content-type", replaced).otherwise(entry)
 
     named = F.exists(came, lambda entry: F.lower(entry["key"]) == "content-type")
-    single = F.when(named, F.transform(came, of_one)).otherwise(F.concat(came, F.array(header("content-type", media))))
+    single = F.when(named, F.transform(came, of_one)).otherwise(
+        F.concat(came, F.array(header_column("content-type", media)))
+    )
     # Without a place, null: then the headers as they came are taken.
     return F.when(F.col("m.place").isNotNull(), single)

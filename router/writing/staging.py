@@ -19,8 +19,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from router.evaluation.evaluator import Batches, Kind, evaluate, load, within_memory_limit
-from router.evaluation.outcome_rows import MATCHED, OUTCOME_COLUMNS, RAW_COLUMNS, dead_letter_ids, outcome_rows
+from router.evaluation.evaluator import Batches, Kind, evaluate, load_evaluator, run_within_memory_limit
+from router.evaluation.outcome_rows import (
+    OUTCOME_COLUMNS,
+    OUTCOME_STRUCT,
+    RAW_COLUMNS,
+    build_outcome_rows,
+    compute_dead_letter_ids,
+)
 from router.evaluation.outputs import Tally, collect
 from router.evaluation.plan import Plan
 from router.matching.context import RELATED
@@ -70,11 +76,11 @@ class BatchId:
 def commit_of(name: str, batch: BatchId, *, letters: bool = False) -> Commit:
     """Return the transaction id of a batch, or a part of one, at a sink, for its events or its dead letters."""
     paths = (batch.part[:depth] for depth in range(len(batch.part), -1, -1))
-    app, *larger = (commit_app(batch.generation, name, letters=letters, part=path) for path in paths)
+    app, *larger = (commit_app_id(batch.generation, name, letters=letters, part=path) for path in paths)
     return Commit(app, batch.number, tuple(larger))
 
 
-def commit_app(generation: str, sink: str, *, letters: bool = False, part: Sequence[int] = ()) -> str:
+def commit_app_id(generation: str, sink: str, *, letters: bool = False, part: Sequence[int] = ()) -> str:
     """Return the app id of a sink's commits for a generation, or a part of a batch; for events or dead letters."""
     return f"{'.'.join((generation, *map(str, part)))}-{sink}{'-letters' if letters else ''}"
 
@@ -96,9 +102,9 @@ class SinkRows:
         """Return the rows of a batch with its plan."""
         return cls(batch.kind, batch.first_query, plan.epoch, batch.failed)
 
-    def events(self, outcomes: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    def to_events(self, outcomes: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
         """Return routed outcomes (``OUTCOME_COLUMNS``) as events with the columns of *schema*."""
-        matched = outcomes.column(MATCHED)
+        matched = outcomes.column(OUTCOME_STRUCT)
         place = pc.struct_field(matched, "place")
         events = event_columns(self.kind, outcomes.column("raw"), pc.struct_field(matched, "attributes"), place)
         columns: dict[str, pa.Array] = dict(zip(events.type.names, events.flatten(), strict=True))
@@ -113,11 +119,11 @@ class SinkRows:
         columns |= {name: pc.struct_field(matched, name) for name in fields}
         columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol")}
         columns["data"] = outcomes.column("body")
-        return _table(columns, schema, epoch=self.epoch)
+        return _to_table(columns, schema, epoch=self.epoch)
 
-    def letters(self, outcomes: pa.RecordBatch) -> pa.Table:
+    def to_dead_letters(self, outcomes: pa.RecordBatch) -> pa.Table:
         """Return outcomes as dead letters; ids derive from positions if the outcomes have no column ``letter``."""
-        matched = outcomes.column(MATCHED)
+        matched = outcomes.column(OUTCOME_STRUCT)
         columns = {name: pc.struct_field(matched, name) for name in ("reason", "detail", "nearest", "endpoint")}
         if self.kind != "kafka":
             came_by = pc.struct_field(outcomes.column("raw"), "endpoint")
@@ -127,20 +133,20 @@ class SinkRows:
         if "letter" in outcomes.schema.names:
             columns["letter"] = outcomes.column("letter")
         else:
-            columns["letter"] = pa.array(dead_letter_ids(self.query, outcomes.column("position")), pa.string())
+            columns["letter"] = pa.array(compute_dead_letter_ids(self.query, outcomes.column("position")), pa.string())
         failed = datetime.fromisoformat(self.failed)
-        return _table(columns, DEAD_LETTER, epoch=self.epoch, failed=failed, attempts=1)
+        return _to_table(columns, DEAD_LETTER, epoch=self.epoch, failed=failed, attempts=1)
 
-    def events_of(self, outcomes: DataFrame, schema: pa.Schema) -> pa.Table:
+    def collect_events(self, outcomes: DataFrame, schema: pa.Schema) -> pa.Table:
         """Return routed outcomes in Spark as events, made in the workers."""
-        return _collected(outcomes.select(*OUTCOME_COLUMNS), partial(self.events, schema=schema), schema)
+        return _collect_in_spark(outcomes.select(*OUTCOME_COLUMNS), partial(self.to_events, schema=schema), schema)
 
-    def letters_of(self, outcomes: DataFrame) -> pa.Table:
+    def collect_dead_letters(self, outcomes: DataFrame) -> pa.Table:
         """Return outcomes in Spark as dead letters, made in the workers."""
-        return _collected(outcomes.select(*OUTCOME_COLUMNS, "letter"), self.letters, DEAD_LETTER)
+        return _collect_in_spark(outcomes.select(*OUTCOME_COLUMNS, "letter"), self.to_dead_letters, DEAD_LETTER)
 
 
-def _collected(outcomes: DataFrame, render: Callable[[pa.RecordBatch], pa.Table], schema: pa.Schema) -> pa.Table:
+def _collect_in_spark(outcomes: DataFrame, render: Callable[[pa.RecordBatch], pa.Table], schema: pa.Schema) -> pa.Table:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     def made(batches: Batches) -> Batches:
@@ -150,14 +156,14 @@ def _collected(outcomes: DataFrame, render: Callable[[pa.RecordBatch], pa.Table]
     return outcomes.mapInArrow(made, from_arrow_schema(schema)).toArrow().cast(schema)
 
 
-def _table(columns: dict[str, pa.Array], schema: pa.Schema, **same: Any) -> pa.Table:
+def _to_table(columns: dict[str, pa.Array], schema: pa.Schema, **same: Any) -> pa.Table:
     """Return the columns as a table; *same* has the values of constant columns."""
     rows = len(columns["position"])
     columns |= {name: pa.repeat(pa.scalar(value, schema.field(name).type), rows) for name, value in same.items()}
     return pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 
-ROOM: Final = 64 * 2**20
+MAX_BUFFER_BYTES: Final = 64 * 2**20
 """Bytes that a worker buffers before it writes; at most a quarter of its memory limit."""
 _SHARE: Final = "share"
 _CONTENT: Final = "content"
@@ -229,11 +235,11 @@ class StagingPass:
         # More tasks than can run at once would make more files, without being faster.
         at_a_time = source.sparkSession.sparkContext.defaultParallelism
         wanted = source.select(*RAW_COLUMNS[self.rows.kind]).coalesce(at_a_time)
-        return wanted.mapInArrow(partial(_judged_and_staged, self, judge), _RESULT)
+        return wanted.mapInArrow(partial(_evaluate_and_stage, self, judge), _RESULT)
 
-    def of_outcomes(self, outcomes: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
+    def stage_outcomes(self, outcomes: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
         """Return the results of staging outcomes of :func:`router.evaluation.outcome_rows`."""
-        return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_staged, self, judge), _RESULT)
+        return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_stage_outcomes, self, judge), _RESULT)
 
 
 def results_of(frame: DataFrame) -> list[tuple[int, bytes]]:
@@ -242,39 +248,39 @@ def results_of(frame: DataFrame) -> list[tuple[int, bytes]]:
     return list(zip(table[_SHARE].to_pylist(), table[_CONTENT].to_pylist(), strict=True))
 
 
-def _judged_and_staged(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
+def _evaluate_and_stage(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
     kind = staging.rows.kind
-    plan = load(judge)
-    gathered = _Gathered(staging, plan)
+    plan = load_evaluator(judge)
+    gathered = _StagingBuffer(staging, plan)
     for batch in batches:
-        decided = within_memory_limit(plan, batch.num_rows, partial(evaluate, kind, plan, batch))
-        if decided.counts is not None:
-            yield _result(_COUNTS, decided.counts.encode())
-        gathered.add(outcome_rows(kind, plan.outputs.type, batch, decided))
-    yield from gathered.written()
+        decided = run_within_memory_limit(plan, batch.num_rows, partial(evaluate, kind, plan, batch))
+        if decided.tally is not None:
+            yield _result_batch(_COUNTS, decided.tally.encode())
+        gathered.add(build_outcome_rows(kind, plan.outputs.outcome_type, batch, decided))
+    yield from gathered.finish()
 
 
-def _staged(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
-    gathered = _Gathered(staging, load(judge))
+def _stage_outcomes(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
+    gathered = _StagingBuffer(staging, load_evaluator(judge))
     for batch in batches:
         gathered.add(batch)
-    yield from gathered.written()
+    yield from gathered.finish()
 
 
-class _Gathered:
+class _StagingBuffer:
     """The buffered rows and written files of each share in one task attempt."""
 
     def __init__(self, staging: StagingPass, plan: Evaluator) -> None:
         self._staging = staging
-        self._catalog = plan.typed
-        self._room = min(ROOM, plan.memory // 4)
-        self._task = task_name()
+        self._catalog = plan.typed_catalog
+        self._room = min(MAX_BUFFER_BYTES, plan.memory_limit // 4)
+        self._task = unique_task_name()
         self._rows: list[list[pa.Table]] = [[] for _ in staging.shares]
         self._files: list[list[StagedFile]] = [[] for _ in staging.shares]
 
     def add(self, outcomes: pa.RecordBatch) -> None:
         """Buffer the rows of each share, and write the largest buffer when the limit is reached."""
-        routes = pc.struct_field(outcomes.column(MATCHED), "route")
+        routes = pc.struct_field(outcomes.column(OUTCOME_STRUCT), "route")
         for number, share in enumerate(self._staging.shares):
             mask = pc.is_in(routes, pa.array(share.routes, pa.int32()))
             count = pc.sum(mask).as_py()
@@ -282,16 +288,18 @@ class _Gathered:
                 continue
             taken = outcomes if count == outcomes.num_rows else outcomes.filter(mask)
             rows = self._staging.rows
-            self._rows[number].append(rows.letters(taken) if share.letters else rows.events(taken, share.schema))
+            self._rows[number].append(
+                rows.to_dead_letters(taken) if share.letters else rows.to_events(taken, share.schema)
+            )
         while sum(sizes := [sum(each.nbytes for each in tables) for tables in self._rows]) > self._room:
             self._write(sizes.index(max(sizes)))
 
-    def written(self) -> Batches:
+    def finish(self) -> Batches:
         """Write the remaining rows, and yield the results for the driver."""
         for number in range(len(self._rows)):
             self._write(number)
             if self._files[number]:
-                yield _result(number, msgspec.msgpack.encode(self._files[number]))
+                yield _result_batch(number, msgspec.msgpack.encode(self._files[number]))
 
     def _write(self, number: int) -> None:
         tables, self._rows[number] = self._rows[number], []
@@ -300,7 +308,7 @@ class _Gathered:
             self._files[number] += staging.write(pa.concat_tables(tables), self._task, self._catalog)
 
 
-def task_name() -> str:
+def unique_task_name() -> str:
     """Return a unique name for this Spark task attempt."""
     from pyspark import TaskContext
 
@@ -308,5 +316,5 @@ def task_name() -> str:
     return f"{context.taskAttemptId() if context else os.getpid()}-{uuid4().hex[:12]}"
 
 
-def _result(share: int, content: bytes) -> pa.RecordBatch:
+def _result_batch(share: int, content: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{_SHARE: share, _CONTENT: content}], _RESULTS)

@@ -50,18 +50,18 @@ def capped_topics(
     capped: dict[str, DestinationCap] = {}
     for name, template in topics.items():
         sink = settings.sinks[name].topics
-        if sink is not None and is_counted(sink, template, catalog):
+        if sink is not None and may_exceed_cap(sink, template, catalog):
             capped[name] = kept_spread(spread_key(name, sink), sink.max_destinations)
     return capped
 
 
-def is_counted(sink: KafkaSink, template: DestinationTemplate, catalog: Catalog) -> bool:
+def may_exceed_cap(sink: KafkaSink, template: DestinationTemplate, catalog: Catalog) -> bool:
     """Whether a template may exceed the topic cap of its sink, according to the catalog."""
     named = {full_variable_name(variable) for variable in template.variables}
     if any(name.startswith(CONTEXT_PREFIX) for name in named):
         return True
     attributes = {name.removeprefix(ATTRIBUTE_PREFIX) for name in named if name.startswith(ATTRIBUTE_PREFIX)}
-    if not all(_is_literal(catalog, attribute) for attribute in attributes):
+    if not all(_is_always_literal(catalog, attribute) for attribute in attributes):
         return True
     by_definition = bool(attributes) or not named.isdisjoint(_OF_DEFINITION)
     by_endpoint = not named.isdisjoint(("endpoint", "endpointid"))
@@ -69,7 +69,7 @@ def is_counted(sink: KafkaSink, template: DestinationTemplate, catalog: Catalog)
     return bound > sink.max_destinations
 
 
-def within(events: Outcomes, sink: str, spread: DestinationCap) -> tuple[Outcomes, tuple[Rejected, ...]]:
+def limit_topics(events: Outcomes, sink: str, spread: DestinationCap) -> tuple[Outcomes, tuple[Rejected, ...]]:
     """Return the events of a sink with topics within its cap, and rejections for the others.
 
     The events are read twice, or three times if some are rejected.
@@ -85,7 +85,7 @@ def within(events: Outcomes, sink: str, spread: DestinationCap) -> tuple[Outcome
     return events.without([each.letter for _, each in outside]), tuple(rejected)
 
 
-def _is_literal(catalog: Catalog, attribute: str) -> bool:
+def _is_always_literal(catalog: Catalog, attribute: str) -> bool:
     """Whether every definition has a literal for an attribute."""
     for definition in catalog.definitions.values():
         prop = next((each for each in definition.envelopemetadata if each.name == attribute), None)
@@ -96,11 +96,11 @@ def _is_literal(catalog: Catalog, attribute: str) -> bool:
     return True
 
 
-Counted = Callable[[str, str], None]
-Timed = Callable[[str, float], None]
+CountWrite = Callable[[str, str], None]
+ReportSeconds = Callable[[str, float], None]
 
 
-Nulled = Callable[[str, Mapping[str, int]], None]
+CountNulls = Callable[[str, Mapping[str, int]], None]
 
 
 def untimed(sink: str, seconds: float) -> None:
@@ -118,15 +118,17 @@ class BatchWriter:
     *nulled* with the number of values, by definition, that became null in typed columns.
     """
 
-    def __init__(self, plan: Plan, counted: Counted, timed: Timed = untimed, nulled: Nulled = uncounted) -> None:
+    def __init__(
+        self, plan: Plan, counted: CountWrite, timed: ReportSeconds = untimed, nulled: CountNulls = uncounted
+    ) -> None:
         self._plan = plan
         self._counted = counted
         self._timed = timed
         self._nulled = nulled
         self._letters = dead_letter_sinks(plan.settings)
-        self._arrow: dict[tuple[str, bool], ArrowSink] = {}
+        self._open_sinks: dict[tuple[str, bool], ArrowSink] = {}
         self._capped = capped_topics(plan.settings, plan.routes.topics, plan.catalog)
-        self._taken: dict[str, tuple[int, set[tuple[tuple[int, ...], str]]]] = {}
+        self._finished: dict[str, tuple[int, set[tuple[tuple[int, ...], str]]]] = {}
 
     @property
     def routes(self) -> Routes:
@@ -155,13 +157,13 @@ class BatchWriter:
         if self._plan.settings.dead_letters.order == "park":
             return True
         sinks = (self._plan.settings.sinks[name] for route in self._plan.settings.routes for name in route.to)
-        rules = any(sink.may_reject for sink in tuple(self._arrow.values()))
+        rules = any(sink.may_reject for sink in tuple(self._open_sinks.values()))
         return bool(self._capped) or rules or any(sink.sends_messages for sink in sinks)
 
     @property
     def may_spill(self) -> bool:
         """Whether dead letters go to Kafka, which limits the size of records."""
-        return any(self._by_spark(name) for name in self._letters)
+        return any(self._is_kafka(name) for name in self._letters)
 
     def shares(self, batch: BatchId) -> tuple[RowsForSink, ...] | None:
         """Return the shares of a batch if all sinks accept files staged by workers, else None.
@@ -169,12 +171,12 @@ class BatchWriter:
         A sink that already has its events has no share.
         """
         shares = [
-            self._share(name, numbers, batch)
+            self._staged_share(name, numbers, batch)
             for name, numbers in self._plan.routes.event_sinks.items()
-            if name not in self._noted(batch)
+            if name not in self._marked_sinks(batch)
         ]
         for name, numbers in self._plan.routes.letter_sinks.items():
-            shares.append(self._share(name, numbers, batch, letters=True))
+            shares.append(self._staged_share(name, numbers, batch, letters=True))
         staged = tuple(share for share in shares if share is not None)
         return staged if len(staged) == len(shares) else None
 
@@ -208,16 +210,16 @@ class BatchWriter:
         Raises:
             SinkError: a sink failed; the sinks before it have their share.
         """
-        rejections = self._no_rejections()
+        rejections = self._new_rejections()
         for name, numbers in self._plan.routes.event_sinks.items():
             # A sink that has its share must not get it again while another blocks the batch: Kafka would duplicate it.
-            if (only is None or name in only) and name not in self._noted(batch):
+            if (only is None or name in only) and name not in self._marked_sinks(batch):
                 rejected: tuple[Rejected, ...] = ()
                 if reached is None or not reached.isdisjoint(numbers):
-                    rejected = self._send_events(name, numbers, events.on_routes(numbers), batch, receipts)
+                    rejected = self._send_to_sink(name, numbers, events.on_routes(numbers), batch, receipts)
                 rejections.add(name, rejected)
                 if not rejected:
-                    self._note_taken(name, batch)
+                    self._mark_finished(name, batch)
         return rejections
 
     def withhold_events(self, events: Outcomes, batch: BatchId, reasons: Mapping[str, str]) -> Rejections:
@@ -228,15 +230,15 @@ class BatchWriter:
         Raises:
             SinkError: a sink cannot be opened.
         """
-        rejections = self._no_rejections()
+        rejections = self._new_rejections()
         for name, numbers in self._plan.routes.event_sinks.items():
             if name in reasons:
                 share = (
                     Rejected(each.position, reasons[name], each.endpoint, each.message)
                     for each in events.on_routes(numbers).decisions()
                 )
-                unasked = self._by_spark(name)
-                rejections.add(name, share if unasked else self._sink(name).lacking(commit_of(name, batch), share))
+                unasked = self._is_kafka(name)
+                rejections.add(name, share if unasked else self._open_sink(name).lacking(commit_of(name, batch), share))
         return rejections
 
     def reject_held(
@@ -251,7 +253,7 @@ class BatchWriter:
             if name not in having:
                 rejections.add(name, held.share(numbers))
             elif receipts is not None:
-                receipts.waive(name)
+                receipts.ignore(name)
 
     def send_letters(
         self, letters: Outcomes, batch: BatchId, receipts: Receipts | None = None, reached: Set[int] | None = None
@@ -268,7 +270,7 @@ class BatchWriter:
         """
         for name, numbers in self._plan.routes.letter_sinks.items():
             if reached is None or not reached.isdisjoint(numbers):
-                self._send_letters(name, numbers, letters.on_routes(numbers), batch, receipts)
+                self._send_to_dead_letter_sink(name, numbers, letters.on_routes(numbers), batch, receipts)
 
     def has_letters(self, batch: BatchId) -> bool:
         """Whether a sink is known to have the dead letters of the batch: then all sinks have its events.
@@ -276,17 +278,17 @@ class BatchWriter:
         Raises:
             SinkError: a sink cannot be read.
         """
-        asked = (name for name in self._letters if not self._by_spark(name))
-        return any(self._sink(name, letters=True).already(commit_of(name, batch, letters=True)) for name in asked)
+        asked = (name for name in self._letters if not self._is_kafka(name))
+        return any(self._open_sink(name, letters=True).already(commit_of(name, batch, letters=True)) for name in asked)
 
     def taken(self, batch: BatchId) -> frozenset[str]:
         """Return the sinks known to have their events of the batch: by transaction id, or written in this process."""
-        known = set(self._noted(batch))
+        known = set(self._marked_sinks(batch))
         for name in self._plan.routes.event_sinks:
-            if name in known or self._by_spark(name):
+            if name in known or self._is_kafka(name):
                 continue
             try:
-                if self._sink(name).already(commit_of(name, batch)):
+                if self._open_sink(name).already(commit_of(name, batch)):
                     known.add(name)
             except SinkError:
                 continue  # It may be the failing sink, so it counts as not having the batch.
@@ -296,42 +298,42 @@ class BatchWriter:
         """Return the sinks of routes that are not among *taken*."""
         return [name for name in self._plan.routes.event_sinks if name not in taken]
 
-    def _no_rejections(self) -> Rejections:
+    def _new_rejections(self) -> Rejections:
         return Rejections(self._plan.routes, SpillLimits(self._plan.settings))
 
-    def _note_taken(self, name: str, batch: BatchId) -> None:
-        number, taken = self._taken.get(batch.generation, (-1, set()))
+    def _mark_finished(self, name: str, batch: BatchId) -> None:
+        number, taken = self._finished.get(batch.generation, (-1, set()))
         before = taken if number == batch.number else set()
-        self._taken[batch.generation] = (batch.number, {*before, (batch.part, name)})
+        self._finished[batch.generation] = (batch.number, {*before, (batch.part, name)})
 
-    def _noted(self, batch: BatchId) -> set[str]:
+    def _marked_sinks(self, batch: BatchId) -> set[str]:
         """Return the sinks that got this batch, or one that contains it, in this process."""
-        number, taken = self._taken.get(batch.generation, (-1, set()))
+        number, taken = self._finished.get(batch.generation, (-1, set()))
         if number != batch.number:
             return set()
         return {name for part, name in taken if batch.part[: len(part)] == part}
 
-    def _by_spark(self, name: str) -> bool:
+    def _is_kafka(self, name: str) -> bool:
         """Whether Spark writes to the sink, so that its transaction ids are unknown."""
         return self._plan.settings.sinks[name].topics is not None
 
-    def _share(
+    def _staged_share(
         self, name: str, numbers: tuple[int, ...], batch: BatchId, *, letters: bool = False
     ) -> RowsForSink | None:
         """Return the share of a sink that accepts files, else None."""
         if not self._plan.settings.sinks[name].tabular:
             return None
-        staging = self._sink(name, letters=letters).staging(commit_of(name, batch, letters=letters))
-        schema = DEAD_LETTER if letters else self._schema(name)
+        staging = self._open_sink(name, letters=letters).staging(commit_of(name, batch, letters=letters))
+        schema = DEAD_LETTER if letters else self._event_schema(name)
         return None if staging is None else RowsForSink(name, letters, numbers, schema, staging)
 
-    def _send_events(
+    def _send_to_sink(
         self, name: str, numbers: tuple[int, ...], events: Outcomes, batch: BatchId, receipts: Receipts | None
     ) -> tuple[Rejected, ...]:
-        if (share := self._share(name, numbers, batch)) is not None:
-            result = self._take(share, events, commit_of(name, batch))
-        elif not self._by_spark(name):
-            sink, rows = self._sink(name), events.events(self._schema(name))
+        if (share := self._staged_share(name, numbers, batch)) is not None:
+            result = self._stage_and_write(share, events, commit_of(name, batch))
+        elif not self._is_kafka(name):
+            sink, rows = self._open_sink(name), events.events(self._event_schema(name))
             result = self._write(name, lambda: sink.write(rows, commit_of(name, batch)))
         else:
             return self._publish_events(name, events)
@@ -346,39 +348,39 @@ class BatchWriter:
     def _publish_events(self, name: str, events: Outcomes) -> tuple[Rejected, ...]:
         rejected: tuple[Rejected, ...] = ()
         if name in self._capped:
-            events, rejected = within(events, name, self._capped[name])
+            events, rejected = limit_topics(events, name, self._capped[name])
         self._publish([name], partial(events.publish_events, name))
         if rejected:
             self._counted(name, "rejected")
         return rejected
 
-    def _send_letters(
+    def _send_to_dead_letter_sink(
         self, name: str, numbers: tuple[int, ...], letters: Outcomes, batch: BatchId, receipts: Receipts | None
     ) -> None:
         commit = commit_of(name, batch, letters=True)
-        if (share := self._share(name, numbers, batch, letters=True)) is not None:
-            result = self._take(share, letters, commit)
-        elif self._by_spark(name):
+        if (share := self._staged_share(name, numbers, batch, letters=True)) is not None:
+            result = self._stage_and_write(share, letters, commit)
+        elif self._is_kafka(name):
             self._publish([name], partial(letters.publish_letters, name))
             return
         else:
-            sink, rows = self._sink(name, letters=True), letters.dead_letters()
+            sink, rows = self._open_sink(name, letters=True), letters.dead_letters()
             result = self._write(name, lambda: sink.write(rows, commit))
         if receipts is not None:
             receipts.add(name, result, letters=True)
 
-    def _schema(self, name: str) -> pa.Schema:
+    def _event_schema(self, name: str) -> pa.Schema:
         """Return the event columns of a sink: all but tables also need the original text of the time."""
         if not self._plan.settings.sinks[name].tabular:
             schema = MESSAGE
         else:
             schema = DECIDED if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
-        return pa.schema([*schema, *((column, pa.string()) for column in self._plan.rare)])
+        return pa.schema([*schema, *((column, pa.string()) for column in self._plan.optional_lineage)])
 
-    def _take(self, share: RowsForSink, outcomes: Outcomes, commit: Commit) -> WriteResult:
+    def _stage_and_write(self, share: RowsForSink, outcomes: Outcomes, commit: Commit) -> WriteResult:
         staged = outcomes.staged(share)
         staged.may_reject = outcomes.may_reject and not share.letters
-        sink = self._sink(share.name, letters=share.letters)
+        sink = self._open_sink(share.name, letters=share.letters)
         return self._write(share.name, lambda: sink.take(staged, commit))
 
     def _write(self, name: str, write: Callable[[], WriteResult]) -> WriteResult:
@@ -405,13 +407,15 @@ class BatchWriter:
             self._timed(name, time.monotonic() - began)
             self._counted(name, "ok")
 
-    def _sink(self, name: str, *, letters: bool = False) -> ArrowSink:
-        sink = self._arrow.get((name, letters))
+    def _open_sink(self, name: str, *, letters: bool = False) -> ArrowSink:
+        sink = self._open_sinks.get((name, letters))
         if sink is None:
             plan = self._plan
             settings = plan.settings.sinks[name]
-            sink = open_sink(name, settings, "dead-letters" if letters else "events", plan.catalog, plan.frames_anew())
+            sink = open_sink(
+                name, settings, "dead-letters" if letters else "events", plan.catalog, plan.create_frames()
+            )
             if not letters and (frames := plan.written_frames(name)):
                 sink.begin_with(frames)
-            self._arrow[(name, letters)] = sink
+            self._open_sinks[(name, letters)] = sink
         return sink

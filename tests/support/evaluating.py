@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 def lists_of(judge: Evaluator, decided: RoutedOutcomes) -> tuple[pa.ListArray, str | None]:
     """Return a list of outcomes for each source row, and their tally."""
-    type_ = judge.outputs.type
+    type_ = judge.outputs.outcome_type
     every = pa.StructArray.from_arrays(
         [decided.column(each.name).cast(each.type) for each in type_], fields=list(type_)
     )
-    return pa.ListArray.from_arrays(pa.array(decided.offsets), every.take(pa.array(decided.order))), decided.counts
+    return pa.ListArray.from_arrays(pa.array(decided.offsets), every.take(pa.array(decided.order))), decided.tally
 
 
 def outcome_lists(kind: Kind, judge: Evaluator, rows: pa.RecordBatch) -> tuple[pa.ListArray, str | None]:

@@ -167,7 +167,7 @@ class Explosive:
         """Ask the real one."""
         return self.outputs.lists(decided)
 
-    def decide(self, outcomes: Any, arrivals: Any, sizes: Any) -> Any:
+    def route_outcomes(self, outcomes: Any, arrivals: Any, sizes: Any) -> Any:
         """Fail, or ask the real one."""
         if np.any(sizes == RAISES):
             raise ValueError(f"cannot judge body {int(np.flatnonzero(sizes == RAISES)[0])} of 'this batch'")
