@@ -1,4 +1,4 @@
-"""Decide endpoint, route and topics of each row: once per definition and channel, and per value only if needed."""
+"""Find endpoint, route and topics of each row: once per definition and channel, by values only if needed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from router.matching.mapping import Program
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.record_columns import RecordColumns
 from router.matching.schema_validation import rejection_detail, schema_mismatches
+from router.rendering.texts import replace_rows
 from router.settings import (
     RouteConditions,
     RouteSettings,
@@ -43,14 +44,14 @@ from router.settings.routes import (
     parse_name,
 )
 
-# Which route a record takes, and its destinations (MATCHING.md#routes).
+# The routes of a plan (MATCHING.md#routes).
 #
-# Conditions on definition, group and endpoint are decided once per definition and channel, and so are conditions on
-# attributes that the definition fixes. Only the rest needs values of records. Dead letters are routed by endpoint and
-# reason only.
+# Conditions on definition, group and endpoint are evaluated once per definition and channel, as are conditions on
+# attributes that the definition fixes. Only other conditions need values of records. Dead letters are routed by
+# endpoint and reason.
 
 DEFAULT_DEAD_LETTER_ROUTE: Final = -1
-"""The route of a dead letter that goes to ``dead_letters.sinks``. Lower numbers are other routes of dead letters."""
+"""The route of dead letters to ``dead_letters.sinks``. Lower numbers are other routes of dead letters."""
 FixedValue = Callable[[str], str | None]
 """Returns the fixed value of ``context.NAME`` or ``attributes.NAME``: '' if never present, None if records differ."""
 
@@ -79,15 +80,14 @@ class RouteRule:
 class Routes:
     """The routes of a plan, numbered by their order in the settings.
 
-    Dead letters have negative numbers: -1 goes to ``dead_letters.sinks``, -(2 + n) by route n.
+    Routes of dead letters have negative numbers: -1 leads to ``dead_letters.sinks``, -(2 + n) is route n.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.routes: Sequence[RouteSettings] = settings.routes
         self._mode = settings.match.validation
-        self._events = [
-            (number, route, _compile_conditions(route.when)) for number, route in event_routes(settings.routes)
-        ]
+        events = event_routes(settings.routes)
+        self._events = [(number, route, _compile_conditions(route.when)) for number, route in events]
         self._letters = dead_letter_routes(settings.routes)
         self._default = settings.dead_letters.sinks
         self._known_letters: dict[tuple[str, str], int] = {}
@@ -115,12 +115,12 @@ class Routes:
 
     @property
     def event_sinks(self) -> dict[str, tuple[int, ...]]:
-        """Return the routes of events to each sink, sinks in the order of the routes."""
+        """The routes of events to each sink; sinks are in the order of the routes."""
         return _group_by_sink((number, route.to) for number, route, _ in self._events)
 
     @property
     def letter_sinks(self) -> dict[str, tuple[int, ...]]:
-        """Return the routes of dead letters to each sink, sinks in the order of the routes, the default sinks last."""
+        """The routes of dead letters to each sink; sinks are in the order of the routes, the default sinks last."""
         return _group_by_sink(
             [
                 *((to_dead_letter_route(number), route.to) for number, route in self._letters),
@@ -128,35 +128,33 @@ class Routes:
             ]
         )
 
-    def possible_rules(self, message: str, endpoint: str, known: FixedValue) -> tuple[RouteRule, ...]:
-        """Return the routes that can match records of this definition and endpoint, in order; the last always does."""
-        group = make_event_values(message, endpoint, "", {})["messagegroup"]
-        left: list[RouteRule] = []
+    def rules_for(self, message: str, endpoint: str, known: FixedValue) -> tuple[RouteRule, ...]:
+        """Return the routes that may match records of this definition and endpoint, in order; the last always does."""
+        groups = make_event_values(message, endpoint, "", {})["messagegroup"], message.rpartition("/messages/")[0]
+        possible: list[RouteRule] = []
         for number, route, conditions in self._events:
             when = route.when
-            in_group = _matches_any(when.messagegroup, group) or _matches_any(
-                when.messagegroup, message.rpartition("/messages/")[0]
-            )
+            in_group = any(_matches_any(when.messagegroup, group) for group in groups)
             if not (_matches_any(when.message, message) and in_group and _matches_any(when.endpoint, endpoint)):
                 continue
             values = {each.name: known(each.name) for each in conditions}
             if not all(each.pattern.fullmatch(text) for each in conditions if (text := values[each.name]) is not None):
                 continue
-            left.append(RouteRule(number, tuple(each for each in conditions if values[each.name] is None)))
-            if not left[-1].conditions:
+            possible.append(RouteRule(number, tuple(each for each in conditions if values[each.name] is None)))
+            if not possible[-1].conditions:
                 break
-        return tuple(left)
+        return tuple(possible)
 
     def dead_letter_route(self, endpoint: str, reason: str) -> int:
         """Return the route of a dead letter."""
         known = self._known_letters.get((endpoint, reason))
         if known is None:
-            takes = (
+            matching = (
                 to_dead_letter_route(number)
                 for number, route in self._letters
                 if _matches_any(route.when.endpoint, endpoint) and _matches_any(route.when.reason, reason)
             )
-            known = self._known_letters[(endpoint, reason)] = next(takes, DEFAULT_DEAD_LETTER_ROUTE)
+            known = self._known_letters[(endpoint, reason)] = next(matching, DEFAULT_DEAD_LETTER_ROUTE)
         return known
 
     def always_validates(self, route: int) -> bool:
@@ -165,12 +163,12 @@ class Routes:
 
     @property
     def validates_uniformly(self) -> bool:
-        """Whether all routes validate bodies as ``match.validate`` says, so that matching does it."""
+        """Whether all routes validate bodies as ``match.validate`` says; matching then does it."""
         return all(self.always_validates(number) == (self._mode == "always") for number, _, _ in self._events)
 
     @property
     def matching_validation(self) -> Validate:
-        """How matching uses schemas: ``match.validate`` without what routes decide."""
+        """How matching uses schemas: ``match.validate`` without validation by routes."""
         return self._mode if self.validates_uniformly or self._mode == "never" else "ambiguous"
 
 
@@ -206,13 +204,14 @@ def _compile_globs(globs: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(fnmatch.translate(glob) for glob in globs))
 
 
-# Size limits of sinks: a record that is too large must not block the stream.
+# The size limits of sinks: a record that is too large must not block the stream.
 #
 # A routed record above the limit of a Kafka sink on its route becomes a dead letter, ``sink-rejected``. A dead letter
 # above the limit of a Kafka sink on its route is *spilled*: it refers to a file in ``state/spill`` with all of it.
 
+RouteNumbers = np.ndarray[Any, np.dtype[np.int32]]
 HEADER_RESERVE: Final = 32_768
-"""Bytes reserved for headers, ours included, of a sink's limit on whole records."""
+"""Bytes of a sink's limit on records that are reserved for headers."""
 NO_LIMIT: Final = np.iinfo(np.int64).max
 
 
@@ -227,9 +226,7 @@ class SizeLimits:
         """Return the maximum bytes that all sinks of an event route accept."""
         return int(self._routes[route])
 
-    def reject_oversized(
-        self, outcomes: MatchOutcomes, sizes: IntArray, routes: np.ndarray[Any, np.dtype[np.int32]]
-    ) -> None:
+    def reject_oversized(self, outcomes: MatchOutcomes, sizes: IntArray, routes: RouteNumbers) -> None:
         """Turn routed rows that are too large for their sinks into dead letters."""
         routed = np.flatnonzero(routes != DEFAULT_DEAD_LETTER_ROUTE)
         for row in routed[sizes[routed] > self._routes[routes[routed]]].tolist():
@@ -259,12 +256,12 @@ class SpillLimits:
 
 
 def row_sizes(facts: RecordColumns, sizes: IntArray) -> IntArray:
-    """Return the bytes of each row of facts: those of its input row, or of the single event of a batch."""
-    own = sizes[facts.sources]
+    """Return the bytes of each row: those of its input row, or of its event of a batch."""
+    bytes_ = sizes[facts.sources]
     for row, reading in facts.readings.items():
         if reading.place >= 0:
-            own[row] = len(reading.body or b"")
-    return own
+            bytes_[row] = len(reading.body or b"")
+    return bytes_
 
 
 def _smallest_limit(settings: Settings, names: Iterable[str]) -> int:
@@ -273,9 +270,7 @@ def _smallest_limit(settings: Settings, names: Iterable[str]) -> int:
     return min(limits, default=int(NO_LIMIT))
 
 
-# Attributes and context attributes of routed rows as columns, for routes and topics.
-#
-# Attributes are those of the routed event (:mod:`router.matching.context`).
+# Attributes of routed events (:mod:`router.matching.context`) and context attributes as columns, for routes and topics.
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +278,7 @@ class ValueCombinations:
     """Distinct combinations of a code and some values among rows.
 
     ``inverse`` has the combination of each row, ``first`` the first row of each combination, ``values`` its values by
-    name, without missing values and those that its code does not need.
+    name, except missing ones and those that its code does not need.
     """
 
     inverse: IntArray
@@ -292,20 +287,20 @@ class ValueCombinations:
 
 
 def combine_values(
-    outcomes: MatchOutcomes, rows: IntArray, codes: IntArray, wanted: Sequence[Iterable[str]]
+    outcomes: MatchOutcomes, rows: IntArray, codes: IntArray, needed: Sequence[Iterable[str]]
 ) -> ValueCombinations:
-    """Return the combinations among *rows*; ``wanted[codes[i]]`` are the values that ``rows[i]`` needs."""
-    names = sorted({name for names in wanted for name in names})
+    """Return the combinations among *rows*; ``needed[codes[i]]`` are the values that ``rows[i]`` needs."""
+    names = sorted({name for names in needed for name in names})
     combined = codes
     columns: dict[str, tuple[IntArray, list[str]]] = {}
     for name in names:
         encoded = pc.dictionary_encode(value_column(outcomes, rows, name))
         places = pc.fill_null(encoded.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False) + 1
-        asks = np.array([name in each for each in wanted], bool)
-        places = np.where(asks[codes], places, 0)
+        is_needed = np.array([name in each for each in needed], bool)
+        places = np.where(is_needed[codes], places, 0)
         texts = encoded.dictionary.to_pylist()
         columns[name] = places, texts
-        # Renumbered after each value, so that any number of values fits into one integer.
+        # Renumbered after each value, so that all values fit into one integer.
         _, combined = np.unique(combined * (len(texts) + 1) + places, return_inverse=True)
     _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
     values = [
@@ -316,7 +311,7 @@ def combine_values(
 
 
 def value_column(outcomes: MatchOutcomes, rows: IntArray, name: str) -> pa.StringArray:
-    """Return a value (``context.NAME``, ``attributes.NAME``) of routed rows; null if missing."""
+    """Return the value ``context.NAME`` or ``attributes.NAME`` of routed rows; null if missing."""
     at = pa.array(rows)
     if name.startswith(CONTEXT_PREFIX):
         contexts = outcomes.contexts.take(at)
@@ -326,9 +321,9 @@ def value_column(outcomes: MatchOutcomes, rows: IntArray, name: str) -> pa.Strin
 
 # Values that a definition fixes for all of its records.
 #
-# An attribute with a literal in the definition has that value in each event. The definition alone maps a native record
-# to an event, so it fixes more there. Context attributes come from placeholders, and ``correlation`` from a relation:
-# without these in the definition they are never present.
+# An attribute with a literal in the definition has that value in each event. Of native records the definition fixes
+# more, since it alone maps them to events. Context attributes come from placeholders, and ``correlation`` from a
+# relation: if the definition has none, they are never present.
 
 VERSION: Final = "specversion"
 
@@ -336,16 +331,16 @@ VERSION: Final = "specversion"
 class FixedValues:
     """The fixed values of one target on one channel, for events or for native records.
 
-    ``unmappable`` is why none of its native records can become an event; '' if some can.
+    ``unmappable`` is the reason why its native records cannot become events; '' if they can.
     """
 
     def __init__(self, matcher: Matcher, channel: int, target: int, *, event: bool) -> None:
         names = {slot.name for slot in matcher.chooser.slots(target, event=event)}
         self._names = frozenset((*names, CORRELATION) if matcher.correlations.has(target) else names)
-        seen = matcher.targets[target]
+        candidate = matcher.targets[target]
         self.unmappable = ""
         if event:
-            self._attributes = _fixed_by_constraints(seen.constraints(event=True) or ())
+            self._attributes = _fixed_by_constraints(candidate.constraints(event=True) or ())
         else:
             program = matcher.mapper.programs[matcher.mapper.program_number(target, channel)]
             self.unmappable = program.unmappable
@@ -360,7 +355,7 @@ class FixedValues:
 
 
 def _fixed_by_constraints(constraints: tuple[tuple[str, Constraint], ...]) -> dict[str, str | None]:
-    """Return the string attributes with literals; numbers and times may have several notations."""
+    """Return the string attributes with literals; numbers and times have several notations."""
     values: dict[str, str | None] = {VERSION: "1.0"}
     for key, constraint in constraints:
         if key.startswith("e.") and constraint.kind == "literal" and constraint.type not in TYPED_LITERALS:
@@ -369,7 +364,7 @@ def _fixed_by_constraints(constraints: tuple[tuple[str, Constraint], ...]) -> di
 
 
 def _fixed_by_mapping(program: Program) -> dict[str, str | None]:
-    """Return all attributes of mapped records, with the value if it is the same in each."""
+    """Return all attributes of mapped records, with the value if it is the same in all."""
     return {attribute.name: attribute.constant for attribute in program.attributes}
 
 
@@ -377,14 +372,13 @@ MAX_LISTED_CODES: Final = 1 << 20
 """Maximum number of pair codes in a lookup array: four megabytes."""
 MAX_CACHED_DECISIONS: Final = 50_000
 """Maximum number of cached decisions by values; above it the cache is cleared."""
-RouteNumbers = np.ndarray[Any, np.dtype[np.int32]]
 
 
 @dataclass(frozen=True, slots=True)
 class RouteDecision:
     """A route, and topics in the order of :attr:`router.routing.Routes.topic_fields`.
 
-    ``fault`` names a value that a sink of the route needs but the record lacks.
+    ``fault`` names the values that a sink of the route needs and the record lacks.
     """
 
     route: int
@@ -418,18 +412,18 @@ class PairColumns:
 
     @classmethod
     def from_pairs(cls, pairs: Sequence[DefinitionRoutes]) -> PairColumns:
-        """Return pairs as columns; '' stands for no endpoint."""
+        """Convert pairs to columns; without an endpoint it is ''."""
         names = [pair.endpoint or "" for pair in pairs]
-        places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         targets = np.array([pair.target for pair in pairs], np.int64)
-        return cls(targets, np.array([places[name] for name in names], np.int64), tuple(places))
+        return cls(targets, np.array([numbers[name] for name in names], np.int64), tuple(numbers))
 
 
 @dataclass(slots=True)
 class RowDestinations:
     """Endpoint, route number, and topics (:attr:`router.routing.Routes.topic_fields`) of each row.
 
-    ``pair_numbers`` has the index of each row's pair in ``pairs``, whatever its outcome.
+    ``pair_numbers`` has the index of each row's pair in ``pairs``, also for dead letters.
     """
 
     pairs: PairColumns
@@ -440,13 +434,12 @@ class RowDestinations:
 
     def endpoints_of(self, rows: Sequence[int]) -> list[str]:
         """Return the endpoints of these rows; '' for none."""
-        return [
-            self.pairs.endpoint_names[place] for place in self.pairs.endpoints[self.pair_numbers[list(rows)]].tolist()
-        ]
+        numbers = self.pairs.endpoints[self.pair_numbers[list(rows)]]
+        return [self.pairs.endpoint_names[number] for number in numbers.tolist()]
 
 
 class Destinations:
-    """Decides destinations for one plan."""
+    """Assigns routes and topics to rows, for one plan."""
 
     def __init__(self, matcher: Matcher, routes: Routes, limits: SizeLimits) -> None:
         self._matcher = matcher
@@ -460,59 +453,58 @@ class Destinations:
         self._pair_decisions: _DecisionColumns | None = None
         self._decision_cache: dict[tuple[int, tuple[tuple[str, str], ...]], RouteDecision] = {}
         self._sinks = {number: frozenset(route.to) for number, route in enumerate(routes.routes)}
-        self._always = np.array(
-            [not each.when.letters and routes.always_validates(n) for n, each in enumerate(routes.routes)]
-        )
+        always = (not each.when.letters and routes.always_validates(n) for n, each in enumerate(routes.routes))
+        self._always = np.array([*always])
 
     def assign_rows(self, outcomes: MatchOutcomes, sizes: IntArray) -> RowDestinations:
-        """Return the destinations of all rows of a batch.
+        """Assign the destinations of all rows of a batch.
 
-        A row becomes a dead letter here if its route requires a valid body, if a value of its destination is missing,
+        A row becomes a dead letter here if its route rejects an invalid body, if a value of its destination is missing,
         or if it is too large for a sink.
         """
         width = len(self._matcher.targets) + 3
         events = np.where(outcomes.winners >= 0, outcomes.facts.events, 0)
         codes = ((outcomes.facts.channels + 1) * width + outcomes.winners + 2) * 2 + events
         numbers = self._pair_numbers(codes, width)
-        settled = self._known_decisions()
-        pairs, endpoints = settled.pairs, settled.endpoints.take(pa.array(numbers))
-        decided, more = self._decide_rows(outcomes, numbers, settled)
-        settled = settled.append(more)
-        routes = settled.routes[decided]
+        known = self._known_decisions()
+        pairs, endpoints = known.pairs, known.endpoints.take(pa.array(numbers))
+        decided, more = self._decide_rows(outcomes, numbers, known)
+        known = known.append(more)
+        routes = known.routes[decided]
         self._reject_invalid(outcomes, routes)
-        self._reject_missing(outcomes, routes, settled, decided)
+        self._reject_missing(outcomes, routes, known, decided)
         self._limits.reject_oversized(outcomes, sizes, routes)
         at = pa.array(decided)
-        topics = {name: column.take(at) for name, column in zip(self._fields, settled.topics, strict=True)}
+        topics = {name: column.take(at) for name, column in zip(self._fields, known.topics, strict=True)}
         self._route_dead_letters(outcomes, endpoints, routes, topics)
         return RowDestinations(pairs, numbers, endpoints, pa.array(routes), topics)
 
     def routes_of_target(self, channel: int, target: int, *, event: bool) -> DefinitionRoutes:
         """Return the routes of a channel's records that match this target."""
         message, endpoint = self._matcher.targets[target].xid, self._matcher.channels[channel].endpoint_of(target)
-        settled = FixedValues(self._matcher, channel, target, event=event)
-        rules = self._routes.possible_rules(message, endpoint or "", settled)
-        asked = {each.name for rule in rules for each in rule.conditions}
+        fixed_value = FixedValues(self._matcher, channel, target, event=event)
+        rules = self._routes.rules_for(message, endpoint or "", fixed_value)
+        conditional = {each.name for rule in rules for each in rule.conditions}
         topics = {name: full_variable_name(name) for rule in rules for name in self._topic_variables(rule.route)}
-        values = {name: text for name, of in topics.items() if (text := settled(of)) is not None}
-        wanted = asked | {of for name, of in topics.items() if name not in values}
+        values = {name: text for name, of in topics.items() if (text := fixed_value(of)) is not None}
+        needed = conditional | {of for name, of in topics.items() if name not in values}
         fixed = {
             name: text
             for name, text in make_event_values(message, endpoint or "", "", {}).items()
             if name not in topics
         }
-        pair = DefinitionRoutes(target, endpoint, rules, {**fixed, **values}, frozenset(wanted))
-        return pair if wanted else replace(pair, decision=self._make_decision(pair, {}))
+        pair = DefinitionRoutes(target, endpoint, rules, {**fixed, **values}, frozenset(needed))
+        return pair if needed else replace(pair, decision=self._make_decision(pair, {}))
 
     def needs_bodies(self, channel: int) -> bool:
         """Whether a route validates bodies of that channel that matching does not."""
         if channel < 0 or self._routes.validates_uniformly:
             return False
         checks, bases = self._matcher.checks, self._matcher.chooser.ties.bases
-        own = self._matcher.channels[channel].candidates
+        candidates = self._matcher.channels[channel].candidates
         return any(
             self._always[rule.route]
-            for target in dict.fromkeys((*own, *(base for each in own for base in bases.get(each, ()))))
+            for target in dict.fromkeys((*candidates, *(base for each in candidates for base in bases.get(each, ()))))
             if checks.has_schema(self._matcher.targets[target])
             for event in (False, True)
             if self._matcher.targets[target].constraints(event=event) is not None
@@ -557,13 +549,12 @@ class Destinations:
 
     def _known_decisions(self) -> _DecisionColumns:
         if self._pair_decisions is None:
-            settled = _DecisionColumns.from_decisions(
-                [pair.decision or self._nowhere for pair in self._pairs], len(self._fields)
-            )
-            settled.endpoints = pa.array([pair.endpoint for pair in self._pairs], pa.string())
-            settled.pairs = PairColumns.from_pairs(self._pairs)
-            settled.is_open = np.array([pair.decision is None for pair in self._pairs], bool)
-            self._pair_decisions = settled
+            decisions = [pair.decision or self._nowhere for pair in self._pairs]
+            columns = _DecisionColumns.from_decisions(decisions, len(self._fields))
+            columns.endpoints = pa.array([pair.endpoint for pair in self._pairs], pa.string())
+            columns.pairs = PairColumns.from_pairs(self._pairs)
+            columns.is_open = np.array([pair.decision is None for pair in self._pairs], bool)
+            self._pair_decisions = columns
         return self._pair_decisions
 
     def _make_decision(self, pair: DefinitionRoutes, values: Mapping[str, str]) -> RouteDecision:
@@ -585,16 +576,18 @@ class Destinations:
         return RouteDecision(route, tuple(map(topics.get, self._fields)), "; ".join(faults))
 
     def _decide_rows(
-        self, outcomes: MatchOutcomes, numbers: IntArray, settled: _DecisionColumns
+        self, outcomes: MatchOutcomes, numbers: IntArray, known: _DecisionColumns
     ) -> tuple[IntArray, list[RouteDecision]]:
-        """Return the decision of each row: its pair's number, or one after all pairs, and the list of the latter."""
-        rows = np.flatnonzero(settled.is_open[numbers])
+        """Return each row's decision number, its pair's or one after all pairs, and the decisions of the latter."""
+        rows = np.flatnonzero(known.is_open[numbers])
         if not len(rows):
             return numbers, []
-        pairs, own = number_distinct(numbers[rows])
-        combined = combine_values(outcomes, rows, own, [self._pairs[number].needed_values for number in pairs.tolist()])
+        pairs, codes = number_distinct(numbers[rows])
+        combined = combine_values(
+            outcomes, rows, codes, [self._pairs[number].needed_values for number in pairs.tolist()]
+        )
         decided = numbers.copy()
-        decided[rows] = len(settled.routes) + combined.inverse
+        decided[rows] = len(known.routes) + combined.inverse
         firsts = zip(rows[combined.first].tolist(), combined.values, strict=True)
         return decided, [self._cached_decision(int(numbers[row]), values) for row, values in firsts]
 
@@ -608,7 +601,7 @@ class Destinations:
         return known
 
     def _reject_invalid(self, outcomes: MatchOutcomes, routes: RouteNumbers) -> None:
-        """Turn rows with invalid bodies into dead letters if their route, but not matching, validates them."""
+        """Turn rows with invalid bodies into dead letters, if their route validates them and matching did not."""
         if self._routes.validates_uniformly:
             return
         rows = np.flatnonzero(np.where(routes >= 0, self._always[routes], False))
@@ -617,15 +610,15 @@ class Destinations:
             _make_dead_letter(outcomes, routes, row, "schema-violation", rejection_detail(faults))
 
     def _reject_missing(
-        self, outcomes: MatchOutcomes, routes: RouteNumbers, settled: _DecisionColumns, decided: IntArray
+        self, outcomes: MatchOutcomes, routes: RouteNumbers, known: _DecisionColumns, decided: IntArray
     ) -> None:
         """Turn rows into dead letters if a sink of their route has no destination for them."""
-        if not settled.faults:
+        if not known.faults:
             return
-        faulty = np.zeros(len(settled.routes), bool)
-        faulty[list(settled.faults)] = True
+        faulty = np.zeros(len(known.routes), bool)
+        faulty[list(known.faults)] = True
         for row in np.flatnonzero(faulty[decided] & (routes >= 0)).tolist():
-            _make_dead_letter(outcomes, routes, row, "sink-rejected", settled.faults[int(decided[row])])
+            _make_dead_letter(outcomes, routes, row, "sink-rejected", known.faults[int(decided[row])])
 
     def _route_dead_letters(
         self,
@@ -637,21 +630,22 @@ class Destinations:
         """Set the routes and topics of dead letters."""
         rows = list(outcomes.reasons)
         keys = [(endpoints[row].as_py() or "", outcomes.reasons[row]) for row in rows]
-        taking = {each: self._routes.dead_letter_route(*each) for each in dict.fromkeys(keys)}
-        routes[rows] = [taking[each] for each in keys]
+        route_of = {each: self._routes.dead_letter_route(*each) for each in dict.fromkeys(keys)}
+        routes[rows] = [route_of[each] for each in keys]
         for name, numbers in self._routes.letter_sinks.items():
             template = self._routes.dead_letter_topics.get(name)
             if template is not None:
-                its_keys = (each for each, route in taking.items() if route in numbers)
-                names = {each: template.expand(make_dead_letter_values(*each), escape="_") for each in its_keys}
-                topics[f"letters_{name}"] = _placed(topics[f"letters_{name}"], rows, [*map(names.get, keys)])
+                sink_keys = (each for each, route in route_of.items() if route in numbers)
+                names = {each: template.expand(make_dead_letter_values(*each), escape="_") for each in sink_keys}
+                texts = pa.array([*map(names.get, keys)], pa.string())
+                topics[f"letters_{name}"] = replace_rows(topics[f"letters_{name}"], np.array(rows, np.int64), texts)
 
 
 @dataclass(slots=True)
 class _DecisionColumns:
-    """Decisions as columns: of all known pairs, followed by those that values decided in a batch.
+    """Decisions as columns: those of all known pairs, followed by those of a batch that depend on values.
 
-    ``topics`` are in the order of the fields, ``faults`` by number. ``is_open`` marks the pairs that values decide.
+    ``topics`` are in the order of the fields, ``faults`` by number. ``is_open`` marks pairs that depend on values.
     """
 
     routes: RouteNumbers
@@ -663,13 +657,13 @@ class _DecisionColumns:
 
     @classmethod
     def from_decisions(cls, decisions: Sequence[RouteDecision], fields: int) -> _DecisionColumns:
-        """Return decisions as columns."""
-        topics = [pa.array([each.topics[place] for each in decisions], pa.string()) for place in range(fields)]
+        """Convert decisions to columns."""
+        topics = [pa.array([each.topics[field] for each in decisions], pa.string()) for field in range(fields)]
         faults = {number: each.fault for number, each in enumerate(decisions) if each.fault}
         return cls(np.array([each.route for each in decisions], np.int32), topics, faults)
 
     def append(self, decisions: Sequence[RouteDecision]) -> _DecisionColumns:
-        """Return these decisions followed by more."""
+        """Return these decisions followed by *decisions*."""
         if not decisions:
             return self
         more = _DecisionColumns.from_decisions(decisions, len(self.topics))
@@ -684,12 +678,3 @@ def _make_dead_letter(outcomes: MatchOutcomes, routes: RouteNumbers, row: int, r
     outcomes.details[row] = detail
     outcomes.winners[row] = -1
     routes[row] = DEFAULT_DEAD_LETTER_ROUTE
-
-
-def _placed(column: pa.StringArray, rows: list[int], texts: list[str | None]) -> pa.StringArray:
-    """Return the column with *texts* in these rows."""
-    if not rows:
-        return column
-    indices = np.arange(len(column))
-    indices[rows] = len(column) + np.arange(len(rows))
-    return pa.concat_arrays([column, pa.array(texts, pa.string())]).take(pa.array(indices))

@@ -1,4 +1,4 @@
-"""Arrays of texts and bytes, worked on through their buffers; instants, members of JSON, and rows read exactly."""
+"""Fast operations on Arrow arrays of texts, the parsing of instants, JSON members, and the exact rendering of a row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from catalog.values import YEAR_1, YEAR_10000, parse_timestamp
 from router.matching.inbox_columns import inbox_parts
 from router.matching.record_columns import parts_of_one_event
 
-# Arrays of texts and bytes, worked on through their buffers: joined, and escaped for JSON.
+# Operations on arrays of texts and bytes through their buffers.
 
 Bytes = npt.NDArray[np.uint8]
 NO_ROWS: Final = np.zeros(0, np.int64)
@@ -29,73 +29,67 @@ _QUOTE: Final = 0x22
 
 
 def bytes_and_offsets(texts: pa.Array) -> tuple[Bytes, Int]:
-    """Return the bytes that an array of texts or bytes shares, and where each begins, then where the last ends.
+    """Return the buffer of an array of texts or bytes, and the offsets of its texts in it, with the end of the last.
 
-    The texts lie one behind another; a null has as a rule no bytes, yet may have some.
+    The texts are adjacent. A null usually has no bytes, but may have some.
     """
     data, offsets = raw_buffers(texts)
     return data[offsets[0] : offsets[-1]], (offsets - offsets[0]).astype(np.int64)
 
 
-def find_owners(places: Int, at: Int) -> Int:
-    """Return for each place in the shared bytes the text that it lies in; *places* as :func:`bytes_and_offsets` gives them."""
-    return np.searchsorted(places, at, "right") - 1
+def find_owners(offsets: Int, at: Int) -> Int:
+    """Return the number of the text that each byte belongs to; *offsets* are those of :func:`bytes_and_offsets`."""
+    return np.searchsorted(offsets, at, "right") - 1
 
 
 def join_runs(texts: pa.StringArray, offsets: Int) -> pa.StringArray:
-    """Return the texts of runs: each is what stands from one offset to the next, put together. No text may be null."""
-    data, places = bytes_and_offsets(texts)
-    ends = np.ascontiguousarray(places[offsets], np.int32)
+    """Concatenate each run of texts from one offset to the next. No text may be null."""
+    data, bounds = bytes_and_offsets(texts)
+    ends = np.ascontiguousarray(bounds[offsets], np.int32)
     return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(data)))
 
 
 def concat_texts(*texts: pa.Array | str) -> pa.StringArray:
-    """Return the texts of several arrays side by side; null where one of them is null. A ``str`` stands in each."""
+    """Concatenate the texts of each row; null if one of them is null. A ``str`` is the same in all rows."""
     return pc.binary_join_element_wise(*texts, "")
 
 
 def nulls_to_empty(texts: pa.StringArray) -> pa.StringArray:
-    """Return the texts with empty ones for nulls."""
+    """Replace nulls by empty texts."""
     return pc.fill_null(texts, "") if texts.null_count else texts
 
 
 def nulls_to_json(values: pa.StringArray) -> pa.StringArray:
-    """Return JSON values with ``null`` for those that are not there."""
+    """Replace nulls by the JSON text ``null``."""
     return pc.fill_null(values, "null") if values.null_count else values
 
 
 def take_rows(values: pa.Array, rows: Int) -> pa.Array:
-    """Return the values of these rows, which are in order and each there once; all of them without a copy."""
+    """Return the values of these rows, which are ascending; no copy if they are all rows."""
     return values if len(rows) == len(values) else values.take(pa.array(rows))
 
 
-def replace_rows(texts: pa.Array, rows: Int, some: pa.Array) -> pa.Array:
-    """Return the array with *some* in these rows, which are in order."""
+def replace_rows(texts: pa.Array, rows: Int, new: pa.Array) -> pa.Array:
+    """Replace the values in these rows by *new*."""
     if not len(rows):
         return texts
     indices = np.arange(len(texts))
     indices[rows] = len(texts) + np.arange(len(rows))
-    return pa.concat_arrays([texts, some]).take(pa.array(indices))
+    return pa.concat_arrays([texts, new]).take(pa.array(indices))
 
 
-def placed(rows: int, *parts: tuple[Int, pa.StringArray]) -> pa.StringArray:
-    """Return a text for each of so many rows: of each part its texts in its rows, which are in order; empty elsewhere.
-
-    No row is in two parts.
-    """
-    for places, texts in parts:
-        if len(places) == rows:
-            return texts
+def merge_texts(rows: int, *parts: tuple[Int, pa.StringArray]) -> pa.StringArray:
+    """Return *rows* texts: those of each part in its rows, empty elsewhere. Parts do not overlap."""
     indices = np.zeros(rows, np.int64)
     begin = 1
-    for places, texts in parts:
-        indices[places] = begin + np.arange(len(places))
+    for numbers, texts in parts:
+        indices[numbers] = begin + np.arange(len(numbers))
         begin += len(texts)
     return pa.concat_arrays([pa.array([""]), *(texts for _, texts in parts)]).take(pa.array(indices))
 
 
 def decode_texts(values: pa.BinaryArray) -> tuple[pa.StringArray, Int]:
-    """Return bytes as text, and the places of those that are no UTF-8, which are null."""
+    """Decode bytes as UTF-8; return the texts, and the rows of invalid bytes, which are null."""
     texts = decode_utf8(values)
     if texts.null_count == values.null_count:
         return texts, NO_ROWS
@@ -103,18 +97,18 @@ def decode_texts(values: pa.BinaryArray) -> tuple[pa.StringArray, Int]:
 
 
 def escape_json(texts: pa.StringArray) -> pa.StringArray:
-    """Return texts as they stand between the quotes of a JSON string, just as ``msgspec.json`` writes them."""
-    data, places = bytes_and_offsets(texts)
+    """Escape texts for JSON strings as ``msgspec.json`` does."""
+    data, offsets = bytes_and_offsets(texts)
     marks = (data < 0x20) | (data == _QUOTE) | (data == _BACKSLASH)
     if not marks.any():
         return texts
     at = np.flatnonzero(marks)
-    rows = np.unique(find_owners(places, at))
-    some = texts.take(pa.array(rows))
-    # The backslash first: the escapes of all others begin with one.
+    rows = np.unique(find_owners(offsets, at))
+    changed = texts.take(pa.array(rows))
+    # The backslash first: all other escapes begin with one.
     for byte in sorted(np.unique(data[at]).tolist(), key=lambda byte: byte != _BACKSLASH):
-        some = pc.replace_substring(some, chr(byte), _json_escape(byte))
-    return replace_rows(texts, rows, some)
+        changed = pc.replace_substring(changed, chr(byte), _json_escape(byte))
+    return replace_rows(texts, rows, changed)
 
 
 @cache
@@ -122,7 +116,7 @@ def _json_escape(byte: int) -> str:
     return msgspec.json.encode(chr(byte)).decode()[1:-1]
 
 
-# Instants of a whole array: read from RFC 3339, with the exact reading for what is written unusually.
+# Instants in RFC 3339: whole arrays are parsed at once, and unusual texts by the exact parser.
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 _SHORTEST: Final = len("2026-01-02T03:04:05Z")
@@ -135,9 +129,9 @@ _MONTHS: Final = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
 def parse_instant(text: str | None) -> int | None:
-    """Return an event's time in microseconds since 1970; None for one outside of the years 1 to 9999.
+    """Return an event's time in microseconds since 1970; None outside of the years 1 to 9999.
 
-    RFC 3339 has a year 0, and offsets and leap seconds reach past 9999; readers of tables know neither.
+    RFC 3339 has a year 0, and offsets and leap seconds can reach past 9999; readers of tables support neither.
     """
     nanoseconds = parse_timestamp(text) if text is not None else None
     if nanoseconds is None:
@@ -146,16 +140,16 @@ def parse_instant(text: str | None) -> int | None:
 
 
 def parse_instants(texts: pa.StringArray) -> pa.TimestampArray:
-    """Return what :func:`parse_instant` says of each text, as instants."""
-    data, places = bytes_and_offsets(texts)
-    lengths = np.diff(places)
+    """Parse each text as :func:`parse_instant` does."""
+    data, offsets = bytes_and_offsets(texts)
+    lengths = np.diff(offsets)
     known = texts.is_valid().to_numpy(zero_copy_only=False)
     micros = np.zeros(len(texts), np.int64)
     read = np.zeros(len(texts), bool)
     for length in np.unique(lengths[known]).tolist():
         if _SHORTEST <= length <= _LONGEST:
             rows = np.flatnonzero((lengths == length) & known)
-            read[rows], micros[rows] = _parse_plain_instants(data[places[rows][:, None] + np.arange(length)])
+            read[rows], micros[rows] = _parse_plain_instants(data[offsets[rows][:, None] + np.arange(length)])
     rest = np.flatnonzero(known & ~read)
     for row in rest.tolist():
         exact = parse_instant(texts[row].as_py())
@@ -165,15 +159,15 @@ def parse_instants(texts: pa.StringArray) -> pa.TimestampArray:
 
 
 def format_instants(instants: pa.TimestampArray) -> pa.StringArray:
-    """Write instants of the years 1 to 9999 as RFC 3339 in UTC, with as few digits as hold them; null stays null."""
-    # Without its zone, Arrow writes an instant with a blank for the "T" and always six digits.
+    """Format instants as RFC 3339 in UTC with as few digits as possible; null stays null."""
+    # Arrow writes an instant without a zone with a space for the "T" and always six digits.
     texts = instants.view(pa.int64()).view(pa.timestamp("us")).cast(pa.string())
     trimmed = pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
     return pc.binary_join_element_wise(pc.binary_replace_slice(trimmed, 10, 11, "T"), "Z", "")
 
 
 def _parse_plain_instants(letters: Bytes) -> tuple[Bool, Int]:
-    """Return which of these texts, of one length, are ordinary instants of the calendar, and their microseconds."""
+    """Parse texts of one length; return which are ordinary instants, and their microseconds."""
     zulu = (letters[:, -1] | 0x20) == ord("z")
     if zulu.all():
         return _parse_fields(letters[:, :-1], None)
@@ -210,7 +204,7 @@ def _parse_fields(letters: Bytes, zone: Bytes | None) -> tuple[Bool, Int]:
 
 
 def _parse_offset(zone: Bytes) -> tuple[Bool, Int]:
-    """Return which of these texts are an offset such as ``+01:00``, and its seconds."""
+    """Parse texts such as ``+01:00``; return which are valid, and their seconds."""
     digits = (zone - np.uint8(ord("0"))).astype(np.int64)
     hour, minute = _parse_number(digits, 1, 3), _parse_number(digits, 4, 6)
     minus = zone[:, 0] == ord("-")
@@ -227,20 +221,20 @@ def _parse_number(digits: Int, begin: int, end: int) -> Int:
 
 
 def _days_since_1970(year: Int, month: Int, day: Int) -> Int:
-    """Return days since 1970-01-01 in the Gregorian calendar, as ``catalog.values`` counts them."""
+    """Return the days since 1970-01-01 in the Gregorian calendar, as ``catalog.values`` counts them."""
     year, month = np.where(month <= 2, year - 1, year), np.where(month <= 2, month + 12, month)
     return 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 719469
 
 
-# The exact reading of one row for tables and dead letters. Reading whole arrays gives the same for ordinary rows.
+# The exact rendering of one row for tables and dead letters; rendering whole arrays must give the same.
 
 SourceKind = Literal["kafka", "inbox", "letters"]
-"""Where rows come from, which says how their raw columns are read (:mod:`router.evaluation.outcome_rows`)."""
+"""The kind of source, which decides the raw columns of rows (:mod:`router.evaluation.outcome_rows`)."""
 ATTRIBUTE_COLUMNS: Final = ("id", "source", "specversion", "type", "subject", "datacontenttype", "dataschema")
 TIME_TEXT: Final = "time_text"
-"""``time`` as the event wrote it, which cannot be restored from an instant."""
+"""The column with the original text of ``time``, which cannot be restored from an instant."""
 TYPED: Final = "typed"
-"""The names of the attributes that are no texts (:func:`bindings.events.typed_names`), which columns do not tell."""
+"""The column with the names of attributes that are not strings (:func:`bindings.events.typed_names`)."""
 TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
 EVENT_TYPE: Final = pa.struct(
     [
@@ -251,11 +245,11 @@ EVENT_TYPE: Final = pa.struct(
         ("native", pa.string()),
     ]
 )
-"""The columns of a routed event. ``extensions`` are its other attributes; ``native`` is the record without its body."""
+"""The columns of a routed event. ``extensions`` has its other attributes, ``native`` the record without its body."""
 
 
 def render_event(parts: list[Part], binding: Binding, attributes: list[dict[str, Any]] | None) -> dict[str, Any]:
-    """Return the columns of one routed event; ``attributes`` are given where the record's own do not serve."""
+    """Render the columns of one routed event; ``attributes`` are None if the record has them."""
     named = event_attributes(parts, binding, attributes)
     row: dict[str, Any] = {name: named.pop(name, None) for name in ATTRIBUTE_COLUMNS}
     row[TIME_TEXT] = named.pop("time", None)
@@ -266,24 +260,24 @@ def render_event(parts: list[Part], binding: Binding, attributes: list[dict[str,
 
 
 def event_attributes(parts: list[Part], binding: Binding, given: list[dict[str, Any]] | None) -> dict[str, str]:
-    """Return the attributes of an event: those given as headers of Kafka's binary mode, else the record's own."""
+    """Return the attributes of an event: *given* as headers of Kafka's binary mode, else those of the record."""
     if given is None:
         return dict(binding.read_envelope(parts, None, lambda: False).attributes)
     return {attribute_of_header(entry["key"]): entry["value"].decode() for entry in given}
 
 
 def attribute_of_header(header: str) -> str:
-    """Return the attribute that a Kafka header of binary mode carries."""
+    """Return the attribute name of a Kafka header in binary mode."""
     return "datacontenttype" if header == "content-type" else header.removeprefix("ce_")
 
 
 def native_json(parts: list[Part], binding: Binding) -> str:
-    """Return the native record as JSON, without the body."""
+    """Render the native record as JSON, without the body."""
     return msgspec.json.encode(binding.build(parts)).decode("utf-8")
 
 
 def parts_of_raw(raw: Mapping[str, Any], kind: SourceKind, place: int | None) -> tuple[list[Part], Binding]:
-    """Return the parts of a raw row; for an event out of a batch, those of that event alone."""
+    """Return the parts of a raw row and its binding; for event number *place* of a batch, the parts of that event."""
     if kind == "kafka":
         binding, parts = BINDINGS["KAFKA"], split_row(raw)
     else:
@@ -292,14 +286,14 @@ def parts_of_raw(raw: Mapping[str, Any], kind: SourceKind, place: int | None) ->
     return (parts if place is None else parts_of_one_event(parts, binding.rule.content_type)), binding
 
 
-# Members of JSON objects, as texts of a whole array.
+# Members of JSON objects as texts.
 
 TextPieces = list[pa.Array | str]
-"""Texts that stand side by side; a ``str`` is the same in all rows. Few joins of many pieces take the least time."""
+"""Texts to concatenate; a ``str`` is the same in all rows. Few joins of many pieces are fastest."""
 
 
 def string_member(name: str, texts: pa.StringArray, *, plain: bool = False) -> TextPieces:
-    """Return the member of that name, ``null`` where there is no text; *plain* texts have nothing to escape."""
+    """Render a member, ``null`` without a text; *plain* texts have nothing to escape."""
     if texts.null_count == len(texts):
         return [f'"{name}":null']
     texts = texts if plain else escape_json(texts)
@@ -309,7 +303,7 @@ def string_member(name: str, texts: pa.StringArray, *, plain: bool = False) -> T
 
 
 def optional_string_member(name: str, texts: pa.StringArray) -> TextPieces:
-    """Return the member of that name with a comma before it; nothing where there is no text."""
+    """Render a member after a comma; nothing without a text."""
     if texts.null_count == len(texts):
         return []
     if texts.null_count == 0:
@@ -327,10 +321,10 @@ def join_entries(
     *,
     leading: bool = False,
 ) -> pa.StringArray:
-    """Return the entries of each row as one text: what *opened* gives of the escaped name, then value and *end*.
+    """Render the entries of each row as one text: *opened* of the escaped name, the value, and *end*.
 
-    *codes* are places in *names*; the entries of row *i* stand from ``offsets[i]`` to ``offsets[i + 1]``.
-    There is a comma between entries, and with *leading* before the first as well. No value may be null.
+    *codes* are indices in *names*; row *i* has the entries from ``offsets[i]`` to ``offsets[i + 1]``. There is a comma
+    between entries, and with *leading* also before the first. No value may be null.
     """
     known = escape_json(pa.array(names, pa.string())).to_pylist()
     pieces = [f"{comma}{opened(name)}" for name in known for comma in ("", ",")]

@@ -1,4 +1,4 @@
-"""The outcomes of a batch as its steps need them, rejections by sinks, and the order of records with a key."""
+"""The outcomes of a batch for the steps that write it, the rejections by sinks, and the order of records by key."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.offsets import KafkaOffsets
 from router.errors import SinkError, find_batch_fault, find_lost_registry, is_data_loss, is_timestamp_overflow
 from router.evaluation.forwarding import EXCHANGE
-from router.evaluation.outcome_rows import (
-    HEADERS_TYPE,
-    ORIGINAL_BODY,
-    OUTCOME_COLUMNS,
-    header_column,
-    iter_source_rows_json,
-)
+from router.evaluation.outcome_rows import HEADERS_TYPE, ORIGINAL_BODY, OUTCOME_COLUMNS, header_column, iter_source_rows
 from router.evaluation.outputs import Tally
 from router.evaluation.plan import Evaluator, Plan
 from router.logs import get_logger
@@ -40,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import Column, DataFrame
 
-# The contract of :class:`Outcomes`. :class:`SparkOutcomes` implements it for Spark, tests with a list. Rows stay in the
-# workers: each method says what it returns to the driver.
+# The contract :class:`Outcomes`; :class:`SparkOutcomes` implements it for Spark. Rows stay in the workers: each method
+# says what it returns to the driver.
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +56,9 @@ class RecordOutcome:
 
 
 class Outcomes(Protocol):
-    """The outcomes of one attempt, or a selection of them. Methods can be repeated with the same result.
+    """The outcomes of one attempt, or a selection of them. A repeated call has the same result.
 
-    With ``may_reject`` a sink may still reject each; the original records are then kept for dead letters.
+    With ``may_reject`` a sink may still reject records; the original records are then kept for dead letters.
     """
 
     may_reject: bool
@@ -82,19 +76,19 @@ class Outcomes(Protocol):
         """Select the outcomes on these routes."""
 
     def without(self, letters: Collection[str]) -> Outcomes:
-        """Select all outcomes without these dead letter ids, in order."""
+        """Select the outcomes except those with these dead letter ids, in order."""
 
     def letters(self, rejections: Rejections | None = None) -> Outcomes:
-        """Select the dead letters, plus one for each rejected record with the complete original record.
+        """Select the dead letters, plus one with the complete original record for each rejection.
 
         Rejections need the original records (:attr:`router.writing.writer.BatchWriter.may_reject`).
         """
 
     def decisions(self) -> list[RecordOutcome]:
-        """Return all decisions."""
+        """Return the outcome of each record."""
 
     def keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
-        """Return the decisions on records with a key; only with these *keys*, None for all."""
+        """Return the outcomes of records with one of these *keys*; None for all records with a key."""
 
     def exchanges(self) -> Iterator[dict[str, Any]]:
         """Yield the columns for pairing: position, time of arrival, message, relation and exchange.
@@ -103,19 +97,19 @@ class Outcomes(Protocol):
         """
 
     def topics(self, sink: str) -> list[str]:
-        """Return the topics of these events at a Kafka sink, each once."""
+        """Return the distinct topics of these events at a Kafka sink."""
 
     def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
-        """Return the decisions on events for these topics of a Kafka sink, each with its topic."""
+        """Return the outcomes of events for these topics of a Kafka sink, each with its topic."""
 
     def events(self, schema: pa.Schema) -> pa.Table:
-        """Return the events, with bodies, in that schema."""
+        """Return the events, with bodies, as a table of that schema."""
 
     def dead_letters(self) -> pa.Table:
-        """Return the dead letters, with bodies."""
+        """Return the dead letters, with bodies, as a table."""
 
     def staged(self, share: RowsForSink) -> Staged:
-        """Return the names of the files that workers staged for a sink; stage them now if ``evaluate`` did not.
+        """Return the names of the files staged for a sink; stage them now if ``evaluate`` did not.
 
         :meth:`release` removes files that were not passed to a sink.
         """
@@ -142,24 +136,24 @@ class Outcomes(Protocol):
 
 # Routed records that a sink rejected (MATCHING.md#sink-rejected).
 #
-# A rejected record becomes one dead letter, ``sink-rejected``, however many sinks it has: the dead letter names the
-# sinks without it and why. Dead letters are written after all events and before the batch is committed, so a crash in
-# between repeats the batch and loses none. In the tally the record moves from routed to dead-letter; the circuit
-# breaker, which acts before the first write, does not count it.
+# A rejected record becomes one dead letter, ``sink-rejected``, even if several sinks rejected it: the dead letter names
+# the sinks and their reasons. Dead letters are written after all events and before the batch is committed: a crash
+# between them repeats the batch and loses none. In the tally the record moves from routed to dead-letter. The circuit
+# breaker does not count it, since it acts before the first write.
 #
-# A batch that an operator moves to dead letters gets the same ones. The detail ``sink NAME: why; sink OTHER: why``
-# names exactly the sinks that lack the record, so a replay sends it only to those.
+# A batch that an operator moves to dead letters is handled alike. The detail ``sink NAME: why; sink OTHER: why`` names
+# exactly the sinks that lack the record, so a replay sends it only to those.
 
 SINK_REJECTED: Final = "sink-rejected"
 MAX_DETAIL_CHARS: Final = 3_900
-"""Maximum characters of a detail: below the limit for Kafka headers, so that no sink's name is truncated."""
+"""Maximum characters of a detail; the limit for Kafka headers is higher, so no sink's name is truncated."""
 _SINK_NAMES: Final = re.compile(r"(?:^|; )sink ([^:;]+): ")
 _NAME_ESCAPES: Final = {"%": "%25", ":": "%3A", ";": "%3B"}
 """Characters of sink names that must be escaped, the escape character first."""
 
 
 def detail_of(reasons: Mapping[str, str]) -> str:
-    """Return the detail of a dead letter from the reasons by sink; it has all names in full."""
+    """Format the reasons by sink as the detail of a dead letter, with all sink names in full."""
     # A reason must not look like the name of another sink.
     escaped = {_escape_name(name): why.replace("; sink ", ", sink ") for name, why in reasons.items()}
     share = max(0, MAX_DETAIL_CHARS // max(1, len(escaped)) - max(map(len, escaped), default=0) - len("; sink : "))
@@ -167,7 +161,7 @@ def detail_of(reasons: Mapping[str, str]) -> str:
 
 
 def sinks_of(detail: str) -> tuple[str, ...]:
-    """Return the sinks that the detail of a dead letter names, the inverse of :func:`detail_of`; () if none."""
+    """Return the sinks in the detail of a dead letter (:func:`detail_of`); () if none."""
     if not detail.startswith("sink "):
         return ()
     return tuple(dict.fromkeys(_unescape_name(name) for name in _SINK_NAMES.findall(detail)))
@@ -186,7 +180,7 @@ def _unescape_name(name: str) -> str:
 
 
 class Rejections:
-    """The records of one batch that sinks rejected; *routes* route their dead letters, *limits* spill them."""
+    """The records of one batch that sinks rejected; *routes* and *limits* are those of their dead letters."""
 
     def __init__(self, routes: Routes, limits: SpillLimits) -> None:
         self._routes = routes
@@ -200,31 +194,26 @@ class Rejections:
 
     @property
     def counts(self) -> Counter[tuple[str, str]]:
-        """Rejected records by endpoint and definition, each once."""
+        """The number of rejected records by endpoint and definition."""
         return Counter((record.endpoint, record.message) for record in self._records.values())
 
     def count_of_sink(self, sink: str) -> Counter[str]:
-        """Return the records that one sink rejected, by endpoint."""
+        """Return the number of records that one sink rejected, by endpoint."""
         rejected = (self._records[position] for position, sinks in self._details.items() if sink in sinks)
         return Counter(record.endpoint for record in rejected)
 
     @property
     def routes(self) -> frozenset[int]:
         """The routes of the rejected records' dead letters."""
-        return frozenset(
-            self._routes.dead_letter_route(record.endpoint, SINK_REJECTED) for record in self._records.values()
-        )
+        return frozenset(map(self._route_of, self._records.values()))
 
     def count_dead_letters(self, routes: Collection[int]) -> Counter[str]:
-        """Return the number of rejected records by endpoint whose dead letters have one of these routes."""
-        endpoints = Counter(record.endpoint for record in self._records.values())
-        return Counter(
-            {
-                name: count
-                for name, count in endpoints.items()
-                if self._routes.dead_letter_route(name, SINK_REJECTED) in routes
-            }
-        )
+        """Count the rejected records whose dead letters have one of these routes, by endpoint."""
+        records = self._records.values()
+        return Counter(record.endpoint for record in records if self._route_of(record) in routes)
+
+    def _route_of(self, record: Rejected) -> int:
+        return self._routes.dead_letter_route(record.endpoint, SINK_REJECTED)
 
     @property
     def details(self) -> dict[str, str]:
@@ -240,34 +229,32 @@ class Rejections:
     def to_table(self) -> pa.Table:
         """Return the columns of each rejected record's dead letter, by position (``at``).
 
-        They are its detail, its route and topics, and the bytes above which it is spilled (``limit``).
+        The columns are the detail, the route and topics, and the bytes above which it is spilled (``limit``).
         """
         records = list(self._records.values())
-        taking = [self._routes.dead_letter_route(record.endpoint, SINK_REJECTED) for record in records]
+        routes = [self._route_of(record) for record in records]
         columns: dict[str, list[str]] = {
             "at": [record.position for record in records],
             "detail": [detail_of(self._details[record.position]) for record in records],
         }
         for name, template in self._routes.dead_letter_topics.items():
-            columns[f"letters_{name}"] = [
-                template.expand(make_dead_letter_values(record.endpoint, SINK_REJECTED), escape="_")
-                for record in records
-            ]
+            values = (make_dead_letter_values(record.endpoint, SINK_REJECTED) for record in records)
+            columns[f"letters_{name}"] = [template.expand(each, escape="_") for each in values]
         numbers = {
-            "route": pa.array(taking, pa.int32()),
-            "limit": pa.array([self._limits.max_bytes(route) for route in taking], pa.int64()),
+            "route": pa.array(routes, pa.int32()),
+            "limit": pa.array([self._limits.max_bytes(route) for route in routes], pa.int64()),
         }
         return pa.table({**{name: pa.array(values, pa.string()) for name, values in columns.items()}, **numbers})
 
 
-# Compare what sinks report with what they should have according to the outcomes.
+# The receipts of sinks, compared with the outcomes that they should have.
 
 
 class Receipts:
     """The receipts of one attempt.
 
-    A sink without a receipt counts as complete: Spark's write to Kafka fails unless each record was acknowledged, and
-    earlier attempts checked their own receipts. A repeated commit is complete too: the sink knows only that it has the
+    A sink without a receipt counts as complete: Spark's write to Kafka fails unless every record was acknowledged, and
+    earlier attempts checked their own receipts. A repeated commit is complete too: the sink only knows that it has the
     commit, and reports the rows of this attempt.
     """
 
@@ -283,9 +270,9 @@ class Receipts:
         self._reported_rows.pop((sink, False), None)
 
     def settle(self, tally: Tally, routes: Routes, rejections: Rejections | None = None) -> None:
-        """Add to the tally what each sink has received, and what is missing without a rejection.
+        """Add to the tally the outcomes that each sink has received, and the missing ones that it did not reject.
 
-        *tally* is as evaluated; *rejections* has the records that became dead letters since.
+        *tally* is that of the evaluation; *rejections* has the records that have become dead letters since.
         """
         for name, numbers in routes.event_sinks.items():
             due, size = _expected_counts(tally, numbers)
@@ -299,9 +286,9 @@ class Receipts:
             self._add_sink(tally, name, due, size, letters=True)
 
     def _add_sink(self, tally: Tally, sink: str, due: Counter[str], size: Counter[str], *, letters: bool) -> None:
-        said = self._reported_rows.get((sink, letters))
-        if said is not None:
-            tally.missing += max(0, due.total() - said)
+        rows = self._reported_rows.get((sink, letters))
+        if rows is not None:
+            tally.missing += max(0, due.total() - rows)
         for endpoint, count in due.items():
             tally.delivered[sink, endpoint] += count
             tally.delivered_bytes[sink, endpoint] += size[endpoint]
@@ -310,22 +297,22 @@ class Receipts:
 def _expected_counts(tally: Tally, numbers: tuple[int, ...]) -> tuple[Counter[str], Counter[str]]:
     """Return the number of outcomes on these routes by endpoint, and their bytes."""
     due, size = Counter[str](), Counter[str]()
-    for (endpoint, route), (count, taken) in tally.routes.items():
+    for (endpoint, route), (count, bytes_) in tally.routes.items():
         if route in numbers:
             due[endpoint] += count
-            size[endpoint] += taken
+            size[endpoint] += bytes_
     return due, size
 
 
 # The order of records of one key, when ``dead_letters.order`` is ``park`` (deploy/OPERATIONS.md#dead-letters).
 #
 # A record whose key has an earlier dead letter is *held back*: no sink gets it, and it becomes a dead letter that waits
-# for the first one. This is decided before the first write of a batch. The blocked keys are stored beside the batch's
-# pin, so that each retry holds back the same records, whatever a replay unblocks meanwhile. The expected dead letters
-# are added to the state database, where they block the key for later batches. After the write they are added again,
-# with those of records that a sink rejected; these hold back records from the next batch on.
+# for the earlier one. Before the first write of a batch, the blocked keys are stored beside the batch's pin, so that
+# each retry holds back the same records, even if a replay unblocks keys meanwhile. The expected dead letters are added
+# to the state database, where they block the key for later batches. After the write they are added again, with those of
+# records that a sink rejected; these hold back records from the next batch on.
 #
-# A replay that has almost caught up with a key says so, and batches with records of that key wait for it. Otherwise a
+# A replay that has almost caught up with a key marks it, and batches with records of that key wait for it. Otherwise a
 # key with constant traffic would stay blocked forever.
 #
 # The driver gets only rows whose key is blocked or has a dead letter in the batch, without bodies. A key is the event's
@@ -340,7 +327,7 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class HeldRecord:
-    """A routed record that waits for the dead letter ``behind``."""
+    """A routed record that is held back; ``behind`` is the id of the dead letter that it waits for."""
 
     decision: RecordOutcome
     behind: str
@@ -348,7 +335,7 @@ class HeldRecord:
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """The records of a batch that are held back, since an earlier record of their key is a dead letter."""
+    """The records of a batch that are held back."""
 
     records: tuple[HeldRecord, ...] = ()
 
@@ -371,7 +358,7 @@ class Ordering:
     """Holds back records of one query, if ``dead_letters.order`` of the batch's plan is ``park``."""
 
     def __init__(self, state: StateFolder, query: str, notes: BatchNotes, pause: Callable[[float], None]) -> None:
-        """Prepare for one query; *pause* waits for some seconds, or raises to end the batch before its first write."""
+        """Create it for one query; *pause* sleeps, or raises to end the batch before its first write."""
         self._pause = pause
         self._root = state.root
         self._query = query
@@ -387,14 +374,14 @@ class Ordering:
         """
         if not _is_parking(plan):
             return NOTHING
-        noted = self._stored_keys(batch)
-        blocked = self._find_blocked_keys(()) if noted is None else noted
+        stored = self._stored_keys(batch)
+        blocked = self._find_blocked_keys(()) if stored is None else stored
         suspects = _find_suspects(outcomes, blocked, dead=dead)
-        if noted is None:
+        if stored is None:
             keys = {each.key for each in suspects}
             blocked = self._find_blocked_keys(keys)
-            met = {key: blocked[key] for key in keys & blocked.keys()}
-            self._notes.block(self._query, batch.number, batch.generation, met, batch.label)
+            blocking = {key: blocked[key] for key in keys & blocked.keys()}
+            self._notes.block(self._query, batch.number, batch.generation, blocking, batch.label)
         held = _find_held_back(suspects, blocked)
         waiting = {each.decision.letter for each in held.records}
         self._add_dead_letters(each for each in suspects if each.route < 0 or each.letter in waiting)
@@ -403,14 +390,14 @@ class Ordering:
         return held
 
     def noted(self, outcomes: Outcomes, batch: BatchId, plan: Plan) -> HeldBack:
-        """Return the records that the first write of a batch held back; none if it was never written."""
+        """Return the records that the first write of a batch held back; none if there was no write."""
         blocked = self._stored_keys(batch) if _is_parking(plan) else None
         return NOTHING if blocked is None else _find_held_back(_find_suspects(outcomes, blocked, dead=1), blocked)
 
     def settle(self, outcomes: Outcomes, rejections: Rejections, plan: Plan, *, dead: int) -> None:
-        """Block the keys of all dead letters of a batch; after they are written, before Spark commits the batch.
+        """Block the keys of the dead letters of a batch, after they are written and before Spark commits the batch.
 
-        Repeating changes nothing; dead letters replayed in between do not block again.
+        Repeating changes nothing: dead letters replayed in between do not block again.
 
         Raises:
             StateError: the state cannot be written.
@@ -422,14 +409,14 @@ class Ordering:
         return self._notes.blocked(self._query, batch.number, batch.generation, batch.label)
 
     def _find_blocked_keys(self, keys: Collection[str]) -> dict[str, str]:
-        """Return the blocked keys, after waiting for a replay that is about to unblock one of *keys*."""
+        """Return the blocked keys with their first dead letters; wait for a replay about to unblock one of *keys*."""
         deadline = time.monotonic() + MAX_WAIT_SECONDS
         while True:
             with LetterLedger.open(self._root, create=False) as ledger:
                 heads = ledger.order.heads()
-                freeing = ledger.order.catching() & heads.keys() & set(keys)
+                unblocking = ledger.order.catching() & heads.keys() & set(keys)
                 # Ignore a replay that was killed.
-                if not freeing or not ledger.is_locked or time.monotonic() >= deadline:
+                if not unblocking or not ledger.is_locked or time.monotonic() >= deadline:
                     return heads
             self._pause(POLL_SECONDS)
 
@@ -441,7 +428,7 @@ class Ordering:
 
 
 def position_sort_key(position: str) -> tuple[str, tuple[int, ...], int]:
-    """Return the sort key of a position in order of arrival (partition, then offset or segment and row)."""
+    """Return the sort key of a position for the order of arrival (partition, then offset or segment and row)."""
     match = _POSITION_NUMBERS.search(position)
     assert match is not None  # It also matches nothing.
     numbers = tuple(int(text) for text in match[1].split("-")[1:])
@@ -453,7 +440,7 @@ def _is_parking(plan: Plan) -> bool:
 
 
 def _find_suspects(outcomes: Outcomes, blocked: Mapping[str, str], *, dead: int) -> list[RecordOutcome]:
-    """Return the records of keys that are blocked or have a dead letter in the batch, in order of arrival."""
+    """Find the records whose key is blocked or has a dead letter in the batch, in order of arrival."""
     keys = set(blocked)
     if dead:
         keys.update(each.key for each in outcomes.letters().keyed())
@@ -461,7 +448,7 @@ def _find_suspects(outcomes: Outcomes, blocked: Mapping[str, str], *, dead: int)
 
 
 def _find_held_back(suspects: Iterable[RecordOutcome], blocked: Mapping[str, str]) -> HeldBack:
-    """Return the routed records that come after a dead letter of their key; *suspects* are in order."""
+    """Find the routed records after a dead letter of their key; *suspects* are in order."""
     heads = dict(blocked)
     held: list[HeldRecord] = []
     for each in suspects:
@@ -472,9 +459,7 @@ def _find_held_back(suspects: Iterable[RecordOutcome], blocked: Mapping[str, str
     return HeldBack(tuple(held))
 
 
-# The outcomes of an attempt as a Spark DataFrame.
-
-# Spark's own write to Kafka, and whose fault it is when it fails.
+# Spark's write to Kafka, and the cause when it fails.
 
 _ABSENT_TOPIC: Final = re.compile(r"Topic ([A-Za-z0-9._-]{1,249}) not present in metadata")
 _DENIED: Final = "TopicAuthorizationException"
@@ -502,21 +487,21 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = 
             or find_batch_fault(error) is not None
         ):
             raise  # Not the sink's fault, and a retry would not help.
-        told = str(error)
-        if lacking := _ABSENT_TOPIC.search(told):
+        message = str(error)
+        if absent := _ABSENT_TOPIC.search(message):
             if sink.create_topics is not None and not again:
                 _create_topics_of(rows, sink, name)
                 return save_to_kafka(rows, sink, name, again=True)
-            problem = f"Kafka at {sink.bootstrap_servers} has no topic {lacking[1]}, or hides it from this login"
-            hint = f"create topic {lacking[1]}, or grant the login Describe and Write on it; the batch is then written"
+            problem = f"Kafka at {sink.bootstrap_servers} has no topic {absent[1]}, or hides it from this login"
+            hint = f"create topic {absent[1]}, or grant the login Describe and Write on it; the batch is then written"
             raise SinkError(name, problem, hint=hint) from error
         problem = f"Kafka at {sink.bootstrap_servers} did not accept the batch: {_find_cause(error)}"
-        hint = "grant the login of the sink Write on it; the batch is then written" if _DENIED in told else ""
+        hint = "grant the login of the sink Write on it; the batch is then written" if _DENIED in message else ""
         raise SinkError(name, problem, hint=hint) from error
 
 
 def _create_topics_of(rows: DataFrame, sink: KafkaSink, name: str) -> None:
-    """Create missing topics of these rows, which are evaluated once more.
+    """Create the missing topics of these rows, which evaluates the rows once more.
 
     Raises:
         SinkError: the brokers did not create a topic.
@@ -525,21 +510,17 @@ def _create_topics_of(rows: DataFrame, sink: KafkaSink, name: str) -> None:
 
 
 def create_topics(sink: KafkaSink, name: str, topics: Iterable[str]) -> None:
-    """Create missing topics of a sink, as configured.
+    """Create missing topics of a sink as its settings say.
 
     Raises:
         SinkError: the brokers do not respond, or did not create a topic.
     """
-    wanted = sink.create_topics
-    assert wanted is not None
+    settings = sink.create_topics
+    assert settings is not None
     names = sorted(set(topics))
-    how: dict[str, Any] = {
-        "partitions": wanted.partitions,
-        "replication": wanted.replication,
-        "options": wanted.options,
-    }
+    how: dict[str, Any] = {"partitions": settings.partitions, "replication": settings.replication}
     try:
-        failed = KafkaOffsets(sink.cluster()).create_topics(names, **how)
+        failed = KafkaOffsets(sink.cluster()).create_topics(names, **how, options=settings.options)
     except KafkaUnreachable as error:
         raise SinkError(name, str(error), hint="start the broker; the batch is then written") from error
     if failed:
@@ -549,14 +530,16 @@ def create_topics(sink: KafkaSink, name: str, topics: Iterable[str]) -> None:
 
 
 def _find_cause(error: Exception) -> str:
-    """Return the relevant line of a Spark error."""
+    """Find the relevant line of a Spark error."""
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
     exceptions = [line for line in lines if "kafka" in line.lower() and "Exception" in line]
     return (exceptions or lines or ["unknown"])[-1 if exceptions else 0][:300]
 
 
+# The outcomes of an attempt as a Spark DataFrame.
+
 PAIRING_CHUNK: Final = 1000
-"""Maximum records to pair that are Python objects in the driver at once."""
+"""Maximum number of records to pair that are Python objects at once."""
 _VALUE_COLUMN: Final = "among"
 _TOPIC_COLUMN: Final = "sent_to"
 
@@ -564,10 +547,10 @@ _TOPIC_COLUMN: Final = "sent_to"
 class SparkOutcomes:
     """Outcomes in Spark, with the columns of :func:`router.evaluation.outcome_rows`.
 
-    *rows* returns the rows, *tally* their counts after evaluation. *bare* is the source row of a record with a bare
-    dead letter. *outgoing* has the Kafka records for a single write (:mod:`router.writing.kafka_records`).
-    *staging* has the shares and results of a pass that evaluates and stages everything, so that outcomes are not kept.
-    *judge* is the broadcast plan, if workers write.
+    *rows* returns the rows, *tally* their tally after evaluation. *bare* is the source row of a record with a bare dead
+    letter. *outgoing* has the Kafka records for a single write (:mod:`router.writing.kafka_records`). *staging* has the
+    shares and results of a pass that evaluates and stages everything, so that outcomes are not cached. *judge* is the
+    broadcast plan, needed to stage files.
     """
 
     def __init__(
@@ -642,11 +625,8 @@ class SparkOutcomes:
     def keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
         from pyspark.sql import functions as F
 
-        keyed = self._with_rows(
-            lambda: self._select_decisions(self._rows, order_key_column(self._batch.kind).alias("key")).where(
-                F.col("key").isNotNull()
-            )
-        )
+        key = order_key_column(self._batch.kind).alias("key")
+        keyed = self._with_rows(lambda: self._select_decisions(self._rows, key).where(F.col("key").isNotNull()))
         chosen = keyed._rows if keys is None else keyed._join_on_values("key", keys, "left_semi")
         return [_to_outcome(row) for row in chosen.toArrow().to_pylist()]
 
@@ -695,7 +675,7 @@ class SparkOutcomes:
 
     def left_out(self) -> Iterator[tuple[str, bytes]]:
         if self._bare is not None:
-            yield from iter_source_rows_json(self._bare, self._batch.kind, self._batch.first_query)
+            yield from iter_source_rows(self._bare, self._batch.kind, self._batch.first_query)
 
     @property
     def _rows(self) -> DataFrame:
@@ -721,7 +701,7 @@ class SparkOutcomes:
         return rows.select("position", "letter", *members, *more)
 
     def _rejected_rows(self, rejections: Rejections) -> DataFrame:
-        """Return the dead letters of rejected records, with the columns of the others."""
+        """Return the dead letters of rejected records, with the columns of the rows."""
         from pyspark.sql import functions as F
 
         rows = self._rows
@@ -729,7 +709,7 @@ class SparkOutcomes:
         letters = rows.join(F.broadcast(table), rows["position"] == F.col("rejection.at"))
         letters = letters.withColumn("body", F.when(F.col("m.replaced"), F.col(ORIGINAL_BODY)).otherwise(F.col("body")))
         match = F.col("m").withField("reason", F.lit(SINK_REJECTED)).withField("detail", F.col("rejection.detail"))
-        match = match.withField("passed", _original_headers()).withField("route", F.col("rejection.route"))
+        match = match.withField("forwarded", _original_headers()).withField("route", F.col("rejection.route"))
         size = F.coalesce(F.length("body"), F.lit(0)) + F.coalesce(F.length("key"), F.lit(0))
         match = match.withField("spilled", size > F.col("rejection.limit"))
         for name in self._plan.routes.dead_letter_topics:
@@ -744,9 +724,8 @@ class SparkOutcomes:
     def _publish(self, sink: str, *, letters: bool) -> None:
         batch = self._batch
         records = KafkaRecords.for_sink(self._plan, batch.kind, batch.first_query, batch.failed, sink, letters=letters)
-        self._save(
-            records.render_in_spark(self._rows.select(*OUTCOME_COLUMNS, "letter")), self._kafka_settings(sink), sink
-        )
+        rows = records.render_in_spark(self._rows.select(*OUTCOME_COLUMNS, "letter"))
+        self._save(rows, self._kafka_settings(sink), sink)
 
     def _save(self, rows: DataFrame, sink: KafkaSink, name: str) -> None:
         save_to_kafka(rows, sink, name)
@@ -766,16 +745,15 @@ def _original_headers() -> Column:
     """Return the headers of a rejected record's dead letter; an event of a batch has its own media type."""
     from pyspark.sql import functions as F
 
-    came = F.coalesce(F.col("headers"), F.col("m.passed"), F.array().cast(HEADERS_TYPE))
+    headers = F.coalesce(F.col("headers"), F.col("m.forwarded"), F.array().cast(HEADERS_TYPE))
     media = F.lit(EVENT_MEDIA.decode())
 
-    def of_one(entry: Column) -> Column:
+    def with_event_media(entry: Column) -> Column:
         replaced = F.struct(entry["key"].alias("key"), media.cast("binary").alias("value"))
         return F.when(F.lower(entry["key"]) == "content-type", replaced).otherwise(entry)
 
-    named = F.exists(came, lambda entry: F.lower(entry["key"]) == "content-type")
-    single = F.when(named, F.transform(came, of_one)).otherwise(
-        F.concat(came, F.array(header_column("content-type", media)))
-    )
-    # Without a place, null: then the headers as they came are taken.
-    return F.when(F.col("m.place").isNotNull(), single)
+    named = F.exists(headers, lambda entry: F.lower(entry["key"]) == "content-type")
+    added = F.concat(headers, F.array(header_column("content-type", media)))
+    single = F.when(named, F.transform(headers, with_event_media)).otherwise(added)
+    # Null outside of a batch of events: then the headers are those of the source record.
+    return F.when(F.col("m.position_in_batch").isNotNull(), single)

@@ -1,8 +1,8 @@
 """Write the files of tables in the workers; the driver gets only file names and counts.
 
-A :class:`RowsForSink` selects the rows of one sink. :class:`StagingPass` writes any number of shares of the same
-outcomes, which it evaluates on the way or reads from Spark's cache. A worker buffers rows up to a limit, and writes the
-rest when its task ends. The files of a failed or superseded task attempt are in no result, and so in no commit.
+A :class:`RowsForSink` (a *share*) selects the rows of one sink. :class:`StagingPass` writes the shares of the outcomes
+of an attempt, which it evaluates itself or reads from Spark's cache. A worker buffers rows up to a limit, and writes
+the rest when its task ends. The files of a failed or superseded task attempt are in no result, and so in no commit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from router.evaluation.outcome_rows import (
     OUTCOME_STRUCT,
     RAW_COLUMNS,
     build_outcome_rows,
-    compute_dead_letter_ids,
+    dead_letter_ids,
 )
 from router.evaluation.outputs import Tally, collect
 from router.evaluation.plan import Plan
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     from catalog.definitions.constraints import MatchCandidate
     from router.evaluation.plan import Evaluator
 
-# The identity of a batch, and its transaction ids at sinks.
+# The id of a batch, and its transaction ids at sinks.
 
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
     """One batch of one query: ``generation`` makes its commits unique, ``failed`` is the time of its dead letters.
 
-    ``part`` is the path of the written part (:mod:`router.batches.splitting`), () for the whole. ``came_by`` is the
-    query that first read the records, from which dead letter ids derive; '' for this query.
+    ``part`` is the path of the written part (:mod:`router.batches.splitting`), () for the whole batch. ``came_by`` is
+    the query that first read the records, from which dead letter ids are derived; '' for this query.
     """
 
     kind: Kind
@@ -69,12 +69,12 @@ class BatchId:
 
     @property
     def label(self) -> str:
-        """The part as text."""
+        """The path of the part as text."""
         return ".".join(map(str, self.part))
 
 
 def commit_of(name: str, batch: BatchId, *, letters: bool = False) -> Commit:
-    """Return the transaction id of a batch, or a part of one, at a sink, for its events or its dead letters."""
+    """Return the transaction id of a batch or a part of one at a sink, for its events or its dead letters."""
     paths = (batch.part[:depth] for depth in range(len(batch.part), -1, -1))
     app, *larger = (commit_app_id(batch.generation, name, letters=letters, part=path) for path in paths)
     return Commit(app, batch.number, tuple(larger))
@@ -85,12 +85,12 @@ def commit_app_id(generation: str, sink: str, *, letters: bool = False, part: Se
     return f"{'.'.join((generation, *map(str, part)))}-{sink}{'-letters' if letters else ''}"
 
 
-# Outcomes as rows of sinks: whole Arrow batches as columns of events or dead letters.
+# Outcomes as the rows of sinks: Arrow batches of events or dead letters.
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRows:
-    """Makes the rows of one attempt. ``failed`` is the time of its dead letters, ``epoch`` the plan's."""
+    """Converts the outcomes of one attempt to rows; ``failed`` is the time of its dead letters."""
 
     kind: Kind
     query: str
@@ -99,13 +99,13 @@ class SinkRows:
 
     @classmethod
     def of(cls, batch: BatchId, plan: Plan) -> SinkRows:
-        """Return the rows of a batch with its plan."""
+        """Create the converter for a batch with its plan."""
         return cls(batch.kind, batch.first_query, plan.epoch, batch.failed)
 
     def to_events(self, outcomes: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-        """Return routed outcomes (``OUTCOME_COLUMNS``) as events with the columns of *schema*."""
+        """Convert routed outcomes (``OUTCOME_COLUMNS``) to events with the columns of *schema*."""
         matched = outcomes.column(OUTCOME_STRUCT)
-        place = pc.struct_field(matched, "place")
+        place = pc.struct_field(matched, "position_in_batch")
         events = event_columns(self.kind, outcomes.column("raw"), pc.struct_field(matched, "attributes"), place)
         columns: dict[str, pa.Array] = dict(zip(events.type.names, events.flatten(), strict=True))
         fields = (
@@ -122,56 +122,58 @@ class SinkRows:
         return _to_table(columns, schema, epoch=self.epoch)
 
     def to_dead_letters(self, outcomes: pa.RecordBatch) -> pa.Table:
-        """Return outcomes as dead letters; ids derive from positions if the outcomes have no column ``letter``."""
+        """Convert outcomes to dead letters; their ids derive from positions if there is no column ``letter``."""
         matched = outcomes.column(OUTCOME_STRUCT)
         columns = {name: pc.struct_field(matched, name) for name in ("reason", "detail", "nearest", "endpoint")}
         if self.kind != "kafka":
             came_by = pc.struct_field(outcomes.column("raw"), "endpoint")
             columns["endpoint"] = pc.coalesce(columns["endpoint"], came_by)
         columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol", "body")}
-        columns["native"] = native_texts(self.kind, outcomes.column("raw"), pc.struct_field(matched, "place"))
+        columns["native"] = native_texts(
+            self.kind, outcomes.column("raw"), pc.struct_field(matched, "position_in_batch")
+        )
         if "letter" in outcomes.schema.names:
             columns["letter"] = outcomes.column("letter")
         else:
-            columns["letter"] = pa.array(compute_dead_letter_ids(self.query, outcomes.column("position")), pa.string())
+            columns["letter"] = pa.array(dead_letter_ids(self.query, outcomes.column("position")), pa.string())
         failed = datetime.fromisoformat(self.failed)
         return _to_table(columns, DEAD_LETTER, epoch=self.epoch, failed=failed, attempts=1)
 
     def collect_events(self, outcomes: DataFrame, schema: pa.Schema) -> pa.Table:
-        """Return routed outcomes in Spark as events, made in the workers."""
+        """Convert routed outcomes in Spark to events, in the workers, and collect them."""
         return _collect_in_spark(outcomes.select(*OUTCOME_COLUMNS), partial(self.to_events, schema=schema), schema)
 
     def collect_dead_letters(self, outcomes: DataFrame) -> pa.Table:
-        """Return outcomes in Spark as dead letters, made in the workers."""
+        """Convert outcomes in Spark to dead letters, in the workers, and collect them."""
         return _collect_in_spark(outcomes.select(*OUTCOME_COLUMNS, "letter"), self.to_dead_letters, DEAD_LETTER)
 
 
 def _collect_in_spark(outcomes: DataFrame, render: Callable[[pa.RecordBatch], pa.Table], schema: pa.Schema) -> pa.Table:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    def made(batches: Batches) -> Batches:
+    def render_batches(batches: Batches) -> Batches:
         for batch in batches:
             yield from render(batch).to_batches()
 
-    return outcomes.mapInArrow(made, from_arrow_schema(schema)).toArrow().cast(schema)
+    return outcomes.mapInArrow(render_batches, from_arrow_schema(schema)).toArrow().cast(schema)
 
 
 def _to_table(columns: dict[str, pa.Array], schema: pa.Schema, **same: Any) -> pa.Table:
-    """Return the columns as a table; *same* has the values of constant columns."""
+    """Return the columns as a table; *same* has the constant columns."""
     rows = len(columns["position"])
     columns |= {name: pa.repeat(pa.scalar(value, schema.field(name).type), rows) for name, value in same.items()}
     return pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 
 MAX_BUFFER_BYTES: Final = 64 * 2**20
-"""Bytes that a worker buffers before it writes; at most a quarter of its memory limit."""
+"""Maximum bytes that a worker buffers before it writes; at most a quarter of its memory limit."""
 _SHARE: Final = "share"
 _CONTENT: Final = "content"
 _RESULT: Final = f"{_SHARE} int, {_CONTENT} binary"
 _RESULTS: Final = pa.schema([(_SHARE, pa.int32()), (_CONTENT, pa.binary())])
 _FILES: Final = msgspec.msgpack.Decoder(list[StagedFile])
-_COUNTS: Final = -1
-"""The share number of a result that has the counts of an Arrow batch."""
+_TALLY: Final = -1
+"""The share number of a result that has the tally of an Arrow batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ class RowsForSink:
 
 @dataclass(slots=True)
 class StagedFiles:
-    """The files that workers staged in one attempt, by sink; shared by all views of its outcomes.
+    """The files that workers staged in one attempt, by sink; all selections of its outcomes share them.
 
     *targets* are those of the plan.
     """
@@ -196,16 +198,15 @@ class StagedFiles:
     staged: dict[tuple[str, bool], tuple[RowsForSink, Staged]] = field(default_factory=dict)
 
     def get(self, share: RowsForSink) -> Staged | None:
-        """Return the staged files of a share; None if it was not staged yet."""
-        known = self.staged.get((share.name, share.letters))
-        return None if known is None else known[1]
+        """Return the staged files of a share; None if it is not staged yet."""
+        return self.staged.get((share.name, share.letters), (None, None))[1]
 
     def add(self, shares: Sequence[RowsForSink], results: Iterable[tuple[int, bytes]]) -> Tally:
-        """Add the results of a pass over these shares, and return its counts."""
+        """Add the results of a pass over these shares, and return its tally."""
         files: list[list[StagedFile]] = [[] for _ in shares]
         counts: list[str] = []
         for number, content in results:
-            if number == _COUNTS:
+            if number == _TALLY:
                 counts.append(content.decode())
             else:
                 files[number] += _FILES.decode(content)
@@ -223,57 +224,55 @@ class StagedFiles:
 
 @dataclass(frozen=True, slots=True)
 class StagingPass:
-    """Stages shares of the outcomes of one attempt."""
+    """Stages the files of shares for the outcomes of one attempt."""
 
     rows: SinkRows
     shares: tuple[RowsForSink, ...]
 
     def of_source(self, source: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
-        """Return the results of evaluating and staging source rows
-        (:func:`router.evaluation.outcome_rows.normalized_rows`).
-        """
-        # More tasks than can run at once would make more files, without being faster.
-        at_a_time = source.sparkSession.sparkContext.defaultParallelism
-        wanted = source.select(*RAW_COLUMNS[self.rows.kind]).coalesce(at_a_time)
-        return wanted.mapInArrow(partial(_evaluate_and_stage, self, judge), _RESULT)
+        """Evaluate and stage rows of :func:`router.evaluation.outcome_rows.normalized_rows`, and return the results."""
+        # More tasks than can run at once would make more files without being faster.
+        parallelism = source.sparkSession.sparkContext.defaultParallelism
+        rows = source.select(*RAW_COLUMNS[self.rows.kind]).coalesce(parallelism)
+        return rows.mapInArrow(partial(_evaluate_and_stage, self, judge), _RESULT)
 
     def stage_outcomes(self, outcomes: DataFrame, judge: Broadcast[Evaluator]) -> DataFrame:
-        """Return the results of staging outcomes of :func:`router.evaluation.outcome_rows`."""
+        """Stage outcomes of :mod:`router.evaluation.outcome_rows`, and return the results."""
         return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_stage_outcomes, self, judge), _RESULT)
 
 
 def results_of(frame: DataFrame) -> list[tuple[int, bytes]]:
-    """Run a pass, and return the results of its tasks."""
+    """Run a pass, and collect the results of its tasks."""
     table = frame.toArrow()
     return list(zip(table[_SHARE].to_pylist(), table[_CONTENT].to_pylist(), strict=True))
 
 
 def _evaluate_and_stage(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
     kind = staging.rows.kind
-    plan = load_evaluator(judge)
-    gathered = _StagingBuffer(staging, plan)
+    evaluator = load_evaluator(judge)
+    buffer = _StagingBuffer(staging, evaluator)
     for batch in batches:
-        decided = run_within_memory_limit(plan, batch.num_rows, partial(evaluate, kind, plan, batch))
-        if decided.tally is not None:
-            yield _result_batch(_COUNTS, decided.tally.encode())
-        gathered.add(build_outcome_rows(kind, plan.outputs.outcome_type, batch, decided))
-    yield from gathered.finish()
+        outcomes = run_within_memory_limit(evaluator, batch.num_rows, partial(evaluate, kind, evaluator, batch))
+        if outcomes.tally is not None:
+            yield _result_batch(_TALLY, outcomes.tally.encode())
+        buffer.add(build_outcome_rows(kind, evaluator.outputs.outcome_type, batch, outcomes))
+    yield from buffer.finish()
 
 
 def _stage_outcomes(staging: StagingPass, judge: Broadcast[Evaluator], batches: Batches) -> Batches:
-    gathered = _StagingBuffer(staging, load_evaluator(judge))
+    buffer = _StagingBuffer(staging, load_evaluator(judge))
     for batch in batches:
-        gathered.add(batch)
-    yield from gathered.finish()
+        buffer.add(batch)
+    yield from buffer.finish()
 
 
 class _StagingBuffer:
     """The buffered rows and written files of each share in one task attempt."""
 
-    def __init__(self, staging: StagingPass, plan: Evaluator) -> None:
+    def __init__(self, staging: StagingPass, evaluator: Evaluator) -> None:
         self._staging = staging
-        self._catalog = plan.typed_catalog
-        self._room = min(MAX_BUFFER_BYTES, plan.memory_limit // 4)
+        self._catalog = evaluator.typed_catalog
+        self._max_bytes = min(MAX_BUFFER_BYTES, evaluator.memory_limit // 4)
         self._task = unique_task_name()
         self._rows: list[list[pa.Table]] = [[] for _ in staging.shares]
         self._files: list[list[StagedFile]] = [[] for _ in staging.shares]
@@ -286,12 +285,11 @@ class _StagingBuffer:
             count = pc.sum(mask).as_py()
             if not count:
                 continue
-            taken = outcomes if count == outcomes.num_rows else outcomes.filter(mask)
+            chosen = outcomes if count == outcomes.num_rows else outcomes.filter(mask)
             rows = self._staging.rows
-            self._rows[number].append(
-                rows.to_dead_letters(taken) if share.letters else rows.to_events(taken, share.schema)
-            )
-        while sum(sizes := [sum(each.nbytes for each in tables) for tables in self._rows]) > self._room:
+            table = rows.to_dead_letters(chosen) if share.letters else rows.to_events(chosen, share.schema)
+            self._rows[number].append(table)
+        while sum(sizes := [sum(each.nbytes for each in tables) for tables in self._rows]) > self._max_bytes:
             self._write(sizes.index(max(sizes)))
 
     def finish(self) -> Batches:

@@ -1,9 +1,9 @@
 """Write an evaluated batch to its sinks: the writing steps of an attempt.
 
-If all destinations are topics of one Kafka cluster, events and dead letters leave in a single write. Otherwise the
-outcomes stay in memory while they are written to each sink. Kafka and other message targets get a batch at least once;
+If all destinations are topics of one Kafka cluster, a single write sends events and dead letters. Otherwise the
+outcomes are cached while they are written to each sink. Kafka and other message targets get a batch at least once;
 tables and files exactly once, by transaction id. Records that a target rejects become dead letters of the same batch
-(:mod:`router.writing.outcomes`). The source is committed after every sink has the batch.
+(:mod:`router.writing.outcomes`). The source is committed after all sinks have the batch.
 """
 
 from __future__ import annotations
@@ -69,18 +69,19 @@ def may_exceed_cap(sink: KafkaSink, template: DestinationTemplate, catalog: Cata
     return bound > sink.max_destinations
 
 
-def limit_topics(events: Outcomes, sink: str, spread: DestinationCap) -> tuple[Outcomes, tuple[Rejected, ...]]:
-    """Return the events of a sink with topics within its cap, and rejections for the others.
+def limit_topics(events: Outcomes, sink: str, cap: DestinationCap) -> tuple[Outcomes, tuple[Rejected, ...]]:
+    """Return the events of a sink whose topics are within its cap, and rejections for the others.
 
     The events are read twice, or three times if some are rejected.
     """
     # Sorted by name: a batch that is counted again after a restart has the same rejections.
-    past = {name: fault for name in sorted(events.topics(sink)) if (fault := spread.fault(name)) is not None}
-    if not past:
+    faults = {name: fault for name in sorted(events.topics(sink)) if (fault := cap.fault(name)) is not None}
+    if not faults:
         return events, ()
-    outside = events.to_topics(sink, past)
+    outside = events.to_topics(sink, faults)
     rejected = (
-        Rejected(each.position, f"topic {topic}: {past[topic]}", each.endpoint, each.message) for topic, each in outside
+        Rejected(each.position, f"topic {topic}: {faults[topic]}", each.endpoint, each.message)
+        for topic, each in outside
     )
     return events.without([each.letter for _, each in outside]), tuple(rejected)
 
@@ -97,29 +98,29 @@ def _is_always_literal(catalog: Catalog, attribute: str) -> bool:
 
 
 CountWrite = Callable[[str, str], None]
-ReportSeconds = Callable[[str, float], None]
+TimeWrite = Callable[[str, float], None]
 
 
 CountNulls = Callable[[str, Mapping[str, int]], None]
 
 
 def untimed(sink: str, seconds: float) -> None:
-    """Tell nobody."""
+    """Ignore it."""
 
 
 def uncounted(sink: str, unfit: Mapping[str, int]) -> None:
-    """Tell nobody."""
+    """Ignore it."""
 
 
 class BatchWriter:
     """Writes batches for one plan.
 
-    *counted* is called with sink and result of each write, *timed* with sink and seconds of each successful one,
-    *nulled* with the number of values, by definition, that became null in typed columns.
+    *counted* is called with sink and result of each write, *timed* with sink and seconds of each successful write,
+    *nulled* with sink and number of values, by definition, that became null in typed columns.
     """
 
     def __init__(
-        self, plan: Plan, counted: CountWrite, timed: ReportSeconds = untimed, nulled: CountNulls = uncounted
+        self, plan: Plan, counted: CountWrite, timed: TimeWrite = untimed, nulled: CountNulls = uncounted
     ) -> None:
         self._plan = plan
         self._counted = counted
@@ -132,12 +133,12 @@ class BatchWriter:
 
     @property
     def routes(self) -> Routes:
-        """Which sinks get what."""
+        """The routes of the plan."""
         return self._plan.routes
 
     @cached_property
     def one_pass(self) -> bool:
-        """Whether a single write is enough: one cluster, binary mode, and one destination for each record."""
+        """Whether a single write serves all sinks: one cluster, binary mode, and one destination for each record."""
         sinks = self._plan.settings.sinks
         used = {*event_sinks(self._plan.settings), *self._letters}
         kafka = [sink for name in used if (sink := sinks[name].topics) is not None]
@@ -153,7 +154,7 @@ class BatchWriter:
 
     @property
     def may_reject(self) -> bool:
-        """Whether routed records may still become dead letters; outcomes must then keep the original records."""
+        """Whether sinks may reject records; outcomes must then keep the original records."""
         if self._plan.settings.dead_letters.order == "park":
             return True
         sinks = (self._plan.settings.sinks[name] for route in self._plan.settings.routes for name in route.to)
@@ -168,7 +169,7 @@ class BatchWriter:
     def shares(self, batch: BatchId) -> tuple[RowsForSink, ...] | None:
         """Return the shares of a batch if all sinks accept files staged by workers, else None.
 
-        A sink that already has its events has no share.
+        A sink that already has its events gets no share.
         """
         shares = [
             self._staged_share(name, numbers, batch)
@@ -183,7 +184,7 @@ class BatchWriter:
     def send_all(self, outcomes: Outcomes) -> None:
         """Step for a single write: evaluate and write events and dead letters together.
 
-        After a crash or an error any of them may be written, and a retry writes all of them again.
+        After a crash or an error some of them may be written; a retry writes all of them again.
 
         Raises:
             SinkError: the cluster did not accept them.
@@ -201,18 +202,18 @@ class BatchWriter:
     ) -> Rejections:
         """Step: write the events to each sink; *only* limits the sinks, None for all.
 
-        *reached* are the routes of the outcomes, if known: sinks of other routes are skipped.
+        *reached* are the routes of the outcomes, if known: sinks of other routes are skipped. The reports of sinks are
+        added to *receipts*.
 
-        After a crash or an error some sinks have their share: tables and files atomically and once per transaction id.
-        A sink that got its share in this process is skipped, unless it rejected records and must report them again.
-        What sinks report is added to *receipts*.
+        After a crash or an error some sinks have their share; tables and files accept a transaction id only once. A
+        sink that got its share in this process is skipped, unless it rejected records and must report them again.
 
         Raises:
             SinkError: a sink failed; the sinks before it have their share.
         """
         rejections = self._new_rejections()
         for name, numbers in self._plan.routes.event_sinks.items():
-            # A sink that has its share must not get it again while another blocks the batch: Kafka would duplicate it.
+            # A sink must not get its share twice while another sink blocks the batch: Kafka would have duplicates.
             if (only is None or name in only) and name not in self._marked_sinks(batch):
                 rejected: tuple[Rejected, ...] = ()
                 if reached is None or not reached.isdisjoint(numbers):
@@ -223,7 +224,7 @@ class BatchWriter:
         return rejections
 
     def withhold_events(self, events: Outcomes, batch: BatchId, reasons: Mapping[str, str]) -> Rejections:
-        """Step of a batch that is moved to dead letters: the sinks in *reasons* reject all records that they lack.
+        """Step of a batch that is moved to dead letters: reject all records that the sinks in *reasons* lack.
 
         Nothing is written. A repeat has the same result.
 
@@ -237,8 +238,10 @@ class BatchWriter:
                     Rejected(each.position, reasons[name], each.endpoint, each.message)
                     for each in events.on_routes(numbers).decisions()
                 )
-                unasked = self._is_kafka(name)
-                rejections.add(name, share if unasked else self._open_sink(name).lacking(commit_of(name, batch), share))
+                rejections.add(
+                    name,
+                    share if self._is_kafka(name) else self._open_sink(name).lacking(commit_of(name, batch), share),
+                )
         return rejections
 
     def reject_held(
@@ -246,11 +249,11 @@ class BatchWriter:
     ) -> None:
         """Step: reject held-back records at all of their sinks. Nothing is written.
 
-        A sink that has the whole batch of this part has these records too: it got them before their keys were blocked.
+        A sink that has the whole batch of this part has these records: it got them before their keys were blocked.
         """
-        having = self.taken(replace(batch, part=batch.part[:-1])) if batch.part and held.records else frozenset()
+        complete = self.taken(replace(batch, part=batch.part[:-1])) if batch.part and held.records else frozenset()
         for name, numbers in self._plan.routes.event_sinks.items():
-            if name not in having:
+            if name not in complete:
                 rejections.add(name, held.share(numbers))
             elif receipts is not None:
                 receipts.ignore(name)
@@ -262,8 +265,8 @@ class BatchWriter:
 
         *reached* is as for events, with the routes of rejected records.
 
-        This comes after all events, so a sink that has the dead letters of a batch proves that all sinks have its
-        events. Tables and files accept a transaction id only once.
+        This step follows those for events, so dead letters of a batch at a sink prove that all sinks have its events.
+        Tables and files accept a transaction id only once.
 
         Raises:
             SinkError: a sink failed.
@@ -273,16 +276,18 @@ class BatchWriter:
                 self._send_to_dead_letter_sink(name, numbers, letters.on_routes(numbers), batch, receipts)
 
     def has_letters(self, batch: BatchId) -> bool:
-        """Whether a sink is known to have the dead letters of the batch: then all sinks have its events.
+        """Whether a sink is known to have the dead letters of the batch, so that all sinks have its events.
 
         Raises:
             SinkError: a sink cannot be read.
         """
-        asked = (name for name in self._letters if not self._is_kafka(name))
-        return any(self._open_sink(name, letters=True).already(commit_of(name, batch, letters=True)) for name in asked)
+        readable = (name for name in self._letters if not self._is_kafka(name))
+        return any(
+            self._open_sink(name, letters=True).already(commit_of(name, batch, letters=True)) for name in readable
+        )
 
     def taken(self, batch: BatchId) -> frozenset[str]:
-        """Return the sinks known to have their events of the batch: by transaction id, or written in this process."""
+        """Return the sinks known to have their events: by transaction id, or by a write of this process."""
         known = set(self._marked_sinks(batch))
         for name in self._plan.routes.event_sinks:
             if name in known or self._is_kafka(name):
@@ -295,7 +300,7 @@ class BatchWriter:
         return frozenset(known)
 
     def lacking(self, taken: Container[str]) -> list[str]:
-        """Return the sinks of routes that are not among *taken*."""
+        """Return the sinks for events that are not among *taken*."""
         return [name for name in self._plan.routes.event_sinks if name not in taken]
 
     def _new_rejections(self) -> Rejections:
@@ -307,14 +312,14 @@ class BatchWriter:
         self._finished[batch.generation] = (batch.number, {*before, (batch.part, name)})
 
     def _marked_sinks(self, batch: BatchId) -> set[str]:
-        """Return the sinks that got this batch, or one that contains it, in this process."""
+        """Return the sinks to which this process wrote the batch, or the whole batch of this part."""
         number, taken = self._finished.get(batch.generation, (-1, set()))
         if number != batch.number:
             return set()
         return {name for part, name in taken if batch.part[: len(part)] == part}
 
     def _is_kafka(self, name: str) -> bool:
-        """Whether Spark writes to the sink, so that its transaction ids are unknown."""
+        """Whether Spark writes to the sink, so that transaction ids are unknown."""
         return self._plan.settings.sinks[name].topics is not None
 
     def _staged_share(
@@ -370,7 +375,7 @@ class BatchWriter:
             receipts.add(name, result, letters=True)
 
     def _event_schema(self, name: str) -> pa.Schema:
-        """Return the event columns of a sink: all but tables also need the original text of the time."""
+        """Return the event columns of a sink; only tables do not need the original text of the time."""
         if not self._plan.settings.sinks[name].tabular:
             schema = MESSAGE
         else:
@@ -384,7 +389,6 @@ class BatchWriter:
         return self._write(share.name, lambda: sink.take(staged, commit))
 
     def _write(self, name: str, write: Callable[[], WriteResult]) -> WriteResult:
-        # Checked before asking the sink: a sink that is down must not block a batch that has nothing for it.
         began = time.monotonic()
         with watch_write(name):
             result = write()
@@ -412,10 +416,9 @@ class BatchWriter:
         if sink is None:
             plan = self._plan
             settings = plan.settings.sinks[name]
-            sink = open_sink(
-                name, settings, "dead-letters" if letters else "events", plan.catalog, plan.create_frames()
-            )
-            if not letters and (frames := plan.written_frames(name)):
-                sink.begin_with(frames)
+            frames = plan.create_frames()
+            sink = open_sink(name, settings, "dead-letters" if letters else "events", plan.catalog, frames)
+            if not letters and (written := plan.written_frames(name)):
+                sink.begin_with(written)
             self._open_sinks[(name, letters)] = sink
         return sink

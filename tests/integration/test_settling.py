@@ -13,7 +13,7 @@ import pytest
 
 from catalog.load import load as load_catalog
 from router.evaluation.plan import Plan
-from router.realtime import find_fast_path_types, restored, to_sent_records
+from router.realtime import find_fast_types, restored, to_sent_records
 from router.settings import settings_from_dict
 from router.settings.values import LineageForm
 from tests.integration.test_match_equals_run import HEADERS, KAFKA_SCHEMA
@@ -104,7 +104,7 @@ def test_what_is_settled_leaves_as_the_matcher_sends_it(
     matched = single_write(frame, "kafka", plan).of_rows(frame, FAILED).toArrow().to_pylist()
     whole = {position_of(each["headers"]): each for each in matched}
     rows = frame.withColumn("timestamp", F.timestamp_millis("timestamp"))
-    types = find_fast_path_types(plan)
+    types = find_fast_types(plan)
     assert len(types) == DEFINITIONS * 7 // 10 + 1
     sent = to_sent_records(rows, plan, types, REST).toArrow().to_pylist()
     settled = [each for each in sent if each["topic"] != REST]

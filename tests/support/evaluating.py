@@ -68,7 +68,7 @@ def with_events(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:
     batch = outcomes.toArrow().combine_chunks().to_batches()[0]
     raw, matched = batch.column("raw"), batch.column("m")
     routes = pc.struct_field(matched, "route")
-    columns = (pc.struct_field(matched, name) for name in ("attributes", "place"))
+    columns = (pc.struct_field(matched, name) for name in ("attributes", "position_in_batch"))
     events = event_columns(kind, raw, *columns).to_pylist()
     numbers = range(max(pc.max(routes).as_py() or 0, 0) + 1)
     form = KafkaRecords(kind, "q", "epoch", "", "out", (), (True,) * len(numbers), (None,) * len(numbers))

@@ -229,7 +229,7 @@ def test_the_order_of_rows_is_kept_whoever_reads_them() -> None:
         inbox_row([media], body=batch),
     ]
     outcomes = same(JUDGES[0], batch_of(given))
-    assert [[each["place"] for each in of] for of in outcomes] == [[None], [0, 1, 2], [None], [None]]
+    assert [[each["position_in_batch"] for each in of] for of in outcomes] == [[None], [0, 1, 2], [None], [None]]
     assert outcomes[3][0]["reason"] == "undecodable"
 
 

@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from pyspark.sql import Row
 
 from router.reading.generations import Generation
-from router.realtime import RealTimeQuery, find_fast_path_types, read_tally
+from router.realtime import RealTimeQuery, find_fast_types, read_tally
 from router.running.queries import FIRST_PAUSE, Queries, QueryRun
 from router.state.state import Accounts, StateFolder
 from router.watching.metrics import Metrics
@@ -63,7 +63,7 @@ def real_time(folder: Path, checkpoint: str = "5s", metrics: Metrics | None = No
 
 
 def test_counts_of_a_report_are_those_of_definitions() -> None:
-    types = find_fast_path_types(plan({"a": ORDERS}))
+    types = find_fast_types(plan({"a": ORDERS}))
     tally = read_tally(report(1, (0, 2.0), (0, 3.0)), types)
     assert dict(tally.records) == {("/endpoints/a", "routed", ""): 5}
     assert dict(tally.delivered) == {("bus", "/endpoints/a"): 5}

@@ -15,7 +15,7 @@ from catalog.findings import Findings
 from catalog.load import build_catalog
 from catalog.values import is_valid
 from router.evaluation.plan import Plan
-from router.realtime import PLAIN_FORMS, FastPathType, find_fast_path_types
+from router.realtime import PLAIN_FORMS, FastPathType, find_fast_types
 from router.settings import settings_from_dict
 
 BUS = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "out"}
@@ -42,7 +42,7 @@ def settled(messages: dict[str, Any], **told: Any) -> dict[str, FastPathType]:
     }
     values = {"sinks": {"bus": BUS}, "routes": [{"to": ["bus"]}], **told}
     plan = Plan(build_catalog([Document("c.json", document)], Findings()), settings_from_dict(values, {}, Path()))
-    return {each.type: each for each in find_fast_path_types(plan)}
+    return {each.type: each for each in find_fast_types(plan)}
 
 
 def test_a_type_of_one_definition_is_settled_with_all_it_asks() -> None:
