@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 TYPE_KEY: Final = "e.type"
 WHOLE_VALUE: Final = -1
-PLAIN_TYPES: Final = ("uri", "urireference", "uritemplate", "timestamp", "integer")
+FORMS: Final = ("uri", "urireference", "uritemplate", "timestamp", "integer")
 """Types with a pattern of plain values (:data:`PLAIN_FORMS`) that are valid."""
 
 
@@ -60,7 +60,7 @@ class HeaderConstraint:
     """A definition's constraint on one header; without ``text``, ``segments`` and ``type`` it must only be present.
 
     ``text`` is the required value. ``segments`` are those of a template, None for a placeholder; a single one is the
-    whole value. ``type`` is the required type, one of :data:`PLAIN_TYPES`. An ``optional`` header may be absent.
+    whole value. ``type`` is the required type, one of :data:`FORMS`. An ``optional`` header may be absent.
     """
 
     header: str
@@ -158,8 +158,7 @@ def _fast_type(plan: Plan, limits: SizeLimits, channel: int, number: int, topic:
     context = tuple(HeaderSegment(name, header or "", index, decodes) for name, header, index, decodes in parts)
     endpoint = matcher.channels[channel].endpoint_of(number)
     frame = first_byte(matcher.ids.framing(channel)) if matcher.ids.finds(channel) else None
-    met = tuple(each for each in required if each)
-    return FastPathType(topic, text, target.xid, endpoint, route, met, context, frame)
+    return FastPathType(topic, text, target.xid, endpoint, route, tuple(filter(None, required)), context, frame)
 
 
 def _fixed_route(plan: Plan, limits: SizeLimits, channel: int, number: int) -> FixedRoute | None:
@@ -196,9 +195,7 @@ def _header_constraint(key: str, constraint: Constraint) -> HeaderConstraint | N
     if constraint.accepts_any_text:
         return HeaderConstraint(header, None, (), None, constraint.optional)
     return (
-        HeaderConstraint(header, None, (), constraint.type, constraint.optional)
-        if constraint.type in PLAIN_TYPES
-        else None
+        HeaderConstraint(header, None, (), constraint.type, constraint.optional) if constraint.type in FORMS else None
     )
 
 
@@ -297,9 +294,8 @@ def event_headers(epoch: str) -> Column:
         named = lineage_spark_columns(F.col("message"), F.col("context"), members, form)
         return F.array(*(header_column(name, value) for name, value in named.items()))
 
-    more = F.when(F.col("lineage") == "separate", lineage_in_form("separate")).when(
-        F.col("lineage") != "", lineage_in_form(True)
-    )
+    form = F.col("lineage")
+    more = F.when(form == "separate", lineage_in_form("separate")).when(form != "", lineage_in_form(True))
     return F.concat("headers", more.otherwise(F.array().cast(HEADERS_TYPE)))
 
 
@@ -352,14 +348,12 @@ def _meets_constraint(constraint: Column) -> Column:
     """Whether a row meets the constraint on one header; null if unknown."""
     from pyspark.sql import functions as F
 
-    text, segments = _text_by_name(constraint["header"]), constraint["segments"]
+    text, segments, type_ = _text_by_name(constraint["header"]), constraint["segments"], constraint["type"]
     parts = F.when(F.size(segments) > 1, F.split(text, "/")).otherwise(F.array(text))
     fits = F.zip_with(parts, segments, _segment_matches)
     templated = (F.size(parts) == F.size(segments)) & F.forall(fits, lambda fit: fit)
     value = F.when(constraint["text"].isNotNull(), text == constraint["text"]).when(F.size(segments) > 0, templated)
-    value = value.when(constraint["type"].isNotNull(), _is_plain_value(text, constraint["type"])).otherwise(
-        text.isNotNull()
-    )
+    value = value.when(type_.isNotNull(), _is_plain_value(text, type_)).otherwise(text.isNotNull())
     # A header without a text may count as absent or be invalid UTF-8; the matcher decides.
     return F.when(F.array_position("r.names", constraint["header"]) == 0, constraint["optional"]).otherwise(value)
 
@@ -415,11 +409,7 @@ def origin_headers() -> Column:
     """Return the headers of a row of Spark's Kafka source, followed by its origin, for the fallback topic."""
     from pyspark.sql import functions as F
 
-    values = (
-        F.col("topic"),
-        *(F.col(name).cast("string") for name in _ORIGIN[1:3]),
-        _timestamp_milliseconds().cast("string"),
-    )
+    values = (F.col("topic"), *(F.col(name).cast("string") for name in _ORIGIN[1:3]), _unix_millis().cast("string"))
     ours = F.array(*(header_column(name, value) for name, value in zip(_NAMES, values, strict=True)))
     return F.concat(F.coalesce("headers", F.array().cast(HEADERS_TYPE)), ours)
 
@@ -433,7 +423,7 @@ def restored(rows: DataFrame) -> DataFrame:
 
     count = len(_ORIGIN)
     ours = F.when(F.size("headers") >= count, F.slice("headers", -count, count))
-    timestamp = _timestamp_milliseconds() if converts(rows, "kafka") else F.col("timestamp")
+    timestamp = _unix_millis() if converts(rows, "kafka") else F.col("timestamp")
     marked = rows.withColumns({"timestamp": timestamp, "ours": ours})
     texts = [F.try_validate_utf8(F.get("ours", F.lit(place))["value"].cast("string")) for place in range(count)]
     numbers = [text.try_cast(kind) for text, kind in zip(texts[1:], ("int", "bigint", "bigint"), strict=True)]
@@ -452,7 +442,7 @@ def restored(rows: DataFrame) -> DataFrame:
     )
 
 
-def _timestamp_milliseconds() -> Column:
+def _unix_millis() -> Column:
     from pyspark.sql import functions as F
 
     return F.unix_millis("timestamp")

@@ -453,8 +453,8 @@ class Destinations:
         self._pair_decisions: _DecisionColumns | None = None
         self._decision_cache: dict[tuple[int, tuple[tuple[str, str], ...]], RouteDecision] = {}
         self._sinks = {number: frozenset(route.to) for number, route in enumerate(routes.routes)}
-        always = (not each.when.letters and routes.always_validates(n) for n, each in enumerate(routes.routes))
-        self._always = np.array([*always])
+        always = routes.always_validates
+        self._always = np.array([not each.when.letters and always(n) for n, each in enumerate(routes.routes)])
 
     def assign_rows(self, outcomes: MatchOutcomes, sizes: IntArray) -> RowDestinations:
         """Assign the destinations of all rows of a batch.
@@ -583,9 +583,8 @@ class Destinations:
         if not len(rows):
             return numbers, []
         pairs, codes = number_distinct(numbers[rows])
-        combined = combine_values(
-            outcomes, rows, codes, [self._pairs[number].needed_values for number in pairs.tolist()]
-        )
+        needed = [self._pairs[number].needed_values for number in pairs.tolist()]
+        combined = combine_values(outcomes, rows, codes, needed)
         decided = numbers.copy()
         decided[rows] = len(known.routes) + combined.inverse
         firsts = zip(rows[combined.first].tolist(), combined.values, strict=True)

@@ -24,7 +24,7 @@ from router.watching.shadow import EpochPair
 from router.writing.kafka_records import KafkaRecords, SingleWrite
 from router.writing.outcomes import SparkOutcomes, save_to_kafka
 from router.writing.staging import BatchId, RowsForSink, SinkRows, StagingPass, results_of
-from router.writing.writer import BatchWriter, CountNulls, CountWrite, TimeWrite, uncounted, untimed
+from router.writing.writer import AddTime, BatchWriter, CountNulls, CountWrite, uncounted, untimed
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
@@ -195,7 +195,7 @@ def load(
     plan: Plan,
     counted: CountWrite,
     tallies: dict[str, Accumulator[dict[str, str]]] | None = None,
-    timed: TimeWrite = untimed,
+    timed: AddTime = untimed,
     nulled: CountNulls = uncounted,
 ) -> LoadedPlan:
     """Broadcast a compiled plan to the workers; *tallies* are the accumulators of the plans before it."""

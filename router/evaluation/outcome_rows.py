@@ -40,9 +40,9 @@ RAW_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {
     "letters": (*INBOX_COLUMNS, "headers", "key", "letter"),
 }
 """The columns of source rows, with bodies."""
-OUTCOME_STRUCT: Final = "m"
+OUTCOME: Final = "m"
 """The struct with the outcome (:attr:`router.evaluation.outputs.OutputBuilder.outcome_type`)."""
-OUTCOME_COLUMNS: Final = ("raw", OUTCOME_STRUCT, "position", "received", "protocol", "body")
+OUTCOME_COLUMNS: Final = ("raw", OUTCOME, "position", "received", "protocol", "body")
 """The columns of outcomes. ``raw`` has the source's columns without the body. ``body`` is the data of a routed event;
 for a dead letter it is the original body, or the one event of a batch of events."""
 ORIGINAL_BODY: Final = "arrived"
@@ -94,7 +94,7 @@ def outcome_pass(
     types = {field.name: field.dataType for field in normalized_rows(rows, kind).schema}
     fields = [
         ("raw", StructType([StructField(name, types[name]) for name in names])),
-        (OUTCOME_STRUCT, from_arrow_type(type_)),
+        (OUTCOME, from_arrow_type(type_)),
         ("position", StringType()),
         ("received", TimestampType()),
         ("protocol", StringType()),
@@ -173,7 +173,7 @@ def build_outcome_rows(
     place, body = pc.struct_field(matched, "position_in_batch"), records.column(_BODY_COLUMN[kind])
     columns = {
         "raw": raw,
-        OUTCOME_STRUCT: _fill_partition_keys(matched, raw) if kind != "inbox" else matched,
+        OUTCOME: _fill_partition_keys(matched, raw) if kind != "inbox" else matched,
         "position": event_positions(kind, records, place),
         "received": _arrival_instants(kind, records),
         "protocol": pa.repeat(pa.scalar("KAFKA"), len(raw)) if kind == "kafka" else records.column("protocol"),
@@ -280,7 +280,7 @@ def poison_outcome(
     extra = [F.lit(None).cast("binary").alias(ORIGINAL_BODY)] if arrived else []
     return rows.select(
         F.struct(*(column for name, column in raw.items() if name != _BODY_COLUMN[kind])).alias("raw"),
-        F.struct(*members).alias(OUTCOME_STRUCT),
+        F.struct(*members).alias(OUTCOME),
         (F.concat_ws("-", "topic", "partition", "offset") if kafka else F.col("position")).alias("position"),
         (F.timestamp_millis(F.when(in_calendar, F.col("timestamp"))) if kafka else F.col("received")).alias("received"),
         (F.lit("KAFKA") if kafka else F.col("protocol")).alias("protocol"),

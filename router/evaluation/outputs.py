@@ -183,9 +183,7 @@ def encode_tally(
     is_routed = np.zeros(len(destinations.pair_numbers), bool)
     is_routed[order] = True
     dead = [row for row in reasons if is_routed[row]]
-    letters = Counter(
-        (endpoint, reasons[row]) for row, endpoint in zip(dead, destinations.endpoints_of(dead), strict=True)
-    )
+    letters = Counter(zip(destinations.endpoints_of(dead), [reasons[row] for row in dead], strict=True))
     is_routed[dead] = False
     form: dict[str, Any] = {
         "routed": _count_routed(destinations, np.flatnonzero(is_routed)),
@@ -371,11 +369,9 @@ class OutputBuilder:
         }
         order, offsets = order_by_source(facts, len(sizes))
         arrived = arrivals[facts.sources[order]]
-        totals: dict[str, int] = {"spilled": len(spilled), "size": int(sizes.sum()), "rows": len(sizes)}
         ids, empty = self._ids.count_routed(facts, outcomes.winners, order), self._count_empty_batches(facts)
-        tally = encode_tally(
-            destinations, outcomes.reasons, tied, order, arrived, bytes_, empty=empty, ids=ids, **totals
-        )
+        more: dict[str, Any] = {"spilled": len(spilled), "size": int(sizes.sum()), "rows": len(sizes), "empty": empty}
+        tally = encode_tally(destinations, outcomes.reasons, tied, order, arrived, bytes_, ids=ids, **more)
         return RoutedOutcomes(outcomes, columns, order, offsets, tally)
 
     def _count_empty_batches(self, facts: RecordColumns) -> Counter[str]:

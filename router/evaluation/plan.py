@@ -89,12 +89,10 @@ class Plan:
             frames = self.frames[source.endpoint]
             if not source.topic or frames.framing == "none" or frames.registry is not None or frames.required:
                 continue
-            candidates = (
-                self.catalog.definitions.get(xid) for xid in self.catalog.endpoints[source.endpoint].candidates
-            )
+            xids = self.catalog.endpoints[source.endpoint].candidates
             affected = tuple(
                 each.xid
-                for each in candidates
+                for each in map(self.catalog.definitions.get, xids)
                 if each is not None
                 and rule.can_have_frames(each)
                 and rule.declared_ids(each, None) is None
@@ -174,15 +172,13 @@ class Plan:
             )
             numbers[channel] = number
             numbers.update({member.endpoint: number for member in members})
-        payloads = PayloadValidation(self.catalog)
-        validate, ties = self.routes.matching_validation, builder.tie_breaker()
-        matcher = Matcher(builder.targets, builder.channels, payloads, validate, ties)
-        relations = (
-            RelationColumns.from_catalog(matcher, self.catalog, pairs=self.pairs) if self.has_relations else None
-        )
+        payloads, validate = PayloadValidation(self.catalog), self.routes.matching_validation
+        matcher = Matcher(builder.targets, builder.channels, payloads, validate, builder.tie_breaker())
+        catalog = self.catalog
+        relations = RelationColumns.from_catalog(matcher, catalog, pairs=self.pairs) if self.has_relations else None
         outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings), relations)
         has_typed = any(self.settings.sinks[name].typed for name in self.routes.event_sinks)
-        typed = _typed_definitions(self.catalog) if has_typed else Catalog()
+        typed = _typed_definitions(catalog) if has_typed else Catalog()
         return Evaluator(matcher, outputs, numbers, divide_memory(self.settings).worker, typed)
 
     @cached_property

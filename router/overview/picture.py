@@ -499,9 +499,8 @@ def _iter_letter_flows(plan: Plan) -> Iterator[LetterFlow]:
     endpoints = (*sorted({source.endpoint for source in plan.sources}), UNKNOWN)
     groups: dict[tuple[int, ...], list[str]] = {}
     for endpoint in endpoints:
-        groups.setdefault(tuple(plan.routes.dead_letter_route(endpoint, reason) for reason in REASONS), []).append(
-            endpoint
-        )
+        routes = tuple(plan.routes.dead_letter_route(endpoint, reason) for reason in REASONS)
+        groups.setdefault(routes, []).append(endpoint)
     for routes, members in groups.items():
         for route in dict.fromkeys(routes):
             reasons = tuple(reason for reason, taken in zip(REASONS, routes, strict=True) if taken == route)

@@ -77,10 +77,9 @@ def inbox_native_texts(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
     labels, values = _encode_values(entries, kinds, layout)
     ends = _ENDS.take(pa.array(layout.roles * 2 + layout.is_last))
     texts = concat_texts(layout.prefixes, _LABELS.take(pa.array(labels)), values, ends)
-    fallback = np.array([binding.form is None for binding in bindings], bool)[numbers] | _find_fallback_rows(
-        entries, layout
-    )
-    return concat_texts("{", join_runs(texts, entries.offsets), "}"), fallback
+    fallback = np.array([binding.form is None for binding in bindings], bool)[numbers]
+    texts = concat_texts("{", join_runs(texts, entries.offsets), "}")
+    return texts, fallback | _find_fallback_rows(entries, layout)
 
 
 @dataclass(frozen=True, slots=True)

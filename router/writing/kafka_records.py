@@ -25,7 +25,7 @@ from router.evaluation.evaluator import Batches, Kind, WorkerPass, evaluate_batc
 from router.evaluation.forwarding import HEADERS
 from router.evaluation.outcome_rows import (
     HEADERS_TYPE,
-    OUTCOME_STRUCT,
+    OUTCOME,
     RAW_COLUMNS,
     build_outcome_rows,
     dead_letter_ids,
@@ -268,7 +268,7 @@ class _BatchRenderer:
         self._outcomes = outcomes
         self._rows = outcomes.num_rows
         self._raw = outcomes.column("raw")
-        matched = outcomes.column(OUTCOME_STRUCT)
+        matched = outcomes.column(OUTCOME)
         self._columns = dict(zip(matched.type.names, matched.flatten(), strict=True))
         self._routes: Int = self._columns["route"].to_numpy(zero_copy_only=False).astype(np.int64)
         self._is_event: Bool = self._routes >= 0

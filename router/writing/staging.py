@@ -20,13 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from router.evaluation.evaluator import Batches, Kind, evaluate, load_evaluator, run_within_memory_limit
-from router.evaluation.outcome_rows import (
-    OUTCOME_COLUMNS,
-    OUTCOME_STRUCT,
-    RAW_COLUMNS,
-    build_outcome_rows,
-    dead_letter_ids,
-)
+from router.evaluation.outcome_rows import OUTCOME, OUTCOME_COLUMNS, RAW_COLUMNS, build_outcome_rows, dead_letter_ids
 from router.evaluation.outputs import Tally, collect
 from router.evaluation.plan import Plan
 from router.matching.context import RELATED
@@ -104,18 +98,12 @@ class SinkRows:
 
     def to_events(self, outcomes: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
         """Convert routed outcomes (``OUTCOME_COLUMNS``) to events with the columns of *schema*."""
-        matched = outcomes.column(OUTCOME_STRUCT)
+        matched = outcomes.column(OUTCOME)
         place = pc.struct_field(matched, "position_in_batch")
         events = event_columns(self.kind, outcomes.column("raw"), pc.struct_field(matched, "attributes"), place)
         columns: dict[str, pa.Array] = dict(zip(events.type.names, events.flatten(), strict=True))
-        fields = (
-            "message",
-            "endpoint",
-            "context",
-            TYPED,
-            AMBIGUOUS,
-            *(name for name in (*RELATED, SCHEMA_ID) if name in schema.names),
-        )
+        optional = (name for name in (*RELATED, SCHEMA_ID) if name in schema.names)
+        fields = ("message", "endpoint", "context", TYPED, AMBIGUOUS, *optional)
         columns |= {name: pc.struct_field(matched, name) for name in fields}
         columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol")}
         columns["data"] = outcomes.column("body")
@@ -123,15 +111,14 @@ class SinkRows:
 
     def to_dead_letters(self, outcomes: pa.RecordBatch) -> pa.Table:
         """Convert outcomes to dead letters; their ids derive from positions if there is no column ``letter``."""
-        matched = outcomes.column(OUTCOME_STRUCT)
+        matched = outcomes.column(OUTCOME)
         columns = {name: pc.struct_field(matched, name) for name in ("reason", "detail", "nearest", "endpoint")}
         if self.kind != "kafka":
             came_by = pc.struct_field(outcomes.column("raw"), "endpoint")
             columns["endpoint"] = pc.coalesce(columns["endpoint"], came_by)
         columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol", "body")}
-        columns["native"] = native_texts(
-            self.kind, outcomes.column("raw"), pc.struct_field(matched, "position_in_batch")
-        )
+        numbers = pc.struct_field(matched, "position_in_batch")
+        columns["native"] = native_texts(self.kind, outcomes.column("raw"), numbers)
         if "letter" in outcomes.schema.names:
             columns["letter"] = outcomes.column("letter")
         else:
@@ -279,7 +266,7 @@ class _StagingBuffer:
 
     def add(self, outcomes: pa.RecordBatch) -> None:
         """Buffer the rows of each share, and write the largest buffer when the limit is reached."""
-        routes = pc.struct_field(outcomes.column(OUTCOME_STRUCT), "route")
+        routes = pc.struct_field(outcomes.column(OUTCOME), "route")
         for number, share in enumerate(self._staging.shares):
             mask = pc.is_in(routes, pa.array(share.routes, pa.int32()))
             count = pc.sum(mask).as_py()

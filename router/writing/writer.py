@@ -79,10 +79,8 @@ def limit_topics(events: Outcomes, sink: str, cap: DestinationCap) -> tuple[Outc
     if not faults:
         return events, ()
     outside = events.to_topics(sink, faults)
-    rejected = (
-        Rejected(each.position, f"topic {topic}: {faults[topic]}", each.endpoint, each.message)
-        for topic, each in outside
-    )
+    named = ((each, f"topic {topic}: {faults[topic]}") for topic, each in outside)
+    rejected = (Rejected(each.position, fault, each.endpoint, each.message) for each, fault in named)
     return events.without([each.letter for _, each in outside]), tuple(rejected)
 
 
@@ -98,7 +96,7 @@ def _is_always_literal(catalog: Catalog, attribute: str) -> bool:
 
 
 CountWrite = Callable[[str, str], None]
-TimeWrite = Callable[[str, float], None]
+AddTime = Callable[[str, float], None]
 
 
 CountNulls = Callable[[str, Mapping[str, int]], None]
@@ -120,7 +118,7 @@ class BatchWriter:
     """
 
     def __init__(
-        self, plan: Plan, counted: CountWrite, timed: TimeWrite = untimed, nulled: CountNulls = uncounted
+        self, plan: Plan, counted: CountWrite, timed: AddTime = untimed, nulled: CountNulls = uncounted
     ) -> None:
         self._plan = plan
         self._counted = counted
@@ -238,9 +236,9 @@ class BatchWriter:
                     Rejected(each.position, reasons[name], each.endpoint, each.message)
                     for each in events.on_routes(numbers).decisions()
                 )
+                is_unknown = self._is_kafka(name)
                 rejections.add(
-                    name,
-                    share if self._is_kafka(name) else self._open_sink(name).lacking(commit_of(name, batch), share),
+                    name, share if is_unknown else self._open_sink(name).lacking(commit_of(name, batch), share)
                 )
         return rejections
 
@@ -282,9 +280,8 @@ class BatchWriter:
             SinkError: a sink cannot be read.
         """
         readable = (name for name in self._letters if not self._is_kafka(name))
-        return any(
-            self._open_sink(name, letters=True).already(commit_of(name, batch, letters=True)) for name in readable
-        )
+        commits = ((name, commit_of(name, batch, letters=True)) for name in readable)
+        return any(self._open_sink(name, letters=True).already(commit) for name, commit in commits)
 
     def taken(self, batch: BatchId) -> frozenset[str]:
         """Return the sinks known to have their events: by transaction id, or by a write of this process."""
