@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import number_distinct
+from bindings.columns.entries import number_distinct, replace_rows
 from catalog.definitions.constraints import TYPED_LITERALS, Constraint
 from router.matching.context import CORRELATION, attribute_column
 from router.matching.index.classes import BoolArray, IntArray
@@ -20,7 +20,6 @@ from router.matching.mapping import Program
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.record_columns import RecordColumns
 from router.matching.schema_validation import rejection_detail, schema_mismatches
-from router.rendering.texts import replace_rows
 from router.settings import (
     RouteConditions,
     RouteSettings,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Entries, Int, encode_base64, is_not_null
+from bindings.columns.entries import Bool, Entries, Int, encode_base64, is_not_null, replace_rows
 from bindings.envelope import ATTRIBUTE_NAME, DATA, EVENT_MEDIA, AttributeRule, attribute_of_key, decode_header
 from bindings.events import DEFAULT_CONTENT_TYPE, build_data_member, encode_event, restore_types
 from bindings.kafka.binding import RULE
@@ -45,7 +45,6 @@ from router.rendering.texts import (
     parse_instants,
     parts_of_raw,
     render_event,
-    replace_rows,
     take_rows,
 )
 

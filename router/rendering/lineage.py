@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import is_not_null
+from bindings.columns.entries import is_not_null, replace_rows
 from bindings.kafka.record_columns import LINEAGE
-from router.rendering.texts import replace_rows
 from router.settings.values import LineageForm
 
 if TYPE_CHECKING:

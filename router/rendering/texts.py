@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Int, decode_utf8, raw_buffers
+from bindings.columns.entries import Bool, Int, decode_utf8, raw_buffers, replace_rows
 from bindings.kafka.binding import split_row
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
@@ -67,15 +67,6 @@ def nulls_to_json(values: pa.StringArray) -> pa.StringArray:
 def take_rows(values: pa.Array, rows: Int) -> pa.Array:
     """Return the values of these rows, which are ascending; no copy if they are all rows."""
     return values if len(rows) == len(values) else values.take(pa.array(rows))
-
-
-def replace_rows(texts: pa.Array, rows: Int, new: pa.Array) -> pa.Array:
-    """Replace the values in these rows by *new*."""
-    if not len(rows):
-        return texts
-    indices = np.arange(len(texts))
-    indices[rows] = len(texts) + np.arange(len(rows))
-    return pa.concat_arrays([texts, new]).take(pa.array(indices))
 
 
 def merge_texts(rows: int, *parts: tuple[Int, pa.StringArray]) -> pa.StringArray:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Entries, encode_base64, is_not_null
+from bindings.columns.entries import Bool, Entries, encode_base64, is_not_null, replace_rows
 from bindings.events import encode_event, restore_types, to_json_members
 from bindings.private_files import sync_path
 from catalog.findings import escape_json_controls
@@ -38,7 +38,6 @@ from router.rendering.texts import (
     nulls_to_empty,
     nulls_to_json,
     optional_string_member,
-    replace_rows,
     string_member,
 )
 from router.settings.routes import escape_value

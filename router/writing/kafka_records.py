@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.entries import Bool, Entries, Int, is_not_null, raw_buffers
+from bindings.columns.entries import Bool, Entries, Int, is_not_null, raw_buffers, replace_rows
 from bindings.kafka.record_columns import CONTENT_TYPE, LINEAGE
 from bindings.parts import CODING_HEADER as CODING
 from catalog.record import Record
@@ -38,7 +38,7 @@ from router.matching.inbox_columns import to_rfc3339
 from router.matching.record_columns import SCHEMA_ID
 from router.rendering.events import attribute_values, encode_structured_events, native_texts, read_attributes
 from router.rendering.lineage import lineage_header_columns
-from router.rendering.texts import event_attributes, parts_of_raw, replace_rows
+from router.rendering.texts import event_attributes, parts_of_raw
 from router.settings import KafkaSink
 from router.settings.routes import (
     ATTRIBUTE_PREFIX,
